@@ -1,0 +1,125 @@
+//! Where Postgres is and how to get in: libpq's connection parameters.
+//!
+//! Names, defaults and precedence are libpq's (Postgres manual, "Database Connection Control Functions").
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::secret::Secret;
+
+/// One connection string, with environment and defaults laid under it.
+#[derive(Debug, Clone)]
+pub struct ConnInfo {
+    /// The hosts in the order to try.
+    pub hosts: Vec<Host>,
+    /// `user`
+    pub user: String,
+    /// `dbname`
+    pub dbname: String,
+    /// `password`, `password_file` or `PGPASSWORD`; `None`: the passfile is asked.
+    pub password: Option<Password>,
+    /// `passfile`, default `~/.pgpass`.
+    pub passfile: Option<PathBuf>,
+    /// `sslmode`
+    pub ssl_mode: SslMode,
+    /// `sslrootcert`
+    pub ssl_root_cert: Option<RootCert>,
+    /// `sslcert` and `sslkey`: the client's own certificate.
+    pub ssl_client: Option<(PathBuf, PathBuf)>,
+    /// `channel_binding`
+    pub channel_binding: ChannelBinding,
+    /// `target_session_attrs`
+    pub target_session_attrs: TargetSessionAttrs,
+    /// `connect_timeout`, per host. `None`: wait as long as TCP does.
+    pub connect_timeout: Option<Duration>,
+    /// `application_name`; `None`: the router's name.
+    pub application_name: Option<String>,
+    /// `options`: command-line options for the server session.
+    pub options: Option<String>,
+}
+
+/// One host to try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// Where it is.
+    pub addr: HostAddr,
+    /// The port, which for a socket is part of its file name.
+    pub port: u16,
+}
+
+/// A host's address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostAddr {
+    /// A DNS name or an IP address. `hostaddr`, if given, is what is connected to; `name` is what a certificate must say.
+    Tcp {
+        /// `host`
+        name: String,
+        /// `hostaddr`
+        hostaddr: Option<String>,
+    },
+    /// The directory of a unix socket.
+    Unix(PathBuf),
+}
+
+/// Where a password comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Password {
+    /// Given in the URL or in `PGPASSWORD`.
+    Given(Secret),
+    /// A file, read again at each connection so that a rotated password is picked up.
+    File(PathBuf),
+}
+
+/// `sslmode`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SslMode {
+    /// Never TLS.
+    Disable,
+    /// Without TLS first, with it if refused.
+    Allow,
+    /// With TLS first, without it if the server has none (libpq's default).
+    Prefer,
+    /// TLS, whoever the server is; with a root certificate given, as `verify-ca`.
+    Require,
+    /// TLS, with a certificate that a trusted authority signed.
+    VerifyCa,
+    /// The same, and the certificate names the host.
+    VerifyFull,
+}
+
+/// `sslrootcert`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RootCert {
+    /// `system`: the machine's own trust store.
+    System,
+    /// A PEM file.
+    File(PathBuf),
+}
+
+/// `channel_binding`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelBinding {
+    /// Never.
+    Disable,
+    /// Where the server offers it (the default).
+    Prefer,
+    /// Refuse a server that does not.
+    Require,
+}
+
+/// `target_session_attrs`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetSessionAttrs {
+    /// Whatever answers (the default).
+    Any,
+    /// Not in hot standby and not read-only by default.
+    ReadWrite,
+    /// The opposite of read-write.
+    ReadOnly,
+    /// Not in hot standby.
+    Primary,
+    /// In hot standby.
+    Standby,
+    /// A standby if there is one, else any.
+    PreferStandby,
+}
