@@ -3,3 +3,7 @@
 pub mod config;
 pub mod error;
 pub mod lsn;
+pub mod outbox;
+pub mod postgres;
+pub mod progress;
+pub mod routing;

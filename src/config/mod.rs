@@ -63,6 +63,27 @@ pub struct TableName {
     pub name: String,
 }
 
+impl std::fmt::Display for TableName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        let name = str::to_owned;
+        Columns {
+            id: name("id"),
+            aggregate_type: name("aggregate_type"),
+            aggregate_id: name("aggregate_id"),
+            event_type: name("event_type"),
+            payload: name("payload"),
+            headers: Some(name("headers")),
+            created_at: Some(name("created_at")),
+        }
+    }
+}
+
 /// The names of the outbox table's columns. `headers` and `created_at` may be absent from the table
 /// unless the user named them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,4 @@
+//! Everything that speaks to Postgres.
+
+pub mod frames;
+pub mod pgoutput;
