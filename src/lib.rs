@@ -7,3 +7,4 @@ pub mod outbox;
 pub mod postgres;
 pub mod progress;
 pub mod routing;
+pub mod sink;
