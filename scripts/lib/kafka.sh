@@ -90,6 +90,8 @@ kafka_launch() {
     exec "${@:2}" $heap -XX:+ExitOnOutOfMemoryError kafka.Kafka "$1/server.properties"
   ' kafka "$kafka" "${jvm[@]}" </dev/null >"$kafka/log" 2>&1 7>&- 8>&- 9>&- &
   remember_process $! "$kafka/pid"
+  # Not the shell's business any more, which would report its end.
+  disown
 }
 
 kafka_wait() {
@@ -124,7 +126,8 @@ kafka_kill() {
 
 kafka_delete() {
   kafka_kill
-  rm -rf "$kafka"
+  # Twice: a child of the process that ended may still be writing.
+  rm -rf "$kafka" 2>/dev/null || { sleep 0.5 && rm -rf "$kafka"; }
 }
 
 kafka_address() { printf 'kafka %s on 127.0.0.1:%s' "$kafka_version" "$kafka_port"; }

@@ -20,8 +20,8 @@ apt_lists_updated=''
 apt_quietly() {
   local log
   log=$(mktemp)
-  if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --no-install-recommends \
-    -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 "$@" </dev/null >"$log" 2>&1; then
+  if ! (as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --no-install-recommends \
+    -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 "$@") </dev/null >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
     return 1

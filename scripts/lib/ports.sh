@@ -12,10 +12,9 @@ reserve_port() {
     flock 7
     # Below the range that Linux takes the ports of outgoing connections from.
     for ((port = $1; port < 32768; port++)); do
-      if [[ -s $cache/ports/$port ]]; then
-        owner=$(<"$cache/ports/$port")
-        [[ ! -d $owner ]] || continue
-      fi
+      owner=''
+      { read -r owner <"$cache/ports/$port" || true; } 2>/dev/null
+      [[ -z $owner || ! -d $owner ]] || continue
       ! port_answers "$port" || continue
       printf '%s\n' "$2" >"$cache/ports/$port"
       printf '%s' "$port"
@@ -27,9 +26,10 @@ reserve_port() {
 
 # release_ports OWNER
 release_ports() {
-  local file
+  local file owner
   for file in "$cache"/ports/[0-9]*; do
-    [[ -s $file && $(<"$file") == "$1" ]] && rm -f "$file"
+    owner=''
+    { read -r owner <"$file" || true; } 2>/dev/null
+    [[ $owner != "$1" ]] || rm -f "$file"
   done
-  return 0
 }

@@ -104,8 +104,8 @@ postgres_create() {
   postgres_version=$("$postgres_bin/postgres" --version | sed 's/^[^0-9]*\([0-9.]*[0-9]\).*/\1/')
 
   local log=$postgres/initdb.log
-  if ! as_postgres "$postgres_bin/initdb" --pgdata="$postgres_data" --username=postgres --auth=trust --encoding=UTF8 \
-    --locale=C --no-sync --no-instructions >"$log" 2>&1; then
+  if ! (as_postgres "$postgres_bin/initdb" --pgdata="$postgres_data" --username=postgres --auth=trust --encoding=UTF8 \
+    --locale=C --no-sync --no-instructions) >"$log" 2>&1; then
     show_tail "$log"
     die "initdb failed"
   fi
@@ -151,23 +151,26 @@ postgres_log_file() { printf %s "$postgres_log"; }
 
 postgres_running() { postgres_load && postgres_pid >/dev/null; }
 
-# postgres_clear_crash: what a killed server leaves: its lock files, which name a process that may be another by now, and
-# a small System V segment.
-postgres_clear_crash() {
-  local lines key
-  mapfile -t lines 2>/dev/null <"$postgres_data/postmaster.pid" || return 0
-  read -r key _ <<<"${lines[6]:-}"
-  [[ -z $key ]] || ipcrm -M "$key" 2>/dev/null || true
+# postgres_forget_crash: a killed server's lock files name a process that may be another by now.
+postgres_forget_crash() {
   rm -f "$postgres_data/postmaster.pid" "$postgres_socket/.s.PGSQL.$postgres_port.lock"
 }
 
+# postgres_free_memory: the small System V segment that a killed server leaves; its key is in line 7 of the pid file.
+postgres_free_memory() {
+  local key
+  key=$(sed -n '7s/^ *\([0-9]\{1,\}\) .*/\1/p' "$postgres_data/postmaster.pid" 2>/dev/null) || return 0
+  [[ -z $key ]] || ipcrm -M "$key" 2>/dev/null || true
+}
+
 postgres_start() {
-  postgres_clear_crash
+  postgres_forget_crash
   if port_answers "$postgres_port"; then
     die "another program took port $postgres_port while Postgres was stopped; end it, or begin anew with 'down' and 'up'"
   fi
-  if ! as_postgres "$postgres_bin/pg_ctl" start --wait --timeout=60 --silent --pgdata="$postgres_data" \
-    --log="$postgres_log" </dev/null >/dev/null 2>&1; then
+  # In brackets: otherwise what an interrupted 'up' says would go the way of this output too.
+  if ! (as_postgres "$postgres_bin/pg_ctl" start --wait --timeout=60 --silent --pgdata="$postgres_data" \
+    --log="$postgres_log") </dev/null >/dev/null 2>&1; then
     show_tail "$postgres_log"
     die "Postgres did not start"
   fi
@@ -198,7 +201,7 @@ postgres_delete() {
     if postgres_pid >/dev/null; then
       postgres_stop immediate 2>/dev/null || postgres_kill
     fi
-    postgres_clear_crash
+    postgres_free_memory
   fi
   for link in elsewhere short; do
     [[ ! -L $postgres/$link ]] || rm -rf "$(readlink "$postgres/$link")"

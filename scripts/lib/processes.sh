@@ -4,8 +4,10 @@
 # process_started PID: when it started, in clock ticks since boot; with the number this names one process for good.
 # Fails if there is none or only its exit status is left.
 process_started() {
-  local stat fields
-  { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
+  local stat='' fields
+  # Not $(<...), which ends the whole script where the file has gone.
+  { read -rd '' stat <"/proc/$1/stat" || true; } 2>/dev/null
+  [[ -n $stat ]] || return 1
   # The name, in brackets, may hold anything: what follows the last bracket is state, parent, ...
   read -ra fields <<<"${stat##*) }"
   [[ ${fields[0]} != [ZX] ]] || return 1
@@ -27,9 +29,10 @@ remembered_process() {
 children_of() {
   local folder stat fields
   for folder in /proc/[0-9]*; do
-    { stat=$(<"$folder/stat"); } 2>/dev/null || continue
+    stat=''
+    { read -rd '' stat <"$folder/stat" || true; } 2>/dev/null
     read -ra fields <<<"${stat##*) }"
-    [[ ${fields[1]} != "$1" ]] || printf '%s\n' "${folder#/proc/}"
+    [[ ${fields[1]:-} != "$1" ]] || printf '%s\n' "${folder#/proc/}"
   done
 }
 
