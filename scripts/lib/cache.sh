@@ -29,13 +29,13 @@ cached() {
   )
 }
 
-# maven LOG ARG...: Maven, quiet unless it fails.
+# maven FOLDER ARG...: Maven, quiet unless it fails, in a folder that may keep what it leaves beside its results.
 maven() {
-  local log=$1
+  local folder=$1
   shift
   need_maven
-  if ! mvn --batch-mode --quiet -Dstyle.color=never "$@" >"$log" 2>&1; then
-    show_tail "$log"
+  if ! (cd "$folder" && exec mvn --batch-mode --quiet -Dstyle.color=never "$@") >"$folder/log" 2>&1; then
+    show_tail "$folder/log"
     die "Maven could not download what is needed. Is its repository reachable? A mirror or proxy goes into ~/.m2/settings.xml"
   fi
 }

@@ -7,10 +7,8 @@ kafka_pom=$root/scripts/lib/kafka/pom.xml
 # fetch_kafka FOLDER
 fetch_kafka() {
   say "fetching Kafka $kafka_version"
-  # Away from the checkout: Maven writes beside the pom.
   cp "$kafka_pom" "$1/pom.xml"
-  maven "$1/log" --file "$1/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$1/jars"
-  rm -rf "$1/log" "$1/target"
+  maven "$1" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$1/jars"
 }
 
 # Sets $java and $kafka_classpath. Another pom is another folder, so a changed one is never served from the cache.

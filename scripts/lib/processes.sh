@@ -2,7 +2,7 @@
 # Processes by number: who one is, and how to end it and nothing else.
 
 # process_started PID: when it started, in clock ticks since boot; with the number this names one process for good.
-# Fails if there is none or only its exit status is left.
+# Fails if there is none or only its exit status is left; one with other threads still to end has not released its ports.
 process_started() {
   local stat='' fields
   # Not $(<...), which ends the whole script where the file has gone.
@@ -10,7 +10,7 @@ process_started() {
   [[ -n $stat ]] || return 1
   # The name, in brackets, may hold anything: what follows the last bracket is state, parent, ...
   read -ra fields <<<"${stat##*) }"
-  [[ ${fields[0]} != [ZX] ]] || return 1
+  [[ ${fields[0]} != [ZX] ]] || ((fields[17] > 1)) || return 1
   printf '%s' "${fields[19]}"
 }
 
