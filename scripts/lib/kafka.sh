@@ -1,0 +1,137 @@
+# shellcheck shell=bash
+# One throwaway Kafka broker, its own controller, in $instance/kafka. Everything here is deleted by 'down'.
+
+kafka=$instance/kafka
+kafka_pom=$root/scripts/lib/kafka/pom.xml
+
+# fetch_kafka FOLDER
+fetch_kafka() {
+  say "fetching Kafka $kafka_version"
+  cp "$kafka_pom" "$1/pom.xml"
+  maven "$1" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$1/jars"
+}
+
+# Sets $java and $kafka_classpath. Another pom is another folder, so a changed one is never served from the cache.
+kafka_programs() {
+  kafka_version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$kafka_pom")
+  local name
+  name=kafka-$kafka_version-$(cksum <"$kafka_pom" | cut -d' ' -f1)
+  need_java
+  cached "$name" fetch_kafka
+  kafka_classpath="$cache/$name/jars/*"
+}
+
+# kafka_create: configuration, and the file 'server' that says where everything is.
+kafka_create() {
+  kafka_programs
+  mkdir -p "$kafka"
+  kafka_port=$(reserve_port 19092 "$instance")
+  kafka_controller_port=$(reserve_port 20092 "$instance")
+  kafka_extra_port=$(reserve_port 21092 "$instance")
+  # One replica of everything, few partitions and small buffers: made for many small topics on a small machine. The short
+  # session is what a killed broker waits for when it comes back: its predecessor has to expire first.
+  kafka_settings process.roles=broker,controller node.id=1 \
+    'listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}' \
+    controller.listener.names=CONTROLLER 'controller.quorum.voters=1@127.0.0.1:{controller_port}' \
+    listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL \
+    "log.dirs=$kafka/data" auto.create.topics.enable=false num.partitions=3 \
+    offsets.topic.replication.factor=1 offsets.topic.num.partitions=3 \
+    transaction.state.log.replication.factor=1 transaction.state.log.min.isr=1 transaction.state.log.num.partitions=3 \
+    share.coordinator.state.topic.replication.factor=1 share.coordinator.state.topic.min.isr=1 \
+    group.initial.rebalance.delay.ms=0 log.cleaner.dedupe.buffer.size=16777216 \
+    broker.session.timeout.ms=3000 broker.heartbeat.interval.ms=500 num.network.threads=2 num.io.threads=4 background.threads=2
+  {
+    printf '%s=%q\n' kafka_port "$kafka_port" kafka_controller_port "$kafka_controller_port" \
+      kafka_extra_port "$kafka_extra_port" kafka_classpath "$kafka_classpath" kafka_version "$kafka_version" java "$java"
+  } >"$kafka/server.new"
+  mv "$kafka/server.new" "$kafka/server"
+}
+
+# kafka_settings NAME=VALUE...: a later one wins. {port}, {controller_port} and {extra_port} stand for this broker's.
+kafka_settings() {
+  local setting
+  for setting in "$@"; do
+    setting=${setting//'{port}'/$kafka_port}
+    setting=${setting//'{controller_port}'/$kafka_controller_port}
+    setting=${setting//'{extra_port}'/$kafka_extra_port}
+    printf '%s\n' "$setting"
+  done >>"$kafka/server.properties"
+}
+
+kafka_load() {
+  [[ -s $kafka/server ]] || return 1
+  # shellcheck disable=SC1091
+  source "$kafka/server"
+}
+
+kafka_log_file() { printf %s "$kafka/log"; }
+
+kafka_pid() { remembered_process "$kafka/pid"; }
+
+kafka_running() { kafka_load && kafka_pid >/dev/null; }
+
+# kafka_launch: returns at once; kafka_wait waits until the broker serves.
+kafka_launch() {
+  if port_answers "$kafka_port"; then
+    die "another program took port $kafka_port while Kafka was stopped; end it, or begin anew with 'down' and 'up'"
+  fi
+  local jvm=("$java" -cp "$kafka_classpath" -Dlog4j2.configurationFile="file://$root/scripts/lib/kafka/log4j2.properties")
+  local cluster
+  cluster=$(head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d =)
+  # A session of its own: Ctrl-C at a terminal is not for the broker, and all of it can be ended by one number.
+  # shellcheck disable=SC2016
+  heap=${KAFKA_HEAP_OPTS:--Xms256m -Xmx512m} cluster=$cluster setsid bash -c '
+    if [[ ! -e $1/data/meta.properties ]]; then
+      "${@:2}" -XX:TieredStopAtLevel=1 kafka.tools.StorageTool format \
+        --cluster-id "$cluster" --config "$1/server.properties" || exit
+    fi
+    exec "${@:2}" $heap -XX:+ExitOnOutOfMemoryError kafka.Kafka "$1/server.properties"
+  ' kafka "$kafka" "${jvm[@]}" </dev/null >"$kafka/log" 2>&1 7>&- 8>&- 9>&- &
+  remember_process $! "$kafka/pid"
+  # Not the shell's business any more, which would report its end.
+  disown
+}
+
+kafka_wait() {
+  local tries
+  for ((tries = 60 * 5; tries > 0; tries--)); do
+    # The broker says so when it is registered and serves requests, which is later than when its port is open.
+    if grep -qs 'Kafka Server started' "$kafka/log"; then
+      return
+    elif ! kafka_pid >/dev/null; then
+      break
+    fi
+    sleep 0.2
+  done
+  show_tail "$kafka/log"
+  die "Kafka did not start"
+}
+
+kafka_stop() {
+  local pid
+  pid=$(kafka_pid) || return 0
+  kill -TERM "$pid"
+  wait_for_end "$pid" 30 || kafka_kill
+}
+
+kafka_kill() {
+  local pid
+  pid=$(kafka_pid) || return 0
+  # Its whole group: while it is being created the number is a shell's.
+  kill -KILL -- "-$pid"
+  wait_for_end "$pid" 10 || die "process $pid of Kafka does not end"
+}
+
+kafka_delete() {
+  kafka_kill
+  # Twice: a child of the process that ended may still be writing.
+  rm -rf "$kafka" 2>/dev/null || { sleep 0.5 && rm -rf "$kafka"; }
+}
+
+kafka_address() { printf 'kafka %s on 127.0.0.1:%s' "$kafka_version" "$kafka_port"; }
+
+kafka_env() {
+  local address="127.0.0.1:$kafka_port"
+  export_lines TEST_KAFKA "$address" TEST_KAFKA_EXTRA "127.0.0.1:$kafka_extra_port" TEST_KAFKA_LOG "$kafka/log" \
+    TEST_KAFKA_CLASSPATH "$kafka_classpath" OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS "$address"
+}

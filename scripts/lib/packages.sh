@@ -1,0 +1,116 @@
+# shellcheck shell=bash
+# System packages and the Rust toolchain on a machine that has none of them yet. Needs messages.sh.
+
+# as_root COMMAND ARG...
+as_root() {
+  if ((EUID == 0)); then "$@"; else sudo "$@"; fi
+}
+
+package_installed() {
+  [[ $(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+}
+
+# package_known NAME: apt has something to install under this name.
+package_known() {
+  [[ $(apt-cache policy "$1" 2>/dev/null) == *Candidate:\ [0-9]* ]]
+}
+
+apt_lists_updated=''
+
+apt_quietly() {
+  local log
+  log=$(mktemp)
+  if ! (as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --no-install-recommends \
+    -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 "$@") </dev/null >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
+}
+
+# apt_update: once per script, and at once gives up where that cannot work.
+apt_update() {
+  [[ -z $apt_lists_updated ]] || return 0
+  command -v apt-get >/dev/null || die "install by hand: $* (this system has no apt-get)"
+  if ((EUID != 0)) && ! command -v sudo >/dev/null; then
+    die "install by hand: $* (apt-get needs root, and there is no sudo)"
+  fi
+  # A source that is unreachable does not matter as long as the packages can be installed.
+  apt_quietly update || warn "apt-get update failed; going on with the package lists that are there"
+  apt_lists_updated=1
+}
+
+# need_packages NAME...: installs those that are missing. 'a|b' takes the first that the system knows.
+need_packages() {
+  local wanted alternative name missing=()
+  for wanted in "$@"; do
+    for name in ${wanted//|/ }; do
+      ! package_installed "$name" || continue 2
+    done
+    missing+=("$wanted")
+  done
+  ((${#missing[@]})) || return 0
+
+  apt_update "${missing[@]}"
+  local names=()
+  for wanted in "${missing[@]}"; do
+    name=${wanted%%|*}
+    for alternative in ${wanted//|/ }; do
+      if package_known "$alternative"; then
+        name=$alternative
+        break
+      fi
+    done
+    names+=("$name")
+  done
+  say "installing ${names[*]}"
+  apt_quietly install "${names[@]}" || die "apt-get could not install ${names[*]}; the lines above say why"
+}
+
+# What the Kafka client needs to be built from source with TLS, zlib and zstd.
+need_build_packages() {
+  need_packages gcc g++ make pkg-config libc6-dev libssl-dev zlib1g-dev
+}
+
+# Kafka needs Java 17 or later, which is not every release's default.
+need_java() {
+  java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+  if ! command -v "$java" >/dev/null; then
+    need_packages 'openjdk-17-jre-headless|openjdk-21-jre-headless|default-jre-headless'
+    java=java
+  fi
+  local version
+  version=$("$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p;q')
+  ((${version:-0} >= 17)) || die "Kafka needs Java 17 or later and '$java' is ${version:-unknown}; set JAVA_HOME to a newer one"
+}
+
+need_maven() {
+  command -v mvn >/dev/null && return
+  # Before Maven, which would bring in the release's default Java.
+  need_java
+  need_packages maven ca-certificates
+}
+
+# Debian's Postgres server, without the cluster on port 5432 that its installation would create and start.
+need_postgres_packages() {
+  local settings=/etc/postgresql-common/createcluster.conf
+  if ! package_installed postgresql-common && [[ ! -e $settings ]]; then
+    apt_update postgresql
+    as_root mkdir -p "${settings%/*}"
+    as_root tee "$settings" <<<'create_main_cluster = false' >/dev/null
+  fi
+  need_packages postgresql
+}
+
+# need_rust: cargo on PATH, by rustup where there is none.
+need_rust() {
+  local installed_here="${CARGO_HOME:-$HOME/.cargo}/bin"
+  command -v cargo >/dev/null || PATH="$installed_here:$PATH"
+  command -v cargo >/dev/null && return
+  command -v curl >/dev/null || need_packages curl ca-certificates
+  say "installing Rust with rustup, into ${CARGO_HOME:-$HOME/.cargo}"
+  curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://sh.rustup.rs |
+    sh -s -- -y --quiet --profile minimal --no-modify-path ||
+    die "rustup could not be installed; see https://rustup.rs, then try again"
+}

@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# Free ports on 127.0.0.1. One that was given out stays its instance's until 'down', also while its server is stopped.
+
+port_answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# reserve_port FIRST OWNER: prints the first port from FIRST on that nobody has, and notes that the folder OWNER has it.
+reserve_port() {
+  local port owner
+  mkdir -p "$cache/ports"
+  (
+    exec 7>"$cache/ports/lock"
+    flock 7
+    # Below the range that Linux takes the ports of outgoing connections from.
+    for ((port = $1; port < 32768; port++)); do
+      owner=''
+      { read -r owner <"$cache/ports/$port" || true; } 2>/dev/null
+      [[ -z $owner || ! -d $owner ]] || continue
+      ! port_answers "$port" || continue
+      printf '%s\n' "$2" >"$cache/ports/$port"
+      printf '%s' "$port"
+      exit 0
+    done
+    die "no free port from $1 on"
+  )
+}
+
+# release_ports OWNER
+release_ports() {
+  local file owner
+  for file in "$cache"/ports/[0-9]*; do
+    owner=''
+    { read -r owner <"$file" || true; } 2>/dev/null
+    [[ $owner != "$1" ]] || rm -f "$file"
+  done
+}

