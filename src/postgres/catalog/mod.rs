@@ -6,16 +6,15 @@
 mod publication;
 mod slot;
 
-pub use publication::{Publication, Table};
-pub use slot::Slot;
+pub use publication::{Publication, Table, WAY_OUT as PUBLICATION_WAY_OUT};
+pub use slot::{FLUSH_LSN, Slot};
 
+use super::server_error::QueryError;
+use super::session::{Row, Session};
 use crate::config::{Outbox, Postgres};
 use crate::error::{Error, Peer};
 
-/// One row of text values, as both kinds of session give it.
-pub type TextRow = Vec<Option<String>>;
-
-/// What the catalogues say, at one moment.
+/// What the catalogues say at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalog {
     /// The slot, if it is there.
@@ -27,34 +26,15 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The query for a server of `version` (`server_version_num`).
-    pub fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
-        format!(
-            "SELECT {slot}, {publication}, {table} FROM (SELECT 1) AS one \
-             LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot_name} \
-             LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} \
-             LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
-             ON n.nspname = {schema} AND c.relname = {name} AND c.relkind IN ('r', 'p')",
-            slot = slot::columns(version),
-            publication = publication::columns(version),
-            table = publication::TABLE_COLUMNS,
-            slot_name = literal(&postgres.slot),
-            publication_name = literal(&postgres.publication),
-            schema = literal(&outbox.table.schema),
-            name = literal(&outbox.table.name),
-        )
-    }
-
-    /// Reads the query's row.
-    pub fn read(row: &TextRow) -> Result<Self, Error> {
-        let mut values = row.iter().map(Option::as_deref);
-        let mut next = || values.next().flatten().map(str::to_owned);
-        let (slot, publication) = (Slot::read(&mut next), Publication::read(&mut next));
-        let table = Table::read(&mut next);
-        match (slot, publication, table) {
-            (Ok(slot), Ok(publication), Ok(table)) => Ok(Catalog { slot, publication, table }),
-            _ => Err(Error::transient(Peer::Postgres, "the catalogues gave a row that cannot be read")),
-        }
+    /// Asks a session of either kind.
+    pub async fn look(session: &mut Session, postgres: &Postgres, outbox: &Outbox) -> Result<Self, QueryError> {
+        let version = session.query_one("SHOW server_version_num").await?;
+        let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let rows = session.query(&query(postgres, outbox, version)).await?;
+        let read = rows.first().map(read).unwrap_or(Err(Unreadable));
+        read.map_err(|Unreadable| {
+            Error::transient(Peer::Postgres, "the catalogues gave a row that cannot be read").into()
+        })
     }
 
     /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
@@ -69,6 +49,34 @@ impl Catalog {
         let publication = self.publication.as_ref().map(|publication| publication.fingerprint.clone());
         Fingerprint(publication, self.table.as_ref().map(|table| table.oid))
     }
+}
+
+/// The one query, for a server of `version` (`server_version_num`).
+fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
+    format!(
+        "SELECT {slot}, {publication}, {table} FROM (SELECT 1) AS one \
+         LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot_name} \
+         LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} \
+         LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
+         ON n.nspname = {schema} AND c.relname = {name} AND c.relkind IN ('r', 'p')",
+        slot = slot::columns(version),
+        publication = publication::columns(version),
+        table = publication::TABLE_COLUMNS,
+        slot_name = literal(&postgres.slot),
+        publication_name = literal(&postgres.publication),
+        schema = literal(&outbox.table.schema),
+        name = literal(&outbox.table.name),
+    )
+}
+
+fn read(row: &Row) -> Result<Catalog, Unreadable> {
+    let mut column = 0..row.len();
+    let mut next = || row.get(column.next()?).map(str::to_owned);
+    Ok(Catalog {
+        slot: Slot::read(&mut next)?,
+        publication: Publication::read(&mut next)?,
+        table: Table::read(&mut next)?,
+    })
 }
 
 /// The identity of the publication's and the table's catalogue rows.

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::config::{Columns, TableName};
     use crate::error::Exit;
-    use crate::postgres::catalog::slot::tests::conninfo_postgres;
+    use crate::postgres::catalog::slot::tests::postgres;
 
     fn publication() -> Publication {
         Publication {
@@ -154,7 +154,7 @@ mod tests {
     fn judge(publication: Option<Publication>, table: Option<Table>, missing: Missing) -> Option<(Exit, String)> {
         let table_name = TableName { schema: "public".into(), name: "outbox".into() };
         let outbox = Outbox { table: table_name, columns: Columns::default() };
-        match verdict(publication.as_ref(), table.as_ref(), &conninfo_postgres(), &outbox, missing) {
+        match verdict(publication.as_ref(), table.as_ref(), &postgres(), &outbox, missing) {
             Ok(()) => None,
             Err(Error::Definite(definite)) => Some((definite.exit, definite.to_string())),
             Err(other) => panic!("{other}"),

@@ -32,14 +32,14 @@ pub struct Slot {
     pub invalidation_reason: Option<String>,
 }
 
-/// The end of the log that this server has, also on a standby, where `pg_current_wal_lsn` fails.
-pub(super) const CURRENT_LSN: &str = "CASE WHEN pg_catalog.pg_is_in_recovery() \
+/// The end of the log that this server has, also on a standby, where `pg_current_wal_flush_lsn` fails.
+pub const FLUSH_LSN: &str = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
      THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_flush_lsn() END";
 
 pub(super) fn columns(version: u32) -> String {
     let conflicting = if version >= 160_000 { "s.conflicting" } else { "NULL" };
     let invalidation_reason = if version >= 170_000 { "s.invalidation_reason" } else { "NULL" };
-    let retained = format!("GREATEST(0, pg_catalog.pg_wal_lsn_diff({CURRENT_LSN}, s.restart_lsn))");
+    let retained = format!("GREATEST(0, pg_catalog.pg_wal_lsn_diff(({FLUSH_LSN}), s.restart_lsn))");
     format!(
         "s.slot_name, s.plugin, s.database, pg_catalog.current_database(), s.active_pid, s.restart_lsn, \
          s.confirmed_flush_lsn, s.wal_status, s.safe_wal_size, {retained}, {conflicting}, {invalidation_reason}"
@@ -112,7 +112,7 @@ pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Er
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::config::conninfo;
+    use crate::config::{environment::Environment, load::load};
     use crate::error::Exit;
 
     pub(crate) fn slot() -> Slot {
@@ -132,24 +132,22 @@ pub(super) mod tests {
     }
 
     fn refused(slot: Option<&Slot>) -> String {
-        match verdict(slot, &conninfo_postgres()) {
+        match verdict(slot, &postgres()) {
             Err(Error::Definite(definite)) if definite.exit == Exit::Unsafe => definite.to_string(),
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn conninfo_postgres() -> Postgres {
-        Postgres {
-            conninfo: conninfo::tests::anywhere(),
-            slot: "outbox_router".into(),
-            publication: "outbox_router".into(),
-            wal_sender_timeout: std::time::Duration::from_secs(10),
-        }
+    pub(crate) fn postgres() -> Postgres {
+        let env = Environment::empty()
+            .with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop")
+            .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "kafka:9092");
+        load(None, &env).unwrap().config.postgres
     }
 
     #[test]
     fn a_slot_of_ours_is_taken() {
-        assert_eq!(verdict(Some(&slot()), &conninfo_postgres()), Ok(()));
+        assert_eq!(verdict(Some(&slot()), &postgres()), Ok(()));
     }
 
     #[test]

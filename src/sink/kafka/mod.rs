@@ -51,6 +51,8 @@ pub enum NotSent {
 /// What came of a record that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
+    /// The topic's number, as [`KafkaSink::admit`] gave it.
+    pub topic: usize,
     /// The topic does not take the record's timestamp: it bears the commit time, or if need be the present.
     pub timestamp_replaced: bool,
 }
@@ -62,10 +64,26 @@ pub struct KafkaSink {
     connection: Arc<Connection>,
     producer: ThreadedProducer<ProducerReports>,
     keeper: Arc<TopicKeeper>,
-    topics: HashMap<Box<str>, TopicLimits>,
+    topics: HashMap<Box<str>, Topic>,
     batch_bytes: usize,
     compressed: bool,
     message_max_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Topic {
+    number: usize,
+    limits: TopicLimits,
+}
+
+/// Whether records of a prepared topic can be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// The topic's number in this session, counted from 0.
+    pub topic: usize,
+    /// The topic takes smaller batches than the producer makes: [`KafkaSink::rebuild`] first, while nothing is under
+    /// way.
+    pub rebuild_first: bool,
 }
 
 impl KafkaSink {
@@ -139,7 +157,7 @@ impl KafkaSink {
 
     /// Hands one record over. Never blocks.
     pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        let limits = self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
+        let Topic { number, limits } = self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
         self.check_size(record, limits)?;
         let timestamp = limits.timestamp(record, now_millis());
 
@@ -153,7 +171,7 @@ impl KafkaSink {
         message.key = record.key;
         message.payload = record.value;
         match self.producer.send::<[u8], [u8]>(message) {
-            Ok(()) => Ok(Sent { timestamp_replaced: timestamp != record.timestamp }),
+            Ok(()) => Ok(Sent { topic: *number, timestamp_replaced: timestamp != record.timestamp }),
             Err((error, _)) => Err(self.not_taken(&error, record)),
         }
     }
@@ -208,16 +226,14 @@ impl KafkaSink {
         Arc::clone(&self.keeper).prepare(topic)
     }
 
-    /// From now on records of `topic` are taken, unless its batches have to be smaller than the producer makes them:
-    /// then false, and the producer has to be rebuilt first, while nothing is under way.
-    pub fn admit(&mut self, topic: &str, limits: TopicLimits) -> bool {
+    /// From now on records of `topic` are taken.
+    pub fn admit(&mut self, topic: &str, limits: TopicLimits) -> Admitted {
         // librdkafka does not split a batch that the broker finds too large
-        let fits = limits.max_message_bytes.is_none_or(|limit| self.batch_bytes <= limit);
-        if let Some(limit) = limits.max_message_bytes {
-            self.batch_bytes = self.batch_bytes.min(limit);
-        }
-        self.topics.insert(topic.into(), limits);
-        fits
+        let rebuild_first = limits.max_message_bytes.is_some_and(|limit| self.batch_bytes > limit);
+        self.batch_bytes = limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
+        let number = self.topics.len();
+        self.topics.insert(topic.into(), Topic { number, limits });
+        Admitted { topic: number, rebuild_first }
     }
 
     /// The largest batch that all topics so far take, for the next session.
