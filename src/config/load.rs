@@ -13,7 +13,7 @@ use super::Config;
 use super::convert;
 use super::environment::{Environment, PREFIX};
 use super::overlay;
-use super::raw::RawConfig;
+use super::raw::{RawConfig, TABLE};
 use super::source::{Problems, Sources, nearest};
 use crate::error::Error;
 
@@ -108,7 +108,12 @@ fn deserialize<'i>(
         } else {
             // the message of serde would repeat the value, which may be a secret
             let what = format!("`{}` has a value of the wrong kind", path.join("."));
-            problems.push(sources.place(&span), what, "It takes a table of keys and values");
+            let remedy = if error.message().ends_with(TABLE) {
+                format!("It takes {TABLE}")
+            } else {
+                "Write it as a text in quotes".to_owned()
+            };
+            problems.push(sources.place(&span), what, remedy);
         }
         if removed.is_none() {
             return RawConfig::default();

@@ -126,19 +126,19 @@ impl Problems {
 
     /// Nothing, or all of them as one error, in the order of the file.
     pub(super) fn into_result(mut self) -> Result<(), Error> {
-        self.0.sort();
-        let sentence = |(place, what, _): &(Place, String, String)| format!("{place}{what}");
-        match self.0.as_slice() {
-            [] => Ok(()),
-            [only] => Err(Error::usage(sentence(only), only.2.clone())),
-            several => {
-                let mut what = format!("The configuration has {} faults", several.len());
-                for fault in several {
-                    what.push_str(&format!("\n  {}. {}", sentence(fault), fault.2));
-                }
-                Err(Error::usage(format!("{what}\n"), "Correct them and start again"))
-            }
+        self.0.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        let Some((place, what, last_remedy)) = self.0.pop() else { return Ok(()) };
+        let last = format!("{place}{what}");
+        if self.0.is_empty() {
+            return Err(Error::usage(last, last_remedy));
         }
+        // the error ends in the remedy of the last, so that it reads as a list
+        let mut list = format!("The configuration has {} faults:", self.0.len() + 1);
+        for (place, what, remedy) in self.0 {
+            list.push_str(&format!("\n  {place}{what}. {remedy}"));
+        }
+        list.push_str(&format!("\n  {last}"));
+        Err(Error::usage(list, last_remedy))
     }
 }
 
