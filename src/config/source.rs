@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::load::SEARCH_PATH;
 use crate::error::Error;
 
 /// How many ranges each variable has: one for each level of its name, the last for its value.
@@ -63,7 +64,9 @@ impl<'a> Sources<'a> {
     pub(super) fn searched(&self) -> String {
         match self.path {
             Some(path) => format!("neither in {} nor in the environment", path.display()),
-            None => "there is no configuration file, and no variable sets it".to_owned(),
+            None => {
+                format!("there is no configuration file ({}), and no variable for it", SEARCH_PATH.join(", "))
+            }
         }
     }
 }
