@@ -13,7 +13,7 @@ use super::Config;
 use super::convert;
 use super::environment::{Environment, PREFIX};
 use super::overlay;
-use super::raw::RawConfig;
+use super::raw::{RawConfig, TABLE};
 use super::source::{Problems, Sources, nearest};
 use crate::error::Error;
 
@@ -108,7 +108,12 @@ fn deserialize<'i>(
         } else {
             // the message of serde would repeat the value, which may be a secret
             let what = format!("`{}` has a value of the wrong kind", path.join("."));
-            problems.push(sources.place(&span), what, "It takes a table of keys and values");
+            let remedy = if error.message().ends_with(TABLE) {
+                format!("It takes {TABLE}")
+            } else {
+                "Write it as a text in quotes".to_owned()
+            };
+            problems.push(sources.place(&span), what, remedy);
         }
         if removed.is_none() {
             return RawConfig::default();
@@ -206,4 +211,73 @@ fn is_world_readable(path: &Path) -> bool {
 #[cfg(not(unix))]
 fn is_world_readable(_: &Path) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_file_that_exists_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let found = || search([&path("a/none"), &path("b"), &path("c")]).unwrap();
+        assert_eq!(found(), None);
+        fs::write(path("c"), "c").unwrap();
+        assert_eq!(found(), Some((path("c"), "c".to_owned())));
+        fs::write(path("b"), "b").unwrap();
+        assert_eq!(found(), Some((path("b"), "b".to_owned())));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let good = directory.path().join("good.toml");
+        fs::write(&good, "").unwrap();
+        assert!(search([directory.path(), &good]).is_err());
+    }
+
+    /// Texts that are nearly configurations.
+    fn text() -> impl Strategy<Value = String> {
+        let piece = proptest::sample::select(vec![
+            "[postgres]",
+            "[kafka]",
+            "[topics.config]",
+            "[outbox.columns]",
+            "url",
+            "slot",
+            "file",
+            "name",
+            "kafka",
+            "postgres",
+            " = ",
+            ".",
+            "\"",
+            "\n",
+            "{",
+            "}",
+            "[",
+            "]",
+            ", ",
+            "5",
+            "true",
+            "\"x\"",
+            "ü",
+            "1979-05-27",
+        ]);
+        proptest::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_and_any_variable_are_read_or_refused(
+            text in text(),
+            variable in "(KAFKA|POSTGRES|URL|FILE|__|_|X|TOPICS|CONFIG|NAME){0,6}",
+            value in "\\PC{0,8}",
+        ) {
+            let env = Environment::empty().with_variable(&format!("{PREFIX}{variable}"), &value);
+            prop_assert!(parse(Some((Path::new("c.toml"), &text)), &env).is_err(), "nothing here is complete");
+        }
+    }
 }

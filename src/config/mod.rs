@@ -9,6 +9,7 @@ mod identifiers;
 pub mod kafka_properties;
 pub mod load;
 mod overlay;
+mod print;
 mod raw;
 mod read;
 pub mod secret;

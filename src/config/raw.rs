@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use toml::Spanned;
 
@@ -14,20 +16,27 @@ use toml::Spanned;
 pub(super) type Value = Option<Spanned<Scalar>>;
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawConfig {
     pub(super) name: Value,
+    #[serde(deserialize_with = "table")]
     pub(super) postgres: RawPostgres,
+    #[serde(deserialize_with = "table")]
     pub(super) outbox: RawOutbox,
+    #[serde(deserialize_with = "table")]
     pub(super) route: RawRoute,
+    #[serde(deserialize_with = "table")]
     pub(super) kafka: Properties,
+    #[serde(deserialize_with = "table")]
     pub(super) topics: RawTopics,
+    #[serde(deserialize_with = "table")]
     pub(super) delivery: RawDelivery,
+    #[serde(deserialize_with = "table")]
     pub(super) admin: RawAdmin,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawPostgres {
     pub(super) url: Value,
     pub(super) password_file: Value,
@@ -37,14 +46,15 @@ pub(super) struct RawPostgres {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawOutbox {
     pub(super) table: Value,
+    #[serde(deserialize_with = "table")]
     pub(super) columns: RawColumns,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawColumns {
     pub(super) id: Value,
     pub(super) aggregate_type: Value,
@@ -56,40 +66,64 @@ pub(super) struct RawColumns {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawRoute {
     pub(super) topic: Value,
     pub(super) timestamp: Value,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawTopics {
     pub(super) create: Value,
     pub(super) partitions: Value,
     pub(super) replication_factor: Value,
+    #[serde(deserialize_with = "table")]
     pub(super) config: Properties,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawDelivery {
     pub(super) mode: Value,
+    #[serde(deserialize_with = "table")]
     pub(super) window: RawWindow,
     pub(super) shutdown_timeout: Value,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawWindow {
     pub(super) records: Value,
     pub(super) bytes: Value,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawAdmin {
     pub(super) listen: Value,
+}
+
+/// What serde says that it expected where a table must stand.
+pub(super) const TABLE: &str = "a table of keys and values";
+
+/// Reads a section from a table only; serde would take an array for the fields in their order.
+fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct TableVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for TableVisitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(TABLE)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(entries))
+        }
+    }
+
+    deserializer.deserialize_map(TableVisitor(PhantomData))
 }
 
 /// A table whose keys belong to somebody else (librdkafka, the broker), quoted or dotted.

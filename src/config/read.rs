@@ -46,6 +46,10 @@ impl Reader<'_> {
 
     /// Any text.
     pub(super) fn text(&mut self, key: &str, value: Value) -> Option<Located> {
+        self.text_expecting(key, value, "a text in quotes")
+    }
+
+    fn text_expecting(&mut self, key: &str, value: Value, expected: &str) -> Option<Located> {
         let value = value?;
         let span = value.span();
         let inline = !self.sources.is_variable(&span);
@@ -55,7 +59,7 @@ impl Reader<'_> {
                 let text = self.read_file(key, &path, &span)?;
                 Some(Located { text, span, inline: false })
             }
-            other => self.wrong_kind(key, &span, &other, "a text in quotes"),
+            other => self.wrong_kind(key, &span, &other, expected),
         }
     }
 
@@ -107,9 +111,9 @@ impl Reader<'_> {
         }
     }
 
-    /// A duration of at least `least` and at most what fits Postgres's and Kafka's millisecond settings.
+    /// A duration of at least `least` and at most 24 days, which Postgres's and Kafka's milliseconds can hold.
     pub(super) fn duration(&mut self, key: &str, value: Value, least: Duration) -> Option<Duration> {
-        const MOST: Duration = Duration::from_millis(i32::MAX.unsigned_abs() as u64);
+        const MOST: Duration = Duration::from_secs(24 * 86_400);
         let value = value?;
         let span = value.span();
         let duration = match self.settle(key, value)? {
@@ -162,7 +166,7 @@ impl Reader<'_> {
         if matches!(value.as_ref().map(Spanned::get_ref), Some(Scalar::Boolean(false))) {
             return Some(None);
         }
-        let located = self.text(key, value)?;
+        let located = self.text_expecting(key, value, "a text in quotes, or false")?;
         // a variable can only say it in text
         let off = located.text.is_empty() || (located.text == "false" && !located.inline);
         Some((!off).then_some(located))
@@ -221,7 +225,8 @@ impl Reader<'_> {
                 Node::Boolean(truth) => Some(truth.to_string()),
                 other => {
                     let value = Some(Spanned::new(span.clone(), Scalar::from(other)));
-                    self.text(&full, value).map(|located| located.text)
+                    self.text_expecting(&full, value, "a text, a number, true or false")
+                        .map(|located| located.text)
                 }
             };
             if let Some(text) = text {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::load::SEARCH_PATH;
 use crate::error::Error;
 
 /// How many ranges each variable has: one for each level of its name, the last for its value.
@@ -63,7 +64,9 @@ impl<'a> Sources<'a> {
     pub(super) fn searched(&self) -> String {
         match self.path {
             Some(path) => format!("neither in {} nor in the environment", path.display()),
-            None => "there is no configuration file, and no variable sets it".to_owned(),
+            None => {
+                format!("there is no configuration file ({}), and no variable for it", SEARCH_PATH.join(", "))
+            }
         }
     }
 }
@@ -126,19 +129,19 @@ impl Problems {
 
     /// Nothing, or all of them as one error, in the order of the file.
     pub(super) fn into_result(mut self) -> Result<(), Error> {
-        self.0.sort();
-        let sentence = |(place, what, _): &(Place, String, String)| format!("{place}{what}");
-        match self.0.as_slice() {
-            [] => Ok(()),
-            [only] => Err(Error::usage(sentence(only), only.2.clone())),
-            several => {
-                let mut what = format!("The configuration has {} faults", several.len());
-                for fault in several {
-                    what.push_str(&format!("\n  {}. {}", sentence(fault), fault.2));
-                }
-                Err(Error::usage(format!("{what}\n"), "Correct them and start again"))
-            }
+        self.0.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        let Some((place, what, last_remedy)) = self.0.pop() else { return Ok(()) };
+        let last = format!("{place}{what}");
+        if self.0.is_empty() {
+            return Err(Error::usage(last, last_remedy));
         }
+        // the error ends in the remedy of the last, so that it reads as a list
+        let mut list = format!("The configuration has {} faults:", self.0.len() + 1);
+        for (place, what, remedy) in self.0 {
+            list.push_str(&format!("\n  {place}{what}. {remedy}"));
+        }
+        list.push_str(&format!("\n  {last}"));
+        Err(Error::usage(list, last_remedy))
     }
 }
 

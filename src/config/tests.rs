@@ -222,3 +222,332 @@ fn a_property_whose_name_ends_in_file_is_not_taken_for_a_file_to_read() {
         Err(error) => assert!(error.contains("\"sasl.oauthbearer.assertion.file\" not supported"), "{error}"),
     }
 }
+
+#[test]
+fn the_printed_configuration_reads_back_to_the_same() {
+    let config = good(
+        r#"
+        name = "or\"ders"
+        [postgres]
+        url = "postgres://router@[::1]:5433,db2/shop?sslmode=verify-full&sslrootcert=system&application_name=a%20b"
+        password_file = "/run/secrets/pg"
+        wal_sender_timeout = "1500ms"
+        [outbox]
+        table = '"My Shop"."Out""Box"'
+        columns = { headers = false, created_at = "ts" }
+        [route]
+        topic = "orders.${region}"
+        timestamp = "created_at"
+        [kafka]
+        bootstrap.servers = "a:1,b:2"
+        linger.ms = 20
+        [topics]
+        partitions = 12
+        config = { min.insync.replicas = 2 }
+        [delivery]
+        window = { records = 10, bytes = 1025 }
+        [admin]
+        listen = ""
+        "#,
+        &env(),
+    );
+    let printed = config.to_redacted_toml();
+    insta::assert_snapshot!(printed);
+    assert_eq!(good(&printed, &env()), config);
+
+    let config = good(&minimal(""), &env());
+    assert_eq!(good(&config.to_redacted_toml(), &env()), config);
+}
+
+#[test]
+fn the_printed_configuration_holds_no_secret() {
+    let config = good(
+        r#"
+        [postgres]
+        url = "postgres://router:hunter2@db/shop"
+        [kafka]
+        bootstrap.servers = "a:1"
+        sasl.username = "router"
+        sasl.password = "hunter2"
+        ssl.key.password = "hunter2"
+        ssl.key.pem = "hunter2"
+        "#,
+        &env(),
+    );
+    let printed = config.to_redacted_toml();
+    assert!(!printed.contains("hunter2"), "{printed}");
+    assert!(!format!("{config:?}").contains("hunter2"));
+    insta::assert_snapshot!(printed);
+}
+
+const EXAMPLE: &str = include_str!("../../outbox-router.example.toml");
+
+/// The example with every line uncommented that is a key.
+fn example_in_full() -> String {
+    let key = |line: &str| {
+        line.strip_prefix("# ")
+            .filter(|rest| {
+                let name = rest.split_once(" = ").map_or("", |(name, _)| name);
+                !name.is_empty() && !name.contains(' ')
+            })
+            .map(str::to_owned)
+    };
+    EXAMPLE.lines().map(|line| key(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+}
+
+#[test]
+fn the_example_reads_and_changes_no_default() {
+    let config = good(EXAMPLE, &env());
+    let url = "postgres://outbox_router@localhost/shop";
+    let bare = format!("postgres.url = \"{url}\"\nkafka.\"bootstrap.servers\" = \"localhost:9092\"");
+    assert_eq!(config, good(&bare, &env()));
+}
+
+#[test]
+fn the_example_uncommented_shows_the_defaults() {
+    let mut config = good(&example_in_full(), &env());
+    let defaults = good(EXAMPLE, &env());
+    assert_eq!(property(&config, "compression.type").unwrap(), "none");
+    assert_eq!(config.topics.partitions, Some(12));
+    // what has no default, or is only an example
+    config.kafka = defaults.kafka.clone();
+    config.topics = defaults.topics.clone();
+    config.postgres.conninfo.password = None;
+    assert!(config.outbox.columns.headers_named && config.outbox.columns.created_at_named);
+    config.outbox.columns.headers_named = false;
+    config.outbox.columns.created_at_named = false;
+    assert_eq!(config, defaults);
+}
+
+#[test]
+fn the_example_names_every_key() {
+    let printed = good(&example_in_full(), &env()).to_redacted_toml();
+    let full: toml::Table = example_in_full().parse().unwrap();
+    let mut keys = Vec::new();
+    collect_keys(&printed.parse().unwrap(), "", &mut keys);
+    for key in keys {
+        let found = key
+            .split('\0')
+            .try_fold(toml::Value::Table(full.clone()), |value, part| value.get(part).cloned());
+        assert!(found.is_some(), "{key:?}");
+    }
+}
+
+fn collect_keys(table: &toml::Table, prefix: &str, keys: &mut Vec<String>) {
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(inner) => collect_keys(inner, &format!("{prefix}{key}\0"), keys),
+            _ => keys.push(format!("{prefix}{key}")),
+        }
+    }
+}
+
+fn message(text: &str, env: &Environment) -> String {
+    match parse_file(text, env) {
+        Ok(_) => panic!("accepted: {text}"),
+        Err(error) => error,
+    }
+}
+
+/// One line for each faulty configuration and its message.
+fn messages(cases: &[&str]) -> String {
+    cases.iter().map(|case| format!("{case}\n    {}\n", message(&minimal(case), &env()))).collect()
+}
+
+#[test]
+fn messages_for_unknown_keys() {
+    insta::assert_snapshot!(messages(&[
+        "nmae = \"x\"",
+        "postgres.slott = \"x\"",
+        "postgres.password = \"hunter2\"",
+        "frobnicate = 1",
+        "[postgress]\nurl = 1",
+        "[outbox.columns]\nagregate_id = \"x\"",
+        "[delivery]\nwindow.record = 1",
+        "[heartbeat]\ninterval = \"1s\"",
+    ]));
+}
+
+#[test]
+fn messages_for_values_of_the_wrong_kind() {
+    insta::assert_snapshot!(messages(&[
+        "name = 5",
+        "name = [\"x\"]",
+        "name = 1979-05-27",
+        "name = { a = 1 }",
+        "outbox = \"hunter2\"",
+        "outbox.columns = [1]",
+        "topics.create = \"yes\"",
+        "topics.create = 1",
+        "topics.partitions = \"six\"",
+        "topics.partitions = 1.5",
+        "topics.partitions = true",
+        "delivery.shutdown_timeout = 10",
+        "delivery.window.bytes = 1.5",
+        "kafka.linger.ms = 1.5",
+        "kafka.linger.ms = [1]",
+        "topics.config.\"retention.ms\" = 1.0",
+        "name = 99999999999999999999",
+    ]));
+}
+
+#[test]
+fn messages_for_bad_values() {
+    insta::assert_snapshot!(messages(&[
+        "name = \"\"",
+        "name = \"a\\nb\"",
+        "postgres.slot = \"Outbox-Router\"",
+        "postgres.publication = \"\"",
+        "postgres.wal_sender_timeout = \"500ms\"",
+        "postgres.wal_sender_timeout = \"10000d\"",
+        "outbox.table = \"my-outbox\"",
+        "outbox.table = \"a.b.c\"",
+        "outbox.columns.id = \"\"",
+        "outbox.columns.headers = true",
+        "[route]\ntopic = \"\"",
+        "[route]\ntimestamp = \"now\"",
+        "[route]\ntimestamp = \"created_at\"\n[outbox]\ncolumns.created_at = false",
+        "topics.partitions = 0",
+        "topics.replication_factor = 40000",
+        "delivery.mode = \"exactly-once\"",
+        "delivery.window.records = 0",
+        "delivery.window.bytes = \"0\"",
+        "delivery.window.bytes = \"lots\"",
+        "delivery.shutdown_timeout = \"soon\"",
+        "admin.listen = \"8084\"",
+        "admin.listen = \"localhost:99999\"",
+        "name = { file = \"no/such/file\" }",
+    ]));
+}
+
+#[test]
+fn messages_for_kafka_properties() {
+    insta::assert_snapshot!(messages(&[
+        "kafka.acks = \"1\"",
+        "kafka.enable.idempotence = false",
+        "kafka.group.id = \"x\"",
+        "kafka.sasl.pasword = \"hunter2\"",
+        "kafka.socket.keepalive.enable = \"hunter2\"",
+        "kafka.metadata.broker.list = \"again:9092\"",
+        "kafka.bootstrap.servers = \"again:9092\"",
+        "kafka.queue.buffering.max.kbytes = 1024",
+        "kafka.ssl.keystore.password.hunter2 = 1",
+    ]));
+}
+
+#[test]
+fn messages_for_broken_syntax() {
+    insta::assert_snapshot!(messages(&[
+        "name = ",
+        "name = \"hunter2",
+        "name = hunter2",
+        "postgres.url = \"postgres://u:hunter2@h/d\"",
+        "[postgres",
+        "=",
+    ]));
+}
+
+#[test]
+fn messages_for_what_is_missing() {
+    let nothing = message("", &env());
+    let no_file = parse(None, &env()).map(|_| ()).unwrap_err();
+    let empty = message("postgres.url = \"\"\nkafka.bootstrap.servers = \" \"", &env());
+    let no_user = parse_file(
+        "postgres.url = \"postgres://h/d\"\nkafka.bootstrap.servers = \"k\"",
+        &Environment::empty(),
+    );
+    insta::assert_snapshot!(format!("{nothing}\n{no_file}\n{empty}\n{}", no_user.unwrap_err()));
+}
+
+#[test]
+fn messages_for_variables() {
+    let messages: Vec<String> = [
+        &[("POSTGRES__SLOTT", "x")][..],
+        &[("POSTGRES_URL", "x")],
+        &[("OUTBOX_COLUMNS_ID", "x")],
+        &[("FROBNICATE__X", "1")],
+        &[("FROBNICATE", "1")],
+        &[("POSTGRES", "hunter2")],
+        &[("POSTGRES____URL", "x")],
+        &[("", "x")],
+        &[("TOPICS__PARTITIONS", "six")],
+        &[("TOPICS__CREATE", "yes")],
+        &[("KAFKA__SASL_PASWORD", "hunter2")],
+        &[("KAFKA__ACKS", "1")],
+        &[("POSTGRES__URL", "postgres://u:hunter2@h:port/d")],
+        &[("NAME", "x"), ("NAME__FILE", "y")],
+        &[("NAME__FILE", "no/such/file")],
+    ]
+    .iter()
+    .map(|variables| format!("{variables:?}\n    {}", message(&minimal(""), &with(variables))))
+    .collect();
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+#[test]
+fn all_faults_are_told_at_once_in_the_order_of_the_file() {
+    let text = "[kafka]\nacks = 0\n[postgres]\nslott = 1\nslot = \"X\"\n[topics]\npartitions = 0\n";
+    insta::assert_snapshot!(message(text, &with(&[("ADMIN__LISTEN", "x")])));
+}
+
+#[test]
+fn no_message_holds_a_secret() {
+    for case in [
+        "postgres.url = \"postgres://u:hunter2/x@h/d\"",
+        "postgres.url = \"postgres://u:p@hunter2@h/d\"",
+        "postgres.url = \"postgres://u:p%hunter2@h/d\"",
+        "postgres.url = \"postgres://u@h/d?hunter2\"",
+        "postgres.url = \"host=h password=a hunter2\"",
+        "postgres.url = \"host=h password=a hunter2=b\"",
+        "postgres.url = \"host=h password='hunter2\"",
+        "postgres.url = \"hunter2\"",
+        "postgres.url = { file = 5, hunter2 = 1 }",
+    ] {
+        let text = format!("{case}\nkafka.bootstrap.servers = \"k:1\"");
+        let error = message(&text, &env());
+        assert!(!error.contains("hunter2"), "{case}: {error}");
+        assert!(error.starts_with("outbox-router.toml:1:"), "{case}: {error}");
+    }
+}
+
+#[test]
+fn the_error_is_one_of_usage() {
+    let error = parse(None, &env()).map(|_| ()).unwrap_err();
+    let crate::error::Error::Definite(definite) = error else { panic!("{error}") };
+    assert_eq!(definite.exit, crate::error::Exit::Usage);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("none.toml");
+    let binary = directory.path().join("binary.toml");
+    std::fs::write(&binary, [0xff, 0xfe]).unwrap();
+    let error = |path: &Path| load(Some(path), &env()).map(|_| ()).unwrap_err().to_string();
+    for (path, expected) in [
+        (missing.as_path(), "it does not exist. Name an existing file with -c"),
+        (binary.as_path(), "it is not UTF-8 text. Save it as UTF-8"),
+        (directory.path(), "it is a directory. Name the file in it with -c"),
+    ] {
+        let expected = format!("Cannot read the configuration file {}: {expected}", path.display());
+        assert_eq!(error(path), expected);
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_password_in_a_file_for_everybody_is_warned_about() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outbox-router.toml");
+    let warnings = |text: &str, mode: u32| {
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        load(Some(&path), &env()).unwrap().warnings.len()
+    };
+    let with_password = "postgres.url = \"postgres://u:p@h/d\"\nkafka.bootstrap.servers = \"k:1\"";
+    assert_eq!(warnings(with_password, 0o644), 1);
+    assert_eq!(warnings(with_password, 0o640), 0);
+    assert_eq!(warnings(&minimal(""), 0o644), 0);
+    assert_eq!(warnings(&minimal("kafka.sasl.password = \"p\""), 0o644), 1);
+}

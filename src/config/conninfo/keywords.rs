@@ -144,17 +144,19 @@ impl Parameters {
         for keyword in KEYWORDS {
             let Some(value) = self.get(keyword.name) else { continue };
             let named = self.named(keyword.name);
+            let remove = if self.in_string(keyword.name) { "Remove it" } else { "Unset it" };
             match keyword.support {
                 Support::Used | Support::Ignored => {}
                 Support::Only(values) if values.contains(&value.to_ascii_lowercase().as_str()) => {}
                 Support::Only(values) => {
                     return Err(Fault::new(
                         format!("{named} has a value that is not supported"),
-                        format!("Remove it, or set it to {}", values.join(" or ")),
+                        format!("{remove}, or set it to {}", values.join(" or ")),
                     ));
                 }
                 Support::Refused => {
-                    return Err(Fault::new(format!("{named} is not supported"), instead(keyword.name)));
+                    let remedy = instead(keyword.name).replacen("Remove it", remove, 1);
+                    return Err(Fault::new(format!("{named} is not supported"), remedy));
                 }
             }
         }

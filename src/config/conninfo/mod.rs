@@ -5,6 +5,8 @@
 mod keyword_value;
 mod keywords;
 mod resolve;
+#[cfg(test)]
+mod tests;
 mod uri;
 mod write;
 

@@ -154,13 +154,21 @@ fn judged_by_librdkafka(property: &str, value: &str) -> Result<(), Refusal> {
             },
         }),
         // librdkafka's own words repeat the value
-        Err(KafkaError::ClientConfig(_, why, ..)) if !is_secret(property) => Err(Refusal {
-            what: why.trim_end_matches('.').to_owned(),
-            remedy: format!("Correct `{property}`"),
-        }),
+        Err(KafkaError::ClientConfig(_, why, ..)) if !is_secret(property) => {
+            let remedy = if why.contains("not supported in this build") {
+                "Remove it, or build the router with what it needs"
+            } else {
+                "Correct or remove it"
+            };
+            let why = why.trim_end_matches(['.', '\n']);
+            Err(Refusal {
+                what: format!("librdkafka does not accept `{property}`: {why}"),
+                remedy: remedy.to_owned(),
+            })
+        }
         Err(_) => Err(Refusal {
             what: format!("librdkafka does not accept the value of `{property}`"),
-            remedy: "Correct the value".to_owned(),
+            remedy: "Correct or remove it".to_owned(),
         }),
     }
 }
