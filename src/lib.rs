@@ -3,7 +3,10 @@
 pub mod config;
 pub mod error;
 pub mod lsn;
+pub mod metrics;
+pub mod monitor;
 pub mod outbox;
 pub mod postgres;
 pub mod progress;
 pub mod routing;
+mod utc;
