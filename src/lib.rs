@@ -1,5 +1,6 @@
 //! Reads committed rows of an outbox table from the Postgres write-ahead log and sends them to Kafka.
 
+pub mod admin;
 pub mod config;
 pub mod error;
 pub mod lsn;
@@ -9,4 +10,5 @@ pub mod outbox;
 pub mod postgres;
 pub mod progress;
 pub mod routing;
+pub mod terminal;
 mod utc;
