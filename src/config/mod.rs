@@ -82,21 +82,6 @@ impl std::fmt::Display for TableName {
     }
 }
 
-impl Default for Columns {
-    fn default() -> Self {
-        let name = str::to_owned;
-        Columns {
-            id: name("id"),
-            aggregate_type: name("aggregate_type"),
-            aggregate_id: name("aggregate_id"),
-            event_type: name("event_type"),
-            payload: name("payload"),
-            headers: Some(name("headers")),
-            created_at: Some(name("created_at")),
-        }
-    }
-}
-
 /// The names of the outbox table's columns. `headers` and `created_at` may be absent from the table
 /// unless the user named them.
 #[derive(Debug, Clone, PartialEq, Eq)]

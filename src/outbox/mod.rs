@@ -70,8 +70,11 @@ impl Field {
 
     /// Whether a table may go without the column: `headers` and `created_at`, unless the user gave them a name.
     pub fn optional(self, columns: &Columns) -> bool {
-        matches!(self, Field::Headers | Field::CreatedAt)
-            && self.column(columns).is_none_or(|name| name == self.key())
+        match self {
+            Field::Headers => !columns.headers_named,
+            Field::CreatedAt => !columns.created_at_named,
+            _ => false,
+        }
     }
 }
 

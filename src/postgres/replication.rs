@@ -282,7 +282,9 @@ fn unexpected(tag: u8) -> Error {
 
 fn ended(frame: Frame<'_>) -> Error {
     match ServerError::parse(frame.body) {
-        Ok(error) => Error::transient(Peer::Postgres, format!("the server ended the replication stream: {error}")),
+        Ok(error) => {
+            Error::transient(Peer::Postgres, format!("the server ended the replication stream: {error}"))
+        }
         Err(error) => lost(&error.to_string()),
     }
 }
@@ -359,7 +361,10 @@ mod tests {
             read = theirs.read_exact(&mut update) => { read.unwrap(); }
         }
         assert_eq!(update[..6], [b'd', 0, 0, 0, 38, b'r']);
-        assert_eq!(update[6..30], [[0, 0, 0, 0, 0, 0, 0, 3], [0, 0, 0, 0, 0, 0, 0, 2], [0, 0, 0, 0, 0, 0, 0, 2]].concat());
+        assert_eq!(
+            update[6..30],
+            [[0, 0, 0, 0, 0, 0, 0, 3], [0, 0, 0, 0, 0, 0, 0, 2], [0, 0, 0, 0, 0, 0, 0, 2]].concat()
+        );
         assert_eq!(update[38], 1, "asks for a reply");
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::catalog::{Catalog, Fingerprint, FLUSH_LSN, Missing, PUBLICATION_WAY_OUT, Slot};
+use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, PUBLICATION_WAY_OUT, Slot};
 use super::connect::Startup;
 use super::server_error::QueryError;
 use super::session::Session;

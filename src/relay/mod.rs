@@ -253,7 +253,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                                 }
                             }
                         }
-                        Message::Commit(commit) => self.progress.commit(commit.end_lsn).map_err(out_of_step)?,
+                        Message::Commit(commit) => {
+                            self.progress.commit(commit.end_lsn).map_err(out_of_step)?
+                        }
                         Message::Relation(relation) => {
                             if let Err(error) = self.outbox.relation(&relation) {
                                 self.end_intake(Outcome::Failed(not_readable(&error)));

@@ -110,7 +110,12 @@ mod tests {
             window.sent(Sequence(n), record(1));
         }
         window.acknowledged(Sequence(16));
-        assert!(window.is_full(), "a run of {} numbers for {} records", window.places.len(), window.records());
+        assert!(
+            window.is_full(),
+            "a run of {} numbers for {} records",
+            window.places.len(),
+            window.records()
+        );
         window.acknowledged(Sequence(5));
         assert!(!window.is_full());
     }

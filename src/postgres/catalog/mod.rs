@@ -27,7 +27,11 @@ pub struct Catalog {
 
 impl Catalog {
     /// Asks a session of either kind.
-    pub async fn look(session: &mut Session, postgres: &Postgres, outbox: &Outbox) -> Result<Self, QueryError> {
+    pub async fn look(
+        session: &mut Session,
+        postgres: &Postgres,
+        outbox: &Outbox,
+    ) -> Result<Self, QueryError> {
         let version = session.query_one("SHOW server_version_num").await?;
         let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
         let rows = session.query(&query(postgres, outbox, version)).await?;

@@ -39,8 +39,11 @@ pub(super) fn columns(version: u32) -> String {
     let schemas = "(SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
          FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace)";
     let (schemas, filter) = if version >= 150_000 {
-        (schemas, "(SELECT t.rowfilter FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
-             AND t.schemaname = n.nspname AND t.tablename = c.relname)")
+        (
+            schemas,
+            "(SELECT t.rowfilter FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
+             AND t.schemaname = n.nspname AND t.tablename = c.relname)",
+        )
     } else {
         ("NULL", "NULL")
     };
@@ -89,7 +92,8 @@ pub(super) fn verdict(
     let Some(table) = table else {
         return Err(missing.error(
             format!("the outbox table {table_name} does not exist in this database"),
-            "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`".to_owned(),
+            "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`"
+                .to_owned(),
         ));
     };
     let Some(publication) = publication else {
@@ -114,20 +118,24 @@ pub(super) fn verdict(
     if !publication.publishes_table {
         return Err(missing.error(
             format!("the publication {name} does not publish the outbox table {table_name}"),
-            format!("Run ALTER PUBLICATION {name} ADD TABLE {table_name}; rows written before it are not sent"),
+            format!(
+                "Run ALTER PUBLICATION {name} ADD TABLE {table_name}; rows written before it are not sent"
+            ),
         ));
     }
     if !publication.publishes_inserts {
         return Err(missing.error(
             format!("the publication {name} does not publish inserts"),
-            format!("Run ALTER PUBLICATION {name} SET (publish = 'insert'); rows written before it are not sent"),
+            format!(
+                "Run ALTER PUBLICATION {name} SET (publish = 'insert'); rows written before it are not sent"
+            ),
         ));
     }
     Ok(())
 }
 
 /// What an operator can do about rows that were written while nothing published them.
-pub(super) const WAY_OUT: &str = "Rows committed meanwhile may be missing in Kafka. The slot was not moved past the \
+pub const WAY_OUT: &str = "Rows committed meanwhile may be missing in Kafka. The slot was not moved past the \
      last good look, so they can be read in commit order from a copy of it: \
      pg_copy_logical_replication_slot(slot, 'rescue', true, 'test_decoding')";
 
@@ -151,7 +159,11 @@ mod tests {
 
     const TABLE: Table = Table { oid: 9, partitioned: false, unlogged: false };
 
-    fn judge(publication: Option<Publication>, table: Option<Table>, missing: Missing) -> Option<(Exit, String)> {
+    fn judge(
+        publication: Option<Publication>,
+        table: Option<Table>,
+        missing: Missing,
+    ) -> Option<(Exit, String)> {
         let table_name = TableName { schema: "public".into(), name: "outbox".into() };
         let outbox = Outbox { table: table_name, columns: Columns::default() };
         match verdict(publication.as_ref(), table.as_ref(), &postgres(), &outbox, missing) {
@@ -172,7 +184,11 @@ mod tests {
             (None, Some(TABLE), "does not exist"),
             (Some(publication()), None, "table public.outbox does not exist"),
             (Some(Publication { publishes_table: false, ..publication() }), Some(TABLE), "ADD TABLE"),
-            (Some(Publication { publishes_inserts: false, ..publication() }), Some(TABLE), "publish = 'insert'"),
+            (
+                Some(Publication { publishes_inserts: false, ..publication() }),
+                Some(TABLE),
+                "publish = 'insert'",
+            ),
             (Some(publication()), Some(Table { unlogged: true, ..TABLE }), "unlogged"),
             (
                 Some(Publication { via_root: false, ..publication() }),
@@ -180,7 +196,8 @@ mod tests {
                 "publish_via_partition_root",
             ),
         ] {
-            for (missing, exit) in [(Missing::AtStart, Exit::Refused), (Missing::WhileRunning, Exit::Unsafe)] {
+            for (missing, exit) in [(Missing::AtStart, Exit::Refused), (Missing::WhileRunning, Exit::Unsafe)]
+            {
                 let (seen, text) = judge(publication.clone(), table.clone(), missing).unwrap();
                 assert!(seen == exit && text.contains(part), "{text}");
             }

@@ -101,7 +101,9 @@ pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Er
         let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
         let confirmed = slot.confirmed_flush_lsn.map_or("unknown".to_owned(), |lsn| lsn.to_string());
         return Err(Error::not_safe(
-            format!("Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"),
+            format!(
+                "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
+            ),
             "Events committed after that position are in the outbox table only, and not in Kafka. Compare them, then \
              drop the slot and run `outbox-router init`; max_slot_wal_keep_size says how far a slot may fall behind",
         ));

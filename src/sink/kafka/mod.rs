@@ -230,7 +230,8 @@ impl KafkaSink {
     pub fn admit(&mut self, topic: &str, limits: TopicLimits) -> Admitted {
         // librdkafka does not split a batch that the broker finds too large
         let rebuild_first = limits.max_message_bytes.is_some_and(|limit| self.batch_bytes > limit);
-        self.batch_bytes = limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
+        self.batch_bytes =
+            limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
         let number = self.topics.len();
         self.topics.insert(topic.into(), Topic { number, limits });
         Admitted { topic: number, rebuild_first }
