@@ -3,3 +3,4 @@
 pub mod config;
 pub mod error;
 pub mod lsn;
+pub mod postgres;

@@ -1,0 +1,127 @@
+//! What is checked of the certificate that a server shows.
+
+use std::sync::OnceLock;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use super::certificate;
+
+/// How much is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Check {
+    /// Nothing: whoever the server is.
+    Nothing,
+    /// That a trusted authority signed it.
+    Chain,
+    /// That, and that it names the host.
+    ChainAndName,
+}
+
+/// Checks one server's certificate and remembers it for the message.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    check: Check,
+    host: String,
+    trusted: Vec<CertificateDer<'static>>,
+    anchors: RootCertStore,
+    algorithms: WebPkiSupportedAlgorithms,
+    shown: OnceLock<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    pub(super) fn new(
+        check: Check,
+        trusted: Vec<CertificateDer<'static>>,
+        host: &str,
+    ) -> Result<Verifier, Error> {
+        let mut anchors = RootCertStore::empty();
+        let (used, unusable) = anchors.add_parsable_certificates(trusted.iter().cloned());
+        if used == 0 && unusable > 0 {
+            return Err(CertificateError::BadEncoding.into());
+        }
+        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        Ok(Verifier { check, host: host.to_owned(), trusted, anchors, algorithms, shown: OnceLock::new() })
+    }
+
+    /// The certificate that was checked.
+    pub(super) fn shown(&self) -> Option<&CertificateDer<'static>> {
+        self.shown.get()
+    }
+
+    fn check_chain(
+        &self,
+        shown: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        // A self-signed certificate is its own authority (Postgres manual, "Creating Certificates"); webpki would refuse it.
+        if self.trusted.iter().any(|trusted| trusted == shown) {
+            return certificate::check_validity(shown, now);
+        }
+        let parsed = ParsedCertificate::try_from(shown)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.anchors,
+            intermediates,
+            now,
+            self.algorithms.all,
+        )
+    }
+
+    fn check_name(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
+        let names = certificate::names(shown);
+        let wrong = Error::from(CertificateError::NotValidForName);
+        if !names.alternative.is_empty() {
+            let host = ServerName::try_from(self.host.as_str()).map_err(|_| wrong)?;
+            return verify_server_name(&ParsedCertificate::try_from(shown)?, &host);
+        }
+        if names.common_name_fits(&self.host) { Ok(()) } else { Err(wrong) }
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.shown.get_or_init(|| end_entity.clone().into_owned());
+        if self.check != Check::Nothing {
+            self.check_chain(end_entity, intermediates, now)?;
+        }
+        if self.check == Check::ChainAndName {
+            self.check_name(end_entity)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

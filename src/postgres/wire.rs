@@ -1,0 +1,74 @@
+//! Messages of the frontend/backend protocol over a stream, for everything but the replication stream's hot path.
+
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use postgres_protocol::message::backend::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::stream::Stream;
+
+/// The longest message taken from a peer that has not yet authenticated us; libpq draws the line at 30,000 bytes.
+const LIMIT_BEFORE_AUTHENTICATION: usize = 64 << 10;
+
+/// The longest message taken afterwards, the server's own limit for one.
+const LIMIT: usize = 1 << 30;
+
+/// A stream and what was read from it but not yet asked for.
+#[derive(Debug)]
+pub(super) struct Wire {
+    stream: Stream,
+    unread: BytesMut,
+    limit: usize,
+}
+
+impl Wire {
+    pub(super) fn new(stream: Stream) -> Self {
+        Wire { stream, unread: BytesMut::new(), limit: LIMIT_BEFORE_AUTHENTICATION }
+    }
+
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The server is who it should be, and may send long messages.
+    pub(super) fn authenticated(&mut self) {
+        self.limit = LIMIT;
+    }
+
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
+    }
+
+    /// The next message. A peer that closes the connection is `UnexpectedEof`, one that speaks another protocol or sends
+    /// too much `InvalidData`.
+    pub(super) async fn receive(&mut self) -> io::Result<Message> {
+        loop {
+            if let Some(message) = self.take_message()? {
+                return Ok(message);
+            }
+            if self.stream.read_buf(&mut self.unread).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    fn take_message(&mut self) -> io::Result<Option<Message>> {
+        let mut head = self.unread.get(..5).unwrap_or_default();
+        if head.has_remaining() {
+            let tag = head.get_u8();
+            let length = head.get_u32() as usize;
+            // Looked at here: Message::parse reserves whatever a peer announces.
+            if !(4..=self.limit).contains(&length) {
+                let what = format!("not a Postgres message: tag {:?}, length {length}", char::from(tag));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+        }
+        Message::parse(&mut self.unread).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    }
+
+    pub(super) fn into_parts(self) -> (Stream, BytesMut) {
+        (self.stream, self.unread)
+    }
+}
