@@ -1,12 +1,14 @@
 //! The commands, a file each, and what they have in common.
 
+pub mod run;
 pub mod status;
 
 use std::future::Future;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
-use crate::config::Config;
+use crate::config::environment::Environment;
+use crate::config::{Config, load};
 use crate::error::Error;
 
 /// Does what the command line says. The code is 0 unless the command found something that its help promises another
@@ -18,7 +20,7 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
     let config = load(&cli)?;
     match cli.command {
         Command::Init(_) => Err(not_here("init")),
-        Command::Run => Err(not_here("run")),
+        Command::Run => block_on(run::run(config))?.map(|()| ExitCode::SUCCESS),
         Command::Check(_) => Err(not_here("check")),
         Command::Status(args) => block_on(status::status(&config, &args, async || {
             Err::<String, _>(not_here("what Postgres knows"))
@@ -35,8 +37,12 @@ pub fn exit_code(error: &Error) -> ExitCode {
     }
 }
 
-fn load(_: &Cli) -> Result<Config, Error> {
-    Err(not_here("the configuration"))
+fn load(cli: &Cli) -> Result<Config, Error> {
+    let loaded = load::load(cli.config.as_deref(), &Environment::process()?)?;
+    for warning in loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(loaded.config)
 }
 
 fn not_here(what: &str) -> Error {

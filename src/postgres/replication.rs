@@ -329,7 +329,7 @@ mod tests {
 
     #[tokio::test]
     async fn messages_are_borrowed_until_consumed() {
-        let (mut stream, mut theirs) = started(4096).await;
+        let (mut stream, mut theirs) = started(PIPE).await;
         let mut data = vec![b'w'];
         data.extend([0; 8]);
         data.extend(7u64.to_be_bytes());
@@ -353,7 +353,7 @@ mod tests {
 
     #[tokio::test]
     async fn feedback_never_starves_while_reading_is_held_back() {
-        let (mut stream, mut theirs) = started(64).await;
+        let (mut stream, mut theirs) = started(PIPE).await;
         stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(2) }, true);
         let mut update = [0; 39];
         tokio::select! {
@@ -370,7 +370,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_status_update_that_cannot_be_sent_does_not_keep_data_from_being_read() {
-        let (mut stream, mut theirs) = started(64).await;
+        let (mut stream, mut theirs) = started(PIPE).await;
         for _ in 0..10 {
             stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
         }
@@ -382,7 +382,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_the_stream_is_transient() {
         for bytes in [frame(b'c', b""), frame(b'd', b""), frame(b'd', b"x"), vec![b'd', 0, 0, 0, 0], vec![]] {
-            let (mut stream, mut theirs) = started(4096).await;
+            let (mut stream, mut theirs) = started(PIPE).await;
             theirs.write_all(&bytes).await.unwrap();
             drop(theirs);
             let failed = match stream.io(true).await {
@@ -395,7 +395,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_servers_refusal_to_start_keeps_its_code() {
-        let (ours, mut theirs) = duplex(4096);
+        let (ours, mut theirs) = duplex(PIPE);
         let body = b"SERROR\0VERROR\0C55006\0Mreplication slot \"x\" is active for PID 7\0\0";
         theirs.write_all(&frame(b'E', body)).await.unwrap();
         match ReplicationStream::start(ours, Vec::new(), "x", "p", Lsn(0)).await {
@@ -406,7 +406,7 @@ mod tests {
 
     #[tokio::test]
     async fn finishing_waits_until_the_server_has_read_everything() {
-        let (mut stream, mut theirs) = started(4096).await;
+        let (mut stream, mut theirs) = started(PIPE).await;
         stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(3) }, false);
         let server = async {
             let mut bytes = [0; 39 + 5];

@@ -1,0 +1,69 @@
+//! `run`: the router, its admin endpoint and the signals that stop it.
+
+use std::sync::Arc;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::Endpoint;
+use crate::config::Config;
+use crate::error::Error;
+use crate::monitor::Monitor;
+use crate::supervisor;
+
+/// Runs until stopped.
+///
+/// # Errors
+/// The definite failure that ended it.
+pub async fn run(config: Config) -> Result<(), Error> {
+    let monitor = Monitor::new(&config.name);
+    let admin_stop = CancellationToken::new();
+    // taken first: a second router with the same configuration is told so before it touches a server
+    let admin = match &config.admin.listen {
+        Some(listen) => Some(Endpoint::bind(listen)?.serve(monitor.clone(), admin_stop.clone())?),
+        None => None,
+    };
+    if let Some(admin) = &admin {
+        tracing::info!(listen = %admin.address(), "admin endpoint");
+    }
+    let stop = CancellationToken::new();
+    tokio::spawn(Signals::new()?.obey(stop.clone()));
+
+    let result = supervisor::run(Arc::new(config), monitor, stop).await;
+    admin_stop.cancel();
+    if let Some(admin) = admin {
+        admin.join();
+    }
+    Ok(result?)
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Error> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")
+            })
+        };
+        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    /// The first signal asks, the second one does not.
+    async fn obey(mut self, stop: CancellationToken) {
+        self.next().await;
+        stop.cancel();
+        let second = self.next().await;
+        std::process::exit(128 + second.as_raw_value());
+    }
+
+    async fn next(&mut self) -> SignalKind {
+        tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+        }
+    }
+}
