@@ -292,7 +292,7 @@ fn handshake_failure(error: &io::Error, verifier: &Verifier, trust: &Trust, host
 }
 
 fn certificate_failure(reason: &CertificateError, verifier: &Verifier, trust: &Trust, host: &str) -> Failure {
-    use certificate::{date, issuer, names};
+    use certificate::{date, is_self_issued, issuer, names};
     use rustls::CertificateError as Invalid;
     let shown = verifier.shown();
     match reason {
@@ -305,6 +305,10 @@ fn certificate_failure(reason: &CertificateError, verifier: &Verifier, trust: &T
                 ),
             )
         }
+        Invalid::UnknownIssuer if shown.is_some_and(is_self_issued) => Failure::refused(
+            format!("the server's certificate signs itself and is not in {}", trust.origin),
+            "Set sslrootcert to a file with that very certificate, if it is known to be the server's",
+        ),
         Invalid::UnknownIssuer | Invalid::BadSignature => {
             let issuer = shown.and_then(issuer).unwrap_or_default();
             Failure::refused(

@@ -88,6 +88,12 @@ pub(super) fn issuer(der: impl AsRef<[u8]>) -> Option<String> {
     Some(Certificate::from_der(der.as_ref()).ok()?.tbs_certificate.issuer.to_string())
 }
 
+/// Whether it claims to have signed itself.
+pub(super) fn is_self_issued(der: impl AsRef<[u8]>) -> bool {
+    Certificate::from_der(der.as_ref())
+        .is_ok_and(|certificate| certificate.tbs_certificate.issuer == certificate.tbs_certificate.subject)
+}
+
 /// Whether `now` is within its dates.
 pub(super) fn check_validity(der: impl AsRef<[u8]>, now: UnixTime) -> Result<(), Error> {
     let certificate = Certificate::from_der(der.as_ref()).map_err(|_| CertificateError::BadEncoding)?;

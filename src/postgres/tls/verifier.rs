@@ -64,13 +64,13 @@ impl Verifier {
             return certificate::check_validity(shown, now);
         }
         let parsed = ParsedCertificate::try_from(shown)?;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.anchors,
-            intermediates,
-            now,
-            self.algorithms.all,
-        )
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.anchors, intermediates, now, algorithms)
+            .map_err(|error| match certificate::is_self_issued(shown) {
+                // Rather than that an authority serves as a server.
+                true => CertificateError::UnknownIssuer.into(),
+                false => error,
+            })
     }
 
     fn check_name(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
