@@ -10,7 +10,7 @@ use postgres_protocol::message::frontend;
 use tokio_postgres::fallible_iterator::FallibleIterator;
 use tracing::warn;
 
-use super::connect::{Failure, unexpected};
+use super::failure::{Failure, unexpected};
 use super::passfile::{self, Lookup};
 use super::tls;
 use super::wire::Wire;

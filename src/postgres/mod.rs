@@ -17,6 +17,7 @@
 
 mod auth;
 pub mod connect;
+mod failure;
 pub mod passfile;
 pub mod server_error;
 pub mod session;

@@ -11,7 +11,8 @@ use tokio_postgres::fallible_iterator::FallibleIterator;
 use tracing::debug;
 
 use super::auth::{self, Login};
-use super::connect::{self, Failure, Startup, unexpected};
+use super::connect::{self, Startup};
+use super::failure::{Failure, unexpected};
 use super::server_error::{QueryError, ServerError, io_reason};
 use super::stream::Stream;
 use super::wire::Wire;
@@ -123,7 +124,7 @@ impl Session {
                     session.info.backend_pid = key.process_id();
                     session.info.cancel_key = key.secret_key();
                 }
-                Message::ErrorResponse(body) => return Err(Failure::from_server(&body)),
+                Message::ErrorResponse(body) => return Err(Failure::from_server(&body).after_login()),
                 other => {
                     if !session.took_note_of(&other)? {
                         return Err(unexpected());

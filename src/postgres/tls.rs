@@ -2,6 +2,7 @@
 
 mod certificate;
 mod verifier;
+mod version1;
 
 use std::fs;
 use std::io;
@@ -24,7 +25,8 @@ pub(super) use certificate::server_end_point;
 use verifier::{Check, Verifier};
 
 use super::auth::Login;
-use super::connect::{Failure, ssl_mode};
+use super::connect::ssl_mode;
+use super::failure::Failure;
 use super::server_error::io_reason;
 use super::stream::Stream;
 use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -329,7 +331,7 @@ fn certificate_failure(reason: &CertificateError, verifier: &Verifier, trust: &T
         ),
         other => Failure::refused(
             format!("the server's certificate cannot be used: {other}"),
-            "Give the server an X.509 version 3 certificate for servers, with its names as subject alternative names",
+            "Give the server a certificate for servers, with its names as subject alternative names",
         ),
     }
 }

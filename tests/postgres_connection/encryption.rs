@@ -170,6 +170,11 @@ async fn modes(setting: &Setting) {
                 "with the configured password. ",
             ]),
         },
+        Case {
+            name: "prefer does not send the right password again without TLS",
+            conninfo: ConnInfo { dbname: "nowhere".into(), ..setting.with(SslMode::Prefer, "scram") },
+            expect: Expect::Refused(&["\"nowhere\": database \"nowhere\" does not exist (SQLSTATE 3D000). "]),
+        },
         Case { name: "require", conninfo: setting.with(SslMode::Require, "scram"), expect: TLS },
         Case {
             name: "require where TLS is not let in",
@@ -352,6 +357,28 @@ async fn other_certificates(setting: &Setting, authority: &Authority) {
     ])
     .await;
 
+    setting.serve(&authority.issue_version_1("db.example")).await;
+    let other = setting.save_root("other.crt", &Authority::new("the authority").certificate);
+    let version_1 = |tls| {
+        vec![
+            Case { name: tls, conninfo: full("db.example", &root), expect: TLS },
+            Case { name: tls, conninfo: setting.with(SslMode::Require, "scram"), expect: TLS },
+            Case {
+                name: tls,
+                conninfo: full("db.elsewhere", &root),
+                expect: Expect::Refused(&["is for \"db.example\", not for \"db.elsewhere\""]),
+            },
+            Case {
+                name: tls,
+                conninfo: full("db.example", &other),
+                expect: Expect::Refused(&["signed by \"CN=the authority\"", "Set sslrootcert"]),
+            },
+        ]
+    };
+    try_all(version_1("X.509 version 1")).await;
+    setting.server.configure(&[("ssl_max_protocol_version", "TLSv1.2")]).await;
+    try_all(version_1("X.509 version 1 in TLS 1.2")).await;
+
     let own = self_signed("db.example", &[]);
     let own_root = setting.save_root("own.crt", &own.certificate);
     setting.serve(&own).await;
@@ -371,5 +398,14 @@ async fn other_certificates(setting: &Setting, authority: &Authority) {
             expect: TLS,
         },
     ])
+    .await;
+
+    let old = [("ssl_min_protocol_version", "TLSv1"), ("ssl_max_protocol_version", "TLSv1.1")];
+    setting.server.configure(&old).await;
+    try_all(vec![Case {
+        name: "TLS 1.1",
+        conninfo: setting.with(SslMode::Require, "scram"),
+        expect: Expect::Refused(&["no version or cipher of TLS in common", "TLS 1.2"]),
+    }])
     .await;
 }
