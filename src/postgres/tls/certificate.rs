@@ -205,6 +205,23 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_holds_between_its_dates() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        let certificate = params.self_signed(&key).unwrap();
+        let at = |seconds| {
+            check_validity(certificate.der(), UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+        };
+        let (first, last) = (978_307_200, 1_009_843_200);
+        assert!(at(first).is_ok() && at(last).is_ok());
+        for (outside, reason) in [(first - 1, "NotValidYet"), (last + 1, "Expired")] {
+            assert!(format!("{:?}", at(outside).unwrap_err()).contains(reason));
+        }
+    }
+
+    #[test]
     fn a_date_is_written_for_people() {
         let noon = UnixTime::since_unix_epoch(Duration::from_secs(1_769_860_800));
         assert_eq!(date(noon), "2026-01-31T12:00:00Z");
