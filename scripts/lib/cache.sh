@@ -30,11 +30,12 @@ cached() {
 }
 
 # maven FOLDER ARG...: Maven, quiet unless it fails, in a folder that may keep what it leaves beside its results.
+# It remembers failed downloads for a day unless it is told to look for updates.
 maven() {
   local folder=$1
   shift
   need_maven
-  if ! (cd "$folder" && exec mvn --batch-mode --quiet -Dstyle.color=never "$@") >"$folder/log" 2>&1; then
+  if ! (cd "$folder" && exec mvn --batch-mode --no-transfer-progress --update-snapshots -Dstyle.color=never "$@") >"$folder/log" 2>&1; then
     show_tail "$folder/log"
     die "Maven could not download what is needed. Is its repository reachable? A mirror or proxy goes into ~/.m2/settings.xml"
   fi

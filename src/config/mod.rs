@@ -3,7 +3,20 @@
 //! `load` reads it; the rest of the program sees only these types.
 
 pub mod conninfo;
+mod convert;
+pub mod environment;
+mod identifiers;
+pub mod kafka_properties;
+pub mod load;
+mod overlay;
+mod print;
+mod raw;
+mod read;
 pub mod secret;
+mod source;
+#[cfg(test)]
+mod tests;
+mod units;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +25,7 @@ use conninfo::ConnInfo;
 use secret::Secret;
 
 /// The whole configuration of one router.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// `name`: the router's identity, default `<database>.<slot>`.
     pub name: String,
@@ -33,7 +46,7 @@ pub struct Config {
 }
 
 /// `[postgres]`: where the outbox is and how it is read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Postgres {
     /// `url`, with the libpq environment variables and defaults laid under it.
     pub conninfo: ConnInfo,
@@ -46,7 +59,7 @@ pub struct Postgres {
 }
 
 /// `[outbox]`: the table and the names of its columns.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
     /// `table`: schema and name, default `public.outbox`.
     pub table: TableName,
@@ -61,6 +74,12 @@ pub struct TableName {
     pub schema: String,
     /// The name within it.
     pub name: String,
+}
+
+impl std::fmt::Display for TableName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
 }
 
 /// The names of the outbox table's columns. `headers` and `created_at` may be absent from the table
@@ -81,10 +100,30 @@ pub struct Columns {
     pub headers: Option<String>,
     /// When the application made the event. `None`: the table has no such column.
     pub created_at: Option<String>,
+    /// The user named `headers`, so that it must be there.
+    pub headers_named: bool,
+    /// The user named `created_at`, so that it must be there.
+    pub created_at_named: bool,
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self {
+            id: "id".to_owned(),
+            aggregate_type: "aggregate_type".to_owned(),
+            aggregate_id: "aggregate_id".to_owned(),
+            event_type: "event_type".to_owned(),
+            payload: "payload".to_owned(),
+            headers: Some("headers".to_owned()),
+            created_at: Some("created_at".to_owned()),
+            headers_named: false,
+            created_at_named: false,
+        }
+    }
 }
 
 /// `[route]`: how a row becomes a record.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// `topic`: a template over the row's columns, default `outbox.event.${aggregate_type}`.
     pub topic: String,
@@ -102,9 +141,11 @@ pub enum RecordTimestamp {
 }
 
 /// `[kafka]`: librdkafka's properties by their own names, secrets kept from `Debug`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kafka {
-    /// Property name to value. Refused names (those that would break an invariant) are not in it.
+    /// Property name to value. Refused names (those that would break an invariant) are not in it, and of two names
+    /// that librdkafka has for one property it has Kafka's: `bootstrap.servers`, `sasl.mechanism`, `compression.type`,
+    /// `linger.ms`.
     pub properties: BTreeMap<String, Secret>,
 }
 
@@ -134,6 +175,17 @@ pub struct Delivery {
     pub shutdown_timeout: Duration,
 }
 
+impl Default for Delivery {
+    fn default() -> Self {
+        Self {
+            mode: DeliveryMode::AtLeastOnce,
+            window_records: 50_000,
+            window_bytes: 16 << 20,
+            shutdown_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
 /// What a consumer may count on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryMode {
@@ -146,4 +198,10 @@ pub enum DeliveryMode {
 pub struct Admin {
     /// `listen`: host and port; `None` (an empty string) switches it off. Default `127.0.0.1:8084`.
     pub listen: Option<String>,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { listen: Some("127.0.0.1:8084".to_owned()) }
+    }
 }

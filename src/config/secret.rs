@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// What stands for a secret where a configuration is shown.
+pub const REDACTED: &str = "****";
+
 /// A password or another value that must not reach a log, an error or a screen.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secret(String);

@@ -1,4 +1,4 @@
-//! The connection to Postgres: from a typed connection string to an authenticated session.
+//! Everything that speaks to Postgres: from a typed connection string to the messages of the stream.
 //!
 //! ```text
 //! ConnInfo --connect--> hosts x addresses x TLS choice      connect
@@ -6,22 +6,31 @@
 //!                         |  startup, password, SCRAM       auth, passfile
 //!                         v
 //!                       Session                             session: simple queries, walsender commands
-//!                         |
+//!                         |                                 catalog, timeline: what is asked before the start
 //!            +------------+-------------+
 //!            v                          v
-//!       tokio_postgres::Client    the replication stream, which takes the socket over
+//!       tokio_postgres::Client    ReplicationStream         replication, frames: CopyData in, status out
+//!                                       |                   watch: a second session that looks on meanwhile
+//!                                       v
+//!                                 Begin | Insert | Commit   pgoutput
 //! ```
 //!
 //! There is one way in: every connection of the router, whatever it is for, tries the same hosts by the same rules and
 //! fails with the same sentences.
 
 mod auth;
+pub mod catalog;
 pub mod connect;
 mod failure;
+pub mod frames;
 pub mod passfile;
+pub mod pgoutput;
+pub mod replication;
 pub mod server_error;
 pub mod session;
 pub mod sql;
 pub mod stream;
+pub mod timeline;
 mod tls;
+pub mod watch;
 mod wire;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use outbox_router::config::conninfo::{
-    ChannelBinding, ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs,
+    ChannelBinding, ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs, Tcp,
 };
 use outbox_router::postgres::connect::Startup;
 use outbox_router::postgres::session::Session;
@@ -171,6 +171,7 @@ pub(crate) fn conninfo(hosts: impl IntoIterator<Item = Host>, user: &str) -> Con
         channel_binding: ChannelBinding::Prefer,
         target_session_attrs: TargetSessionAttrs::Any,
         connect_timeout: None,
+        tcp: Tcp::default(),
         application_name: None,
         options: None,
     }

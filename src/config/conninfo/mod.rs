@@ -2,13 +2,23 @@
 //!
 //! Names, defaults and precedence are libpq's (Postgres manual, "Database Connection Control Functions").
 
-use std::path::PathBuf;
+mod keyword_value;
+mod keywords;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod uri;
+mod write;
+
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::environment::Environment;
 use super::secret::Secret;
+use crate::error::Error;
 
 /// One connection string, with environment and defaults laid under it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnInfo {
     /// The hosts in the order to try.
     pub hosts: Vec<Host>,
@@ -36,6 +46,80 @@ pub struct ConnInfo {
     pub application_name: Option<String>,
     /// `options`: command-line options for the server session.
     pub options: Option<String>,
+    /// How TCP notices that the server is gone.
+    pub tcp: Tcp,
+}
+
+impl ConnInfo {
+    /// Reads a connection string, a URI or keyword=value pairs, and lays the `PG*` variables and libpq's
+    /// defaults under it.
+    ///
+    /// # Errors
+    /// The string or one of the variables cannot be read or asks for something that is not supported: an [`Error`]
+    /// with exit code 2, which never repeats a password.
+    pub fn parse(text: &str, env: &Environment) -> Result<Self, Error> {
+        Self::parse_with(text, None, env)
+            .map_err(|fault| Error::usage(format!("The connection string: {}", fault.what), fault.remedy))
+    }
+
+    /// The same, with the password in a file that is named outside of the string.
+    pub(super) fn parse_with(
+        text: &str,
+        password_file: Option<&Path>,
+        env: &Environment,
+    ) -> Result<Self, Fault> {
+        let parameters = if uri::is_uri(text) {
+            uri::parse(text)?
+        } else if text.contains('=') || text.trim().is_empty() {
+            keyword_value::parse(text)?
+        } else {
+            return Err(Fault::new(
+                "neither a URI nor keyword=value pairs",
+                "Write it as postgres://user@host/database or as host=... user=... dbname=...",
+            ));
+        };
+        resolve::resolve(parameters, password_file, env)
+    }
+}
+
+/// What is wrong with a connection string, as a clause that follows a colon, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) what: String,
+    pub(super) remedy: String,
+}
+
+impl Fault {
+    fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: remedy.into() }
+    }
+}
+
+/// libpq's TCP parameters. The system's defaults hold for what is `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tcp {
+    /// `keepalives`: whether TCP keepalives are sent at all. Default true.
+    pub keepalives: bool,
+    /// `keepalives_idle`: silence before the first keepalive.
+    pub keepalives_idle: Option<Duration>,
+    /// `keepalives_interval`: between unanswered keepalives.
+    pub keepalives_interval: Option<Duration>,
+    /// `keepalives_count`: unanswered keepalives before the connection counts as dead.
+    pub keepalives_count: Option<u32>,
+    /// `tcp_user_timeout`: how long sent data may stay unacknowledged.
+    pub tcp_user_timeout: Option<Duration>,
+}
+
+impl Default for Tcp {
+    fn default() -> Self {
+        Self {
+            keepalives: true,
+            keepalives_idle: None,
+            keepalives_interval: None,
+            keepalives_count: None,
+            tcp_user_timeout: None,
+        }
+    }
 }
 
 /// One host to try.

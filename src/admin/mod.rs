@@ -1,0 +1,105 @@
+//! The HTTP endpoint for metrics, probes and `status`.
+//!
+//! It runs on a thread and a runtime of its own, so that it answers also while the main loop is busy or stuck, which
+//! is when it is needed most. It only reads the [`Monitor`]; nothing in it can change the router.
+
+pub(crate) mod client;
+mod routes;
+mod serve;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::thread::{self, JoinHandle};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::monitor::Monitor;
+
+/// The endpoint's address, taken but not yet answered on. Bind it before anything else starts.
+#[derive(Debug)]
+pub struct Endpoint {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// The endpoint at work. Dropped without [`Serving::join`], it goes on until its token is cancelled.
+#[derive(Debug)]
+pub struct Serving {
+    address: SocketAddr,
+    thread: JoinHandle<()>,
+}
+
+impl Endpoint {
+    /// Takes the address `listen`, host and port.
+    ///
+    /// # Errors
+    /// It cannot be had: with exit code 2, for no server was asked.
+    pub fn bind(listen: &str) -> Result<Self, Error> {
+        let taken = TcpListener::bind(listen).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Endpoint { listener, address })
+        });
+        taken.map_err(|error| unavailable(listen, &error))
+    }
+
+    /// Where it listens: with a port of 0 configured, the one that the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers from now on, until `stop` is cancelled. Cancel it last: while the router stops, the probes say so.
+    ///
+    /// # Errors
+    /// The system gives no thread or no event queue.
+    pub fn serve(self, monitor: Monitor, stop: CancellationToken) -> Result<Serving, Error> {
+        let address = self.address;
+        let no_resources = |error: io::Error| {
+            Error::usage(
+                format!("The admin endpoint cannot start: {error}"),
+                "Raise the limits of the process on threads and open files",
+            )
+        };
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_resources)?;
+        let work = move || {
+            if let Err(error) = runtime.block_on(serve::serve(self.listener, monitor, stop)) {
+                tracing::error!(%error, "the admin endpoint ended");
+            }
+        };
+        let thread = thread::Builder::new().name("admin".to_owned()).spawn(work).map_err(no_resources)?;
+        tracing::debug!(%address, "admin endpoint");
+        Ok(Serving { address, thread })
+    }
+}
+
+impl Serving {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until it has ended, at most about a second after its token was cancelled.
+    pub fn join(self) {
+        // a panic there was reported where it happened
+        let _ = self.thread.join();
+    }
+}
+
+fn unavailable(listen: &str, error: &io::Error) -> Error {
+    let why = match error.kind() {
+        io::ErrorKind::AddrInUse => "another process listens there".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::InvalidInput => "it is not of the form host:port".to_owned(),
+        _ => error.to_string(),
+    };
+    Error::usage(
+        format!("The admin endpoint cannot listen at {listen}: {why}"),
+        "Set `listen` in [admin] to a free address of this machine, or to \"\" to go without the endpoint",
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! What is answered to whom. None of it ever needs a token.
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+
+use crate::monitor::{Monitor, Probe};
+
+/// The version of the Prometheus text format that the exporter writes.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const PAGES: &str = "\
+/metrics  numbers for Prometheus
+/healthz  200 while the main loop turns, else 503; for a liveness probe
+/readyz   200 if active, or a standby that waits its turn, else 503 with the reason; for a readiness probe
+/status   all of it as JSON
+";
+
+pub(super) fn routes(monitor: Monitor) -> Router {
+    Router::new()
+        .route("/", get(|| async { index() }))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(async |State(monitor): State<Monitor>| probe(monitor.health())))
+        .route("/readyz", get(async |State(monitor): State<Monitor>| probe(monitor.readiness())))
+        .route("/status", get(async |State(monitor): State<Monitor>| Json(monitor.snapshot())))
+        .fallback(async || (StatusCode::NOT_FOUND, index()))
+        .with_state(monitor)
+}
+
+fn index() -> String {
+    format!("outbox-router {}\n\n{PAGES}", env!("CARGO_PKG_VERSION"))
+}
+
+async fn metrics(State(monitor): State<Monitor>) -> Response {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], monitor.render_metrics()).into_response()
+}
+
+fn probe(probe: Probe) -> Response {
+    let status = if probe.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, probe.text + "\n").into_response()
+}

@@ -1,0 +1,96 @@
+//! The accept loop.
+//!
+//! Not `axum::serve`, which takes any number of connections and waits for ever for a request: open files are shared
+//! with the connections to Postgres and Kafka, and a client that says nothing must not use them up.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::routes;
+use crate::monitor::Monitor;
+
+/// Connections at one time; who comes later waits.
+const CONNECTIONS: usize = 64;
+
+/// A client has this long to send a request's head, and a kept-alive connection may idle for as long.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long the answers under way may take once the endpoint is told to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The pause after a failed accept, for instance with no file left to open.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often the metrics exporter cleans up.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Answers on `listener`, which must not block, until `stop`.
+pub(super) async fn serve(
+    listener: std::net::TcpListener,
+    monitor: Monitor,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let app = routes::routes(monitor.clone());
+    let connections = TaskTracker::new();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = accept(listener, &app, &connections, &stop) => {}
+        () = upkeep(&monitor) => {}
+    }
+    connections.close();
+    // what has not finished by then ends with the runtime
+    let _ = time::timeout(STOP_TIMEOUT, connections.wait()).await;
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, stop: &CancellationToken) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    // the semaphore is never closed
+    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                connections.spawn(converse(stream, app.clone(), stop.clone(), permit));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the admin endpoint could not accept a connection");
+                time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// One connection, with as many requests as the client likes.
+async fn converse(stream: TcpStream, app: Router, stop: CancellationToken, _permit: OwnedSemaphorePermit) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+    tokio::pin!(connection);
+    // a client that hangs up early is its own affair
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}
+
+async fn upkeep(monitor: &Monitor) {
+    let mut interval = time::interval(UPKEEP);
+    loop {
+        interval.tick().await;
+        monitor.run_upkeep();
+    }
+}

@@ -1,0 +1,140 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+
+use super::*;
+use crate::error::{Exit, Peer};
+use crate::monitor::{SetClock, State, StatusReport};
+
+/// An endpoint on a port of its own, and what it shows.
+struct Admin {
+    monitor: Monitor,
+    clock: Arc<SetClock>,
+    stop: CancellationToken,
+    serving: Serving,
+}
+
+impl Admin {
+    fn start() -> Self {
+        let (monitor, clock) = Monitor::for_test("shop.outbox_router");
+        let stop = CancellationToken::new();
+        let endpoint = Endpoint::bind("127.0.0.1:0").unwrap();
+        let serving = endpoint.serve(monitor.clone(), stop.clone()).unwrap();
+        Admin { monitor, clock, stop, serving }
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, String) {
+        let (status, body) = client::get(&self.serving.address().to_string(), path).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    fn end(self) {
+        self.stop.cancel();
+        self.serving.join();
+    }
+}
+
+fn answer(status: u16, text: &str) -> (StatusCode, String) {
+    (StatusCode::from_u16(status).unwrap(), text.to_owned())
+}
+
+#[tokio::test]
+async fn readiness_follows_the_state() {
+    let admin = Admin::start();
+    assert_eq!(admin.get("/readyz").await, answer(503, "starting\n"));
+    admin.monitor.state(State::Active);
+    assert_eq!(admin.get("/readyz").await, answer(200, "active\n"));
+    admin.monitor.state(State::Waiting { reason: "slot s is active for PID 7".to_owned() });
+    assert_eq!(admin.get("/readyz").await, answer(200, "waiting: slot s is active for PID 7\n"));
+    admin.monitor.state(State::Refused { reason: "slot s is gone".to_owned() });
+    assert_eq!(admin.get("/readyz").await, answer(503, "refused: slot s is gone\n"));
+    admin.end();
+}
+
+#[tokio::test]
+async fn health_follows_the_main_loop_alone() {
+    let admin = Admin::start();
+    admin.monitor.state(State::Reconnecting { peer: Peer::Postgres, reason: "down".to_owned() });
+    assert_eq!(admin.get("/healthz").await, answer(200, "the main loop turns\n"));
+    admin.clock.advance(Duration::from_secs(12));
+    assert_eq!(admin.get("/healthz").await, answer(503, "the main loop has not turned for 12 s\n"));
+    admin.monitor.turned();
+    assert_eq!(admin.get("/healthz").await.0, StatusCode::OK);
+    admin.end();
+}
+
+#[tokio::test]
+async fn status_is_the_report() {
+    let admin = Admin::start();
+    admin.monitor.topic_counters("orders").delivered(3, 30);
+    let (status, body) = admin.get("/status").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(serde_json::from_str::<StatusReport>(&body).unwrap(), admin.monitor.snapshot());
+    admin.end();
+}
+
+#[tokio::test]
+async fn metrics_hold_every_documented_name() {
+    let admin = Admin::start();
+    admin.monitor.topic_counters("orders").delivered(3, 30);
+    let (status, body) = admin.get("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    for metric in crate::metrics::ALL {
+        assert!(body.contains(metric.name), "{}\n{body}", metric.name);
+    }
+    admin.end();
+}
+
+#[tokio::test]
+async fn a_lost_visitor_is_told_what_there_is() {
+    let admin = Admin::start();
+    let (status, index) = admin.get("/").await;
+    assert_eq!(status, StatusCode::OK);
+    for page in ["/metrics", "/healthz", "/readyz", "/status"] {
+        assert!(index.contains(page), "{page}\n{index}");
+    }
+    assert_eq!(admin.get("/metricz").await, (StatusCode::NOT_FOUND, index));
+    admin.end();
+}
+
+#[test]
+fn answers_while_the_thread_that_started_it_is_stuck() {
+    // this thread runs no event loop at all, and reads only after the answer must have been written
+    let admin = Admin::start();
+    let mut stream = TcpStream::connect(admin.serving.address()).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
+    admin.end();
+}
+
+#[tokio::test]
+async fn a_client_that_says_nothing_holds_up_neither_the_others_nor_the_end() {
+    let admin = Admin::start();
+    let silent = TcpStream::connect(admin.serving.address()).unwrap();
+    let mut half = TcpStream::connect(admin.serving.address()).unwrap();
+    half.write_all(b"GET /status HTTP/1.1\r\nHost:").unwrap();
+    assert_eq!(admin.get("/healthz").await.0, StatusCode::OK);
+    admin.end();
+    drop((silent, half));
+}
+
+#[test]
+fn an_address_in_use_is_named_with_the_key_to_change() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let Err(Error::Definite(error)) = Endpoint::bind(&listen) else { panic!("must not bind") };
+    assert_eq!(error.exit, Exit::Usage);
+    insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"The admin endpoint cannot listen at <listen>: another process listens there. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
+}
+
+#[test]
+fn an_address_that_is_none_is_named_too() {
+    let message = |listen| Endpoint::bind(listen).unwrap_err().to_string();
+    insta::assert_snapshot!(message("8084"), @r#"The admin endpoint cannot listen at 8084: it is not of the form host:port. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
+    insta::assert_snapshot!(message("192.0.2.1:8084"), @r#"The admin endpoint cannot listen at 192.0.2.1:8084: this machine has no such address. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
+}

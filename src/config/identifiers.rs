@@ -1,0 +1,169 @@
+//! Names that Postgres and Kafka have rules for, checked before either is asked.
+
+use super::TableName;
+
+/// The longest name that Postgres keeps, in bytes (`NAMEDATALEN - 1`); it cuts longer ones off.
+const LONGEST_NAME: usize = 63;
+
+/// The longest name of a router, in characters: it is a prefix of other names that have limits of their own.
+const LONGEST_ROUTER_NAME: usize = 200;
+
+/// Checks a slot's name: lower-case letters, digits and underscores (Postgres manual, "Replication Slots").
+pub(super) fn check_slot(name: &str) -> Result<(), String> {
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(legal) {
+        return Err(format!(
+            "a slot's name has 1 to {LONGEST_NAME} lower-case letters, digits and underscores"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks a name that Postgres takes as it is when quoted: a publication, a column.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
+        return Err(format!("a name in Postgres has 1 to {LONGEST_NAME} bytes"));
+    }
+    Ok(())
+}
+
+/// Checks the router's own name, a part of `transactional.id`, `client.id` and record keys.
+pub(super) fn check_router_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.chars().count() > LONGEST_ROUTER_NAME || name.chars().any(char::is_control) {
+        return Err(format!(
+            "the router's name has 1 to {LONGEST_ROUTER_NAME} characters, and no control characters"
+        ));
+    }
+    Ok(())
+}
+
+/// Reads a table's name as SQL does: `schema.name`, the schema `public` if left out, unquoted letters folded to
+/// lower case, anything else in double quotes.
+pub(super) fn parse_table(text: &str) -> Result<TableName, String> {
+    let (first, rest) = parse_identifier(text.trim())?;
+    let (schema, name) = match rest.strip_prefix('.') {
+        Some(rest) => match parse_identifier(rest)? {
+            (second, "") => (first, second),
+            (_, rest) => return Err(trailing(rest)),
+        },
+        None if rest.is_empty() => ("public".to_owned(), first),
+        None => return Err(trailing(rest)),
+    };
+    check_name(&schema)?;
+    check_name(&name)?;
+    Ok(TableName { schema, name })
+}
+
+fn trailing(rest: &str) -> String {
+    if rest.starts_with('.') {
+        return "it has more than a schema and a name".to_owned();
+    }
+    let character = rest.chars().next().unwrap_or_default();
+    format!("{character:?} can only stand in a quoted name, as in \"my-schema\".\"outbox\"")
+}
+
+/// One identifier at the start of `text`, and what comes after it
+/// (Postgres manual, "Identifiers and Key Words").
+fn parse_identifier(text: &str) -> Result<(String, &str), String> {
+    let Some(mut rest) = text.strip_prefix('"') else {
+        let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$' || !c.is_ascii();
+        let end = text.find(|c: char| !legal(c)).unwrap_or(text.len());
+        let (name, rest) = text.split_at_checked(end).unwrap_or((text, ""));
+        if name.starts_with(|c: char| c.is_ascii_digit() || c == '$') {
+            return Err("a name that begins with a digit or $ must be quoted".to_owned());
+        }
+        if name.is_empty() && !rest.is_empty() && !rest.starts_with('.') {
+            return Err(trailing(rest));
+        }
+        return Ok((name.to_ascii_lowercase(), rest));
+    };
+    let mut name = String::new();
+    loop {
+        let (part, after) = rest.split_once('"').ok_or("a quoted name has no closing quote")?;
+        name.push_str(part);
+        // two quotes stand for one
+        match after.strip_prefix('"') {
+            Some(after) => {
+                name.push('"');
+                rest = after;
+            }
+            None => return Ok((name, after)),
+        }
+    }
+}
+
+/// Writes a table's name so that it reads back, with quotes where it needs them.
+pub(super) fn format_table(table: &TableName) -> String {
+    format!("{}.{}", quote_if_needed(&table.schema), quote_if_needed(&table.name))
+}
+
+fn quote_if_needed(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
+        return name.to_owned();
+    }
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn table(schema: &str, name: &str) -> TableName {
+        TableName { schema: schema.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn reads_tables_as_sql_does() {
+        for (text, expected) in [
+            ("outbox", table("public", "outbox")),
+            ("public.outbox", table("public", "outbox")),
+            (" Shop.OutBox ", table("shop", "outbox")),
+            (r#""My Schema"."Outbox""#, table("My Schema", "Outbox")),
+            (r#"shop."a""b.c""#, table("shop", "a\"b.c")),
+            ("größe.tür$1", table("größe", "tür$1")),
+        ] {
+            assert_eq!(parse_table(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_table() {
+        let long = "x".repeat(64);
+        for text in
+            ["", ".", "a.", ".a", "a.b.c", "my-outbox", "a b", "\"a", "\"\".a", "1a", "a.\"b\"c", &long]
+        {
+            assert!(parse_table(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn slots_have_postgres_rules() {
+        assert_eq!(check_slot("outbox_router_1"), Ok(()));
+        for name in ["", "Outbox", "a-b", "a b", "größe", &"x".repeat(64)] {
+            assert!(check_slot(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn router_names_are_short_and_printable() {
+        assert_eq!(check_router_name("shop.outbox_router"), Ok(()));
+        for name in ["", "a\nb", &"x".repeat(201)] {
+            assert!(check_router_name(name).is_err(), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_written_table_reads_back(schema in "[^\\x00]{1,15}", name in "[^\\x00]{1,15}") {
+            let table = TableName { schema, name };
+            prop_assert_eq!(parse_table(&format_table(&table)), Ok(table));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC*") {
+            let _ = parse_table(&text);
+        }
+    }
+}

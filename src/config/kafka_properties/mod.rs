@@ -1,0 +1,283 @@
+//! Which of librdkafka's properties an operator may set, and why not the others.
+
+mod names;
+
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
+
+use super::source::nearest;
+use names::{ALIASES, CONSUMER, PRODUCER};
+
+/// Properties that the router sets itself, or that would break one of its promises: names and aliases, the reason,
+/// and what to do instead.
+const REFUSED: &[(&[&str], &str, &str)] = &[
+    (
+        &["acks", "request.required.acks"],
+        "every record must be on all in-sync replicas before the slot moves, so the router sets it to all",
+        "Remove it",
+    ),
+    (
+        &["enable.idempotence"],
+        "without it a retry inside the producer could reorder or double records, so the router always sets it",
+        "Remove it",
+    ),
+    (
+        &["enable.gapless.guarantee"],
+        "the router sets it, so that no record overtakes one that the broker refused",
+        "Remove it",
+    ),
+    (
+        &["max.in.flight.requests.per.connection", "max.in.flight"],
+        "order per key depends on it, so the router sets it",
+        "Remove it; how much is under way is set by `window` in [delivery]",
+    ),
+    (
+        &["retries", "message.send.max.retries"],
+        "the router retries for ever, because giving up on a record would lose it or its order",
+        "Remove it",
+    ),
+    (
+        &["delivery.timeout.ms", "message.timeout.ms"],
+        "a record that times out would be overtaken by its successors, so the router sets it",
+        "Remove it; while the broker is away the router waits",
+    ),
+    (
+        &["partitioner"],
+        "the router sets murmur2_random, so that a key lands where Java producers put it",
+        "Remove it",
+    ),
+    (
+        &["transactional.id"],
+        "the router makes it from its name, so that two routers can be told apart",
+        "Remove it and set `name` at the top of the file",
+    ),
+    (
+        &["allow.auto.create.topics"],
+        "the first records to a topic that the broker creates on the fly can vanish, so the router sets it to false",
+        "Remove it; topics are created as [topics] says",
+    ),
+    (
+        &["queuing.strategy"],
+        "any other than fifo would send the records of a key in the wrong order",
+        "Remove it",
+    ),
+    (
+        &["delivery.report.only.error"],
+        "the slot moves by the reports of delivered records, which it switches off",
+        "Remove it",
+    ),
+];
+
+/// What is wrong with one property: what, and what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) what: String,
+    pub(super) remedy: String,
+}
+
+/// Whether the value of this property must not be shown: passwords, secrets, private keys.
+pub fn is_secret(property: &str) -> bool {
+    let words = ["password", "passphrase", "secret", "jaas", "key.pem", "oauthbearer.config"];
+    words.iter().any(|word| property.contains(word))
+}
+
+/// Whether librdkafka's documentation lists a producer's property of this name.
+pub(super) fn is_known(property: &str) -> bool {
+    PRODUCER.contains(&property)
+}
+
+/// The name that a property is kept under, where librdkafka knows it by two.
+pub(super) fn canonical(property: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == property).map_or(property, |(_, name)| name)
+}
+
+/// The property that a variable's `sasl_password` stands for. Underscores are dots, except in the few names
+/// that have underscores themselves.
+pub(super) fn from_variable(part: &str) -> String {
+    let dotted = part.replace('_', ".");
+    let known = PRODUCER.iter().chain(CONSUMER).find(|name| name.replace('_', ".") == dotted);
+    known.map_or(dotted, |name| (*name).to_owned())
+}
+
+/// Judges one property by its name and value. `window_records` and `window_bytes` are what `[delivery]` lets be
+/// under way: the producer's own queue must hold as much.
+pub(super) fn judge(
+    property: &str,
+    value: &str,
+    window_records: usize,
+    window_bytes: usize,
+) -> Result<(), Refusal> {
+    if let Some((_, why, remedy)) = REFUSED.iter().find(|(names, _, _)| names.contains(&property)) {
+        return Err(Refusal {
+            what: format!("`{property}` cannot be set: {why}"),
+            remedy: (*remedy).to_owned(),
+        });
+    }
+    if CONSUMER.contains(&property) {
+        return Err(Refusal {
+            what: format!(
+                "`{property}` has no effect: it is a consumer's property, and the router only produces"
+            ),
+            remedy: "Remove it".to_owned(),
+        });
+    }
+    judged_by_librdkafka(property, value)?;
+    // 0 switches the limit on messages off
+    let too_small = |unit: u64, needed: usize| {
+        let limit = value.trim().parse::<u64>().unwrap_or(u64::MAX).saturating_mul(unit);
+        limit > 0 && limit < u64::try_from(needed).unwrap_or(u64::MAX)
+    };
+    let below = |key: &str| Refusal {
+        what: format!(
+            "`{property}` is smaller than `window.{key}` in [delivery], so the window could never fill"
+        ),
+        remedy: format!("Remove it, and lower `window.{key}` to bound memory"),
+    };
+    match property {
+        "queue.buffering.max.messages" if too_small(1, window_records) => Err(below("records")),
+        "queue.buffering.max.kbytes" if too_small(1024, window_bytes) => Err(below("bytes")),
+        _ => Ok(()),
+    }
+}
+
+fn judged_by_librdkafka(property: &str, value: &str) -> Result<(), Refusal> {
+    let mut config = ClientConfig::new();
+    config.set(property, value);
+    match config.create_native_config() {
+        Ok(_) => Ok(()),
+        Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => Err(Refusal {
+            what: format!("librdkafka has no property `{property}`"),
+            remedy: match nearest(property, PRODUCER.iter().copied()) {
+                Some(name) => format!("Did you mean `{name}`?"),
+                None => "Look the name up in librdkafka's CONFIGURATION.md".to_owned(),
+            },
+        }),
+        // librdkafka's own words repeat the value
+        Err(KafkaError::ClientConfig(_, why, ..)) if !is_secret(property) => {
+            let remedy = if why.contains("not supported in this build") {
+                "Remove it, or build the router with what it needs"
+            } else {
+                "Correct or remove it"
+            };
+            let why = why.trim_end_matches(['.', '\n']);
+            Err(Refusal {
+                what: format!("librdkafka does not accept `{property}`: {why}"),
+                remedy: remedy.to_owned(),
+            })
+        }
+        Err(_) => Err(Refusal {
+            what: format!("librdkafka does not accept the value of `{property}`"),
+            remedy: "Correct or remove it".to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(property: &str, value: &str) -> String {
+        match judge(property, value, 50_000, 16 << 20) {
+            Ok(()) => "accepted".to_owned(),
+            Err(Refusal { what, remedy }) => format!("{what}. {remedy}"),
+        }
+    }
+
+    #[test]
+    fn librdkafka_knows_every_name_in_the_lists() {
+        for name in PRODUCER.iter().chain(CONSUMER) {
+            let unknown = matches!(
+                ClientConfig::new().set(*name, "1").create_native_config(),
+                Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..))
+            );
+            assert!(!unknown, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_an_underscore_comes_back_from_a_variable() {
+        for name in PRODUCER.iter().chain(CONSUMER) {
+            assert_eq!(from_variable(&name.replace('.', "_")), *name);
+        }
+    }
+
+    #[test]
+    fn aliases_are_known_names() {
+        for (alias, name) in ALIASES {
+            assert!(PRODUCER.contains(alias) && PRODUCER.contains(name), "{alias} {name}");
+            assert_eq!(canonical(alias), *name);
+        }
+        assert_eq!(canonical("client.id"), "client.id");
+    }
+
+    #[test]
+    fn secrets_are_known_by_their_names() {
+        for name in [
+            "sasl.password",
+            "ssl.key.password",
+            "ssl.key.pem",
+            "ssl.keystore.password",
+            "sasl.oauthbearer.client.secret",
+            "sasl.oauthbearer.assertion.private.key.passphrase",
+            "sasl.oauthbearer.assertion.private.key.pem",
+            "sasl.oauthbearer.config",
+            "sasl.jaas.config",
+        ] {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in ["bootstrap.servers", "ssl.key.location", "ssl.ca.pem", "sasl.username"] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn ordinary_properties_pass() {
+        for (name, value) in [
+            ("bootstrap.servers", "a:1,b:2"),
+            ("linger.ms", "20"),
+            ("compression.type", "zstd"),
+            ("client.id", "me"),
+            ("security.protocol", "SASL_SSL"),
+            ("sasl.mechanism", "SCRAM-SHA-512"),
+            ("socket.keepalive.enable", "true"),
+            ("queue.buffering.max.messages", "0"),
+            ("queue.buffering.max.messages", "50000"),
+            ("queue.buffering.max.kbytes", "16384"),
+        ] {
+            assert_eq!(judged(name, value), "accepted", "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn every_refused_name_is_librdkafkas_and_says_why() {
+        let mut all = String::new();
+        for (names, _, _) in REFUSED {
+            for name in *names {
+                assert!(PRODUCER.contains(name), "{name}");
+                all.push_str(&judged(name, "1"));
+                all.push('\n');
+            }
+        }
+        insta::assert_snapshot!(all);
+    }
+
+    #[test]
+    fn a_bad_name_or_value_gets_a_sentence() {
+        let cases = [
+            ("group.id", "x"),
+            ("bootstrap.server", "x"),
+            ("frobnicate", "x"),
+            ("linger.ms", "soon"),
+            ("linger.ms", "99999999"),
+            ("security.protocol", "tls"),
+            ("dr_cb", "x"),
+            ("ssl.truststore.location", "x"),
+            ("queue.buffering.max.messages", "49999"),
+            ("queue.buffering.max.kbytes", "16383"),
+        ];
+        let all: Vec<String> =
+            cases.iter().map(|(name, value)| format!("{name} = {value}: {}", judged(name, value))).collect();
+        insta::assert_snapshot!(all.join("\n"));
+    }
+}

@@ -1,0 +1,283 @@
+//! From a file and the environment to the typed configuration.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::Config;
+use super::convert;
+use super::environment::{Environment, PREFIX};
+use super::overlay;
+use super::raw::{RawConfig, TABLE};
+use super::source::{Problems, Sources, nearest};
+use crate::error::Error;
+
+/// Where the configuration file is looked for when none is named, in this order.
+pub const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];
+
+/// A configuration and how it came about.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// What was read.
+    pub config: Config,
+    /// The file that it was read from; `None`: from the environment alone.
+    pub file: Option<PathBuf>,
+    /// What is not wrong but should be known, each as one sentence without a full stop.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the configuration: the file at `path`, or the first of [`SEARCH_PATH`] that exists, or no file;
+/// over it the variables of `env` that begin with `OUTBOX_ROUTER_`.
+///
+/// # Errors
+/// The file cannot be read, or something in it or in the environment is wrong: an [`Error`] with exit code 2 that
+/// names the place and what to do, all faults at once.
+pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
+    let file = match path {
+        Some(path) => Some((path.to_owned(), read(path).map_err(|error| unreadable(path, &error))?)),
+        None => search(SEARCH_PATH.map(Path::new))?,
+    };
+    let parsed = parse(file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())), env)?;
+    let file = file.map(|(path, _)| path);
+    let mut warnings = Vec::new();
+    if let Some(path) = &file
+        && parsed.holds_secret
+        && is_world_readable(path)
+    {
+        warnings.push(format!(
+            "{} holds a password and can be read by everybody on this machine; `chmod o= {}`, or move the \
+             password to a file of its own and refer to it as {{ file = \"...\" }}",
+            path.display(),
+            path.display()
+        ));
+    }
+    Ok(Loaded { config: parsed.config, file, warnings })
+}
+
+/// A configuration, and whether its file holds a secret in plain sight.
+pub(super) struct Parsed {
+    pub(super) config: Config,
+    pub(super) holds_secret: bool,
+}
+
+/// The same from a text that was read before.
+pub(super) fn parse(file: Option<(&Path, &str)>, env: &Environment) -> Result<Parsed, Error> {
+    let mut sources = Sources::new(file);
+    let mut problems = Problems::default();
+    let mut root = match DeTable::parse(file.map_or("", |(_, text)| text)) {
+        Ok(root) => root,
+        Err(error) => {
+            let place = sources.place(&error.span().unwrap_or(0..0));
+            problems.push(
+                place,
+                format!("not TOML: {}", error.message()),
+                "Correct the syntax at this place",
+            );
+            problems.into_result()?;
+            return Err(Error::usage("The configuration is not TOML", "Correct its syntax"));
+        }
+    };
+    overlay::lay_over(root.get_mut(), env, &mut sources, &mut problems);
+    let raw = deserialize(root, &sources, &mut problems);
+    convert::convert(raw, &sources, env, problems)
+}
+
+/// Serde's reading of the tree. What it does not know is noted and taken out, and the rest read again,
+/// so that every unknown key is found at once.
+fn deserialize<'i>(
+    mut root: Spanned<DeTable<'i>>,
+    sources: &Sources<'i>,
+    problems: &mut Problems,
+) -> RawConfig {
+    loop {
+        let tree = Spanned::new(root.span(), DeValue::Table(root.get_ref().clone()));
+        let error = match RawConfig::deserialize(ValueDeserializer::from(tree)) {
+            Ok(raw) => return raw,
+            Err(error) => error,
+        };
+        let span = error.span().unwrap_or(0..0);
+        let removed = remove(root.get_mut(), &span);
+        let path = removed.as_deref().unwrap_or_default();
+        if let Some(known) = known_keys(error.message()) {
+            problems.push(sources.place(&span), unknown_key(path), suggestion(path, &known, sources, &span));
+        } else {
+            // the message of serde would repeat the value, which may be a secret
+            let what = format!("`{}` has a value of the wrong kind", path.join("."));
+            let remedy = if error.message().ends_with(TABLE) {
+                format!("It takes {TABLE}")
+            } else {
+                "Write it as a text in quotes".to_owned()
+            };
+            problems.push(sources.place(&span), what, remedy);
+        }
+        if removed.is_none() {
+            return RawConfig::default();
+        }
+    }
+}
+
+/// The keys that serde would have known, in its words "unknown field `a`, expected one of `b`, `c`".
+fn known_keys(message: &str) -> Option<Vec<&str>> {
+    let known = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2).skip(1);
+    Some(known.collect())
+}
+
+fn unknown_key(path: &[String]) -> String {
+    match path {
+        [section @ .., key] if !section.is_empty() => {
+            format!("unknown key `{key}` in [{}]", section.join("."))
+        }
+        path => format!("unknown key `{}`", path.join(".")),
+    }
+}
+
+fn suggestion(path: &[String], known: &[&str], sources: &Sources<'_>, span: &Range<usize>) -> String {
+    let (key, section) = path.split_last().map_or(("", path), |(key, section)| (key.as_str(), section));
+    let variable = |keys: &[&str]| format!("{PREFIX}{}", keys.join("__").to_ascii_uppercase());
+    if sources.is_variable(span) {
+        let mut keys: Vec<&str> = section.iter().map(String::as_str).collect();
+        // POSTGRES_URL for POSTGRES__URL
+        let split = known.iter().find_map(|name| Some((*name, key.strip_prefix(name)?.strip_prefix('_')?)));
+        if let Some((name, rest)) = split {
+            keys.extend([name, rest]);
+            return format!("Levels are separated by two underscores: did you mean {}?", variable(&keys));
+        }
+        if let Some(name) = nearest(key, known.iter().copied()) {
+            keys.push(name);
+            return format!("Did you mean {}?", variable(&keys));
+        }
+    }
+    match nearest(key, known.iter().copied()) {
+        Some(name) => format!("Did you mean `{name}`?"),
+        None => format!("Known here: {}", known.join(", ")),
+    }
+}
+
+/// Takes the entry out whose key or value has this range, and says where it was.
+fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
+    let found = table.iter().find(|(key, value)| key.span() == *span || value.span() == *span);
+    if let Some(key) = found.map(|(key, _)| key.get_ref().to_string()) {
+        table.remove(key.as_str());
+        return Some(vec![key]);
+    }
+    table.iter_mut().find_map(|(key, value)| {
+        let DeValue::Table(inner) = value.get_mut() else { return None };
+        let mut path = remove(inner, span)?;
+        path.insert(0, key.get_ref().to_string());
+        Some(path)
+    })
+}
+
+fn search<const N: usize>(candidates: [&Path; N]) -> Result<Option<(PathBuf, String)>, Error> {
+    for path in candidates {
+        match read(path) {
+            Ok(text) => return Ok(Some((path.to_owned(), text))),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(unreadable(path, &error)),
+        }
+    }
+    Ok(None)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    fs::read_to_string(path)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    let (what, remedy) = match error.kind() {
+        io::ErrorKind::NotFound => ("it does not exist", "Name an existing file with -c".to_owned()),
+        io::ErrorKind::PermissionDenied => (
+            "permission denied",
+            "Let the user that runs the router read it, for example by its group and mode 0640".to_owned(),
+        ),
+        io::ErrorKind::InvalidData => ("it is not UTF-8 text", "Save it as UTF-8".to_owned()),
+        io::ErrorKind::IsADirectory => ("it is a directory", "Name the file in it with -c".to_owned()),
+        _ => ("the system refuses", format!("The system says: {error}")),
+    };
+    Error::usage(format!("Cannot read the configuration file {}: {what}", path.display()), remedy)
+}
+
+#[cfg(unix)]
+fn is_world_readable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_world_readable(_: &Path) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_file_that_exists_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let found = || search([&path("a/none"), &path("b"), &path("c")]).unwrap();
+        assert_eq!(found(), None);
+        fs::write(path("c"), "c").unwrap();
+        assert_eq!(found(), Some((path("c"), "c".to_owned())));
+        fs::write(path("b"), "b").unwrap();
+        assert_eq!(found(), Some((path("b"), "b".to_owned())));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let good = directory.path().join("good.toml");
+        fs::write(&good, "").unwrap();
+        assert!(search([directory.path(), &good]).is_err());
+    }
+
+    /// Texts that are nearly configurations.
+    fn text() -> impl Strategy<Value = String> {
+        let piece = proptest::sample::select(vec![
+            "[postgres]",
+            "[kafka]",
+            "[topics.config]",
+            "[outbox.columns]",
+            "url",
+            "slot",
+            "file",
+            "name",
+            "kafka",
+            "postgres",
+            " = ",
+            ".",
+            "\"",
+            "\n",
+            "{",
+            "}",
+            "[",
+            "]",
+            ", ",
+            "5",
+            "true",
+            "\"x\"",
+            "ü",
+            "1979-05-27",
+        ]);
+        proptest::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_and_any_variable_are_read_or_refused(
+            text in text(),
+            variable in "(KAFKA|POSTGRES|URL|FILE|__|_|X|TOPICS|CONFIG|NAME){0,6}",
+            value in "\\PC{0,8}",
+        ) {
+            let env = Environment::empty().with_variable(&format!("{PREFIX}{variable}"), &value);
+            prop_assert!(parse(Some((Path::new("c.toml"), &text)), &env).is_err(), "nothing here is complete");
+        }
+    }
+}

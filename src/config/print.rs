@@ -1,0 +1,105 @@
+//! The effective configuration as TOML, for `check --print-config`.
+
+use std::fmt::{self, Display, Write};
+
+use super::conninfo::Password;
+use super::identifiers::format_table;
+use super::kafka_properties::is_secret;
+use super::secret::REDACTED;
+use super::units::{format_duration, format_size};
+use super::{Config, DeliveryMode, RecordTimestamp};
+
+impl Config {
+    /// Everything that is in effect, defaults and the environment included, as a file that reads back to the same;
+    /// only passwords, secrets and private keys are replaced by asterisks.
+    pub fn to_redacted_toml(&self) -> String {
+        let mut text = String::new();
+        // writing to a String cannot fail
+        let _ = self.write_toml(&mut text);
+        text
+    }
+
+    fn write_toml(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "name = {}", quoted(&self.name))?;
+
+        let postgres = &self.postgres;
+        writeln!(out, "\n[postgres]")?;
+        writeln!(out, "url = {}", quoted(&postgres.conninfo.to_redacted_uri()))?;
+        if let Some(Password::File(file)) = &postgres.conninfo.password {
+            writeln!(out, "password_file = {}", quoted(&file.display().to_string()))?;
+        }
+        writeln!(out, "slot = {}", quoted(&postgres.slot))?;
+        writeln!(out, "publication = {}", quoted(&postgres.publication))?;
+        writeln!(out, "wal_sender_timeout = {}", quoted(&format_duration(postgres.wal_sender_timeout)))?;
+
+        writeln!(out, "\n[outbox]")?;
+        writeln!(out, "table = {}", quoted(&format_table(&self.outbox.table)))?;
+        let columns = &self.outbox.columns;
+        writeln!(out, "\n[outbox.columns]")?;
+        writeln!(out, "id = {}", quoted(&columns.id))?;
+        writeln!(out, "aggregate_type = {}", quoted(&columns.aggregate_type))?;
+        writeln!(out, "aggregate_id = {}", quoted(&columns.aggregate_id))?;
+        writeln!(out, "event_type = {}", quoted(&columns.event_type))?;
+        writeln!(out, "payload = {}", quoted(&columns.payload))?;
+        for (key, column, named) in [
+            ("headers", &columns.headers, columns.headers_named),
+            ("created_at", &columns.created_at, columns.created_at_named),
+        ] {
+            match column {
+                None => writeln!(out, "{key} = false")?,
+                Some(column) if named => writeln!(out, "{key} = {}", quoted(column))?,
+                // written out, it would have to be there
+                Some(column) => writeln!(out, "# {key} = {}, if the table has it", quoted(column))?,
+            }
+        }
+
+        writeln!(out, "\n[route]")?;
+        writeln!(out, "topic = {}", quoted(&self.route.topic))?;
+        let timestamp = match self.route.timestamp {
+            RecordTimestamp::Commit => "commit",
+            RecordTimestamp::CreatedAt => "created_at",
+        };
+        writeln!(out, "timestamp = {}", quoted(timestamp))?;
+
+        writeln!(out, "\n[kafka]")?;
+        for (name, value) in &self.kafka.properties {
+            let value = if is_secret(name) { REDACTED } else { value.reveal() };
+            writeln!(out, "{} = {}", quoted(name), quoted(value))?;
+        }
+
+        writeln!(out, "\n[topics]")?;
+        writeln!(out, "create = {}", self.topics.create)?;
+        optional(out, "partitions", self.topics.partitions)?;
+        optional(out, "replication_factor", self.topics.replication_factor)?;
+        if !self.topics.config.is_empty() {
+            writeln!(out, "\n[topics.config]")?;
+        }
+        for (name, value) in &self.topics.config {
+            writeln!(out, "{} = {}", quoted(name), quoted(value))?;
+        }
+
+        writeln!(out, "\n[delivery]")?;
+        let mode = match self.delivery.mode {
+            DeliveryMode::AtLeastOnce => "at-least-once",
+        };
+        writeln!(out, "mode = {}", quoted(mode))?;
+        writeln!(out, "window.records = {}", self.delivery.window_records)?;
+        let bytes = u64::try_from(self.delivery.window_bytes).unwrap_or(u64::MAX);
+        writeln!(out, "window.bytes = {}", quoted(&format_size(bytes)))?;
+        writeln!(out, "shutdown_timeout = {}", quoted(&format_duration(self.delivery.shutdown_timeout)))?;
+
+        writeln!(out, "\n[admin]")?;
+        writeln!(out, "listen = {}", quoted(self.admin.listen.as_deref().unwrap_or_default()))
+    }
+}
+
+fn optional(out: &mut String, key: &str, value: Option<impl Display>) -> fmt::Result {
+    match value {
+        Some(value) => writeln!(out, "{key} = {value}"),
+        None => writeln!(out, "# {key}: the broker's default"),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}

@@ -1,0 +1,241 @@
+//! The shape of the configuration file: which keys there are, not yet what their values mean.
+//!
+//! Every value keeps its place, and stays untyped until it is read: a number or a switch from the environment
+//! is text, and any text may be `{ file = "..." }`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use toml::Spanned;
+
+/// A key's value, if the key is there.
+pub(super) type Value = Option<Spanned<Scalar>>;
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawConfig {
+    pub(super) name: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) postgres: RawPostgres,
+    #[serde(deserialize_with = "table")]
+    pub(super) outbox: RawOutbox,
+    #[serde(deserialize_with = "table")]
+    pub(super) route: RawRoute,
+    #[serde(deserialize_with = "table")]
+    pub(super) kafka: Properties,
+    #[serde(deserialize_with = "table")]
+    pub(super) topics: RawTopics,
+    #[serde(deserialize_with = "table")]
+    pub(super) delivery: RawDelivery,
+    #[serde(deserialize_with = "table")]
+    pub(super) admin: RawAdmin,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawPostgres {
+    pub(super) url: Value,
+    pub(super) password_file: Value,
+    pub(super) slot: Value,
+    pub(super) publication: Value,
+    pub(super) wal_sender_timeout: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawOutbox {
+    pub(super) table: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) columns: RawColumns,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawColumns {
+    pub(super) id: Value,
+    pub(super) aggregate_type: Value,
+    pub(super) aggregate_id: Value,
+    pub(super) event_type: Value,
+    pub(super) payload: Value,
+    pub(super) headers: Value,
+    pub(super) created_at: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawRoute {
+    pub(super) topic: Value,
+    pub(super) timestamp: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawTopics {
+    pub(super) create: Value,
+    pub(super) partitions: Value,
+    pub(super) replication_factor: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) config: Properties,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawDelivery {
+    pub(super) mode: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) window: RawWindow,
+    pub(super) shutdown_timeout: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawWindow {
+    pub(super) records: Value,
+    pub(super) bytes: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawAdmin {
+    pub(super) listen: Value,
+}
+
+/// What serde says that it expected where a table must stand.
+pub(super) const TABLE: &str = "a table of keys and values";
+
+/// Reads a section from a table only; serde would take an array for the fields in their order.
+fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct TableVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for TableVisitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(TABLE)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(entries))
+        }
+    }
+
+    deserializer.deserialize_map(TableVisitor(PhantomData))
+}
+
+/// A table whose keys belong to somebody else (librdkafka, the broker), quoted or dotted.
+pub(super) type Properties = BTreeMap<Spanned<String>, Spanned<Node>>;
+
+/// Any value.
+pub(super) enum Node {
+    Text(String),
+    Integer(i64),
+    Boolean(bool),
+    Table(Properties),
+    /// A kind of value that no key takes, by its name.
+    Other(&'static str),
+}
+
+/// A value that is not a table of its own.
+pub(super) enum Scalar {
+    Text(String),
+    Integer(i64),
+    Boolean(bool),
+    /// `{ file = "..." }`
+    File(String),
+    /// A kind of value that no key takes, by its name.
+    Other(&'static str),
+}
+
+impl Node {
+    /// The path in `{ file = "..." }`, if that is what this is.
+    pub(super) fn as_file(&self) -> Option<&str> {
+        let Node::Table(members) = self else { return None };
+        let mut members = members.iter().map(|(key, value)| (key.get_ref().as_str(), value.get_ref()));
+        match (members.next(), members.next()) {
+            (Some(("file", Node::Text(path))), None) => Some(path),
+            _ => None,
+        }
+    }
+}
+
+impl From<Node> for Scalar {
+    fn from(node: Node) -> Self {
+        if let Some(path) = node.as_file() {
+            return Scalar::File(path.to_owned());
+        }
+        match node {
+            Node::Text(text) => Scalar::Text(text),
+            Node::Integer(number) => Scalar::Integer(number),
+            Node::Boolean(truth) => Scalar::Boolean(truth),
+            Node::Table(_) => Scalar::Other("a table"),
+            Node::Other(kind) => Scalar::Other(kind),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Node::deserialize(deserializer).map(Scalar::from)
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
+        Ok(Node::Text(text.to_owned()))
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<Node, E> {
+        Ok(Node::Boolean(truth))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Node, E> {
+        Ok(Node::Integer(number))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
+        Ok(Node::Other("a number beyond 64 bits"))
+    }
+
+    fn visit_i128<E>(self, _: i128) -> Result<Node, E> {
+        Ok(Node::Other("a number beyond 64 bits"))
+    }
+
+    fn visit_u128<E>(self, _: u128) -> Result<Node, E> {
+        Ok(Node::Other("a number beyond 64 bits"))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
+        Ok(Node::Other("a number with a fraction"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        while items.next_element::<serde::de::IgnoredAny>()?.is_some() {}
+        Ok(Node::Other("an array"))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let mut members = Properties::new();
+        while let Some((key, value)) = entries.next_entry()? {
+            members.insert(key, value);
+        }
+        Ok(Node::Table(members))
+    }
+}

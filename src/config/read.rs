@@ -1,0 +1,290 @@
+//! Single values: from what was written to text, number, switch, duration or size, with a sentence if it is not one.
+
+use std::fs;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::raw::{Node, Properties, Scalar, Value};
+use super::source::{Problems, Sources};
+use super::units::{self, DURATION_FORM, SIZE_FORM};
+
+/// Reads values and notes what is wrong with them. What could not be read is `None`, as what is not there;
+/// the noted problems keep the result from being used.
+pub(super) struct Reader<'a> {
+    pub(super) sources: &'a Sources<'a>,
+    pub(super) problems: Problems,
+}
+
+/// A text, and where it was written.
+pub(super) struct Located {
+    pub(super) text: String,
+    pub(super) span: Range<usize>,
+    /// Written in the configuration file itself, not in a variable or a file of its own.
+    pub(super) inline: bool,
+}
+
+impl Reader<'_> {
+    /// Notes a problem with the value of `key`.
+    pub(super) fn fault(
+        &mut self,
+        span: &Range<usize>,
+        key: &str,
+        what: impl AsRef<str>,
+        remedy: impl Into<String>,
+    ) {
+        self.problems.push(self.sources.place(span), format!("`{key}`: {}", what.as_ref()), remedy);
+    }
+
+    /// Notes that something required is not there.
+    pub(super) fn missing(&mut self, key: &str, remedy: &str) {
+        let what = format!("`{key}` is not set: {}", self.sources.searched());
+        self.problems.push(super::source::Place::Nowhere, what, remedy);
+    }
+
+    /// Any text.
+    pub(super) fn text(&mut self, key: &str, value: Value) -> Option<Located> {
+        self.text_expecting(key, value, "a text in quotes")
+    }
+
+    fn text_expecting(&mut self, key: &str, value: Value, expected: &str) -> Option<Located> {
+        let value = value?;
+        let span = value.span();
+        let inline = !self.sources.is_variable(&span);
+        match value.into_inner() {
+            Scalar::Text(text) => Some(Located { text, span, inline }),
+            Scalar::File(path) => {
+                let text = self.read_file(key, &path, &span)?;
+                Some(Located { text, span, inline: false })
+            }
+            other => self.wrong_kind(key, &span, &other, expected),
+        }
+    }
+
+    /// A text that this check accepts; the check says what is expected.
+    pub(super) fn checked(
+        &mut self,
+        key: &str,
+        value: Value,
+        check: impl Fn(&str) -> Result<(), String>,
+    ) -> Option<String> {
+        let Located { text, span, .. } = self.text(key, value)?;
+        match check(&text) {
+            Ok(()) => Some(text),
+            Err(expected) => {
+                self.fault(&span, key, expected, "Correct the name");
+                None
+            }
+        }
+    }
+
+    /// A whole number within a range.
+    pub(super) fn integer(&mut self, key: &str, value: Value, range: RangeInclusive<i64>) -> Option<i64> {
+        let value = value?;
+        let span = value.span();
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let number = match self.settle(key, value)? {
+            Scalar::Integer(number) => Some(number),
+            Scalar::Text(text) => text.trim().parse().ok(),
+            other => return self.wrong_kind(key, &span, &other, &expected),
+        };
+        match number.filter(|number| range.contains(number)) {
+            Some(number) => Some(number),
+            None => self.expected(key, &span, &expected),
+        }
+    }
+
+    /// `true` or `false`.
+    pub(super) fn switch(&mut self, key: &str, value: Value) -> Option<bool> {
+        let value = value?;
+        let span = value.span();
+        match self.settle(key, value)? {
+            Scalar::Boolean(truth) => Some(truth),
+            Scalar::Text(text) => match text.trim() {
+                "true" => Some(true),
+                "false" => Some(false),
+                _ => self.expected(key, &span, "true or false"),
+            },
+            other => self.wrong_kind(key, &span, &other, "true or false"),
+        }
+    }
+
+    /// A duration of at least `least` and at most 24 days, which Postgres's and Kafka's milliseconds can hold.
+    pub(super) fn duration(&mut self, key: &str, value: Value, least: Duration) -> Option<Duration> {
+        const MOST: Duration = Duration::from_secs(24 * 86_400);
+        let value = value?;
+        let span = value.span();
+        let duration = match self.settle(key, value)? {
+            Scalar::Text(text) => units::parse_duration(&text),
+            Scalar::Integer(0) => Some(Duration::ZERO),
+            Scalar::Integer(_) => {
+                self.fault(&span, key, "a duration needs a unit", format!("Write {DURATION_FORM}"));
+                return None;
+            }
+            other => return self.wrong_kind(key, &span, &other, DURATION_FORM),
+        };
+        let Some(duration) = duration else { return self.expected(key, &span, DURATION_FORM) };
+        if !(least..=MOST).contains(&duration) {
+            let (least, most) = (units::format_duration(least), units::format_duration(MOST));
+            self.fault(&span, key, "out of range", format!("Set it to at least {least} and at most {most}"));
+            return None;
+        }
+        Some(duration)
+    }
+
+    /// A size in bytes, at least 1.
+    pub(super) fn size(&mut self, key: &str, value: Value) -> Option<usize> {
+        let value = value?;
+        let span = value.span();
+        let size = match self.settle(key, value)? {
+            Scalar::Text(text) => units::parse_size(&text),
+            Scalar::Integer(number) => u64::try_from(number).ok(),
+            other => return self.wrong_kind(key, &span, &other, SIZE_FORM),
+        };
+        let size = size.filter(|size| *size > 0).and_then(|size| usize::try_from(size).ok());
+        if size.is_none() {
+            return self.expected(key, &span, &format!("{SIZE_FORM}, and more than 0"));
+        }
+        size
+    }
+
+    /// One of a few words.
+    pub(super) fn choice<T: Copy>(&mut self, key: &str, value: Value, choices: &[(&str, T)]) -> Option<T> {
+        let Located { text, span, .. } = self.text(key, value)?;
+        let chosen = choices.iter().find(|(word, _)| *word == text).map(|(_, chosen)| *chosen);
+        if chosen.is_none() {
+            let words: Vec<String> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+            return self.expected(key, &span, &words.join(" or "));
+        }
+        chosen
+    }
+
+    /// A name, or `None` for `false` and for an empty text: it is switched off.
+    pub(super) fn text_or_off(&mut self, key: &str, value: Value) -> Option<Option<Located>> {
+        if matches!(value.as_ref().map(Spanned::get_ref), Some(Scalar::Boolean(false))) {
+            return Some(None);
+        }
+        let located = self.text_expecting(key, value, "a text in quotes, or false")?;
+        // a variable can only say it in text
+        let off = located.text.is_empty() || (located.text == "false" && !located.inline);
+        Some((!off).then_some(located))
+    }
+
+    /// The members of a table whose keys may be quoted or dotted, each with its full name, in the order of names.
+    /// A variable wins over the file however the file spells the key.
+    pub(super) fn properties(
+        &mut self,
+        section: &str,
+        table: Properties,
+        canonical: impl Fn(&str) -> &str,
+    ) -> Vec<(String, Located)> {
+        let mut flat = Vec::new();
+        self.flatten(section, "", table, &mut flat);
+        let mut kept: Vec<(String, Located)> = Vec::new();
+        for (name, located) in flat {
+            let name = canonical(&name).to_owned();
+            let Some((_, earlier)) = kept.iter_mut().find(|(kept, _)| *kept == name) else {
+                kept.push((name, located));
+                continue;
+            };
+            let from_variable = |span: &Range<usize>| self.sources.is_variable(span);
+            match (from_variable(&earlier.span), from_variable(&located.span)) {
+                (false, true) => *earlier = located,
+                (true, false) => {}
+                _ => {
+                    let key = format!("{section}.{name}");
+                    self.fault(
+                        &located.span,
+                        &key,
+                        "it is set twice, by two spellings of one name",
+                        "Keep one of them",
+                    );
+                }
+            }
+        }
+        kept.sort_by(|(a, _), (b, _)| a.cmp(b));
+        kept
+    }
+
+    fn flatten(&mut self, section: &str, prefix: &str, table: Properties, flat: &mut Vec<(String, Located)>) {
+        for (key, value) in table {
+            let name = format!("{prefix}{}", key.get_ref());
+            let full = format!("{section}.{name}");
+            let span = value.span();
+            let inline = !self.sources.is_variable(&span);
+            let is_file = value.get_ref().as_file().is_some() && !ends_in_file(&name);
+            let text = match value.into_inner() {
+                Node::Table(members) if !is_file => {
+                    self.flatten(section, &format!("{name}."), members, flat);
+                    continue;
+                }
+                Node::Text(text) => Some(text),
+                Node::Integer(number) => Some(number.to_string()),
+                Node::Boolean(truth) => Some(truth.to_string()),
+                other => {
+                    let value = Some(Spanned::new(span.clone(), Scalar::from(other)));
+                    self.text_expecting(&full, value, "a text, a number, true or false")
+                        .map(|located| located.text)
+                }
+            };
+            if let Some(text) = text {
+                flat.push((name, Located { text, span, inline: inline && !is_file }));
+            }
+        }
+    }
+
+    /// The value itself, with a file's content in place of the file.
+    fn settle(&mut self, key: &str, value: Spanned<Scalar>) -> Option<Scalar> {
+        let span = value.span();
+        match value.into_inner() {
+            Scalar::File(path) => self.read_file(key, &path, &span).map(Scalar::Text),
+            scalar => Some(scalar),
+        }
+    }
+
+    fn read_file(&mut self, key: &str, path: &str, span: &Range<usize>) -> Option<String> {
+        match fs::read_to_string(self.beside_the_file(Path::new(path), span)) {
+            Ok(text) => Some(text.trim_end_matches(['\n', '\r']).to_owned()),
+            Err(error) => {
+                self.fault(
+                    span,
+                    key,
+                    format!("cannot read the file {path}: {error}"),
+                    "Name a file that the router's user can read",
+                );
+                None
+            }
+        }
+    }
+
+    /// A path as it is meant: in the file relative to the file's directory, in a variable to the working directory.
+    pub(super) fn beside_the_file(&self, path: &Path, span: &Range<usize>) -> PathBuf {
+        match self.sources.directory() {
+            Some(directory) if !self.sources.is_variable(span) => directory.join(path),
+            _ => path.to_owned(),
+        }
+    }
+
+    fn expected<T>(&mut self, key: &str, span: &Range<usize>, expected: &str) -> Option<T> {
+        self.fault(span, key, format!("expected {expected}"), "Correct the value");
+        None
+    }
+
+    fn wrong_kind<T>(&mut self, key: &str, span: &Range<usize>, found: &Scalar, expected: &str) -> Option<T> {
+        let found = match found {
+            Scalar::Text(_) | Scalar::File(_) => "a text",
+            Scalar::Integer(_) => "a number",
+            Scalar::Boolean(_) => "true or false",
+            Scalar::Other(kind) => kind,
+        };
+        self.fault(span, key, format!("expected {expected}, found {found}"), "Correct the value");
+        None
+    }
+}
+
+/// librdkafka has properties whose names end in `.file`: dotted, they look like `{ file = "..." }`.
+fn ends_in_file(name: &str) -> bool {
+    super::kafka_properties::is_known(&format!("{name}.file"))
+}

@@ -1,0 +1,186 @@
+//! Where a value was written: a line of the file or a variable, and what is wrong with it.
+//!
+//! The parsed tree knows byte ranges of the file only. A value from the environment gets a range beyond the end
+//! of the file, so that both kinds go through the same tree.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::load::SEARCH_PATH;
+use crate::error::Error;
+
+/// How many ranges each variable has: one for each level of its name, the last for its value.
+const RANGES_PER_VARIABLE: usize = 32;
+
+/// The texts that a configuration is made of.
+pub(super) struct Sources<'a> {
+    path: Option<&'a Path>,
+    text: &'a str,
+    variables: Vec<String>,
+}
+
+impl<'a> Sources<'a> {
+    /// The file, if there is one; variables are added as they are laid over it.
+    pub(super) fn new(file: Option<(&'a Path, &'a str)>) -> Self {
+        let (path, text) = file.unzip();
+        Self { path, text: text.unwrap_or_default(), variables: Vec::new() }
+    }
+
+    /// The ranges that stand for the variable `name`.
+    pub(super) fn add_variable(&mut self, name: &str) -> VariableRanges {
+        let start = self.text.len() + 1 + self.variables.len() * RANGES_PER_VARIABLE;
+        self.variables.push(name.to_owned());
+        VariableRanges { start }
+    }
+
+    /// Whether a value with this range came from the environment.
+    pub(super) fn is_variable(&self, span: &Range<usize>) -> bool {
+        span.start > self.text.len()
+    }
+
+    /// What a person calls this range.
+    pub(super) fn place(&self, span: &Range<usize>) -> Place {
+        if self.is_variable(span) {
+            let variable = self.variables.get((span.start - self.text.len() - 1) / RANGES_PER_VARIABLE);
+            return variable.map_or(Place::Nowhere, |name| Place::Variable(name.clone()));
+        }
+        let Some(path) = self.path else { return Place::Nowhere };
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Place::File {
+            path: path.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: before.get(line_start..).map_or(0, |line| line.chars().count()) + 1,
+        }
+    }
+
+    /// The directory of the file, which paths in it are relative to.
+    pub(super) fn directory(&self) -> Option<&'a Path> {
+        self.path.and_then(Path::parent)
+    }
+
+    /// Where something was looked for that is missing.
+    pub(super) fn searched(&self) -> String {
+        match self.path {
+            Some(path) => format!("neither in {} nor in the environment", path.display()),
+            None => {
+                format!("there is no configuration file ({}), and no variable for it", SEARCH_PATH.join(", "))
+            }
+        }
+    }
+}
+
+/// The ranges of one variable, all different, so that a range finds one entry of the tree.
+pub(super) struct VariableRanges {
+    start: usize,
+}
+
+impl VariableRanges {
+    /// The key at this depth of the variable's name.
+    pub(super) fn key(&self, depth: usize) -> Range<usize> {
+        let start = self.start + depth.min(RANGES_PER_VARIABLE - 2);
+        start..start + 1
+    }
+
+    /// A table that had to be made for the key at this depth.
+    pub(super) fn table(&self, depth: usize) -> Range<usize> {
+        let key = self.key(depth);
+        key.start..key.end + 1
+    }
+
+    /// The variable's value.
+    pub(super) fn value(&self) -> Range<usize> {
+        let start = self.start + RANGES_PER_VARIABLE - 1;
+        start..start + 1
+    }
+}
+
+/// A line and column of the file, or a variable.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// Counted from 1; the column in characters.
+    File { path: PathBuf, line: usize, column: usize },
+    /// By its full name.
+    Variable(String),
+    /// Not written anywhere: a default, or something missing.
+    Nowhere,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File { path, line, column } => write!(f, "{}:{line}:{column}: ", path.display()),
+            Place::Variable(name) => write!(f, "{name}: "),
+            Place::Nowhere => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with the configuration, everything at once, so that one look mends it.
+#[derive(Default)]
+pub(super) struct Problems(Vec<(Place, String, String)>);
+
+impl Problems {
+    /// Notes one: where, what, and what to do about it. Neither sentence holds a full stop at its end, or a secret.
+    pub(super) fn push(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
+        self.0.push((place, what.into(), remedy.into()));
+    }
+
+    /// Nothing, or all of them as one error, in the order of the file.
+    pub(super) fn into_result(mut self) -> Result<(), Error> {
+        self.0.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        let Some((place, what, last_remedy)) = self.0.pop() else { return Ok(()) };
+        let last = format!("{place}{what}");
+        if self.0.is_empty() {
+            return Err(Error::usage(last, last_remedy));
+        }
+        // the error ends in the remedy of the last, so that it reads as a list
+        let mut list = format!("The configuration has {} faults:", self.0.len() + 1);
+        for (place, what, remedy) in self.0 {
+            list.push_str(&format!("\n  {place}{what}. {remedy}"));
+        }
+        list.push_str(&format!("\n  {last}"));
+        Err(Error::usage(list, last_remedy))
+    }
+}
+
+/// The known name that `typed` was most likely meant to be.
+pub(super) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let score = |name: &'a str| (name, strsim::jaro_winkler(&typed.to_ascii_lowercase(), name));
+    let best = known.into_iter().map(score).max_by(|(_, a), (_, b)| a.total_cmp(b));
+    best.filter(|(_, score)| *score >= 0.8).map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_lines_and_characters_from_one() {
+        let text = "a = 1\nλ = 2\n";
+        let sources = Sources::new(Some((Path::new("c.toml"), text)));
+        assert_eq!(sources.place(&(0..1)).to_string(), "c.toml:1:1: ");
+        assert_eq!(sources.place(&(6..8)).to_string(), "c.toml:2:1: ");
+        assert_eq!(sources.place(&(11..12)).to_string(), "c.toml:2:5: ");
+        assert_eq!(sources.place(&(text.len()..text.len())).to_string(), "c.toml:3:1: ");
+    }
+
+    #[test]
+    fn a_variable_has_a_range_of_its_own() {
+        let mut sources = Sources::new(Some((Path::new("c.toml"), "a = 1")));
+        let first = sources.add_variable("A").key(0);
+        let second = sources.add_variable("B").value();
+        assert_eq!(sources.place(&first), Place::Variable("A".into()));
+        assert_eq!(sources.place(&second), Place::Variable("B".into()));
+        assert!(sources.is_variable(&first) && !sources.is_variable(&(5..5)));
+    }
+
+    #[test]
+    fn the_nearest_name_is_near() {
+        let known = ["slot", "publication", "url"];
+        assert_eq!(nearest("slott", known), Some("slot"));
+        assert_eq!(nearest("Publications", known), Some("publication"));
+        assert_eq!(nearest("frobnicate", known), None);
+    }
+}

@@ -1,0 +1,553 @@
+//! The way from a text and variables to a configuration or a message, as `load` goes it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::conninfo::{HostAddr, Password, SslMode};
+use super::environment::Environment;
+use super::load::{Loaded, load, parse};
+use super::secret::Secret;
+use super::*;
+
+const URL: &str = "postgres://outbox_router@db/shop";
+
+fn env() -> Environment {
+    Environment::empty().with_user("me")
+}
+
+fn with(variables: &[(&str, &str)]) -> Environment {
+    variables
+        .iter()
+        .fold(env(), |env, (name, value)| env.with_variable(&format!("OUTBOX_ROUTER_{name}"), value))
+}
+
+/// The least that works, and `more` behind it.
+fn minimal(more: &str) -> String {
+    format!("postgres.url = \"{URL}\"\nkafka.\"bootstrap.servers\" = \"kafka:9092\"\n{more}")
+}
+
+fn parse_file(text: &str, env: &Environment) -> Result<Config, String> {
+    let parsed = parse(Some((Path::new("outbox-router.toml"), text)), env);
+    parsed.map(|parsed| parsed.config).map_err(|error| error.to_string())
+}
+
+fn good(text: &str, env: &Environment) -> Config {
+    parse_file(text, env).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn property(config: &Config, name: &str) -> Option<String> {
+    config.kafka.properties.get(name).map(|value| value.reveal().to_owned())
+}
+
+#[test]
+fn two_keys_are_enough_and_the_rest_has_defaults() {
+    let config = good(&minimal(""), &env());
+    assert_eq!(config.name, "shop.outbox_router");
+    assert_eq!(config.postgres.slot, "outbox_router");
+    assert_eq!(config.postgres.publication, "outbox_router");
+    assert_eq!(config.postgres.wal_sender_timeout, Duration::from_secs(10));
+    assert_eq!(config.postgres.conninfo.user, "outbox_router");
+    assert_eq!(config.postgres.conninfo.dbname, "shop");
+    assert_eq!(config.postgres.conninfo.ssl_mode, SslMode::Prefer);
+    assert_eq!(
+        config.postgres.conninfo.hosts[0].addr,
+        HostAddr::Tcp { name: "db".to_owned(), hostaddr: None }
+    );
+    assert_eq!(config.outbox.table, TableName { schema: "public".to_owned(), name: "outbox".to_owned() });
+    assert_eq!(config.outbox.columns, Columns::default());
+    assert_eq!(config.route.topic, "outbox.event.${aggregate_type}");
+    assert_eq!(config.route.timestamp, RecordTimestamp::Commit);
+    assert_eq!(property(&config, "bootstrap.servers").unwrap(), "kafka:9092");
+    assert_eq!(config.kafka.properties.len(), 1);
+    assert!(config.topics.create && config.topics.partitions.is_none() && config.topics.config.is_empty());
+    assert_eq!(config.delivery, Delivery::default());
+    assert_eq!(config.admin.listen.as_deref(), Some("127.0.0.1:8084"));
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = good(
+        r#"
+        name = "orders"
+        [postgres]
+        url = "host=/run/pg dbname=shop user=router"
+        password_file = "/run/secrets/pg"
+        slot = "orders_slot"
+        publication = "Orders"
+        wal_sender_timeout = "1m"
+        [outbox]
+        table = 'Shop."Out Box"'
+        columns = { id = "Id", aggregate_type = "at", aggregate_id = "ai", event_type = "et", payload = "p", headers = false, created_at = "ts" }
+        [route]
+        topic = "orders"
+        timestamp = "created_at"
+        [kafka]
+        bootstrap.servers = "a:1,b:2"
+        "linger.ms" = 20
+        socket.keepalive.enable = true
+        [topics]
+        create = false
+        partitions = 12
+        replication_factor = 3
+        config = { "min.insync.replicas" = 2, retention.ms = "1000" }
+        [delivery]
+        mode = "at-least-once"
+        window = { records = 10, bytes = "32MiB" }
+        shutdown_timeout = "1h30m"
+        [admin]
+        listen = ""
+        "#,
+        &env(),
+    );
+    assert_eq!(config.name, "orders");
+    assert_eq!(config.postgres.conninfo.hosts[0].addr, HostAddr::Unix(PathBuf::from("/run/pg")));
+    assert_eq!(config.postgres.conninfo.password, Some(Password::File(PathBuf::from("/run/secrets/pg"))));
+    assert_eq!(
+        (config.postgres.slot.as_str(), config.postgres.publication.as_str()),
+        ("orders_slot", "Orders")
+    );
+    assert_eq!(config.postgres.wal_sender_timeout, Duration::from_secs(60));
+    assert_eq!(config.outbox.table, TableName { schema: "shop".to_owned(), name: "Out Box".to_owned() });
+    let columns = &config.outbox.columns;
+    assert_eq!((columns.id.as_str(), columns.payload.as_str()), ("Id", "p"));
+    assert_eq!((columns.headers.as_deref(), columns.headers_named), (None, false));
+    assert_eq!((columns.created_at.as_deref(), columns.created_at_named), (Some("ts"), true));
+    assert_eq!((config.route.topic.as_str(), config.route.timestamp), ("orders", RecordTimestamp::CreatedAt));
+    assert_eq!(property(&config, "bootstrap.servers").unwrap(), "a:1,b:2");
+    assert_eq!(property(&config, "linger.ms").unwrap(), "20");
+    assert_eq!(property(&config, "socket.keepalive.enable").unwrap(), "true");
+    assert_eq!((config.topics.create, config.topics.partitions), (false, Some(12)));
+    assert_eq!(config.topics.replication_factor, Some(3));
+    assert_eq!(config.topics.config["min.insync.replicas"], "2");
+    assert_eq!(config.topics.config["retention.ms"], "1000");
+    assert_eq!((config.delivery.window_records, config.delivery.window_bytes), (10, 32 << 20));
+    assert_eq!(config.delivery.shutdown_timeout, Duration::from_secs(5400));
+    assert_eq!(config.admin.listen, None);
+}
+
+#[test]
+fn the_environment_alone_is_enough() {
+    let env = with(&[("POSTGRES__URL", URL), ("KAFKA__BOOTSTRAP_SERVERS", "kafka:9092"), ("NAME", "n")]);
+    let config = parse(None, &env).map(|parsed| parsed.config).unwrap();
+    assert_eq!(config.name, "n");
+    assert_eq!(property(&config, "bootstrap.servers").unwrap(), "kafka:9092");
+}
+
+#[test]
+fn the_environment_is_laid_over_the_file() {
+    let env = with(&[
+        ("POSTGRES__SLOT", "from_env"),
+        ("OUTBOX__COLUMNS__PAYLOAD", "body"),
+        ("OUTBOX__COLUMNS__HEADERS", "false"),
+        ("DELIVERY__WINDOW__BYTES", "1MiB"),
+        ("TOPICS__PARTITIONS", "6"),
+        ("TOPICS__CREATE", "false"),
+        ("TOPICS__CONFIG__CLEANUP_POLICY", "compact"),
+        ("KAFKA__METADATA_BROKER_LIST", "env:1"),
+        ("KAFKA__LOG_LEVEL", "7"),
+        ("SERVICE_HOST", "10.0.0.1"),
+        ("PORT_8084_TCP_ADDR", "10.0.0.1"),
+    ]);
+    let config = good(
+        &minimal(
+            "kafka.linger.ms = 1\nkafka.log_level = 3\n[outbox]\ncolumns.id = \"uid\"\n[topics]\npartitions = 1\n",
+        ),
+        &env,
+    );
+    assert_eq!(config.postgres.slot, "from_env");
+    assert_eq!(config.postgres.conninfo.dbname, "shop", "what the variables do not name stays");
+    assert_eq!((config.outbox.columns.id.as_str(), config.outbox.columns.payload.as_str()), ("uid", "body"));
+    assert_eq!(config.outbox.columns.headers, None);
+    assert_eq!(config.delivery.window_bytes, 1 << 20);
+    assert_eq!((config.topics.create, config.topics.partitions), (false, Some(6)));
+    assert_eq!(config.topics.config["cleanup.policy"], "compact");
+    assert_eq!(property(&config, "bootstrap.servers").unwrap(), "env:1", "an alias names the same property");
+    assert_eq!(property(&config, "linger.ms").unwrap(), "1");
+    assert_eq!(property(&config, "log_level").unwrap(), "7");
+}
+
+#[test]
+fn postgres_variables_lie_under_the_url() {
+    let env = env()
+        .with_variable("PGUSER", "somebody")
+        .with_variable("PGPASSWORD", "secret")
+        .with_variable("PGSSLMODE", "require");
+    let conninfo = good(&minimal(""), &env).postgres.conninfo;
+    assert_eq!(conninfo.user, "outbox_router");
+    assert_eq!(conninfo.password, Some(Password::Given(Secret::new("secret"))));
+    assert_eq!(conninfo.ssl_mode, SslMode::Require);
+}
+
+#[test]
+fn any_text_may_stand_in_a_file_of_its_own_beside_the_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("url", &format!("{URL}\n"));
+    write("password", "p w\r\n");
+    write("window", "2MiB\n");
+    write(
+        "outbox-router.toml",
+        r#"
+        [postgres]
+        url = { file = "url" }
+        password_file = "password"
+        [kafka]
+        bootstrap.servers = "kafka:9092"
+        sasl.password = { file = "password" }
+        [delivery]
+        window.bytes = { file = "window" }
+        "#,
+    );
+    let env = env().with_variable(
+        "OUTBOX_ROUTER_KAFKA__SSL_KEY_PASSWORD__FILE",
+        directory.path().join("password").to_str().unwrap(),
+    );
+    let path = directory.path().join("outbox-router.toml");
+    let Loaded { config, file, warnings } = load(Some(&path), &env).unwrap();
+    assert_eq!(config.postgres.conninfo.dbname, "shop");
+    assert_eq!(config.postgres.conninfo.password, Some(Password::File(directory.path().join("password"))));
+    assert_eq!(property(&config, "sasl.password").unwrap(), "p w");
+    assert_eq!(property(&config, "ssl.key.password").unwrap(), "p w");
+    assert_eq!(config.delivery.window_bytes, 2 << 20);
+    assert_eq!(file, Some(path));
+    assert_eq!(warnings, [""; 0]);
+}
+
+#[test]
+fn a_property_whose_name_ends_in_file_is_not_taken_for_a_file_to_read() {
+    let text = minimal("kafka.sasl.oauthbearer.assertion.file = \"/nowhere\"\n");
+    match parse_file(&text, &env()) {
+        Ok(config) => assert_eq!(property(&config, "sasl.oauthbearer.assertion.file").unwrap(), "/nowhere"),
+        // librdkafka was built without OIDC
+        Err(error) => assert!(error.contains("\"sasl.oauthbearer.assertion.file\" not supported"), "{error}"),
+    }
+}
+
+#[test]
+fn the_printed_configuration_reads_back_to_the_same() {
+    let config = good(
+        r#"
+        name = "or\"ders"
+        [postgres]
+        url = "postgres://router@[::1]:5433,db2/shop?sslmode=verify-full&sslrootcert=system&application_name=a%20b"
+        password_file = "/run/secrets/pg"
+        wal_sender_timeout = "1500ms"
+        [outbox]
+        table = '"My Shop"."Out""Box"'
+        columns = { headers = false, created_at = "ts" }
+        [route]
+        topic = "orders.${region}"
+        timestamp = "created_at"
+        [kafka]
+        bootstrap.servers = "a:1,b:2"
+        linger.ms = 20
+        [topics]
+        partitions = 12
+        config = { min.insync.replicas = 2 }
+        [delivery]
+        window = { records = 10, bytes = 1025 }
+        [admin]
+        listen = ""
+        "#,
+        &env(),
+    );
+    let printed = config.to_redacted_toml();
+    insta::assert_snapshot!(printed);
+    assert_eq!(good(&printed, &env()), config);
+
+    let config = good(&minimal(""), &env());
+    assert_eq!(good(&config.to_redacted_toml(), &env()), config);
+}
+
+#[test]
+fn the_printed_configuration_holds_no_secret() {
+    let config = good(
+        r#"
+        [postgres]
+        url = "postgres://router:hunter2@db/shop"
+        [kafka]
+        bootstrap.servers = "a:1"
+        sasl.username = "router"
+        sasl.password = "hunter2"
+        ssl.key.password = "hunter2"
+        ssl.key.pem = "hunter2"
+        "#,
+        &env(),
+    );
+    let printed = config.to_redacted_toml();
+    assert!(!printed.contains("hunter2"), "{printed}");
+    assert!(!format!("{config:?}").contains("hunter2"));
+    insta::assert_snapshot!(printed);
+}
+
+const EXAMPLE: &str = include_str!("../../outbox-router.example.toml");
+
+/// The example with every line uncommented that is a key.
+fn example_in_full() -> String {
+    let key = |line: &str| {
+        line.strip_prefix("# ")
+            .filter(|rest| {
+                let name = rest.split_once(" = ").map_or("", |(name, _)| name);
+                !name.is_empty() && !name.contains(' ')
+            })
+            .map(str::to_owned)
+    };
+    EXAMPLE.lines().map(|line| key(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+}
+
+#[test]
+fn the_example_reads_and_changes_no_default() {
+    let config = good(EXAMPLE, &env());
+    let url = "postgres://outbox_router@localhost/shop";
+    let bare = format!("postgres.url = \"{url}\"\nkafka.\"bootstrap.servers\" = \"localhost:9092\"");
+    assert_eq!(config, good(&bare, &env()));
+}
+
+#[test]
+fn the_example_uncommented_shows_the_defaults() {
+    let mut config = good(&example_in_full(), &env());
+    let defaults = good(EXAMPLE, &env());
+    assert_eq!(property(&config, "compression.type").unwrap(), "none");
+    assert_eq!(config.topics.partitions, Some(12));
+    // what has no default, or is only an example
+    config.kafka = defaults.kafka.clone();
+    config.topics = defaults.topics.clone();
+    config.postgres.conninfo.password = None;
+    assert!(config.outbox.columns.headers_named && config.outbox.columns.created_at_named);
+    config.outbox.columns.headers_named = false;
+    config.outbox.columns.created_at_named = false;
+    assert_eq!(config, defaults);
+}
+
+#[test]
+fn the_example_names_every_key() {
+    let printed = good(&example_in_full(), &env()).to_redacted_toml();
+    let full: toml::Table = example_in_full().parse().unwrap();
+    let mut keys = Vec::new();
+    collect_keys(&printed.parse().unwrap(), "", &mut keys);
+    for key in keys {
+        let found = key
+            .split('\0')
+            .try_fold(toml::Value::Table(full.clone()), |value, part| value.get(part).cloned());
+        assert!(found.is_some(), "{key:?}");
+    }
+}
+
+fn collect_keys(table: &toml::Table, prefix: &str, keys: &mut Vec<String>) {
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(inner) => collect_keys(inner, &format!("{prefix}{key}\0"), keys),
+            _ => keys.push(format!("{prefix}{key}")),
+        }
+    }
+}
+
+fn message(text: &str, env: &Environment) -> String {
+    match parse_file(text, env) {
+        Ok(_) => panic!("accepted: {text}"),
+        Err(error) => error,
+    }
+}
+
+/// One line for each faulty configuration and its message.
+fn messages(cases: &[&str]) -> String {
+    cases.iter().map(|case| format!("{case}\n    {}\n", message(&minimal(case), &env()))).collect()
+}
+
+#[test]
+fn messages_for_unknown_keys() {
+    insta::assert_snapshot!(messages(&[
+        "nmae = \"x\"",
+        "postgres.slott = \"x\"",
+        "postgres.password = \"hunter2\"",
+        "frobnicate = 1",
+        "[postgress]\nurl = 1",
+        "[outbox.columns]\nagregate_id = \"x\"",
+        "[delivery]\nwindow.record = 1",
+        "[heartbeat]\ninterval = \"1s\"",
+    ]));
+}
+
+#[test]
+fn messages_for_values_of_the_wrong_kind() {
+    insta::assert_snapshot!(messages(&[
+        "name = 5",
+        "name = [\"x\"]",
+        "name = 1979-05-27",
+        "name = { a = 1 }",
+        "outbox = \"hunter2\"",
+        "outbox.columns = [1]",
+        "topics.create = \"yes\"",
+        "topics.create = 1",
+        "topics.partitions = \"six\"",
+        "topics.partitions = 1.5",
+        "topics.partitions = true",
+        "delivery.shutdown_timeout = 10",
+        "delivery.window.bytes = 1.5",
+        "kafka.linger.ms = 1.5",
+        "kafka.linger.ms = [1]",
+        "topics.config.\"retention.ms\" = 1.0",
+        "name = 99999999999999999999",
+    ]));
+}
+
+#[test]
+fn messages_for_bad_values() {
+    insta::assert_snapshot!(messages(&[
+        "name = \"\"",
+        "name = \"a\\nb\"",
+        "postgres.slot = \"Outbox-Router\"",
+        "postgres.publication = \"\"",
+        "postgres.wal_sender_timeout = \"500ms\"",
+        "postgres.wal_sender_timeout = \"10000d\"",
+        "outbox.table = \"my-outbox\"",
+        "outbox.table = \"a.b.c\"",
+        "outbox.columns.id = \"\"",
+        "outbox.columns.headers = true",
+        "[route]\ntopic = \"\"",
+        "[route]\ntimestamp = \"now\"",
+        "[route]\ntimestamp = \"created_at\"\n[outbox]\ncolumns.created_at = false",
+        "topics.partitions = 0",
+        "topics.replication_factor = 40000",
+        "delivery.mode = \"exactly-once\"",
+        "delivery.window.records = 0",
+        "delivery.window.bytes = \"0\"",
+        "delivery.window.bytes = \"lots\"",
+        "delivery.shutdown_timeout = \"soon\"",
+        "admin.listen = \"8084\"",
+        "admin.listen = \"localhost:99999\"",
+        "name = { file = \"no/such/file\" }",
+    ]));
+}
+
+#[test]
+fn messages_for_kafka_properties() {
+    insta::assert_snapshot!(messages(&[
+        "kafka.acks = \"1\"",
+        "kafka.enable.idempotence = false",
+        "kafka.group.id = \"x\"",
+        "kafka.sasl.pasword = \"hunter2\"",
+        "kafka.socket.keepalive.enable = \"hunter2\"",
+        "kafka.metadata.broker.list = \"again:9092\"",
+        "kafka.bootstrap.servers = \"again:9092\"",
+        "kafka.queue.buffering.max.kbytes = 1024",
+        "kafka.ssl.keystore.password.hunter2 = 1",
+    ]));
+}
+
+#[test]
+fn messages_for_broken_syntax() {
+    insta::assert_snapshot!(messages(&[
+        "name = ",
+        "name = \"hunter2",
+        "name = hunter2",
+        "postgres.url = \"postgres://u:hunter2@h/d\"",
+        "[postgres",
+        "=",
+    ]));
+}
+
+#[test]
+fn messages_for_what_is_missing() {
+    let nothing = message("", &env());
+    let no_file = parse(None, &env()).map(|_| ()).unwrap_err();
+    let empty = message("postgres.url = \"\"\nkafka.bootstrap.servers = \" \"", &env());
+    let no_user = parse_file(
+        "postgres.url = \"postgres://h/d\"\nkafka.bootstrap.servers = \"k\"",
+        &Environment::empty(),
+    );
+    insta::assert_snapshot!(format!("{nothing}\n{no_file}\n{empty}\n{}", no_user.unwrap_err()));
+}
+
+#[test]
+fn messages_for_variables() {
+    let messages: Vec<String> = [
+        &[("POSTGRES__SLOTT", "x")][..],
+        &[("POSTGRES_URL", "x")],
+        &[("OUTBOX_COLUMNS_ID", "x")],
+        &[("FROBNICATE__X", "1")],
+        &[("FROBNICATE", "1")],
+        &[("POSTGRES", "hunter2")],
+        &[("POSTGRES____URL", "x")],
+        &[("", "x")],
+        &[("TOPICS__PARTITIONS", "six")],
+        &[("TOPICS__CREATE", "yes")],
+        &[("KAFKA__SASL_PASWORD", "hunter2")],
+        &[("KAFKA__ACKS", "1")],
+        &[("POSTGRES__URL", "postgres://u:hunter2@h:port/d")],
+        &[("NAME", "x"), ("NAME__FILE", "y")],
+        &[("NAME__FILE", "no/such/file")],
+    ]
+    .iter()
+    .map(|variables| format!("{variables:?}\n    {}", message(&minimal(""), &with(variables))))
+    .collect();
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+#[test]
+fn all_faults_are_told_at_once_in_the_order_of_the_file() {
+    let text = "[kafka]\nacks = 0\n[postgres]\nslott = 1\nslot = \"X\"\n[topics]\npartitions = 0\n";
+    insta::assert_snapshot!(message(text, &with(&[("ADMIN__LISTEN", "x")])));
+}
+
+#[test]
+fn no_message_holds_a_secret() {
+    for case in [
+        "postgres.url = \"postgres://u:hunter2/x@h/d\"",
+        "postgres.url = \"postgres://u:p@hunter2@h/d\"",
+        "postgres.url = \"postgres://u:p%hunter2@h/d\"",
+        "postgres.url = \"postgres://u@h/d?hunter2\"",
+        "postgres.url = \"host=h password=a hunter2\"",
+        "postgres.url = \"host=h password=a hunter2=b\"",
+        "postgres.url = \"host=h password='hunter2\"",
+        "postgres.url = \"hunter2\"",
+        "postgres.url = { file = 5, hunter2 = 1 }",
+    ] {
+        let text = format!("{case}\nkafka.bootstrap.servers = \"k:1\"");
+        let error = message(&text, &env());
+        assert!(!error.contains("hunter2"), "{case}: {error}");
+        assert!(error.starts_with("outbox-router.toml:1:"), "{case}: {error}");
+    }
+}
+
+#[test]
+fn the_error_is_one_of_usage() {
+    let error = parse(None, &env()).map(|_| ()).unwrap_err();
+    let crate::error::Error::Definite(definite) = error else { panic!("{error}") };
+    assert_eq!(definite.exit, crate::error::Exit::Usage);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("none.toml");
+    let binary = directory.path().join("binary.toml");
+    std::fs::write(&binary, [0xff, 0xfe]).unwrap();
+    let error = |path: &Path| load(Some(path), &env()).map(|_| ()).unwrap_err().to_string();
+    for (path, expected) in [
+        (missing.as_path(), "it does not exist. Name an existing file with -c"),
+        (binary.as_path(), "it is not UTF-8 text. Save it as UTF-8"),
+        (directory.path(), "it is a directory. Name the file in it with -c"),
+    ] {
+        let expected = format!("Cannot read the configuration file {}: {expected}", path.display());
+        assert_eq!(error(path), expected);
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_password_in_a_file_for_everybody_is_warned_about() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outbox-router.toml");
+    let warnings = |text: &str, mode: u32| {
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        load(Some(&path), &env()).unwrap().warnings.len()
+    };
+    let with_password = "postgres.url = \"postgres://u:p@h/d\"\nkafka.bootstrap.servers = \"k:1\"";
+    assert_eq!(warnings(with_password, 0o644), 1);
+    assert_eq!(warnings(with_password, 0o640), 0);
+    assert_eq!(warnings(&minimal(""), 0o644), 0);
+    assert_eq!(warnings(&minimal("kafka.sasl.password = \"p\""), 0o644), 1);
+}

@@ -1,0 +1,99 @@
+//! From the monitor's numbers to Prometheus's text format, by way of the `metrics` exporter.
+//!
+//! Each [`Exposition`] has a recorder of its own rather than the process's one global, so that two routers in one
+//! process, and two tests, do not count into each other.
+
+use ::metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use super::histogram::Histogram;
+use super::{Kind, Metric};
+use crate::monitor::{StateKind, StatusReport};
+
+/// The exporter, filled anew whenever it is asked.
+#[derive(Debug)]
+pub(crate) struct Exposition {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+}
+
+impl Default for Exposition {
+    fn default() -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        for metric in super::ALL {
+            let name = KeyName::from_const_str(metric.name);
+            let help = SharedString::const_str(metric.help);
+            match metric.kind {
+                Kind::Counter => recorder.describe_counter(name, metric.unit, help),
+                Kind::Gauge => recorder.describe_gauge(name, metric.unit, help),
+                Kind::Histogram => recorder.describe_histogram(name, metric.unit, help),
+            }
+        }
+        Exposition { recorder, handle }
+    }
+}
+
+impl Exposition {
+    /// All metrics as text. `report` holds every topic.
+    pub(crate) fn render(&self, report: &StatusReport, commit_to_ack: &Histogram) -> String {
+        self.fill_counters(report);
+        self.fill_gauges(report);
+        let mut text = self.handle.render();
+        commit_to_ack.render(&super::COMMIT_TO_ACK_SECONDS, &mut text);
+        text
+    }
+
+    /// Passed on to the exporter.
+    pub(crate) fn run_upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+
+    fn fill_counters(&self, report: &StatusReport) {
+        for topic in &report.topics {
+            self.counter(&super::EVENTS_TOTAL, Some(&topic.topic)).absolute(topic.events);
+            self.counter(&super::BYTES_TOTAL, Some(&topic.topic)).absolute(topic.bytes);
+        }
+        let reconnects = &report.reconnects;
+        self.counter(&super::RECONNECTS_TOTAL, Some("postgres")).absolute(reconnects.postgres);
+        self.counter(&super::RECONNECTS_TOTAL, Some("kafka")).absolute(reconnects.kafka);
+        let totals = &report.totals;
+        self.counter(&super::KEYLESS_EVENTS_TOTAL, None).absolute(totals.keyless_events);
+        self.counter(&super::HEADERS_DROPPED_TOTAL, None).absolute(totals.headers_dropped);
+        self.counter(&super::TIMESTAMPS_REPLACED_TOTAL, None).absolute(totals.timestamps_replaced);
+        self.counter(&super::IGNORED_CHANGES_TOTAL, None).absolute(totals.ignored_changes);
+    }
+
+    fn fill_gauges(&self, report: &StatusReport) {
+        self.gauge(&super::LAG_SECONDS, None).set(report.lag.seconds);
+        self.gauge(&super::LAG_BYTES, None).set(report.lag.bytes.unwrap_or(0) as f64);
+        self.gauge(&super::IN_FLIGHT_RECORDS, None).set(report.in_flight.records as f64);
+        self.gauge(&super::IN_FLIGHT_BYTES, None).set(report.in_flight.bytes as f64);
+        self.gauge(&super::SLOT_RETAINED_BYTES, None).set(report.slot.retained_bytes.unwrap_or(0) as f64);
+        for kind in StateKind::ALL {
+            let current = kind == report.state;
+            self.gauge(&super::STATE, Some(kind.label())).set(f64::from(u8::from(current)));
+        }
+        self.gauge(&super::BUILD_INFO, Some(&report.version)).set(1.0);
+    }
+
+    fn counter(&self, metric: &Metric, label: Option<&str>) -> Counter {
+        self.recorder.register_counter(&key(metric, label), &METADATA)
+    }
+
+    fn gauge(&self, metric: &Metric, label: Option<&str>) -> Gauge {
+        self.recorder.register_gauge(&key(metric, label), &METADATA)
+    }
+}
+
+/// The exporter does not look at it.
+static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
+
+/// No metric has more than one label.
+fn key(metric: &Metric, value: Option<&str>) -> Key {
+    let labels = metric.labels.iter().zip(value);
+    Key::from_parts(
+        metric.name,
+        labels.map(|(name, value)| Label::new(*name, value.to_owned())).collect::<Vec<_>>(),
+    )
+}

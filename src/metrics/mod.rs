@@ -1,0 +1,106 @@
+//! The metrics by name, kind, unit and meaning. Names are stable: they follow semantic versioning.
+//!
+//! The numbers come from [`Monitor`](crate::monitor::Monitor); [`exposition`] turns them into text.
+
+pub(crate) mod exposition;
+pub(crate) mod histogram;
+
+use ::metrics::Unit;
+
+/// How a metric behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows, and starts at zero with the process.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts by bucket.
+    Histogram,
+}
+
+/// One metric, its labels apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric {
+    /// The full name.
+    pub name: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// What it counts in; `None`: nothing that has a unit.
+    pub unit: Option<Unit>,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// What it means, as the `# HELP` line says.
+    pub help: &'static str,
+}
+
+macro_rules! metrics {
+    ($($id:ident = $kind:ident $name:literal $labels:expr, $unit:expr, $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub const $id: Metric = Metric {
+                name: concat!("outbox_router_", $name),
+                kind: Kind::$kind,
+                unit: $unit,
+                labels: &$labels,
+                help: $help,
+            };
+        )*
+
+        /// Every metric.
+        pub const ALL: &[Metric] = &[$($id),*];
+    };
+}
+
+metrics! {
+    EVENTS_TOTAL = Counter "events_total" ["topic"], Some(Unit::Count),
+        "Events that the broker acknowledged, by topic; topics beyond the first 1,000 under `other`.";
+    BYTES_TOTAL = Counter "bytes_total" ["topic"], Some(Unit::Bytes),
+        "Bytes of keys, values and headers of the events that the broker acknowledged, by topic.";
+    LAG_SECONDS = Gauge "lag_seconds" [], Some(Unit::Seconds),
+        "Age of the oldest commit that is not wholly acknowledged; 0 if there is none.";
+    LAG_BYTES = Gauge "lag_bytes" [], Some(Unit::Bytes),
+        "Write-ahead log between the acknowledged position and the server's end; 0 until the stream has started.";
+    IN_FLIGHT_RECORDS = Gauge "in_flight_records" [], Some(Unit::Count),
+        "Records sent to the broker and not yet acknowledged.";
+    IN_FLIGHT_BYTES = Gauge "in_flight_bytes" [], Some(Unit::Bytes),
+        "Bytes of keys, values and headers of the records in flight.";
+    COMMIT_TO_ACK_SECONDS = Histogram "commit_to_ack_seconds" [], Some(Unit::Seconds),
+        "Time from an event's commit in Postgres to its acknowledgement by the broker.";
+    RECONNECTS_TOTAL = Counter "reconnects_total" ["peer"], Some(Unit::Count),
+        "Lost connections that were made again, by peer: postgres or kafka.";
+    STATE = Gauge "state" ["state"], None,
+        "1 for the state that the router is in, 0 for the others.";
+    SLOT_RETAINED_BYTES = Gauge "slot_retained_bytes" [], Some(Unit::Bytes),
+        "Write-ahead log that the replication slot holds back; 0 until Postgres was asked.";
+    KEYLESS_EVENTS_TOTAL = Counter "keyless_events_total" [], Some(Unit::Count),
+        "Events with a NULL aggregate id: sent without a key, so without order.";
+    HEADERS_DROPPED_TOTAL = Counter "headers_dropped_total" [], Some(Unit::Count),
+        "Members of the headers column left out because they are named like one of the router's own headers.";
+    TIMESTAMPS_REPLACED_TOTAL = Counter "timestamps_replaced_total" [], Some(Unit::Count),
+        "Timestamps outside the topic's bounds, replaced by the commit time.";
+    IGNORED_CHANGES_TOTAL = Counter "ignored_changes_total" [], Some(Unit::Count),
+        "Changes in the stream that are no events: of other tables, or not inserts.";
+    BUILD_INFO = Gauge "build_info" ["version"], None,
+        "1, with the version of the program as a label.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_rules_of_prometheus() {
+        for metric in ALL {
+            let valid = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(metric.name.chars().all(valid), "{}", metric.name);
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+            assert!(metric.help.ends_with('.'), "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn no_two_have_one_name() {
+        let names: std::collections::BTreeSet<_> = ALL.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), ALL.len());
+    }
+}

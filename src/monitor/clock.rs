@@ -1,0 +1,64 @@
+//! The monitor's clock, which a test can set.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::postgres::pgoutput::PgTimestamp;
+
+/// Two ways to tell the time: how long the process has run, which never jumps, and the date.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// The machine's.
+    System(Instant),
+    /// A test's.
+    #[cfg(test)]
+    Set(std::sync::Arc<SetClock>),
+}
+
+impl Clock {
+    /// The machine's clock, counting from now.
+    pub(crate) fn system() -> Self {
+        Clock::System(Instant::now())
+    }
+
+    /// Since the clock was made.
+    pub(crate) fn elapsed(&self) -> Duration {
+        match self {
+            Clock::System(start) => start.elapsed(),
+            #[cfg(test)]
+            Clock::Set(clock) => clock.elapsed(),
+        }
+    }
+
+    /// The date.
+    pub(crate) fn now(&self) -> PgTimestamp {
+        match self {
+            Clock::System(_) => {
+                // a machine whose clock is before 1970 has worse problems than a wrong lag
+                let micros = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+                PgTimestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+            }
+            #[cfg(test)]
+            Clock::Set(clock) => clock.now(),
+        }
+    }
+}
+
+/// A clock that stands until it is moved. It starts at 2026-01-01 00:00 UTC.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct SetClock(std::sync::atomic::AtomicU64);
+
+#[cfg(test)]
+impl SetClock {
+    pub(crate) fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_micros() as u64, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        Duration::from_micros(self.0.load(std::sync::atomic::Ordering::SeqCst))
+    }
+
+    pub(crate) fn now(&self) -> PgTimestamp {
+        PgTimestamp::from_unix_micros(1_767_225_600_000_000 + self.elapsed().as_micros() as i64)
+    }
+}

@@ -1,0 +1,361 @@
+//! The live picture of a running router: the relay paints it, the admin endpoint shows it.
+//!
+//! ```text
+//!   relay, sink, supervisor --numbers--> Monitor --StatusReport--> /status, /readyz, /healthz
+//!                                            \----text-----------> /metrics
+//! ```
+//!
+//! [`Monitor`] holds the truth in atomics; the metrics exporter is filled from them when somebody asks, so what is
+//! called per event costs an addition and never waits for a reader.
+
+mod clock;
+mod report;
+mod state;
+mod topics;
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::Peer;
+use crate::lsn::Lsn;
+use crate::metrics::exposition::Exposition;
+use crate::metrics::histogram::Histogram;
+use crate::postgres::pgoutput::PgTimestamp;
+use crate::utc::Utc;
+
+pub(crate) use clock::Clock;
+#[cfg(test)]
+pub(crate) use clock::SetClock;
+pub use report::{InFlight, Lag, Positions, Problem, Reconnects, Slot, StatusReport, Totals};
+pub use state::{State, StateKind};
+pub use topics::{OTHER_TOPICS, TOPIC_LIMIT, TopicCounters, TopicReport};
+
+/// The main loop is healthy if it turned within this time. It must turn at least every second or so,
+/// whatever it waits for.
+pub const HEARTBEAT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How many topics the status report names.
+pub const TOPICS_REPORTED: usize = 20;
+
+/// "No commit is unacknowledged" among the timestamps.
+const NONE: i64 = i64::MIN;
+
+/// A handle to the picture; a clone shows the same one. No method blocks on anything slow, and those that say
+/// nothing else are a store or an addition to an atomic.
+#[derive(Debug, Clone)]
+pub struct Monitor(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    clock: Clock,
+    state: Mutex<Stated>,
+    last_turn_micros: AtomicU64,
+    server_wal_end: AtomicU64,
+    received: AtomicU64,
+    flushed: AtomicU64,
+    confirmed: AtomicU64,
+    in_flight_records: AtomicU64,
+    in_flight_bytes: AtomicU64,
+    oldest_unacknowledged: AtomicI64,
+    commit_to_ack: Histogram,
+    reconnects_postgres: AtomicU64,
+    reconnects_kafka: AtomicU64,
+    keyless_events: AtomicU64,
+    headers_dropped: AtomicU64,
+    timestamps_replaced: AtomicU64,
+    ignored_changes: AtomicU64,
+    topics: topics::Topics,
+    slot: Mutex<Slot>,
+    last_problem: Mutex<Option<Problem>>,
+    exposition: Exposition,
+}
+
+#[derive(Debug)]
+struct Stated {
+    state: State,
+    since: PgTimestamp,
+}
+
+/// What a probe is answered, and the sentence that goes with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// Status 200 or 503.
+    pub ok: bool,
+    /// Why, as one sentence without a full stop.
+    pub text: String,
+}
+
+impl Monitor {
+    /// The picture of a router called `name` that has just started.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self::with_clock(name.into(), Clock::system())
+    }
+
+    /// The same with a clock that the test sets.
+    #[cfg(test)]
+    pub(crate) fn for_test(name: &str) -> (Self, Arc<SetClock>) {
+        let clock = Arc::new(SetClock::default());
+        (Self::with_clock(name.to_owned(), Clock::Set(Arc::clone(&clock))), clock)
+    }
+
+    fn with_clock(name: String, clock: Clock) -> Self {
+        let since = clock.now();
+        Monitor(Arc::new(Inner {
+            name,
+            clock,
+            state: Mutex::new(Stated { state: State::Starting, since }),
+            last_turn_micros: AtomicU64::new(0),
+            server_wal_end: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
+            in_flight_records: AtomicU64::new(0),
+            in_flight_bytes: AtomicU64::new(0),
+            oldest_unacknowledged: AtomicI64::new(NONE),
+            commit_to_ack: Histogram::default(),
+            reconnects_postgres: AtomicU64::new(0),
+            reconnects_kafka: AtomicU64::new(0),
+            keyless_events: AtomicU64::new(0),
+            headers_dropped: AtomicU64::new(0),
+            timestamps_replaced: AtomicU64::new(0),
+            ignored_changes: AtomicU64::new(0),
+            topics: topics::Topics::default(),
+            slot: Mutex::new(Slot::default()),
+            last_problem: Mutex::new(None),
+            exposition: Exposition::default(),
+        }))
+    }
+
+    /// What the router does from now on. A new reason for the same state leaves its `since` as it was.
+    /// Takes a short lock; meant for changes, not for every turn.
+    pub fn state(&self, state: State) {
+        let now = self.0.clock.now();
+        let mut stated = lock(&self.0.state);
+        let since = if state.continues(&stated.state) { stated.since } else { now };
+        *stated = Stated { state, since };
+    }
+
+    /// What the router is doing.
+    pub fn current_state(&self) -> State {
+        lock(&self.0.state).state.clone()
+    }
+
+    /// The main loop has turned once more. Reads the monotonic clock.
+    pub fn turned(&self) {
+        self.0.last_turn_micros.store(micros(self.0.clock.elapsed()), Relaxed);
+    }
+
+    /// The end of the log at the server, as a message of the stream said.
+    pub fn server_wal_end(&self, lsn: Lsn) {
+        self.0.server_wal_end.store(lsn.0, Relaxed);
+    }
+
+    /// The stream has been received up to here.
+    pub fn received(&self, lsn: Lsn) {
+        self.0.received.store(lsn.0, Relaxed);
+    }
+
+    /// Everything up to here is acknowledged. Say so at the start of the stream too: before that there is no lag.
+    pub fn flushed(&self, lsn: Lsn) {
+        self.0.flushed.store(lsn.0, Relaxed);
+    }
+
+    /// Postgres was told that it needs nothing before this position.
+    pub fn confirmed(&self, lsn: Lsn) {
+        self.0.confirmed.store(lsn.0, Relaxed);
+    }
+
+    /// What is sent and not yet acknowledged, now; `bytes` of keys, values and headers.
+    pub fn in_flight(&self, records: usize, bytes: usize) {
+        self.0.in_flight_records.store(records as u64, Relaxed);
+        self.0.in_flight_bytes.store(bytes as u64, Relaxed);
+    }
+
+    /// The commit time of the oldest transaction that is not wholly acknowledged; `None` if all are.
+    pub fn oldest_unacknowledged(&self, commit: Option<PgTimestamp>) {
+        self.0.oldest_unacknowledged.store(commit.map_or(NONE, |commit| commit.0), Relaxed);
+    }
+
+    /// The counters of `topic`. Takes a short lock; keep the handle.
+    pub fn topic_counters(&self, topic: &str) -> TopicCounters {
+        self.0.topics.counters(topic)
+    }
+
+    /// `count` events were acknowledged `seconds` after their commit.
+    pub fn commit_to_ack(&self, seconds: f64, count: usize) {
+        self.0.commit_to_ack.record(seconds, count as u64);
+    }
+
+    /// A lost connection with `peer` stands again.
+    pub fn reconnected(&self, peer: Peer) {
+        let counter = match peer {
+            Peer::Postgres => &self.0.reconnects_postgres,
+            Peer::Kafka => &self.0.reconnects_kafka,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Events whose aggregate id is NULL: sent without a key, so without order.
+    pub fn keyless_events(&self, count: u64) {
+        self.0.keyless_events.fetch_add(count, Relaxed);
+    }
+
+    /// Members of a headers column left out because they are named like one of the router's own headers.
+    pub fn headers_dropped(&self, count: u64) {
+        self.0.headers_dropped.fetch_add(count, Relaxed);
+    }
+
+    /// Timestamps that the topic would have refused and that the commit time replaced.
+    pub fn timestamps_replaced(&self, count: u64) {
+        self.0.timestamps_replaced.fetch_add(count, Relaxed);
+    }
+
+    /// Changes in the stream that are no events: of other tables, or not inserts.
+    pub fn ignored_changes(&self, count: u64) {
+        self.0.ignored_changes.fetch_add(count, Relaxed);
+    }
+
+    /// What `pg_replication_slots` says of the slot: the bytes of log that it holds back, and `wal_status`.
+    /// Takes a short lock.
+    pub fn slot(&self, retained_bytes: Option<u64>, wal_status: Option<&str>) {
+        *lock(&self.0.slot) = Slot { retained_bytes, wal_status: wal_status.map(str::to_owned) };
+    }
+
+    /// Something went wrong: one sentence for the operator, without secrets or payloads. Kept, with the time, until
+    /// the next one. Takes a short lock.
+    pub fn last_problem(&self, what: impl Into<String>) {
+        let problem = Problem { at: rfc3339(self.0.clock.now()), what: what.into() };
+        *lock(&self.0.last_problem) = Some(problem);
+    }
+
+    /// Whether the main loop turns, whatever its peers do.
+    pub fn health(&self) -> Probe {
+        let silence = self.silence();
+        let ok = silence <= HEARTBEAT_LIMIT;
+        let text = if ok {
+            "the main loop turns".to_owned()
+        } else {
+            format!("the main loop has not turned for {} s", silence.as_secs())
+        };
+        Probe { ok, text }
+    }
+
+    /// Whether the router is active, or a standby that waits its turn.
+    pub fn readiness(&self) -> Probe {
+        let state = self.current_state();
+        Probe { ok: state.kind().is_ready(), text: state.to_string() }
+    }
+
+    /// The whole picture, with the [`TOPICS_REPORTED`] topics of most events.
+    pub fn snapshot(&self) -> StatusReport {
+        let mut report = self.report();
+        // stable, so that equal topics stay in the order of their names
+        report.topics.sort_by_key(|topic| std::cmp::Reverse(topic.events));
+        report.topics.truncate(TOPICS_REPORTED);
+        report
+    }
+
+    /// The metrics in Prometheus's text format.
+    pub fn render_metrics(&self) -> String {
+        self.0.exposition.render(&self.report(), &self.0.commit_to_ack)
+    }
+
+    /// What the metrics exporter wants done every few seconds.
+    pub fn run_upkeep(&self) {
+        self.0.exposition.run_upkeep();
+    }
+
+    /// The whole picture, with all topics by name.
+    fn report(&self) -> StatusReport {
+        let inner = &*self.0;
+        let (state, since) = {
+            let stated = lock(&inner.state);
+            (stated.state.clone(), stated.since)
+        };
+        let topics = inner.topics.report();
+        StatusReport {
+            name: inner.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: state.kind(),
+            peer: state.peer().map(|peer| peer.label().to_owned()),
+            reason: state.reason().map(str::to_owned),
+            since: rfc3339(since),
+            ready: state.kind().is_ready(),
+            healthy: self.health().ok,
+            last_turn_seconds: self.silence().as_secs_f64(),
+            positions: self.positions(),
+            lag: self.lag(),
+            in_flight: InFlight {
+                records: inner.in_flight_records.load(Relaxed),
+                bytes: inner.in_flight_bytes.load(Relaxed),
+            },
+            slot: lock(&inner.slot).clone(),
+            totals: Totals {
+                events: topics.iter().map(|topic| topic.events).sum(),
+                bytes: topics.iter().map(|topic| topic.bytes).sum(),
+                keyless_events: inner.keyless_events.load(Relaxed),
+                headers_dropped: inner.headers_dropped.load(Relaxed),
+                timestamps_replaced: inner.timestamps_replaced.load(Relaxed),
+                ignored_changes: inner.ignored_changes.load(Relaxed),
+            },
+            topics,
+            reconnects: Reconnects {
+                postgres: inner.reconnects_postgres.load(Relaxed),
+                kafka: inner.reconnects_kafka.load(Relaxed),
+            },
+            last_problem: lock(&inner.last_problem).clone(),
+        }
+    }
+
+    fn positions(&self) -> Positions {
+        let text = |position: &AtomicU64| known(position).map(|lsn| lsn.to_string());
+        Positions {
+            server_wal_end: text(&self.0.server_wal_end),
+            received: text(&self.0.received),
+            flushed: text(&self.0.flushed),
+            confirmed: text(&self.0.confirmed),
+        }
+    }
+
+    fn lag(&self) -> Lag {
+        // flushed first: read the other way round, a position that moves in between could pass the end
+        let flushed = known(&self.0.flushed);
+        let end = known(&self.0.server_wal_end);
+        let oldest = self.0.oldest_unacknowledged.load(Relaxed);
+        // the database's clock may be ahead of this machine's
+        let age_micros = if oldest == NONE { 0 } else { self.0.clock.now().0.saturating_sub(oldest).max(0) };
+        Lag {
+            bytes: flushed.zip(end).map(|(flushed, end)| end.bytes_since(flushed)),
+            seconds: age_micros as f64 / 1e6,
+        }
+    }
+
+    /// How long ago the main loop turned; before its first turn, how long ago the router started.
+    fn silence(&self) -> Duration {
+        let last = Duration::from_micros(self.0.last_turn_micros.load(Relaxed));
+        self.0.clock.elapsed().saturating_sub(last)
+    }
+}
+
+/// A position that has been set.
+fn known(position: &AtomicU64) -> Option<Lsn> {
+    Some(Lsn(position.load(Relaxed))).filter(|lsn| *lsn != Lsn::INVALID)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn rfc3339(at: PgTimestamp) -> String {
+    Utc(at.unix_micros()).to_string()
+}
+
+/// What is behind these locks is whole at any time, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,120 @@
+//! The status report: what `/status` and `outbox-router status --json` show.
+
+use serde::{Deserialize, Serialize};
+
+use super::state::StateKind;
+use super::topics::TopicReport;
+
+/// The router at one moment. The names of its fields are stable; fields may be added.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The router's `name`.
+    pub name: String,
+    /// The version of the program.
+    pub version: String,
+    /// What the router is doing.
+    pub state: StateKind,
+    /// `postgres` or `kafka`, if the state is about a connection.
+    pub peer: Option<String>,
+    /// Why it is in this state, if there is more to say.
+    pub reason: Option<String>,
+    /// Since when it is in this state, RFC 3339.
+    pub since: String,
+    /// What `/readyz` answers.
+    pub ready: bool,
+    /// What `/healthz` answers.
+    pub healthy: bool,
+    /// How long ago the main loop turned, in seconds.
+    pub last_turn_seconds: f64,
+    /// Positions in the write-ahead log.
+    pub positions: Positions,
+    /// How far behind the router is.
+    pub lag: Lag,
+    /// What was sent and is not yet acknowledged.
+    pub in_flight: InFlight,
+    /// The replication slot as Postgres describes it.
+    pub slot: Slot,
+    /// Counts since the process started.
+    pub totals: Totals,
+    /// The topics with the most events, most first.
+    pub topics: Vec<TopicReport>,
+    /// How often a lost connection was made again.
+    pub reconnects: Reconnects,
+    /// The last thing that went wrong, even if all is well again.
+    pub last_problem: Option<Problem>,
+}
+
+/// Positions in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Positions {
+    /// The end of the log at the server, as its last message said.
+    pub server_wal_end: Option<String>,
+    /// What has been received.
+    pub received: Option<String>,
+    /// Everything up to here is acknowledged by the broker.
+    pub flushed: Option<String>,
+    /// What Postgres was told last, and may remove.
+    pub confirmed: Option<String>,
+}
+
+/// How far behind the router is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lag {
+    /// Bytes of log between the flushed position and the server's end; null until the stream has started.
+    pub bytes: Option<u64>,
+    /// The age of the oldest unacknowledged commit, 0 if there is none.
+    pub seconds: f64,
+}
+
+/// What was sent and is not yet acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InFlight {
+    /// Records.
+    pub records: u64,
+    /// Their bytes of keys, values and headers.
+    pub bytes: u64,
+}
+
+/// The replication slot as `pg_replication_slots` describes it; null while it was not asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Slot {
+    /// How many bytes of log the slot holds back.
+    pub retained_bytes: Option<u64>,
+    /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+}
+
+/// Counts since the process started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Events that the broker acknowledged.
+    pub events: u64,
+    /// Their bytes of keys, values and headers.
+    pub bytes: u64,
+    /// Events with a NULL aggregate id, which have no key and so no order.
+    pub keyless_events: u64,
+    /// Members of a headers column that were named like one of the router's own headers.
+    pub headers_dropped: u64,
+    /// Timestamps that the topic would have refused, replaced by the commit time.
+    pub timestamps_replaced: u64,
+    /// Changes in the stream that are no events: other tables, updates, deletes.
+    pub ignored_changes: u64,
+}
+
+/// How often a lost connection was made again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reconnects {
+    /// With Postgres.
+    pub postgres: u64,
+    /// With Kafka.
+    pub kafka: u64,
+}
+
+/// Something that went wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// When, RFC 3339.
+    pub at: String,
+    /// What, as one sentence.
+    pub what: String,
+}

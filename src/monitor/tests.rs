@@ -1,0 +1,200 @@
+use super::*;
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn ready_when_active_or_waiting_and_at_no_other_time() {
+    let (monitor, _) = Monitor::for_test("shop.outbox_router");
+    let reason = || "slot outbox_router is active for PID 41".to_owned();
+    for (state, ok, text) in [
+        (State::Starting, false, "starting"),
+        (State::Connecting { peer: Peer::Postgres }, false, "connecting to postgres"),
+        (State::Active, true, "active"),
+        (State::Waiting { reason: reason() }, true, "waiting: slot outbox_router is active for PID 41"),
+        (
+            State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() },
+            false,
+            "reconnecting to kafka: all brokers are down",
+        ),
+        (State::Stopping, false, "stopping"),
+        (State::Refused { reason: "slot is gone".to_owned() }, false, "refused: slot is gone"),
+    ] {
+        monitor.state(state);
+        assert_eq!(monitor.readiness(), Probe { ok, text: text.to_owned() });
+    }
+}
+
+#[test]
+fn healthy_while_the_main_loop_turns_whatever_the_state() {
+    let (monitor, clock) = Monitor::for_test("r");
+    monitor.state(State::Reconnecting { peer: Peer::Kafka, reason: "down".to_owned() });
+    clock.advance(secs(10));
+    assert!(monitor.health().ok);
+    clock.advance(secs(1));
+    let stuck = Probe { ok: false, text: "the main loop has not turned for 11 s".to_owned() };
+    assert_eq!(monitor.health(), stuck);
+    monitor.turned();
+    assert!(monitor.health().ok);
+}
+
+#[test]
+fn a_new_reason_for_the_same_state_keeps_its_beginning() {
+    let (monitor, clock) = Monitor::for_test("r");
+    let down = |reason: &str| State::Reconnecting { peer: Peer::Postgres, reason: reason.to_owned() };
+    clock.advance(secs(5));
+    monitor.state(down("connection reset"));
+    clock.advance(secs(60));
+    monitor.state(down("connection refused"));
+    let report = monitor.snapshot();
+    assert_eq!(
+        (report.since.as_str(), report.reason.as_deref()),
+        ("2026-01-01T00:00:05.000Z", Some("connection refused"))
+    );
+    monitor.state(State::Reconnecting { peer: Peer::Kafka, reason: "down".to_owned() });
+    assert_eq!(monitor.snapshot().since, "2026-01-01T00:01:05.000Z");
+}
+
+#[test]
+fn lag_in_seconds_is_the_age_of_the_oldest_unacknowledged_commit() {
+    let (monitor, clock) = Monitor::for_test("r");
+    assert_eq!(monitor.snapshot().lag.seconds, 0.0);
+    monitor.oldest_unacknowledged(Some(clock.now()));
+    clock.advance(Duration::from_millis(2_500));
+    assert_eq!(monitor.snapshot().lag.seconds, 2.5);
+    monitor.oldest_unacknowledged(Some(PgTimestamp(clock.now().0 + 1_000_000)));
+    assert_eq!(monitor.snapshot().lag.seconds, 0.0, "the database's clock is ahead");
+    monitor.oldest_unacknowledged(None);
+    assert_eq!(monitor.snapshot().lag.seconds, 0.0);
+}
+
+#[test]
+fn lag_in_bytes_is_unknown_until_the_stream_has_started() {
+    let (monitor, _) = Monitor::for_test("r");
+    monitor.server_wal_end(Lsn(0x500));
+    assert_eq!(monitor.snapshot().lag.bytes, None);
+    monitor.flushed(Lsn(0x400));
+    assert_eq!(monitor.snapshot().lag.bytes, Some(0x100));
+    monitor.flushed(Lsn(0x600));
+    assert_eq!(monitor.snapshot().lag.bytes, Some(0));
+}
+
+#[test]
+fn the_report_names_the_busiest_topics() {
+    let (monitor, _) = Monitor::for_test("r");
+    for n in 0..TOPICS_REPORTED as u64 + 5 {
+        monitor.topic_counters(&format!("t{n:02}")).delivered(n, 1);
+    }
+    let report = monitor.snapshot();
+    assert_eq!(report.topics.len(), TOPICS_REPORTED);
+    assert_eq!(report.topics[0].topic, "t24");
+    assert_eq!(report.totals.events, (0..25).sum::<u64>(), "totals count all of them");
+}
+
+/// A router in the middle of its work.
+pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
+    let (monitor, clock) = Monitor::for_test("shop.outbox_router");
+    monitor.state(State::Connecting { peer: Peer::Postgres });
+    clock.advance(secs(1));
+    monitor.last_problem("postgres: connection refused at db:5432");
+    monitor.state(State::Active);
+    monitor.reconnected(Peer::Postgres);
+    monitor.server_wal_end(Lsn(0x16_B374_D848));
+    monitor.received(Lsn(0x16_B374_D000));
+    monitor.flushed(Lsn(0x16_B374_0000));
+    monitor.confirmed(Lsn(0x16_B370_0000));
+    monitor.in_flight(512, 163_840);
+    monitor.oldest_unacknowledged(Some(clock.now()));
+    monitor.topic_counters("outbox.event.order").delivered(1_000, 300_000);
+    monitor.topic_counters("outbox.event.customer").delivered(70, 7_000);
+    monitor.commit_to_ack(0.0007, 1_000);
+    monitor.commit_to_ack(0.02, 70);
+    monitor.keyless_events(1);
+    monitor.headers_dropped(2);
+    monitor.timestamps_replaced(3);
+    monitor.ignored_changes(4);
+    monitor.slot(Some(1 << 24), Some("reserved"));
+    monitor.turned();
+    clock.advance(Duration::from_millis(250));
+    (monitor, clock)
+}
+
+#[test]
+fn the_report_as_json() {
+    let report = StatusReport { version: "1.2.3".to_owned(), ..busy().0.snapshot() };
+    insta::assert_snapshot!(serde_json::to_string_pretty(&report).unwrap());
+}
+
+#[test]
+fn the_report_survives_its_json() {
+    let report = busy().0.snapshot();
+    let json = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<StatusReport>(&json).unwrap(), report);
+}
+
+#[test]
+fn every_metric_is_there_from_the_start_with_its_meaning() {
+    // those by topic appear with their first topic
+    let (monitor, _) = Monitor::for_test("r");
+    monitor.topic_counters("t");
+    let text = monitor.render_metrics();
+    for metric in crate::metrics::ALL {
+        let kind = format!("{:?}", metric.kind).to_lowercase();
+        assert!(text.contains(&format!("# HELP {} {}", metric.name, metric.help)), "{}\n{text}", metric.name);
+        assert!(text.contains(&format!("# TYPE {} {kind}", metric.name)), "{}\n{text}", metric.name);
+    }
+}
+
+#[test]
+fn the_metrics_as_text() {
+    // the exporter keeps them in hash maps
+    let text = busy().0.render_metrics();
+    let mut lines: Vec<&str> =
+        text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    lines.sort_unstable();
+    insta::assert_snapshot!(lines.join("\n").replace(env!("CARGO_PKG_VERSION"), "<version>"));
+}
+
+#[test]
+fn metrics_are_those_of_the_moment() {
+    let (monitor, _) = Monitor::for_test("r");
+    let counters = monitor.topic_counters("t");
+    counters.delivered(1, 1);
+    monitor.in_flight(5, 50);
+    monitor.render_metrics();
+    counters.delivered(2, 1);
+    monitor.in_flight(0, 0);
+    monitor.state(State::Stopping);
+    let text = monitor.render_metrics();
+    for line in [
+        "outbox_router_events_total{topic=\"t\"} 3",
+        "outbox_router_in_flight_records 0",
+        "outbox_router_state{state=\"stopping\"} 1",
+        "outbox_router_state{state=\"starting\"} 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn topics_beyond_a_thousand_are_counted_as_other() {
+    let (monitor, _) = Monitor::for_test("r");
+    for n in 0..TOPIC_LIMIT + 3 {
+        monitor.topic_counters(&format!("t{n}")).delivered(1, 2);
+    }
+    let text = monitor.render_metrics();
+    let topics = text.lines().filter(|line| line.starts_with("outbox_router_events_total{"));
+    assert_eq!(topics.count(), TOPIC_LIMIT + 1);
+    assert!(text.contains("outbox_router_events_total{topic=\"other\"} 3\n"));
+    assert!(text.contains("outbox_router_bytes_total{topic=\"other\"} 6\n"));
+}
+
+#[test]
+fn two_monitors_count_apart() {
+    let (one, _) = Monitor::for_test("one");
+    let (two, _) = Monitor::for_test("two");
+    one.keyless_events(7);
+    assert!(one.render_metrics().contains("outbox_router_keyless_events_total 7\n"));
+    assert!(two.render_metrics().contains("outbox_router_keyless_events_total 0\n"));
+}

@@ -1,0 +1,96 @@
+//! How much went to each topic.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// How many topics are counted by name. A template over a column of ids could make millions of them.
+pub const TOPIC_LIMIT: usize = 1_000;
+
+/// The name that all topics beyond [`TOPIC_LIMIT`] are counted under.
+pub const OTHER_TOPICS: &str = "other";
+
+/// The counters of one topic. A clone counts into the same ones; keep one for as long as the topic is in use.
+#[derive(Debug, Clone, Default)]
+pub struct TopicCounters(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    events: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl TopicCounters {
+    /// The broker acknowledged `records` records, together `bytes` bytes of keys, values and headers.
+    pub fn delivered(&self, records: u64, bytes: u64) {
+        self.0.events.fetch_add(records, Relaxed);
+        self.0.bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+/// What was delivered to one topic since the process started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicReport {
+    /// The topic, or `other` for all beyond the first thousand.
+    pub topic: String,
+    /// Events that the broker acknowledged.
+    pub events: u64,
+    /// Their bytes of keys, values and headers.
+    pub bytes: u64,
+}
+
+/// The counters of all topics.
+#[derive(Debug, Default)]
+pub(super) struct Topics(Mutex<BTreeMap<Box<str>, TopicCounters>>);
+
+impl Topics {
+    /// The counters of `topic`: its own, or those of [`OTHER_TOPICS`] once there are too many.
+    pub(super) fn counters(&self, topic: &str) -> TopicCounters {
+        let mut topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = topics.get(topic) {
+            return counters.clone();
+        }
+        let name = if topics.len() < TOPIC_LIMIT { topic } else { OTHER_TOPICS };
+        topics.entry(name.into()).or_default().clone()
+    }
+
+    /// All topics by name.
+    pub(super) fn report(&self) -> Vec<TopicReport> {
+        let topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let report = topics.iter().map(|(topic, counters)| TopicReport {
+            topic: topic.to_string(),
+            events: counters.0.events.load(Relaxed),
+            bytes: counters.0.bytes.load(Relaxed),
+        });
+        report.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_keeps_its_counters() {
+        let topics = Topics::default();
+        let first = topics.counters("orders");
+        first.delivered(2, 30);
+        topics.counters("orders").delivered(1, 5);
+        assert_eq!(topics.report(), [TopicReport { topic: "orders".to_owned(), events: 3, bytes: 35 }]);
+    }
+
+    #[test]
+    fn topics_beyond_the_limit_share_one_name() {
+        let topics = Topics::default();
+        for n in 0..TOPIC_LIMIT + 5 {
+            topics.counters(&format!("t{n:05}")).delivered(1, 10);
+        }
+        topics.counters("t00000").delivered(1, 10);
+        let report = topics.report();
+        assert_eq!(report.len(), TOPIC_LIMIT + 1);
+        assert_eq!(report[0], TopicReport { topic: OTHER_TOPICS.to_owned(), events: 5, bytes: 50 });
+        assert_eq!(report[1], TopicReport { topic: "t00000".to_owned(), events: 2, bytes: 20 });
+    }
+}

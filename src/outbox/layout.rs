@@ -1,0 +1,108 @@
+//! Where a relation's columns are, found once and used for each row.
+
+use super::{FIELDS, Field, Outbox, OutboxError, OutboxEvent};
+use crate::postgres::pgoutput::{Insert, Oid, Relation, Value};
+
+const BYTEA: u32 = 17;
+const TEXT: u32 = 25;
+const JSON: u32 = 114;
+const VARCHAR: u32 = 1043;
+const TIMESTAMP: u32 = 1114;
+const TIMESTAMPTZ: u32 = 1184;
+const JSONB: u32 = 3802;
+
+/// Types from here on are the user's own, domains among them; what they are based on is not in the stream.
+const FIRST_NORMAL_OBJECT_ID: u32 = 16_384;
+
+/// The outbox table's columns as of one Relation message.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// For each column of the table, which fields it holds, as a bit set: one column may serve several.
+    fields: Vec<u8>,
+    extra: Vec<usize>,
+    payload_is_bytea: bool,
+}
+
+impl Layout {
+    pub(super) fn new(outbox: &Outbox, relation: &Relation<'_>) -> Result<Self, OutboxError> {
+        let find = |name: &str| relation.columns().enumerate().find(|(_, column)| column.name == name);
+        let missing = |column: &str, key| OutboxError::MissingColumn {
+            table: outbox.table.to_string(),
+            column: column.to_owned(),
+            key,
+        };
+        let mut fields = vec![0u8; relation.columns().count()];
+        let mut payload_is_bytea = false;
+        for field in FIELDS {
+            let Some(name) = field.column(&outbox.columns) else { continue };
+            let Some((index, column)) = find(name) else {
+                let wanted = field == Field::CreatedAt && outbox.needs_created_at;
+                if field.optional(&outbox.columns) && !wanted {
+                    continue;
+                }
+                return Err(missing(name, field.key()));
+            };
+            check_type(outbox, field, name, column.type_id)?;
+            if let Some(bits) = fields.get_mut(index) {
+                *bits |= 1 << field as u8;
+            }
+            if field == Field::Payload {
+                payload_is_bytea = column.type_id.0 == BYTEA;
+            }
+        }
+        let position =
+            |name: &String| find(name).map(|(index, _)| index).ok_or_else(|| missing(name, "topic"));
+        let extra = outbox.extra.iter().map(position).collect::<Result<_, _>>()?;
+        Ok(Layout { fields, extra, payload_is_bytea })
+    }
+
+    pub(super) fn read<'a>(
+        &'a self,
+        outbox: &Outbox,
+        insert: &Insert<'a>,
+    ) -> Result<OutboxEvent<'a>, OutboxError> {
+        if insert.new.len() != self.fields.len() {
+            return Err(OutboxError::Mismatch(insert.relation.0));
+        }
+        let mut fields = [None; FIELDS.len()];
+        for (value, bits) in insert.new.values().zip(&self.fields) {
+            if *bits == 0 {
+                continue;
+            }
+            let text = match value {
+                Value::Null => continue,
+                Value::Text(text) => text,
+                Value::Binary(_) => return Err(unreadable(outbox, *bits, "binary")),
+                Value::UnchangedToast => return Err(unreadable(outbox, *bits, "unchanged TOAST value")),
+            };
+            for (n, field) in fields.iter_mut().enumerate() {
+                if bits & (1 << n) != 0 {
+                    *field = Some(text);
+                }
+            }
+        }
+        let payload_is_bytea = self.payload_is_bytea;
+        Ok(OutboxEvent { fields, payload_is_bytea, tuple: insert.new, extra: &self.extra })
+    }
+}
+
+fn check_type(outbox: &Outbox, field: Field, name: &str, type_id: Oid) -> Result<(), OutboxError> {
+    let (accepted, expected): (&[u32], _) = match field {
+        Field::Headers => (&[JSONB, JSON, TEXT, VARCHAR], "jsonb, json or text"),
+        Field::CreatedAt if outbox.needs_created_at => {
+            (&[TIMESTAMPTZ, TIMESTAMP], "timestamptz or timestamp (or `[route] timestamp = \"commit\"`)")
+        }
+        _ => return Ok(()),
+    };
+    if accepted.contains(&type_id.0) || type_id.0 >= FIRST_NORMAL_OBJECT_ID {
+        return Ok(());
+    }
+    let (table, column) = (outbox.table.to_string(), name.to_owned());
+    Err(OutboxError::ColumnType { table, column, type_id: type_id.0, expected })
+}
+
+fn unreadable(outbox: &Outbox, bits: u8, form: &'static str) -> OutboxError {
+    let field = FIELDS.into_iter().find(|field| bits & (1 << *field as u8) != 0);
+    let column = field.and_then(|field| field.column(&outbox.columns)).unwrap_or_default();
+    OutboxError::Form { table: outbox.table.to_string(), column: column.to_owned(), form }
+}

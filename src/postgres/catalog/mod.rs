@@ -1,0 +1,143 @@
+//! What the catalogues say of the slot, the publication and the table: one query, one row, one verdict each.
+//!
+//! The same query serves the start of a session, the watch beside it, and `check`; it runs on a replication session as
+//! well as on an ordinary one, so all values travel as text.
+
+mod publication;
+mod slot;
+
+pub use publication::{Publication, Table, WAY_OUT as PUBLICATION_WAY_OUT};
+pub use slot::{FLUSH_LSN, Slot};
+
+use super::server_error::QueryError;
+use super::session::{Row, Session};
+use crate::config::{Outbox, Postgres};
+use crate::error::{Error, Peer};
+
+/// What the catalogues say at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Catalog {
+    /// The slot, if it is there.
+    pub slot: Option<Slot>,
+    /// The publication, if it is there.
+    pub publication: Option<Publication>,
+    /// The outbox table, if it is there.
+    pub table: Option<Table>,
+}
+
+impl Catalog {
+    /// Asks a session of either kind.
+    pub async fn look(
+        session: &mut Session,
+        postgres: &Postgres,
+        outbox: &Outbox,
+    ) -> Result<Self, QueryError> {
+        let version = session.query_one("SHOW server_version_num").await?;
+        let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let rows = session.query(&query(postgres, outbox, version)).await?;
+        let read = rows.first().map(read).unwrap_or(Err(Unreadable));
+        read.map_err(|Unreadable| {
+            Error::transient(Peer::Postgres, "the catalogues gave a row that cannot be read").into()
+        })
+    }
+
+    /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
+    /// slot is ours to read.
+    pub fn verdict(&self, postgres: &Postgres, outbox: &Outbox, missing: Missing) -> Result<(), Error> {
+        slot::verdict(self.slot.as_ref(), postgres)?;
+        publication::verdict(self.publication.as_ref(), self.table.as_ref(), postgres, outbox, missing)
+    }
+
+    /// Changes when the publication or the table was altered, or dropped and made again, between two looks.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let publication = self.publication.as_ref().map(|publication| publication.fingerprint.clone());
+        Fingerprint(publication, self.table.as_ref().map(|table| table.oid))
+    }
+}
+
+/// The one query, for a server of `version` (`server_version_num`).
+fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
+    format!(
+        "SELECT {slot}, {publication}, {table} FROM (SELECT 1) AS one \
+         LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot_name} \
+         LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} \
+         LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
+         ON n.nspname = {schema} AND c.relname = {name} AND c.relkind IN ('r', 'p')",
+        slot = slot::columns(version),
+        publication = publication::columns(version),
+        table = publication::TABLE_COLUMNS,
+        slot_name = literal(&postgres.slot),
+        publication_name = literal(&postgres.publication),
+        schema = literal(&outbox.table.schema),
+        name = literal(&outbox.table.name),
+    )
+}
+
+fn read(row: &Row) -> Result<Catalog, Unreadable> {
+    let mut column = 0..row.len();
+    let mut next = || row.get(column.next()?).map(str::to_owned);
+    Ok(Catalog {
+        slot: Slot::read(&mut next)?,
+        publication: Publication::read(&mut next)?,
+        table: Table::read(&mut next)?,
+    })
+}
+
+/// The identity of the publication's and the table's catalogue rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fingerprint(Option<String>, Option<u32>);
+
+/// What a missing publication or table means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// At start: it was never made. Exit 1.
+    AtStart,
+    /// It was there before: rows written since are not in the stream. Exit 3.
+    WhileRunning,
+}
+
+impl Missing {
+    fn error(self, what: String, remedy: String) -> Error {
+        match self {
+            Missing::AtStart => Error::refused(what, remedy),
+            Missing::WhileRunning => Error::not_safe(what, remedy),
+        }
+    }
+}
+
+/// A row that does not hold what the query asked for.
+#[derive(Debug)]
+struct Unreadable;
+
+type Values<'a> = dyn FnMut() -> Option<String> + 'a;
+
+fn parsed<T: std::str::FromStr>(value: Option<String>) -> Result<Option<T>, Unreadable> {
+    value.map(|text| text.parse().map_err(|_| Unreadable)).transpose()
+}
+
+fn flag(value: Option<String>) -> bool {
+    value.as_deref() == Some("t")
+}
+
+/// A string literal. With a backslash in it Postgres wants the escape form, whatever `standard_conforming_strings` says.
+pub fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    if quoted.contains('\\') { format!("E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
+}
+
+/// A quoted identifier.
+pub fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoting() {
+        assert_eq!(literal("a'b"), "'a''b'");
+        assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
+        assert_eq!(identifier("a\"b"), "\"a\"\"b\"");
+    }
+}

@@ -1,0 +1,171 @@
+//! The replication slot, as `pg_replication_slots` shows it.
+
+use super::{Unreadable, Values, flag, parsed};
+use crate::config::Postgres;
+use crate::error::Error;
+use crate::lsn::Lsn;
+
+/// One row of `pg_replication_slots`, and what it holds back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// `plugin`; `None` for a physical slot.
+    pub plugin: Option<String>,
+    /// `database`; `None` for a physical slot.
+    pub database: Option<String>,
+    /// The database of this session.
+    pub current_database: String,
+    /// `active_pid`: the walsender that reads it.
+    pub active_pid: Option<i32>,
+    /// `restart_lsn`: the oldest log that it keeps.
+    pub restart_lsn: Option<Lsn>,
+    /// `confirmed_flush_lsn`
+    pub confirmed_flush_lsn: Option<Lsn>,
+    /// `wal_status`: reserved, extended, unreserved or lost.
+    pub wal_status: Option<String>,
+    /// `safe_wal_size`: how many bytes may be written until the slot may be lost; `None`: no limit is set.
+    pub safe_wal_size: Option<i64>,
+    /// Bytes of log that the slot keeps.
+    pub retained_bytes: Option<u64>,
+    /// `conflicting`, from 16 on.
+    pub conflicting: bool,
+    /// `invalidation_reason`, from 17 on.
+    pub invalidation_reason: Option<String>,
+}
+
+/// The end of the log that this server has, also on a standby, where `pg_current_wal_flush_lsn` fails.
+pub const FLUSH_LSN: &str = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
+     THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_flush_lsn() END";
+
+pub(super) fn columns(version: u32) -> String {
+    let conflicting = if version >= 160_000 { "s.conflicting" } else { "NULL" };
+    let invalidation_reason = if version >= 170_000 { "s.invalidation_reason" } else { "NULL" };
+    let retained = format!("GREATEST(0, pg_catalog.pg_wal_lsn_diff(({FLUSH_LSN}), s.restart_lsn))");
+    format!(
+        "s.slot_name, s.plugin, s.database, pg_catalog.current_database(), s.active_pid, s.restart_lsn, \
+         s.confirmed_flush_lsn, s.wal_status, s.safe_wal_size, {retained}, {conflicting}, {invalidation_reason}"
+    )
+}
+
+impl Slot {
+    pub(super) fn read(next: &mut Values<'_>) -> Result<Option<Self>, Unreadable> {
+        let name = next();
+        let slot = Slot {
+            plugin: next(),
+            database: next(),
+            current_database: next().unwrap_or_default(),
+            active_pid: parsed(next())?,
+            restart_lsn: parsed(next())?,
+            confirmed_flush_lsn: parsed(next())?,
+            wal_status: next(),
+            safe_wal_size: parsed(next())?,
+            retained_bytes: parsed(next())?,
+            conflicting: flag(next()),
+            invalidation_reason: next(),
+        };
+        Ok(name.map(|_| slot))
+    }
+}
+
+pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {
+    let name = &postgres.slot;
+    let Some(slot) = slot else {
+        return Err(Error::not_safe(
+            format!("the replication slot {name} does not exist"),
+            "If it never did, run `outbox-router init`. If it was dropped, events committed since the router's last \
+             position may be missing in Kafka: compare the outbox table before `init` makes a new slot",
+        ));
+    };
+    let plugin = slot.plugin.as_deref().unwrap_or("none, it is a physical slot");
+    if plugin != "pgoutput" {
+        return Err(Error::not_safe(
+            format!("the replication slot {name} belongs to another use (plugin: {plugin})"),
+            "Choose another name for `[postgres] slot` and run `outbox-router init`",
+        ));
+    }
+    let database = slot.database.as_deref().unwrap_or_default();
+    if database != slot.current_database {
+        return Err(Error::not_safe(
+            format!(
+                "the replication slot {name} belongs to the database {database}, and the router is connected to {}",
+                slot.current_database
+            ),
+            "Correct the database in `[postgres] url`, or choose another name for `[postgres] slot`: \
+             slot names are unique in the whole cluster",
+        ));
+    }
+    let lost = slot.wal_status.as_deref() == Some("lost")
+        || slot.conflicting
+        || slot.invalidation_reason.is_some()
+        || slot.confirmed_flush_lsn.is_none();
+    if lost {
+        let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
+        let confirmed = slot.confirmed_flush_lsn.map_or("unknown".to_owned(), |lsn| lsn.to_string());
+        return Err(Error::not_safe(
+            format!(
+                "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
+            ),
+            "Events committed after that position are in the outbox table only, and not in Kafka. Compare them, then \
+             drop the slot and run `outbox-router init`; max_slot_wal_keep_size says how far a slot may fall behind",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::config::{environment::Environment, load::load};
+    use crate::error::Exit;
+
+    pub(crate) fn slot() -> Slot {
+        Slot {
+            plugin: Some("pgoutput".into()),
+            database: Some("shop".into()),
+            current_database: "shop".into(),
+            active_pid: None,
+            restart_lsn: Some(Lsn(1)),
+            confirmed_flush_lsn: Some(Lsn(2)),
+            wal_status: Some("reserved".into()),
+            safe_wal_size: None,
+            retained_bytes: Some(10),
+            conflicting: false,
+            invalidation_reason: None,
+        }
+    }
+
+    fn refused(slot: Option<&Slot>) -> String {
+        match verdict(slot, &postgres()) {
+            Err(Error::Definite(definite)) if definite.exit == Exit::Unsafe => definite.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn postgres() -> Postgres {
+        let env = Environment::empty()
+            .with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop")
+            .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "kafka:9092");
+        load(None, &env).unwrap().config.postgres
+    }
+
+    #[test]
+    fn a_slot_of_ours_is_taken() {
+        assert_eq!(verdict(Some(&slot()), &postgres()), Ok(()));
+    }
+
+    #[test]
+    fn no_guessing_about_a_slot_that_is_missing_foreign_or_lost() {
+        assert!(refused(None).contains("does not exist"));
+        assert!(refused(Some(&Slot { plugin: None, ..slot() })).contains("physical"));
+        let other_plugin = Slot { plugin: Some("test_decoding".into()), ..slot() };
+        assert!(refused(Some(&other_plugin)).contains("test_decoding"));
+        let other_database = Slot { database: Some("crm".into()), ..slot() };
+        assert!(refused(Some(&other_database)).contains("the database crm"));
+        for lost in [
+            Slot { wal_status: Some("lost".into()), ..slot() },
+            Slot { conflicting: true, ..slot() },
+            Slot { invalidation_reason: Some("wal_removed".into()), ..slot() },
+        ] {
+            assert!(refused(Some(&lost)).contains("invalidated"));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The receive buffer: bytes from the socket in, whole protocol messages out, borrowed.
+//!
+//! A message stays in place until it is consumed, so a reader that cannot take it yet looks at it again later.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use std::pin::Pin;
+
+/// What one read asks for. Large enough that a reader that fell behind takes many messages per system call.
+const READ_SIZE: usize = 64 * 1024;
+
+/// Postgres itself never sends more (`MaxAllocSize`).
+const MAX_MESSAGE: usize = 0x3FFF_FFFF;
+
+/// Tag and length word.
+const HEADER: usize = 5;
+
+/// One backend message: its tag byte and its body, without the length word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The message type, for instance `d` for CopyData.
+    pub tag: u8,
+    /// The rest of the message.
+    pub body: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// How many bytes the message takes on the wire.
+    pub fn wire_len(&self) -> usize {
+        HEADER + self.body.len()
+    }
+}
+
+/// A message announced a length that no message can have: the connection is not speaking the protocol any more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a message of type {tag:?} announced an impossible length of {length} bytes")]
+pub struct BadLength {
+    tag: char,
+    length: i32,
+}
+
+/// Bytes received and not yet consumed.
+#[derive(Debug)]
+pub struct FrameBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl FrameBuffer {
+    /// A buffer that already holds `received`, the bytes that an earlier reader of the socket left over.
+    pub fn new(mut received: Vec<u8>) -> Self {
+        let end = received.len();
+        received.resize(end.max(READ_SIZE), 0);
+        FrameBuffer { bytes: received, start: 0, end }
+    }
+
+    /// The next whole message, or `None` until more bytes are there. It is not consumed.
+    pub fn peek(&self) -> Result<Option<Frame<'_>>, BadLength> {
+        let received = self.bytes.get(self.start..self.end).unwrap_or_default();
+        let Some((&[tag, a, b, c, d], rest)) = received.split_first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let body_len = body_length(tag, [a, b, c, d])?;
+        Ok(rest.get(..body_len).map(|body| Frame { tag, body }))
+    }
+
+    /// Drops the first `count` bytes, those of the message that was looked at.
+    pub fn consume(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.end);
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+            // one large message must not keep its memory for ever
+            if self.bytes.len() > 4 * READ_SIZE {
+                self.bytes.truncate(READ_SIZE);
+                self.bytes.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Reads once from `stream`. `Ready(Ok(0))` is the end of the stream.
+    pub fn poll_fill<S: AsyncRead + Unpin>(
+        &mut self,
+        context: &mut Context<'_>,
+        stream: &mut S,
+    ) -> Poll<io::Result<usize>> {
+        self.make_room();
+        let free = self.bytes.get_mut(self.end..).unwrap_or_default();
+        let mut target = ReadBuf::new(free);
+        ready!(Pin::new(stream).poll_read(context, &mut target))?;
+        let count = target.filled().len();
+        self.end += count;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Moves the unfinished message to the front, and grows only as fast as its bytes arrive: the length that
+    /// a peer announces is no reason to allocate it.
+    fn make_room(&mut self) {
+        if self.bytes.len() - self.end >= READ_SIZE / 2 {
+            return;
+        }
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.bytes.len() - self.end < READ_SIZE / 2 {
+            self.bytes.resize(self.bytes.len() * 2, 0);
+        }
+    }
+}
+
+fn body_length(tag: u8, word: [u8; 4]) -> Result<usize, BadLength> {
+    let length = i32::from_be_bytes(word);
+    let bad = BadLength { tag: char::from(tag), length };
+    let total = usize::try_from(length).map_err(|_| bad.clone())?;
+    // the length counts itself
+    match total.checked_sub(4) {
+        Some(body) if body <= MAX_MESSAGE => Ok(body),
+        _ => Err(bad),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::future::poll_fn;
+
+    fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![tag];
+        bytes.extend((body.len() as i32 + 4).to_be_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    async fn read_all(wire: &[u8], chunk: usize) -> Vec<(u8, Vec<u8>)> {
+        let mut seen = Vec::new();
+        let mut buffer = FrameBuffer::new(Vec::new());
+        for mut piece in wire.chunks(chunk) {
+            while !piece.is_empty() {
+                poll_fn(|cx| buffer.poll_fill(cx, &mut piece)).await.unwrap();
+            }
+            while let Some(frame) = buffer.peek().unwrap() {
+                seen.push((frame.tag, frame.body.to_vec()));
+                let used = frame.wire_len();
+                buffer.consume(used);
+            }
+        }
+        seen
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_out_whole_however_the_bytes_arrive(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..40),
+            chunk in 1usize..500,
+        ) {
+            let wire: Vec<u8> = bodies.iter().flat_map(|body| message(b'd', body)).collect();
+            let seen = tokio::runtime::Builder::new_current_thread().build().unwrap()
+                .block_on(read_all(&wire, chunk));
+            prop_assert_eq!(seen, bodies.into_iter().map(|body| (b'd', body)).collect::<Vec<_>>());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_larger_than_the_buffer_comes_out_and_its_memory_goes_back() {
+        let body = vec![7; 40 * READ_SIZE];
+        let wire = message(b'd', &body);
+        let mut source = wire.as_slice();
+        let mut buffer = FrameBuffer::new(Vec::new());
+        while buffer.peek().unwrap().is_none() {
+            assert_ne!(poll_fn(|cx| buffer.poll_fill(cx, &mut source)).await.unwrap(), 0);
+        }
+        assert_eq!(buffer.peek().unwrap().unwrap().body, body);
+        buffer.consume(wire.len());
+        assert_eq!(buffer.bytes.capacity(), READ_SIZE);
+    }
+
+    #[test]
+    fn an_impossible_length_is_an_error() {
+        for length in [-1i32, 0, 3, i32::MAX] {
+            let mut bytes = vec![b'd'];
+            bytes.extend(length.to_be_bytes());
+            assert!(FrameBuffer::new(bytes).peek().is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn bytes_left_over_by_an_earlier_reader_come_first() {
+        let buffer = FrameBuffer::new(message(b'W', &[0, 0, 0]));
+        assert_eq!(buffer.peek().unwrap(), Some(Frame { tag: b'W', body: &[0, 0, 0] }));
+    }
+}

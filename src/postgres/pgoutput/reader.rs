@@ -1,0 +1,72 @@
+//! A cursor over one message that never reads past its end.
+
+use super::DecodeError;
+use crate::lsn::Lsn;
+
+/// The unread rest of one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Reader { rest: bytes }
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated(field))?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    pub(super) fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
+        self.array::<1>(field).map(|[byte]| byte)
+    }
+
+    pub(super) fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        self.array(field).map(u32::from_be_bytes)
+    }
+
+    pub(super) fn i32(&mut self, field: &'static str) -> Result<i32, DecodeError> {
+        self.array(field).map(i32::from_be_bytes)
+    }
+
+    pub(super) fn i64(&mut self, field: &'static str) -> Result<i64, DecodeError> {
+        self.array(field).map(i64::from_be_bytes)
+    }
+
+    pub(super) fn lsn(&mut self, field: &'static str) -> Result<Lsn, DecodeError> {
+        self.array(field).map(u64::from_be_bytes).map(Lsn)
+    }
+
+    /// A count that Postgres sends as a signed 16-bit number.
+    pub(super) fn count16(&mut self, field: &'static str) -> Result<usize, DecodeError> {
+        let count = self.array(field).map(i16::from_be_bytes)?;
+        usize::try_from(count).map_err(|_| DecodeError::Invalid(field))
+    }
+
+    /// A count or length that Postgres sends as a signed 32-bit number.
+    pub(super) fn count32(&mut self, field: &'static str) -> Result<usize, DecodeError> {
+        usize::try_from(self.i32(field)?).map_err(|_| DecodeError::Invalid(field))
+    }
+
+    pub(super) fn bytes(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
+        let (head, rest) = self.rest.split_at_checked(count).ok_or(DecodeError::Truncated(field))?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    /// A string that ends in a zero byte.
+    pub(super) fn string(&mut self, field: &'static str) -> Result<&'a str, DecodeError> {
+        let end = memchr::memchr(0, self.rest).ok_or(DecodeError::Truncated(field))?;
+        let text = self.bytes(end, field)?;
+        self.u8(field)?;
+        std::str::from_utf8(text).map_err(|_| DecodeError::Invalid(field))
+    }
+
+    /// Nothing may follow the last field.
+    pub(super) fn finish(self) -> Result<(), DecodeError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::TrailingBytes(self.rest.len())) }
+    }
+}

@@ -1,0 +1,69 @@
+//! The values of one row.
+
+use super::DecodeError;
+use super::reader::Reader;
+
+/// A row: its values in the order of the relation's columns, still in the receive buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuple<'a> {
+    values: Reader<'a>,
+    count: usize,
+}
+
+/// One value of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// SQL NULL.
+    Null,
+    /// A TOASTed value that the change left as it was; its bytes are not sent.
+    UnchangedToast,
+    /// The text that the type's output function prints, in the client encoding.
+    Text(&'a [u8]),
+    /// What the type's send function writes (option `binary`).
+    Binary(&'a [u8]),
+}
+
+impl<'a> Tuple<'a> {
+    pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let count = reader.count16("number of values")?;
+        let values = *reader;
+        for _ in 0..count {
+            Value::decode(reader)?;
+        }
+        Ok(Tuple { values, count })
+    }
+
+    /// How many values the row has.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether the row has no value at all.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The values from the first column to the last.
+    pub fn values(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
+        let mut reader = self.values;
+        // decode() has walked all of them, so none fails here
+        (0..self.count).map_while(move |_| Value::decode(&mut reader).ok())
+    }
+}
+
+impl<'a> Value<'a> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match reader.u8("kind of value")? {
+            b'n' => Ok(Value::Null),
+            b'u' => Ok(Value::UnchangedToast),
+            b't' => Ok(Value::Text(sized(reader)?)),
+            b'b' => Ok(Value::Binary(sized(reader)?)),
+            _ => Err(DecodeError::Invalid("kind of value")),
+        }
+    }
+}
+
+fn sized<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
+    let length = reader.count32("length of value")?;
+    reader.bytes(length, "value")
+}

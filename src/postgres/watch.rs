@@ -1,0 +1,203 @@
+//! The watch: a second session that looks at slot, publication and table while the stream runs.
+//!
+//! Postgres tells a logical stream nothing about a publication that was dropped: rows written meanwhile are just not
+//! in it. Each look takes the server's flush LSN first and the catalogues second, so that a look which finds all well
+//! vouches for the log up to that LSN; the slot is never confirmed past it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, PUBLICATION_WAY_OUT, Slot};
+use super::connect::Startup;
+use super::server_error::QueryError;
+use super::session::Session;
+use crate::config::Config;
+use crate::error::{Error, Peer};
+use crate::lsn::Lsn;
+
+/// How often it looks when nobody asks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long one look may take before its session is given up.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a look found.
+#[derive(Debug)]
+pub enum Report {
+    /// All is well up to this position.
+    Well {
+        /// The server's flush LSN, taken before the look.
+        checked: Lsn,
+        /// The slot as it was then.
+        slot: Slot,
+    },
+    /// Events may be missing from the stream, or the server asks everybody to leave. Either way the session is over.
+    Over(Error),
+}
+
+/// A running watch; dropping it ends it.
+#[derive(Debug)]
+pub struct Watch {
+    reports: mpsc::Receiver<Report>,
+    look_now: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Watch {
+    /// Starts looking. `baseline` is what the start of the session found.
+    pub fn start(config: Arc<Config>, baseline: Fingerprint) -> Self {
+        // one report at a time: a relay that does not take it needs no second one
+        let (sender, reports) = mpsc::channel(1);
+        let look_now = Arc::new(Notify::new());
+        let watcher = Watcher { config, baseline, sender, look_now: Arc::clone(&look_now), blind: false };
+        Watch { reports, look_now, task: tokio::spawn(watcher.run()) }
+    }
+
+    /// The next report. May be dropped at any await.
+    pub async fn report(&mut self) -> Report {
+        match self.reports.recv().await {
+            Some(report) => report,
+            // it ends only after it has said that all is over
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Asks for a look without waiting for its turn.
+    pub fn look_now(&self) {
+        self.look_now.notify_one();
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Watcher {
+    config: Arc<Config>,
+    baseline: Fingerprint,
+    sender: mpsc::Sender<Report>,
+    look_now: Arc<Notify>,
+    /// Whether the last look failed, which is said once.
+    blind: bool,
+}
+
+impl Watcher {
+    async fn run(mut self) {
+        loop {
+            let no_look = match self.connect().await {
+                Ok(mut session) => self.look_on(&mut session).await,
+                Err(error) => NoLook::Blind(error),
+            };
+            let failed = match no_look {
+                NoLook::Blind(error) => error,
+                NoLook::Over(error) => {
+                    // nobody listens any more: the session has ended already
+                    let _ = self.sender.send(Report::Over(error)).await;
+                    return;
+                }
+            };
+            if !std::mem::replace(&mut self.blind, true) {
+                tracing::warn!(
+                    peer = "postgres", reason = %failed,
+                    "the catalogues cannot be looked at; events flow, and the slot is not moved until they can"
+                );
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<Session, Error> {
+        let name = format!("{} watch", self.config.name);
+        let startup = Startup { replication: false, application_name: &name, settings: &[] };
+        let session = Session::connect(&self.config.postgres.conninfo, &startup);
+        match timeout(LOOK_TIMEOUT, session).await {
+            // the stream runs with the same credentials, so a refusal here must not end it
+            Ok(Err(Error::Definite(refused))) => Err(Error::transient(Peer::Postgres, refused.to_string())),
+            Ok(result) => result,
+            Err(_) => Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
+        }
+    }
+
+    /// Looks until something fails.
+    async fn look_on(&mut self, session: &mut Session) -> NoLook {
+        loop {
+            let looked = timeout(LOOK_TIMEOUT, self.look(session)).await;
+            let report = match looked {
+                Ok(Ok(report)) => report,
+                Ok(Err(error)) => return error,
+                Err(_) => {
+                    let error = Error::transient(Peer::Postgres, "a look at the catalogues was not answered");
+                    return NoLook::Blind(error);
+                }
+            };
+            if std::mem::replace(&mut self.blind, false) {
+                tracing::info!(peer = "postgres", "the catalogues can be looked at again");
+            }
+            if self.sender.send(report).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let _ = timeout(EVERY, self.look_now.notified()).await;
+        }
+    }
+
+    async fn look(&self, session: &mut Session) -> Result<Report, NoLook> {
+        let checked = session.query_one(FLUSH_LSN).await?;
+        let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
+        let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
+        let catalog = Catalog::look(session, &self.config.postgres, &self.config.outbox).await?;
+        catalog.verdict(&self.config.postgres, &self.config.outbox, Missing::WhileRunning)?;
+        if catalog.fingerprint() != self.baseline {
+            return Err(altered(&self.config).into());
+        }
+        let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
+        Ok(Report::Well { checked, slot: catalog.slot.ok_or_else(missing)? })
+    }
+}
+
+/// The publication or the table is not the one that the stream was started with.
+pub fn altered(config: &Config) -> Error {
+    let (publication, table) = (&config.postgres.publication, &config.outbox.table);
+    Error::not_safe(
+        format!(
+            "the publication {publication}, or the table {table}, was altered, or dropped and made again, while the \
+             router ran"
+        ),
+        format!("{PUBLICATION_WAY_OUT}. If none are missing, start the router again"),
+    )
+}
+
+/// Why a look gave no report.
+enum NoLook {
+    /// It cannot be had now; the next one may.
+    Blind(Error),
+    /// The session is over.
+    Over(Error),
+}
+
+impl From<QueryError> for NoLook {
+    fn from(error: QueryError) -> Self {
+        match error.code().map(|code| code.code()) {
+            // A server that shuts down waits for its walsenders, and they wait for the router: it has to leave first.
+            Some("57P01" | "57P02" | "57P03") => NoLook::Over(Error::transient(
+                Peer::Postgres,
+                format!("the server asks its clients to leave: {error}"),
+            )),
+            _ => NoLook::Blind(Error::transient(Peer::Postgres, error.to_string())),
+        }
+    }
+}
+
+impl From<Error> for NoLook {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Definite(_) => NoLook::Over(error),
+            Error::Transient(_) => NoLook::Blind(error),
+        }
+    }
+}

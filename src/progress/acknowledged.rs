@@ -1,0 +1,43 @@
+//! A set of numbers that fills up from below: one bit for each number above the longest full prefix.
+
+use std::collections::VecDeque;
+
+/// Numbers in any order in, the first missing one out.
+#[derive(Debug, Default)]
+pub(super) struct Acknowledged {
+    /// Bit `n` of word `w` stands for the number `64 * (words_done + w) + n`.
+    words: VecDeque<u64>,
+    words_done: u64,
+}
+
+impl Acknowledged {
+    /// Adds `number`; false if it was there.
+    pub(super) fn insert(&mut self, number: u64) -> bool {
+        let Some(word) = (number / 64).checked_sub(self.words_done) else {
+            return false;
+        };
+        let index = word as usize;
+        if index >= self.words.len() {
+            self.words.resize(index + 1, 0);
+        }
+        let bit = 1 << (number % 64);
+        let added = match self.words.get_mut(index) {
+            Some(word) if *word & bit == 0 => {
+                *word |= bit;
+                true
+            }
+            _ => false,
+        };
+        while self.words.front() == Some(&u64::MAX) {
+            self.words.pop_front();
+            self.words_done += 1;
+        }
+        added
+    }
+
+    /// The smallest number that is missing: all below it are there.
+    pub(super) fn prefix(&self) -> u64 {
+        let in_first = self.words.front().map_or(0, |word| u64::from(word.trailing_ones()));
+        self.words_done * 64 + in_first
+    }
+}

@@ -1,0 +1,205 @@
+//! Which part of the stream is safe: sequence numbers in, the flush LSN out. Pure; knows no event, sink or server.
+//!
+//! ```text
+//!   begin A   change change   commit A   begin B   change change change ...
+//!             #0     #1                            #2     #3     #4
+//!   acknowledged:  #0 #1 #3   ->   flush LSN = end of A;  of B nothing, for #2 is missing
+//! ```
+//!
+//! Every change of the stream gets the next [`Sequence`], in the order in which Postgres sent it, and every change is
+//! acknowledged exactly once, in whatever order its outcome becomes known. [`Progress::position`] is what has been
+//! acknowledged without a hole: the end of the last whole transaction, and how many changes of the one after it.
+
+mod acknowledged;
+
+use std::collections::VecDeque;
+
+use crate::lsn::Lsn;
+use acknowledged::Acknowledged;
+
+/// The number of one change, counted from the start of the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(pub u64);
+
+/// Where to go on after a restart without losing an event, and with as few repetitions as can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// The `end_lsn` of the last transaction that is acknowledged as a whole, or a later position up to which the
+    /// stream held nothing.
+    pub flush: Lsn,
+    /// What is acknowledged of the transaction after it.
+    pub partial: Option<Partial>,
+}
+
+/// The acknowledged beginning of one transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partial {
+    /// The transaction's `final_lsn`.
+    pub final_lsn: Lsn,
+    /// How many of its changes, from the first one on and without a hole, are acknowledged.
+    pub changes: u64,
+}
+
+/// A transaction that is not yet acknowledged as a whole.
+#[derive(Debug)]
+struct Transaction {
+    final_lsn: Lsn,
+    first: Sequence,
+    /// Known once its Commit was read: the sequence after its last change, and its `end_lsn`.
+    end: Option<(Sequence, Lsn)>,
+}
+
+/// Follows one session of the stream.
+#[derive(Debug)]
+pub struct Progress {
+    flush: Lsn,
+    acknowledged: Acknowledged,
+    next: Sequence,
+    transactions: VecDeque<Transaction>,
+    resume: Option<Partial>,
+    /// How many changes of the transaction under way an earlier session has acknowledged already.
+    skip: u64,
+}
+
+/// A change's number, and whether an earlier session has already delivered it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// To be handled, and then acknowledged under this number.
+    New(Sequence),
+    /// Delivered before the restart. Acknowledged; nothing to do.
+    Delivered,
+}
+
+/// The stream broke its own rules, so no position can be trusted any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OutOfStep {
+    /// A Begin came inside a transaction.
+    #[error("a transaction began before the one before it was complete")]
+    BeginInside,
+    /// A change or Commit came outside of one.
+    #[error("a change or commit arrived outside of a transaction")]
+    Outside,
+}
+
+impl Progress {
+    /// Goes on at `position`, which the stream must have been started at.
+    pub fn new(position: Position) -> Self {
+        Progress {
+            flush: position.flush,
+            acknowledged: Acknowledged::default(),
+            next: Sequence(0),
+            transactions: VecDeque::new(),
+            resume: position.partial,
+            skip: 0,
+        }
+    }
+
+    /// A transaction starts.
+    pub fn begin(&mut self, final_lsn: Lsn) -> Result<(), OutOfStep> {
+        if self.inside_transaction() {
+            return Err(OutOfStep::BeginInside);
+        }
+        // the stream starts at the flush LSN, so the transaction that was under way is the first to arrive with
+        // its final LSN, or it is not in the stream at all
+        self.skip = match self.resume {
+            Some(partial) if partial.final_lsn == final_lsn => partial.changes,
+            _ => 0,
+        };
+        if self.resume.is_some_and(|partial| partial.final_lsn <= final_lsn) {
+            self.resume = None;
+        }
+        self.transactions.push_back(Transaction { final_lsn, first: self.next, end: None });
+        Ok(())
+    }
+
+    /// The next change of the transaction.
+    pub fn change(&mut self) -> Result<Change, OutOfStep> {
+        if !self.inside_transaction() {
+            return Err(OutOfStep::Outside);
+        }
+        let sequence = self.next;
+        self.next = Sequence(sequence.0 + 1);
+        if self.skip == 0 {
+            return Ok(Change::New(sequence));
+        }
+        self.skip -= 1;
+        self.acknowledge(sequence);
+        Ok(Change::Delivered)
+    }
+
+    /// The transaction is complete.
+    pub fn commit(&mut self, end_lsn: Lsn) -> Result<(), OutOfStep> {
+        let next = self.next;
+        let last =
+            self.transactions.back_mut().filter(|last| last.end.is_none()).ok_or(OutOfStep::Outside)?;
+        last.end = Some((next, end_lsn));
+        let empty = last.first == next;
+        // Empty transactions must not pile up behind one that waits: its end takes theirs over.
+        if empty && self.transactions.len() > 1 {
+            self.transactions.pop_back();
+            if let Some(before) = self.transactions.back_mut() {
+                before.end = Some((next, end_lsn));
+            }
+        }
+        self.advance();
+        Ok(())
+    }
+
+    /// The outcome of `sequence` is certain. Saying so twice, or of a number never given out, changes nothing.
+    pub fn acknowledge(&mut self, sequence: Sequence) {
+        if sequence < self.next && self.acknowledged.insert(sequence.0) {
+            self.advance();
+        }
+    }
+
+    /// The server says that it has sent all of the log up to `wal_end`. Counts only if nothing is unacknowledged.
+    pub fn reached(&mut self, wal_end: Lsn) {
+        if self.is_idle() {
+            self.flush = self.flush.max(wal_end);
+        }
+    }
+
+    /// What may be confirmed, and where to go on after a restart.
+    pub fn position(&self) -> Position {
+        let done = self.acknowledged.prefix();
+        let partial = self.transactions.front().map(|transaction| Partial {
+            final_lsn: transaction.final_lsn,
+            changes: done.saturating_sub(transaction.first.0),
+        });
+        Position { flush: self.flush, partial: partial.filter(|partial| partial.changes > 0).or(self.resume) }
+    }
+
+    /// Whether every change so far is acknowledged and no transaction is under way.
+    pub fn is_idle(&self) -> bool {
+        self.transactions.is_empty() && self.resume.is_none()
+    }
+
+    /// Whether a Begin has come without its Commit.
+    pub fn inside_transaction(&self) -> bool {
+        self.transactions.back().is_some_and(|last| last.end.is_none())
+    }
+
+    /// How many changes lie between the oldest unacknowledged one and the newest.
+    pub fn span(&self) -> u64 {
+        self.next.0 - self.acknowledged.prefix()
+    }
+
+    /// The number of the oldest change that is not acknowledged; the next one's if all are.
+    pub fn oldest_open(&self) -> Sequence {
+        Sequence(self.acknowledged.prefix())
+    }
+
+    fn advance(&mut self) {
+        let done = self.acknowledged.prefix();
+        while let Some((after_last, end_lsn)) = self.transactions.front().and_then(|first| first.end) {
+            if after_last.0 > done {
+                break;
+            }
+            self.flush = self.flush.max(end_lsn);
+            self.transactions.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What the stream brings, in order: one transaction after the other with its number of changes.
+#[derive(Debug, Clone)]
+struct Sent {
+    final_lsn: Lsn,
+    end_lsn: Lsn,
+    changes: u64,
+}
+
+fn stream() -> impl Strategy<Value = Vec<Sent>> {
+    let changes = prop_oneof![3 => 0u64..4, 1 => 60u64..200];
+    prop::collection::vec(changes, 1..30).prop_map(|sizes| {
+        let lsn = |n: usize| Lsn(n as u64 * 100);
+        let sent = |(n, changes)| Sent { final_lsn: lsn(n + 1), end_lsn: Lsn(lsn(n + 1).0 + 50), changes };
+        sizes.into_iter().enumerate().map(sent).collect()
+    })
+}
+
+/// The definition itself, by counting from the start each time.
+fn naive(start: Lsn, sent: &[Sent], read: u64, committed: usize, acknowledged: &BTreeSet<u64>) -> Position {
+    let mut position = Position { flush: start, partial: None };
+    let mut first = 0;
+    for (n, transaction) in sent.iter().enumerate() {
+        let done = (first..first + transaction.changes)
+            .take_while(|number| *number < read && acknowledged.contains(number))
+            .count() as u64;
+        if done == transaction.changes && n < committed {
+            position.flush = transaction.end_lsn;
+            first += transaction.changes;
+            continue;
+        }
+        if done > 0 {
+            position.partial = Some(Partial { final_lsn: transaction.final_lsn, changes: done });
+        }
+        break;
+    }
+    position
+}
+
+/// The stream and the reports, interleaved: at each step either the next message is read or one of the open changes
+/// is acknowledged, as `choices` say.
+fn run(sent: &[Sent], choices: &[prop::sample::Index]) -> Result<(), TestCaseError> {
+    let start = Lsn(10);
+    let mut progress = Progress::new(Position { flush: start, partial: None });
+    let (mut open, mut acknowledged) = (Vec::new(), BTreeSet::new());
+    let (mut read, mut committed) = (0, 0);
+    let mut messages = sent.iter().flat_map(|t| {
+        let changes = (0..t.changes).map(|_| Step::Change);
+        [Step::Begin(t.final_lsn)].into_iter().chain(changes).chain([Step::Commit(t.end_lsn)])
+    });
+    let mut last_flush = start;
+    for choice in choices {
+        let pick = choice.index(open.len() + 3);
+        if pick < open.len() {
+            let sequence: Sequence = open.swap_remove(pick);
+            progress.acknowledge(sequence);
+            acknowledged.insert(sequence.0);
+        } else {
+            match messages.next() {
+                Some(Step::Begin(lsn)) => progress.begin(lsn).unwrap(),
+                Some(Step::Change) => {
+                    let Change::New(sequence) = progress.change().unwrap() else { panic!("nothing to skip") };
+                    open.push(sequence);
+                    read += 1;
+                }
+                Some(Step::Commit(lsn)) => {
+                    progress.commit(lsn).unwrap();
+                    committed += 1;
+                }
+                None => {}
+            }
+        }
+        let position = progress.position();
+        prop_assert_eq!(position, naive(start, sent, read, committed, &acknowledged));
+        prop_assert!(position.flush >= last_flush, "the flush LSN went back");
+        last_flush = position.flush;
+        prop_assert_eq!(progress.is_idle(), open.is_empty() && !progress.inside_transaction());
+        prop_assert!(
+            progress.transactions.len() as u64 <= progress.span() + 1,
+            "empty transactions piled up"
+        );
+    }
+    Ok(())
+}
+
+enum Step {
+    Begin(Lsn),
+    Change,
+    Commit(Lsn),
+}
+
+proptest! {
+    #[test]
+    fn contiguous_ack_agrees_with_counting_from_the_start(
+        sent in stream(),
+        choices in prop::collection::vec(any::<prop::sample::Index>(), 1..800),
+    ) {
+        run(&sent, &choices)?;
+    }
+
+    #[test]
+    fn a_restart_anywhere_handles_each_change_once(
+        sent in stream(),
+        acknowledged_before in any::<prop::sample::Index>(),
+    ) {
+        let total: u64 = sent.iter().map(|t| t.changes).sum();
+        let acknowledged_before = acknowledged_before.index(total as usize + 1) as u64;
+        let mut first = Progress::new(Position::default());
+        let handled_first = feed(&mut first, &sent, |number| number < acknowledged_before);
+
+        let mut second = Progress::new(first.position());
+        let rest: Vec<Sent> = sent.iter().filter(|t| t.end_lsn > first.position().flush).cloned().collect();
+        let handled_second = feed(&mut second, &rest, |_| true);
+        prop_assert_eq!(handled_first, total);
+        prop_assert_eq!(acknowledged_before + handled_second, total);
+        prop_assert_eq!(second.position().flush, sent.last().unwrap().end_lsn);
+        prop_assert!(second.is_idle());
+    }
+}
+
+/// Reads all of `sent`, acknowledges what `acknowledge` says; how many changes had to be handled.
+fn feed(progress: &mut Progress, sent: &[Sent], acknowledge: impl Fn(u64) -> bool) -> u64 {
+    let mut handled = 0;
+    for transaction in sent {
+        progress.begin(transaction.final_lsn).unwrap();
+        for _ in 0..transaction.changes {
+            if let Change::New(sequence) = progress.change().unwrap() {
+                if acknowledge(handled) {
+                    progress.acknowledge(sequence);
+                }
+                handled += 1;
+            }
+        }
+        progress.commit(transaction.end_lsn).unwrap();
+    }
+    handled
+}
+
+#[test]
+fn contiguous_ack_a_later_report_never_vouches_for_an_earlier_one() {
+    let mut progress = Progress::new(Position::default());
+    for (final_lsn, end_lsn) in [(10, 15), (20, 25)] {
+        progress.begin(Lsn(final_lsn)).unwrap();
+        progress.change().unwrap();
+        progress.commit(Lsn(end_lsn)).unwrap();
+    }
+    progress.acknowledge(Sequence(1));
+    assert_eq!(progress.position(), Position::default());
+    progress.acknowledge(Sequence(0));
+    assert_eq!(progress.position().flush, Lsn(25));
+}
+
+#[test]
+fn idle_ack_counts_only_when_nothing_is_open() {
+    let mut progress = Progress::new(Position::default());
+    progress.reached(Lsn(5));
+    assert_eq!(progress.position().flush, Lsn(5));
+    progress.begin(Lsn(10)).unwrap();
+    progress.reached(Lsn(6));
+    progress.change().unwrap();
+    progress.commit(Lsn(15)).unwrap();
+    progress.reached(Lsn(30));
+    assert_eq!(progress.position().flush, Lsn(5), "a change is still open");
+    progress.acknowledge(Sequence(0));
+    assert_eq!(progress.position().flush, Lsn(15), "a keepalive that was too early is not remembered");
+    progress.reached(Lsn(30));
+    assert_eq!(progress.position().flush, Lsn(30));
+}
+
+#[test]
+fn what_was_acknowledged_of_a_transaction_is_kept_until_it_comes_again() {
+    let partial = Partial { final_lsn: Lsn(20), changes: 3 };
+    let mut progress = Progress::new(Position { flush: Lsn(5), partial: Some(partial) });
+    progress.reached(Lsn(18));
+    assert_eq!(progress.position(), Position { flush: Lsn(5), partial: Some(partial) });
+    progress.begin(Lsn(20)).unwrap();
+    assert_eq!(progress.change(), Ok(Change::Delivered));
+}
+
+#[test]
+fn a_stream_out_of_step_is_an_error() {
+    let mut progress = Progress::new(Position::default());
+    assert_eq!(progress.change(), Err(OutOfStep::Outside));
+    assert_eq!(progress.commit(Lsn(1)), Err(OutOfStep::Outside));
+    progress.begin(Lsn(2)).unwrap();
+    assert_eq!(progress.begin(Lsn(3)), Err(OutOfStep::BeginInside));
+}
+
+#[test]
+fn acknowledging_twice_or_ahead_changes_nothing() {
+    let mut progress = Progress::new(Position::default());
+    progress.begin(Lsn(10)).unwrap();
+    progress.change().unwrap();
+    progress.acknowledge(Sequence(7));
+    assert_eq!(progress.position(), Position::default());
+    progress.acknowledge(Sequence(0));
+    progress.acknowledge(Sequence(0));
+    progress.commit(Lsn(15)).unwrap();
+    assert_eq!(progress.position().flush, Lsn(15));
+}

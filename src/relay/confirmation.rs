@@ -1,0 +1,64 @@
+//! What the slot may be confirmed to: the flush LSN, but never past the last look at the catalogues that found all well.
+
+use crate::lsn::Lsn;
+
+/// The position that status updates report. It only grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Confirmation {
+    confirmed: Lsn,
+    /// A flush LSN of an earlier look, which later looks will cover even if the stream never rests.
+    candidate: Lsn,
+}
+
+impl Confirmation {
+    pub(super) fn new(confirmed: Lsn) -> Self {
+        Confirmation { confirmed, candidate: confirmed }
+    }
+
+    pub(super) fn confirmed(self) -> Lsn {
+        self.confirmed
+    }
+
+    /// A look that found all well covers everything up to `checked`; `flush` is acknowledged.
+    pub(super) fn checked(&mut self, flush: Lsn, checked: Lsn) {
+        for lsn in [self.candidate, flush] {
+            if lsn <= checked {
+                self.confirmed = self.confirmed.max(lsn);
+            }
+        }
+        self.candidate = flush;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_quiet_stream_is_confirmed_at_once_and_a_busy_one_a_look_later() {
+        let mut confirmation = Confirmation::new(Lsn(10));
+        confirmation.checked(Lsn(20), Lsn(25));
+        assert_eq!(confirmation.confirmed(), Lsn(20));
+        confirmation.checked(Lsn(40), Lsn(35));
+        assert_eq!(confirmation.confirmed(), Lsn(20));
+        confirmation.checked(Lsn(60), Lsn(55));
+        assert_eq!(confirmation.confirmed(), Lsn(40));
+    }
+
+    proptest! {
+        #[test]
+        fn never_past_a_look_never_past_the_flush_never_back(steps in prop::collection::vec((0u64..100, 0u64..100), 1..50)) {
+            let mut confirmation = Confirmation::new(Lsn(0));
+            let (mut flush, mut looked, mut before) = (0, 0, Lsn(0));
+            for (more, checked) in steps {
+                flush += more;
+                looked = looked.max(checked);
+                confirmation.checked(Lsn(flush), Lsn(checked));
+                let now = confirmation.confirmed();
+                prop_assert!(now.0 <= looked && now.0 <= flush && now >= before);
+                before = now;
+            }
+        }
+    }
+}

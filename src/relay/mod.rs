@@ -1,0 +1,508 @@
+//! The one loop that joins the parts: stream, outbox, routing, sink, progress, and back.
+//!
+//! ```text
+//!   stream --> outbox --> router --> sink        data goes one way
+//!     ^                                 |
+//!     +-- confirmation <-- progress <---+        only a number comes back
+//! ```
+//!
+//! A message stays in the receive buffer until it is dealt with. When the window is full, or a topic has to be made
+//! first, the relay stops reading and keeps answering: status updates and reports go on.
+
+mod confirmation;
+mod ending;
+mod window;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::error::{Error, Peer};
+use crate::lsn::Lsn;
+use crate::monitor::{Monitor, TopicCounters};
+use crate::outbox::{Outbox, OutboxEvent};
+use crate::postgres::pgoutput::{Insert, Message, PgTimestamp};
+use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
+use crate::postgres::watch::{Report, Watch};
+use crate::progress::{Change, OutOfStep, Position, Progress, Sequence};
+use crate::routing::Router;
+use crate::sink::kafka::{KafkaSink, NotSent, TopicLimits};
+use crate::sink::{Outcomes, Refusal};
+use confirmation::Confirmation;
+pub use ending::{Ended, Outcome};
+use window::{InFlight, Window};
+
+/// A status update goes out at least this often, and at most this late after something was acknowledged.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// The parts of one session, ready to run.
+pub struct Parts<S> {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The started stream.
+    pub stream: ReplicationStream<S>,
+    /// Reads rows.
+    pub outbox: Outbox,
+    /// Makes records.
+    pub router: Router,
+    /// Takes records.
+    pub sink: KafkaSink,
+    /// What the sink reports to.
+    pub outcomes: Arc<Outcomes>,
+    /// Looks at the catalogues.
+    pub watch: Watch,
+    /// Where the stream was started.
+    pub start: Position,
+    /// How many changes from the start on are sent one at a time, because a batch of them was refused.
+    pub one_at_a_time: u64,
+    /// Shows what goes on.
+    pub monitor: Monitor,
+    /// Cancelled when the router is asked to stop.
+    pub stop: CancellationToken,
+}
+
+/// One session of the relay.
+pub struct Relay<S> {
+    config: Arc<Config>,
+    stream: ReplicationStream<S>,
+    outbox: Outbox,
+    router: Router,
+    sink: KafkaSink,
+    outcomes: Arc<Outcomes>,
+    watch: Watch,
+    monitor: Monitor,
+    stop: CancellationToken,
+
+    progress: Progress,
+    window: Window,
+    confirmation: Confirmation,
+    /// The number of a change that was looked at and could not be dealt with yet.
+    pending: Option<Change>,
+    preparing: Option<Preparing>,
+    /// A topic takes smaller batches than the producer makes: nothing is sent until it is replaced.
+    rebuild: bool,
+    commit_time: PgTimestamp,
+    received: Lsn,
+    counters: Vec<TopicCounters>,
+    /// Changes with a lower number are sent alone.
+    one_at_a_time: u64,
+    /// The record that was sent last, for a message about it; kept only while records are sent alone.
+    last_sent: Option<String>,
+    /// Why intake has ended, and when the wait for the records in flight does.
+    ending: Option<(Outcome, Instant)>,
+    /// Taken reports, kept for its allocation.
+    reports: Vec<Sequence>,
+}
+
+/// A topic on its way to being usable.
+struct Preparing {
+    topic: String,
+    task: JoinHandle<Result<TopicLimits, Error>>,
+}
+
+/// Why the relay does not go on with the message in front of it.
+enum Pause {
+    /// There is none: more bytes are needed.
+    NeedsInput,
+    /// Something has to happen first; reading on would only fill memory.
+    HeldBack,
+}
+
+/// What came of one change.
+enum Handled {
+    Done,
+    HeldBack,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+    /// Joins the parts.
+    pub fn new(parts: Parts<S>) -> Self {
+        let delivery = &parts.config.delivery;
+        let window = Window::new(delivery.window_records, delivery.window_bytes);
+        Relay {
+            stream: parts.stream,
+            outbox: parts.outbox,
+            router: parts.router,
+            sink: parts.sink,
+            outcomes: parts.outcomes,
+            watch: parts.watch,
+            monitor: parts.monitor,
+            stop: parts.stop,
+            progress: Progress::new(parts.start),
+            window,
+            confirmation: Confirmation::new(parts.start.flush),
+            pending: None,
+            preparing: None,
+            rebuild: false,
+            commit_time: PgTimestamp::default(),
+            received: parts.start.flush,
+            counters: Vec::new(),
+            one_at_a_time: parts.one_at_a_time,
+            last_sent: None,
+            ending: None,
+            reports: Vec::new(),
+            config: parts.config,
+        }
+    }
+
+    /// Runs until the session is over, one way or another. The producer is purged and closed when this returns, and
+    /// the position is what was acknowledged until then.
+    pub async fn run(mut self) -> Ended {
+        match self.turns().await {
+            Ok(outcome) => self.end_in_order(outcome).await,
+            Err(error) => self.close(Outcome::Failed(error), false).await,
+        }
+    }
+
+    /// Ends with an outcome when the stream can still be answered, with an error when it cannot, or must not be.
+    async fn turns(&mut self) -> Result<Outcome, Error> {
+        let every = STATUS_EVERY.min(self.config.postgres.wal_sender_timeout / 4);
+        let mut status_timer = interval(every);
+        status_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let stop = self.stop.clone();
+        loop {
+            self.monitor.turned();
+            if let Some(refusal) = self.take_reports() {
+                return Ok(Outcome::Refused(refusal));
+            }
+            if self.rebuild && self.window.is_empty() {
+                self.sink.rebuild().await?;
+                self.rebuild = false;
+            }
+            let read = match self.work()? {
+                Pause::NeedsInput => true,
+                Pause::HeldBack => false,
+            };
+            if !read {
+                self.stream.not_listening();
+            }
+            self.show();
+            if let Some(outcome) = self.ended() {
+                return Ok(outcome);
+            }
+            let deadline = self.ending.as_ref().map(|(_, deadline)| *deadline);
+            // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
+            // only then more work.
+            tokio::select! {
+                biased;
+                () = stop.cancelled(), if self.ending.is_none() => self.end_intake(Outcome::Stopped),
+                () = self.outcomes.changed() => {}
+                _ = status_timer.tick() => self.status_due()?,
+                report = self.watch.report() => self.looked(report)?,
+                limits = prepared(&mut self.preparing) => self.topic_prepared(limits),
+                () = until(deadline) => {}
+                result = self.stream.io(read) => result?,
+            }
+        }
+    }
+
+    /// Deals with the messages in the receive buffer until it is empty or something has to happen first.
+    fn work(&mut self) -> Result<Pause, Error> {
+        loop {
+            if self.ending.is_some() || self.rebuild || self.preparing.is_some() {
+                return Ok(Pause::HeldBack);
+            }
+            // reports and reads take turns: the buffer holds a bounded number of messages
+            let Some((message, length)) = self.stream.peek()? else { return Ok(Pause::NeedsInput) };
+            match message {
+                ReplicationMessage::PrimaryKeepAlive { wal_end, reply_requested } => {
+                    self.received = self.received.max(wal_end);
+                    self.progress.reached(wal_end);
+                    self.monitor.server_wal_end(wal_end);
+                    self.stream.consume(length);
+                    if reply_requested {
+                        self.queue_status(false);
+                    }
+                }
+                ReplicationMessage::XLogData { wal_end, data } => {
+                    self.received = self.received.max(wal_end);
+                    let message = Message::decode(data).map_err(undecodable)?;
+                    let mut handled = Handled::Done;
+                    match message {
+                        Message::Begin(begin) => {
+                            self.commit_time = begin.commit_time;
+                            self.progress.begin(begin.final_lsn).map_err(out_of_step)?;
+                        }
+                        Message::Insert(insert) => {
+                            let mut sending = Sending {
+                                outbox: &self.outbox,
+                                router: &mut self.router,
+                                sink: &mut self.sink,
+                                progress: &mut self.progress,
+                                window: &mut self.window,
+                                pending: &mut self.pending,
+                                monitor: &self.monitor,
+                                commit_time: self.commit_time,
+                                one_at_a_time: self.one_at_a_time,
+                                last_sent: &mut self.last_sent,
+                            };
+                            match sending.insert(&insert) {
+                                Ok(done) => handled = done,
+                                Err(Stuck::NeedsTopic(topic)) => {
+                                    self.prepare(topic);
+                                    handled = Handled::HeldBack;
+                                }
+                                Err(Stuck::Failed(error)) => {
+                                    self.end_intake(Outcome::Failed(error));
+                                    handled = Handled::HeldBack;
+                                }
+                            }
+                        }
+                        Message::Commit(commit) => {
+                            self.progress.commit(commit.end_lsn).map_err(out_of_step)?
+                        }
+                        Message::Relation(relation) => {
+                            if let Err(error) = self.outbox.relation(&relation) {
+                                self.end_intake(Outcome::Failed(not_readable(&error)));
+                                handled = Handled::HeldBack;
+                            }
+                        }
+                        // A publication may publish more than the router needs. Only what is inserted is an event.
+                        Message::Update(_) | Message::Delete(_) | Message::Truncate(_) => {
+                            self.monitor.ignored_changes(1);
+                        }
+                        Message::Origin(_) | Message::Type(_) | Message::Logical(_) => {}
+                    }
+                    match handled {
+                        Handled::Done => self.stream.consume(length),
+                        Handled::HeldBack => return Ok(Pause::HeldBack),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in what the sink has reported.
+    fn take_reports(&mut self) -> Option<Refusal> {
+        let mut reports = std::mem::take(&mut self.reports);
+        let refusal = self.outcomes.take(&mut reports);
+        let now = now();
+        // records of one transaction are usually acknowledged together, and have the same age
+        let mut run = (PgTimestamp::default(), 0);
+        for sequence in reports.drain(..) {
+            self.progress.acknowledge(sequence);
+            let Some(record) = self.window.acknowledged(sequence) else { continue };
+            if let Some(counters) = self.counters.get(record.topic) {
+                counters.delivered(1, record.bytes as u64);
+            }
+            if record.commit_time != run.0 {
+                self.observe_age(run, now);
+                run = (record.commit_time, 0);
+            }
+            run.1 += 1;
+        }
+        self.observe_age(run, now);
+        self.reports = reports;
+        refusal
+    }
+
+    fn observe_age(&self, (commit_time, count): (PgTimestamp, usize), now: PgTimestamp) {
+        if count > 0 {
+            // clocks of two machines may differ
+            let micros = now.0.saturating_sub(commit_time.0).max(0);
+            self.monitor.commit_to_ack(micros as f64 / 1e6, count);
+        }
+    }
+
+    fn prepare(&mut self, topic: String) {
+        let task = tokio::spawn(self.sink.prepare(topic.clone()));
+        self.preparing = Some(Preparing { topic, task });
+    }
+
+    fn topic_prepared(&mut self, limits: Result<TopicLimits, Error>) {
+        let Some(Preparing { topic, .. }) = self.preparing.take() else { return };
+        match limits {
+            Ok(limits) => {
+                let admitted = self.sink.admit(&topic, limits);
+                // topics are numbered as they are admitted
+                self.counters.push(self.monitor.topic_counters(&topic));
+                self.rebuild |= admitted.rebuild_first;
+            }
+            Err(error) => self.end_intake(Outcome::Failed(error)),
+        }
+    }
+
+    fn status_due(&mut self) -> Result<(), Error> {
+        let limit = self.config.postgres.wal_sender_timeout;
+        let silent = self.stream.silent_for();
+        if silent > limit {
+            let seconds = silent.as_secs_f32();
+            let what = format!("Postgres has been silent for {seconds:.1} s and answers no keepalive");
+            return Err(Error::transient(Peer::Postgres, what));
+        }
+        self.queue_status(silent > limit / 2);
+        Ok(())
+    }
+
+    fn looked(&mut self, report: Report) -> Result<(), Error> {
+        let (checked, slot) = match report {
+            Report::Well { checked, slot } => (checked, slot),
+            Report::Over(error) => return Err(error),
+        };
+        self.monitor.slot(slot.retained_bytes, slot.wal_status.as_deref());
+        self.monitor.server_wal_end(checked);
+        // nobody but this session moves the slot; START_REPLICATION would have been forwarded silently
+        if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
+            return Err(moved_by_another(&self.config.postgres.slot, moved, self.progress.position().flush));
+        }
+        let before = self.confirmation.confirmed();
+        self.confirmation.checked(self.progress.position().flush, checked);
+        if self.confirmation.confirmed() > before {
+            self.queue_status(false);
+        }
+        Ok(())
+    }
+
+    fn queue_status(&mut self, reply_requested: bool) {
+        let flushed = self.confirmation.confirmed();
+        let status = StandbyStatus { written: self.received.max(flushed), flushed };
+        self.stream.queue_status(status, reply_requested);
+        self.monitor.confirmed(flushed);
+    }
+
+    fn show(&self) {
+        self.monitor.in_flight(self.window.records(), self.window.bytes());
+        self.monitor.oldest_unacknowledged(self.window.oldest());
+        self.monitor.received(self.received);
+        self.monitor.flushed(self.progress.position().flush);
+    }
+}
+
+/// What an insert needs of the relay, apart from the stream that its bytes are borrowed from.
+struct Sending<'r> {
+    outbox: &'r Outbox,
+    router: &'r mut Router,
+    sink: &'r mut KafkaSink,
+    progress: &'r mut Progress,
+    window: &'r mut Window,
+    pending: &'r mut Option<Change>,
+    monitor: &'r Monitor,
+    commit_time: PgTimestamp,
+    one_at_a_time: u64,
+    last_sent: &'r mut Option<String>,
+}
+
+enum Stuck {
+    NeedsTopic(String),
+    Failed(Error),
+}
+
+impl Sending<'_> {
+    fn insert(&mut self, insert: &Insert<'_>) -> Result<Handled, Stuck> {
+        if self.window.is_full() {
+            return Ok(Handled::HeldBack);
+        }
+        let change = match self.pending.take() {
+            Some(change) => change,
+            None => self.progress.change().map_err(|error| Stuck::Failed(out_of_step(error)))?,
+        };
+        let Change::New(sequence) = change else { return Ok(Handled::Done) };
+        let event = self.outbox.event(insert).map_err(|error| Stuck::Failed(not_readable(&error)))?;
+        let Some(event) = event else {
+            self.monitor.ignored_changes(1);
+            self.progress.acknowledge(sequence);
+            return Ok(Handled::Done);
+        };
+        let alone = sequence.0 < self.one_at_a_time;
+        // nor may the record after it share a batch with it
+        if (alone || self.last_sent.is_some()) && !self.window.is_empty() {
+            *self.pending = Some(change);
+            return Ok(Handled::HeldBack);
+        }
+        self.send(&event, sequence, alone)
+    }
+
+    fn send(&mut self, event: &OutboxEvent<'_>, sequence: Sequence, alone: bool) -> Result<Handled, Stuck> {
+        let unroutable = "Correct the row's writer or the configuration, or delete the row and reset the slot by hand; \
+                          nothing was skipped";
+        let record = self
+            .router
+            .route(event, self.commit_time)
+            .map_err(|error| Stuck::Failed(unsendable(event, &error.to_string(), unroutable)))?;
+        let sent = match self.sink.send(&record, sequence) {
+            Ok(sent) => sent,
+            Err(NotSent::TopicUnknown) => {
+                *self.pending = Some(Change::New(sequence));
+                return Err(Stuck::NeedsTopic(record.topic.to_owned()));
+            }
+            Err(NotSent::Full) => {
+                *self.pending = Some(Change::New(sequence));
+                return Ok(Handled::HeldBack);
+            }
+            Err(NotSent::Impossible { reason, remedy }) => {
+                return Err(Stuck::Failed(unsendable(event, &reason, &remedy)));
+            }
+        };
+        let in_flight = InFlight { bytes: record.size(), commit_time: self.commit_time, topic: sent.topic };
+        self.window.sent(sequence, in_flight);
+        if record.key.is_none() {
+            self.monitor.keyless_events(1);
+        }
+        if record.headers_dropped > 0 {
+            self.monitor.headers_dropped(u64::from(record.headers_dropped));
+        }
+        if sent.timestamp_replaced {
+            self.monitor.timestamps_replaced(1);
+        }
+        *self.last_sent = alone.then(|| format!("{} to the topic {}", event.printable_id(), record.topic));
+        Ok(Handled::Done)
+    }
+}
+
+/// Waits for a topic's preparation, for ever if there is none.
+async fn prepared(preparing: &mut Option<Preparing>) -> Result<TopicLimits, Error> {
+    match preparing {
+        Some(preparing) => (&mut preparing.task).await.unwrap_or_else(|error| {
+            Err(Error::transient(Peer::Kafka, format!("preparing the topic {}: {error}", preparing.topic)))
+        }),
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn now() -> PgTimestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    PgTimestamp::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+fn undecodable(error: crate::postgres::pgoutput::DecodeError) -> Error {
+    Error::transient(Peer::Postgres, format!("the replication stream cannot be read: {error}"))
+}
+
+fn out_of_step(error: OutOfStep) -> Error {
+    Error::transient(Peer::Postgres, format!("the replication stream is out of step: {error}"))
+}
+
+fn not_readable(error: &crate::outbox::OutboxError) -> Error {
+    Error::not_safe(
+        error.to_string(),
+        "Correct the table, or `[outbox]` in the configuration, and start the router again; nothing was skipped",
+    )
+}
+
+fn unsendable(event: &OutboxEvent<'_>, reason: &str, remedy: &str) -> Error {
+    Error::not_safe(format!("the event with id {} cannot be sent: {reason}", event.printable_id()), remedy)
+}
+
+/// Somebody else confirmed the slot past what the router has delivered.
+pub fn moved_by_another(slot: &str, confirmed: Lsn, ours: Lsn) -> Error {
+    Error::not_safe(
+        format!(
+            "the slot {slot} was moved by another: it is confirmed up to {confirmed}, and the router has delivered up \
+             to {ours}"
+        ),
+        "Events committed between the two positions may be missing in Kafka: compare the outbox table. Find out who \
+         reads the slot (pg_replication_slots.active_pid), then start the router again; it goes on at the slot's position",
+    )
+}

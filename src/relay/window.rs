@@ -1,0 +1,143 @@
+//! The bound on memory: how many records, and bytes of them, are under way.
+
+use std::collections::VecDeque;
+
+use crate::postgres::pgoutput::PgTimestamp;
+use crate::progress::Sequence;
+
+/// What is remembered of a record that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InFlight {
+    pub(super) bytes: usize,
+    pub(super) commit_time: PgTimestamp,
+    /// Which of the relay's topics it goes to.
+    pub(super) topic: usize,
+}
+
+/// Records sent and not yet acknowledged.
+#[derive(Debug)]
+pub(super) struct Window {
+    max_records: usize,
+    max_bytes: usize,
+    records: usize,
+    bytes: usize,
+    /// One place for each number from `base` on; `None` once acknowledged, or never a record.
+    places: VecDeque<Option<InFlight>>,
+    base: u64,
+}
+
+/// How much longer than the window the run of numbers may get whose first is still under way. Reports of other
+/// partitions must not let it grow without end.
+const SPAN_PER_RECORD: usize = 4;
+
+impl Window {
+    pub(super) fn new(max_records: usize, max_bytes: usize) -> Self {
+        Window { max_records, max_bytes, records: 0, bytes: 0, places: VecDeque::new(), base: 0 }
+    }
+
+    /// Whether nothing more may be sent. One record always may, however large it is.
+    pub(super) fn is_full(&self) -> bool {
+        self.records >= self.max_records
+            || self.records > 0 && self.bytes >= self.max_bytes
+            || self.places.len() >= self.max_records.saturating_mul(SPAN_PER_RECORD)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    pub(super) fn records(&self) -> usize {
+        self.records
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// When the transaction of the oldest record under way committed.
+    pub(super) fn oldest(&self) -> Option<PgTimestamp> {
+        self.places.front().copied().flatten().map(|record| record.commit_time)
+    }
+
+    pub(super) fn sent(&mut self, sequence: Sequence, record: InFlight) {
+        if self.places.is_empty() {
+            self.base = sequence.0;
+        }
+        // numbers in between were never records
+        let index = usize::try_from(sequence.0.saturating_sub(self.base)).unwrap_or(usize::MAX);
+        self.places.resize(index.max(self.places.len()), None);
+        self.places.push_back(Some(record));
+        self.records += 1;
+        self.bytes += record.bytes;
+    }
+
+    pub(super) fn acknowledged(&mut self, sequence: Sequence) -> Option<InFlight> {
+        let index = usize::try_from(sequence.0.checked_sub(self.base)?).ok()?;
+        let record = self.places.get_mut(index)?.take()?;
+        self.records -= 1;
+        self.bytes -= record.bytes;
+        while let Some(None) = self.places.front() {
+            self.places.pop_front();
+            self.base += 1;
+        }
+        Some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(bytes: usize) -> InFlight {
+        InFlight { bytes, commit_time: PgTimestamp(bytes as i64), topic: 0 }
+    }
+
+    #[test]
+    fn bounded_memory_by_records_by_bytes_and_by_the_run_of_numbers() {
+        let mut window = Window::new(3, 100);
+        window.sent(Sequence(4), record(100));
+        assert!(window.is_full());
+        window.acknowledged(Sequence(4));
+        for n in 5..8 {
+            assert!(!window.is_full());
+            window.sent(Sequence(n), record(1));
+        }
+        assert!(window.is_full());
+        // the oldest stays while others come and go
+        for n in 8..17 {
+            window.acknowledged(Sequence(n - 1));
+            assert_eq!(window.is_full(), n == 17, "{n}");
+            window.sent(Sequence(n), record(1));
+        }
+        window.acknowledged(Sequence(16));
+        assert!(
+            window.is_full(),
+            "a run of {} numbers for {} records",
+            window.places.len(),
+            window.records()
+        );
+        window.acknowledged(Sequence(5));
+        assert!(!window.is_full());
+    }
+
+    #[test]
+    fn one_record_of_any_size_may_always_go() {
+        let mut window = Window::new(10, 100);
+        assert!(!window.is_full());
+        window.sent(Sequence(0), record(1_000));
+        assert!(window.is_full());
+    }
+
+    #[test]
+    fn numbers_that_are_no_records_leave_gaps() {
+        let mut window = Window::new(10, 1_000);
+        window.sent(Sequence(2), record(10));
+        window.sent(Sequence(6), record(20));
+        assert_eq!(window.acknowledged(Sequence(3)), None);
+        assert_eq!(window.acknowledged(Sequence(6)), Some(record(20)));
+        assert_eq!(window.acknowledged(Sequence(6)), None, "twice");
+        assert_eq!((window.records(), window.bytes(), window.oldest()), (1, 10, Some(PgTimestamp(10))));
+        window.acknowledged(Sequence(2));
+        assert!(window.is_empty() && window.oldest().is_none() && window.places.is_empty());
+    }
+}

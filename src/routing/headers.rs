@@ -1,0 +1,230 @@
+//! Record headers: the router's own, then the members of the `headers` column.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The header that holds the event's id.
+pub(super) const ID: &str = "id";
+/// The header that holds the event's type.
+pub(super) const TYPE: &str = "type";
+
+/// A record's headers, in one buffer that is used again for each record.
+#[derive(Debug, Default)]
+pub struct Headers {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: Range<usize>,
+    value: Option<Range<usize>>,
+}
+
+impl Headers {
+    /// Names and values, in order. A value may be null.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, Option<&[u8]>)> {
+        self.entries.iter().map(|entry| {
+            let name = self.bytes.get(entry.name.clone()).unwrap_or_default();
+            let value = entry.value.clone().and_then(|range| self.bytes.get(range));
+            // only text is ever written as a name
+            (std::str::from_utf8(name).unwrap_or_default(), value)
+        })
+    }
+
+    /// How many headers there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The bytes of all names and values.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
+    pub(super) fn push(&mut self, name: &str, value: Option<&[u8]>) {
+        let name = self.append(name.as_bytes());
+        let value = value.map(|value| self.append(value));
+        self.entries.push(Entry { name, value });
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    /// Adds the members of a JSON object: strings as they are, other values as JSON text, null as a null value.
+    /// Returns how many were left out because they bear the name of one of the router's own.
+    pub(super) fn push_members(&mut self, json: &[u8]) -> Result<u32, serde_json::Error> {
+        // what most rows hold
+        if json == b"{}" {
+            return Ok(0);
+        }
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let dropped = Members(self).deserialize(&mut deserializer)?;
+        deserializer.end()?;
+        Ok(dropped)
+    }
+}
+
+/// Reads an object's members straight into the buffer.
+struct Members<'h>(&'h mut Headers);
+
+impl<'de> DeserializeSeed<'de> for Members<'_> {
+    type Value = u32;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u32, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Members<'_> {
+    type Value = u32;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_unit<E>(self) -> Result<u32, E> {
+        Ok(0)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<u32, A::Error> {
+        use serde::de::Error;
+        let mut dropped = 0;
+        while let Some(name) = map.next_key_seed(Name)? {
+            let value: &RawValue = map.next_value()?;
+            if name == ID || name == TYPE {
+                dropped += 1;
+                continue;
+            }
+            // librdkafka takes names as C strings
+            if name.contains('\0') {
+                return Err(A::Error::custom("a header's name holds a zero character"));
+            }
+            match value.get() {
+                "null" => self.0.push(&name, None),
+                text => match plain_string(text) {
+                    Some(plain) => self.0.push(&name, Some(plain.as_bytes())),
+                    None if text.starts_with('"') => {
+                        let unescaped: String = serde_json::from_str(text).map_err(A::Error::custom)?;
+                        self.0.push(&name, Some(unescaped.as_bytes()));
+                    }
+                    None => self.0.push(&name, Some(text.as_bytes())),
+                },
+            }
+        }
+        Ok(dropped)
+    }
+}
+
+/// The inside of a JSON string that has no escapes in it.
+fn plain_string(json: &str) -> Option<&str> {
+    let inside = json.strip_prefix('"')?.strip_suffix('"')?;
+    (!inside.contains('\\')).then_some(inside)
+}
+
+/// A member's name, borrowed where it has no escapes.
+struct Name;
+
+impl<'de> DeserializeSeed<'de> for Name {
+    type Value = std::borrow::Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Name {
+    type Value = std::borrow::Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a member's name")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(text.to_owned().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn members(json: &str) -> Result<(Vec<(String, Option<String>)>, u32), String> {
+        let mut headers = Headers::default();
+        let dropped = headers.push_members(json.as_bytes()).map_err(|error| error.to_string())?;
+        let owned = headers.iter().map(|(name, value)| {
+            (name.to_owned(), value.map(|value| String::from_utf8(value.to_vec()).unwrap()))
+        });
+        Ok((owned.collect(), dropped))
+    }
+
+    #[test]
+    fn strings_stay_others_become_json_text_null_stays_null() {
+        let json = r#"{"a": "x", "b": 1.50, "c": {"d": [1, "é"]}, "e": null, "f": true, "g": "q\"\u00e9\n", "": ""}"#;
+        let text = |text: &str| Some(text.to_owned());
+        let expected = [
+            ("a", text("x")),
+            ("b", text("1.50")),
+            ("c", text(r#"{"d": [1, "é"]}"#)),
+            ("e", None),
+            ("f", text("true")),
+            ("g", text("q\"é\n")),
+            ("", text("")),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        assert_eq!(members(json), Ok((expected, 0)));
+    }
+
+    #[test]
+    fn the_routers_own_names_are_dropped_and_counted() {
+        let traceparent = ("traceparent".to_owned(), Some("00-1".to_owned()));
+        assert_eq!(
+            members(r#"{"id": "forged", "traceparent": "00-1", "\u0074ype": "forged"}"#),
+            Ok((vec![traceparent], 2))
+        );
+    }
+
+    #[test]
+    fn no_object_is_no_headers_or_an_error() {
+        assert_eq!(members("null"), Ok((vec![], 0)));
+        assert_eq!(members("{}"), Ok((vec![], 0)));
+        for json in ["", "[]", "1", "\"x\"", "{", "{} {}", r#"{"a\u0000b": 1}"#, r#"{"a": "\ud800"}"#] {
+            assert!(members(json).is_err(), "{json}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_headers_or_an_error(json in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = Headers::default().push_members(&json);
+        }
+
+        #[test]
+        fn any_string_arrives_as_it_is(name in "[^\0]{0,10}", value: String) {
+            prop_assume!(name != ID && name != TYPE);
+            let json = serde_json::json!({ name.clone(): value.clone() }).to_string();
+            prop_assert_eq!(members(&json), Ok((vec![(name, Some(value))], 0)));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What becomes of an event: an [`OutboxEvent`] in, a [`Record`] out. Pure, and without allocation per event.
+
+mod headers;
+mod template;
+mod timestamp;
+pub mod topic;
+
+pub use headers::Headers;
+pub use template::{Template, TemplateError};
+pub use topic::TopicNameError;
+
+use crate::config::RecordTimestamp;
+use crate::outbox::{Field, OutboxEvent, printable};
+use crate::postgres::pgoutput::PgTimestamp;
+
+/// What goes to the sink. It borrows from the receive buffer and from the [`Router`], until the next event.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// A name that Kafka takes.
+    pub topic: &'a str,
+    /// The text of `aggregate_id`; `None` for NULL: an event that has no order.
+    pub key: Option<&'a [u8]>,
+    /// The payload's bytes; `None` for NULL: a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// `id`, `type`, then the members of the `headers` column.
+    pub headers: &'a Headers,
+    /// Milliseconds since the Unix epoch, as `[route] timestamp` says.
+    pub timestamp: i64,
+    /// The commit time in the same unit, for a topic that does not take `timestamp`.
+    pub commit_timestamp: i64,
+    /// Members of the `headers` column that bore the name of one of the router's own.
+    pub headers_dropped: u32,
+}
+
+impl Record<'_> {
+    /// The bytes of key, value and headers: what the window counts.
+    pub fn size(&self) -> usize {
+        self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + self.headers.size()
+    }
+}
+
+/// Why an event has no place to go. Says nothing of payloads.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unroutable {
+    /// The template's result is no topic.
+    #[error("the topic {name:?} is not possible: {error}")]
+    Topic {
+        /// What the template gave, printable.
+        name: String,
+        /// Why Kafka would refuse it.
+        error: TopicNameError,
+    },
+    /// A column that the topic is made of has no usable value.
+    #[error("the topic cannot be made: column `{column}` {reason}")]
+    NoValue {
+        /// As the template names it.
+        column: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The `headers` column is not what headers can be made of. The text of the error quotes none of it.
+    #[error("the headers column is not a JSON object (at byte {at})")]
+    Headers {
+        /// Where reading stopped.
+        at: usize,
+    },
+    /// A `bytea` payload that is not in hexadecimal.
+    #[error("the payload is a bytea that the server did not print in hexadecimal (bytea_output)")]
+    Bytea,
+}
+
+/// Makes records. Holds the buffers that they borrow from.
+#[derive(Debug)]
+pub struct Router {
+    template: Template,
+    timestamp: RecordTimestamp,
+    topic: String,
+    headers: Headers,
+    payload: Vec<u8>,
+}
+
+impl Router {
+    /// Routes by `template`.
+    pub fn new(template: Template, timestamp: RecordTimestamp) -> Self {
+        Router { template, timestamp, topic: String::new(), headers: Headers::default(), payload: Vec::new() }
+    }
+
+    /// The record of one event of a transaction that committed at `commit_time`.
+    pub fn route<'a>(
+        &'a mut self,
+        event: &OutboxEvent<'a>,
+        commit_time: PgTimestamp,
+    ) -> Result<Record<'a>, Unroutable> {
+        self.template
+            .render(event, &mut self.topic)
+            .map_err(|missing| Unroutable::NoValue { column: missing.column, reason: missing.reason })?;
+        topic::check(&self.topic)
+            .map_err(|error| Unroutable::Topic { name: printable(self.topic.as_bytes()), error })?;
+
+        self.headers.clear();
+        self.headers.push(headers::ID, event.field(Field::Id));
+        self.headers.push(headers::TYPE, event.field(Field::EventType));
+        let headers_dropped = match event.field(Field::Headers) {
+            Some(json) => {
+                self.headers.push_members(json).map_err(|error| Unroutable::Headers { at: error.column() })?
+            }
+            None => 0,
+        };
+
+        let value = match event.field(Field::Payload) {
+            Some(hex) if event.payload_is_bytea() => {
+                decode_bytea(hex, &mut self.payload).ok_or(Unroutable::Bytea)?;
+                Some(self.payload.as_slice())
+            }
+            other => other,
+        };
+        let commit_timestamp = commit_time.unix_millis();
+        let timestamp = match self.timestamp {
+            RecordTimestamp::Commit => commit_timestamp,
+            // what no record can bear is left to the topic's bounds to replace
+            RecordTimestamp::CreatedAt => {
+                event.field(Field::CreatedAt).and_then(timestamp::parse_millis).unwrap_or(i64::MIN)
+            }
+        };
+        Ok(Record {
+            topic: &self.topic,
+            key: event.field(Field::AggregateId),
+            value,
+            headers: &self.headers,
+            timestamp,
+            commit_timestamp,
+            headers_dropped,
+        })
+    }
+}
+
+/// `\x0aff` to bytes (Postgres manual, "bytea Hex Format").
+fn decode_bytea(text: &[u8], into: &mut Vec<u8>) -> Option<()> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.strip_prefix(b"\\x")?.as_chunks::<2>();
+    into.clear();
+    for [high, low] in pairs {
+        into.push(digit(high)? << 4 | digit(low)?);
+    }
+    rest.is_empty().then_some(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{Columns, TableName};
+use crate::outbox::Outbox;
+use crate::postgres::pgoutput::{Message, wire};
+
+const COMMIT: PgTimestamp = PgTimestamp(5_000_000);
+
+/// One row of a table with two columns of the user's own, routed by `template`.
+struct Case<'a> {
+    template: &'a str,
+    timestamp: RecordTimestamp,
+    aggregate_type: Option<&'a str>,
+    aggregate_id: Option<&'a str>,
+    payload: Option<&'a str>,
+    payload_type: u32,
+    headers: Option<&'a str>,
+    created_at: Option<&'a str>,
+    region: Option<&'a str>,
+}
+
+impl Default for Case<'_> {
+    fn default() -> Self {
+        Case {
+            template: "outbox.event.${aggregate_type}",
+            timestamp: RecordTimestamp::Commit,
+            aggregate_type: Some("order"),
+            aggregate_id: Some("42"),
+            payload: Some(r#"{"total": 7}"#),
+            payload_type: 3802,
+            headers: Some("{}"),
+            created_at: Some("2026-11-21 09:06:15.123456+00"),
+            region: Some("eu"),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Routed {
+    topic: String,
+    key: Option<String>,
+    value: Option<Vec<u8>>,
+    headers: Vec<(String, Option<String>)>,
+    timestamp: i64,
+}
+
+impl Case<'_> {
+    fn route(&self) -> Result<Routed, Unroutable> {
+        let columns = Columns::default();
+        let template = Template::parse(self.template, &columns).unwrap();
+        let table = TableName { schema: "public".into(), name: "outbox".into() };
+        let mut outbox = Outbox::new(table, columns, template.extra_columns().to_vec(), false);
+        let names = [
+            ("id", 2950),
+            ("aggregate_type", 25),
+            ("aggregate_id", 25),
+            ("event_type", 25),
+            ("payload", self.payload_type),
+            ("headers", 3802),
+            ("created_at", 1184),
+            ("region", 25),
+        ];
+        let relation = wire::relation(7, ("public", "outbox"), &names);
+        let Ok(Message::Relation(relation)) = Message::decode(&relation) else { panic!("not a relation") };
+        outbox.relation(&relation).unwrap();
+        let row = [
+            Some("e1"),
+            self.aggregate_type,
+            self.aggregate_id,
+            Some("made"),
+            self.payload,
+            self.headers,
+            self.created_at,
+            self.region,
+        ];
+        let bytes = wire::insert(7, &row);
+        let Ok(Message::Insert(insert)) = Message::decode(&bytes) else { panic!("not an insert") };
+        let event = outbox.event(&insert).unwrap().unwrap();
+        let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
+        let mut router = Router::new(template, self.timestamp);
+        let record = router.route(&event, COMMIT)?;
+        Ok(Routed {
+            topic: record.topic.to_owned(),
+            key: record.key.map(text),
+            value: record.value.map(<[u8]>::to_vec),
+            headers: record.headers.iter().map(|(name, value)| (name.to_owned(), value.map(text))).collect(),
+            timestamp: record.timestamp,
+        })
+    }
+}
+
+#[test]
+fn the_defaults_make_the_record_of_the_contract() {
+    let pair = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+    assert_eq!(
+        Case { headers: Some(r#"{"traceparent": "00-1"}"#), ..Case::default() }.route(),
+        Ok(Routed {
+            topic: "outbox.event.order".into(),
+            key: Some("42".into()),
+            value: Some(br#"{"total": 7}"#.to_vec()),
+            headers: vec![pair("id", "e1"), pair("type", "made"), pair("traceparent", "00-1")],
+            timestamp: COMMIT.unix_millis(),
+        })
+    );
+}
+
+#[test]
+fn nulls_are_no_key_no_value_and_no_headers() {
+    let case = Case { aggregate_id: None, payload: None, headers: None, ..Case::default() };
+    let routed = case.route().unwrap();
+    assert_eq!((routed.key, routed.value, routed.headers.len()), (None, None, 2));
+}
+
+#[test]
+fn created_at_is_the_timestamp_where_asked_for() {
+    let case = Case { timestamp: RecordTimestamp::CreatedAt, ..Case::default() };
+    assert_eq!(case.route().unwrap().timestamp, 1_795_251_975_123);
+    // replaced in the sink, which knows the topic's bounds
+    let case =
+        Case { timestamp: RecordTimestamp::CreatedAt, created_at: Some("infinity"), ..Case::default() };
+    assert_eq!(case.route().unwrap().timestamp, i64::MIN);
+}
+
+#[test]
+fn payload_bytes_pass_through() {
+    // bytes that no JSON parser would leave alone
+    let odd = "{\"a\" : 1.0,\n \"a\":2 }";
+    assert_eq!(Case { payload: Some(odd), ..Case::default() }.route().unwrap().value, Some(odd.into()));
+    let case = Case { payload: Some("\\x00ff7B"), payload_type: 17, ..Case::default() };
+    assert_eq!(case.route().unwrap().value, Some(vec![0, 0xff, b'{']));
+    for bad in ["00", "\\x0", "\\xgg", "\\x-1"] {
+        let case = Case { payload: Some(bad), payload_type: 17, ..Case::default() };
+        assert_eq!(case.route(), Err(Unroutable::Bytea), "{bad}");
+    }
+}
+
+#[test]
+fn any_column_can_make_the_topic() {
+    let topic = |template| Case { template, ..Case::default() }.route().unwrap().topic;
+    assert_eq!(topic("${region}.${aggregate_type}.v1"), "eu.order.v1");
+    assert_eq!(topic("${event_type}${event_type}"), "mademade");
+    assert_eq!(topic("fixed"), "fixed");
+}
+
+#[test]
+fn hostile_values_never_become_a_topic() {
+    let long = "x".repeat(300);
+    for value in ["a b", "../etc", "a\r\nb", "", "é", "a\0", long.as_str()] {
+        let case = Case { template: "${aggregate_type}", aggregate_type: Some(value), ..Case::default() };
+        assert!(matches!(case.route(), Err(Unroutable::Topic { .. })), "{value:?}");
+    }
+    let case = Case { template: "__${aggregate_type}", ..Case::default() };
+    assert!(matches!(case.route(), Err(Unroutable::Topic { error: TopicNameError::Reserved, .. })));
+    let case = Case { aggregate_type: None, ..Case::default() };
+    assert_eq!(case.route(), Err(Unroutable::NoValue { column: "aggregate_type".into(), reason: "is NULL" }));
+}
+
+#[test]
+fn an_error_quotes_neither_headers_nor_line_breaks() {
+    let error = Case { headers: Some(r#"["s3cret"]"#), ..Case::default() }.route().unwrap_err();
+    assert!(matches!(error, Unroutable::Headers { .. }) && !error.to_string().contains("s3cret"), "{error}");
+    let error =
+        Case { aggregate_type: Some("a\r\nINFO all is well"), ..Case::default() }.route().unwrap_err();
+    assert!(!error.to_string().contains('\n'), "{error}");
+}
+
+#[test]
+fn templates_that_cannot_work_are_refused() {
+    let columns = Columns::default();
+    for (text, error) in [
+        ("", TemplateError::Nothing),
+        ("a.${", TemplateError::Unclosed(3)),
+        ("a.${x", TemplateError::Unclosed(3)),
+        ("${}", TemplateError::Empty(1)),
+        ("a$b", TemplateError::LoneDollar(2)),
+        ("é${x}", TemplateError::Character('é')),
+        ("a b", TemplateError::Character(' ')),
+    ] {
+        assert_eq!(Template::parse(text, &columns), Err(error), "{text}");
+    }
+}
+
+#[test]
+fn a_name_is_a_configuration_key_first_and_a_column_second() {
+    let columns = Columns { aggregate_type: "aggregatetype".into(), ..Columns::default() };
+    for name in ["aggregate_type", "aggregatetype"] {
+        let template = Template::parse(&format!("x.${{{name}}}"), &columns).unwrap();
+        assert!(template.names(Field::AggregateType) && template.extra_columns().is_empty(), "{name}");
+    }
+    let template = Template::parse("${tenant}-${tenant}", &columns).unwrap();
+    assert_eq!(template.extra_columns(), ["tenant"]);
+    assert_eq!(template.to_string(), "${tenant}-${tenant}");
+}
+
+proptest! {
+    #[test]
+    fn any_template_parses_or_fails(text: String) {
+        let _ = Template::parse(&text, &Columns::default());
+    }
+
+    #[test]
+    fn what_parses_prints_back(text in "[a-z.]{0,5}(\\$\\{[a-z_]{1,8}\\}[a-z.]{0,3}){0,3}") {
+        if let Ok(template) = Template::parse(&text, &Columns::default()) {
+            prop_assert_eq!(template.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn any_row_is_a_record_that_kafka_takes_or_an_error(
+        aggregate_type: Option<String>, aggregate_id: Option<String>,
+        payload: Option<String>, headers: Option<String>,
+    ) {
+        let case = Case {
+            aggregate_type: aggregate_type.as_deref(),
+            aggregate_id: aggregate_id.as_deref(),
+            payload: payload.as_deref(),
+            headers: headers.as_deref(),
+            ..Case::default()
+        };
+        if let Ok(routed) = case.route() {
+            prop_assert_eq!(topic::check(&routed.topic), Ok(()));
+            prop_assert_eq!(routed.key, aggregate_id);
+            prop_assert_eq!(routed.value, payload.map(String::into_bytes));
+        }
+    }
+}

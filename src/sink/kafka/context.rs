@@ -1,0 +1,132 @@
+//! What librdkafka calls back: delivery reports, errors of the connection, log lines.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+
+use super::verdict::{Verdict, verdict};
+use crate::progress::Sequence;
+use crate::sink::{Outcomes, Refusal};
+
+/// Whether the brokers can be reached, as librdkafka's threads see it.
+#[derive(Debug, Default)]
+pub(super) struct Connection {
+    down: AtomicBool,
+    last_error: Mutex<Option<(RDKafkaErrorCode, String)>>,
+}
+
+impl Connection {
+    /// The last error of the connection, and whether it is a refused password.
+    pub(super) fn last_error(&self) -> Option<(RDKafkaErrorCode, String)> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Logged once when it goes and once when it comes back.
+    fn set_down(&self, down: bool) {
+        if self.down.swap(down, Ordering::Relaxed) != down {
+            if down {
+                let reason = self.last_error().map(|(_, reason)| reason).unwrap_or_default();
+                tracing::warn!(peer = "kafka", reason, "no broker can be reached; events wait in Postgres");
+            } else {
+                tracing::info!(peer = "kafka", "broker reached again");
+            }
+        }
+    }
+
+    fn error(&self, error: &KafkaError, reason: &str) {
+        let Some(code) = error.rdkafka_error_code() else { return };
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some((code, reason.to_owned()));
+        match code {
+            RDKafkaErrorCode::AllBrokersDown => self.set_down(true),
+            _ => tracing::debug!(peer = "kafka", %error, reason, "connection"),
+        }
+    }
+}
+
+/// For clients that send nothing: administration, probes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct AdminContext {
+    pub(super) connection: Arc<Connection>,
+}
+
+impl ClientContext for AdminContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.connection.error(&error, reason);
+    }
+}
+
+/// For the producer.
+#[derive(Debug)]
+pub(super) struct ProducerReports {
+    pub(super) outcomes: Arc<Outcomes>,
+    pub(super) connection: Arc<Connection>,
+}
+
+impl ClientContext for ProducerReports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.connection.error(&error, reason);
+        // the producer will not send again; the reports of its records say so too, but there may be none under way
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
+            self.outcomes.refused(Refusal {
+                last: Sequence(0),
+                transient: true,
+                reason: format!("the producer failed for good: {reason}"),
+                remedy: String::new(),
+            });
+        }
+    }
+}
+
+impl ProducerContext for ProducerReports {
+    /// The [`Sequence`] of the record.
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, report: &DeliveryResult<'_>, sequence: usize) {
+        let sequence = Sequence(sequence as u64);
+        let Err((error, _)) = report else {
+            self.connection.set_down(false);
+            return self.outcomes.delivered(sequence);
+        };
+        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        let (transient, remedy) = match verdict(code) {
+            Verdict::Consequence => return,
+            Verdict::Again => (true, ""),
+            Verdict::Refused(remedy) => (false, remedy),
+        };
+        self.outcomes.refused(Refusal {
+            last: sequence,
+            transient,
+            reason: code.to_string(),
+            remedy: remedy.to_owned(),
+        });
+    }
+}
+
+fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
+    let level = if facility == "CONFWARN" { RDKafkaLogLevel::Debug } else { level };
+    match level {
+        RDKafkaLogLevel::Emerg
+        | RDKafkaLogLevel::Alert
+        | RDKafkaLogLevel::Critical
+        | RDKafkaLogLevel::Error
+        | RDKafkaLogLevel::Warning => tracing::warn!(target: "librdkafka", facility, "{message}"),
+        RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
+            tracing::info!(target: "librdkafka", facility, "{message}");
+        }
+        RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
+    }
+}

@@ -1,0 +1,309 @@
+//! Kafka: one idempotent producer per session, on librdkafka's own threads.
+//!
+//! `properties` what the producer is made with, `context` what comes back from it, `topics` what happens before a
+//! topic's first record, `verdict` what an error means.
+
+mod context;
+pub mod properties;
+mod topics;
+mod verdict;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rdkafka::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
+
+use crate::config::Config;
+use crate::error::{Error, Peer};
+use crate::progress::Sequence;
+use crate::routing::Record;
+use crate::sink::Outcomes;
+use context::{AdminContext, Connection, ProducerReports};
+use topics::TopicKeeper;
+pub use topics::TopicLimits;
+
+/// How long the first answer of a broker may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a record batch takes besides its records' own bytes, at least (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
+const BATCH_OVERHEAD: usize = 61;
+
+/// Why a record was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotSent {
+    /// The topic has to be prepared first.
+    TopicUnknown,
+    /// The queue is full: wait for reports.
+    Full,
+    /// It can never be sent. What is wrong, and what to do.
+    Impossible {
+        /// What is wrong with it.
+        reason: String,
+        /// What to do.
+        remedy: String,
+    },
+}
+
+/// What came of a record that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// The topic's number, as [`KafkaSink::admit`] gave it.
+    pub topic: usize,
+    /// The topic does not take the record's timestamp: it bears the commit time, or if need be the present.
+    pub timestamp_replaced: bool,
+}
+
+/// The producer of one session, and what is known of its topics.
+pub struct KafkaSink {
+    config: Arc<Config>,
+    outcomes: Arc<Outcomes>,
+    connection: Arc<Connection>,
+    producer: ThreadedProducer<ProducerReports>,
+    keeper: Arc<TopicKeeper>,
+    topics: HashMap<Box<str>, Topic>,
+    batch_bytes: usize,
+    compressed: bool,
+    message_max_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Topic {
+    number: usize,
+    limits: TopicLimits,
+}
+
+/// Whether records of a prepared topic can be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// The topic's number in this session, counted from 0.
+    pub topic: usize,
+    /// The topic takes smaller batches than the producer makes: [`KafkaSink::rebuild`] first, while nothing is under
+    /// way.
+    pub rebuild_first: bool,
+}
+
+impl KafkaSink {
+    /// Makes the clients and waits for the first answer of a broker. `batch_bytes` is the smallest limit of any topic
+    /// that an earlier session met.
+    pub async fn open(
+        config: Arc<Config>,
+        outcomes: Arc<Outcomes>,
+        batch_bytes: usize,
+    ) -> Result<Self, Error> {
+        let connection = Arc::new(Connection::default());
+        let reports =
+            ProducerReports { outcomes: Arc::clone(&outcomes), connection: Arc::clone(&connection) };
+        let settings = properties::producer(&config, batch_bytes);
+        let producer: ThreadedProducer<_> =
+            settings.create_with_context(reports).map_err(|error| not_made(&error))?;
+        // librdkafka's administrative client is a producer that is never given a record
+        let context = AdminContext { connection: Arc::clone(&connection) };
+        let admin =
+            properties::client(&config).create_with_context(context).map_err(|error| not_made(&error))?;
+        let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone()));
+        let sink = KafkaSink {
+            outcomes,
+            connection,
+            producer,
+            keeper,
+            topics: HashMap::new(),
+            batch_bytes,
+            compressed: compressed(&settings),
+            message_max_bytes: number(&settings, "message.max.bytes")
+                .unwrap_or(properties::DEFAULT_MESSAGE_MAX_BYTES),
+            config,
+        };
+        match sink.probe().await {
+            Ok(()) => Ok(sink),
+            Err(error) => {
+                sink.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn probe(&self) -> Result<(), Error> {
+        let producer = self.producer.clone();
+        let answered =
+            tokio::task::spawn_blocking(move || producer.client().fetch_cluster_id(PROBE_TIMEOUT).is_some())
+                .await
+                .unwrap_or(false);
+        if answered {
+            return Ok(());
+        }
+        let servers = self.servers();
+        match self.connection.last_error() {
+            Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)) => Err(Error::refused(
+                format!("the Kafka brokers at {servers} refused the credentials: {reason}"),
+                "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
+            )),
+            Some((_, reason)) => {
+                Err(Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}")))
+            }
+            None => Err(Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}"))),
+        }
+    }
+
+    fn servers(&self) -> &str {
+        let given = |name| self.config.kafka.properties.get(name);
+        given("bootstrap.servers")
+            .or_else(|| given("metadata.broker.list"))
+            .map_or("", |value| value.reveal())
+    }
+
+    /// Hands one record over. Never blocks.
+    pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+        let Topic { number, limits } = self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
+        self.check_size(record, limits)?;
+        let timestamp = limits.timestamp(record, now_millis());
+
+        let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
+        for (key, value) in record.headers.iter() {
+            headers = headers.insert(Header { key, value });
+        }
+        let mut message = BaseRecord::with_opaque_to(record.topic, sequence.0 as usize)
+            .timestamp(timestamp)
+            .headers(headers);
+        message.key = record.key;
+        message.payload = record.value;
+        match self.producer.send::<[u8], [u8]>(message) {
+            Ok(()) => Ok(Sent { topic: *number, timestamp_replaced: timestamp != record.timestamp }),
+            Err((error, _)) => Err(self.not_taken(&error, record)),
+        }
+    }
+
+    /// What can be known of a record's size is decided before it is sent. A compressed record may yet fit.
+    fn check_size(&self, record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
+        let size = record.size();
+        let impossible = |limit: usize, setting: &str, remedy: &str| NotSent::Impossible {
+            reason: format!("the record of {size} bytes is larger than {setting} ({limit} bytes)"),
+            remedy: remedy.to_owned(),
+        };
+        if size > self.message_max_bytes {
+            let remedy =
+                "Raise message.max.bytes under `[kafka]` and on the broker, or write smaller payloads";
+            return Err(impossible(self.message_max_bytes, "message.max.bytes of the producer", remedy));
+        }
+        match limits.max_message_bytes {
+            Some(limit) if !self.compressed && size + BATCH_OVERHEAD > limit => {
+                let remedy = "Raise the topic's max.message.bytes, set a compression.type under `[kafka]`, or write \
+                              smaller payloads";
+                Err(impossible(limit, &format!("max.message.bytes of the topic {}", record.topic), remedy))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn not_taken(&self, error: &KafkaError, record: &Record<'_>) -> NotSent {
+        match error.rdkafka_error_code() {
+            // with nothing under way there is nothing to wait for: the queue is smaller than the record
+            Some(Code::QueueFull) if self.producer.in_flight_count() > 0 => NotSent::Full,
+            Some(Code::QueueFull) => NotSent::Impossible {
+                reason: format!(
+                    "the record of {} bytes does not fit into the producer's queue",
+                    record.size()
+                ),
+                remedy: "Raise queue.buffering.max.kbytes under `[kafka]`".to_owned(),
+            },
+            // the error callback reports it; nothing can be sent until the producer is rebuilt
+            Some(Code::Fatal) => NotSent::Full,
+            _ => NotSent::Impossible {
+                reason: format!("librdkafka does not take the record: {error}"),
+                remedy: "Report this with the output of `outbox-router --version`".to_owned(),
+            },
+        }
+    }
+
+    /// Makes sure that a topic is there; for a task of its own. Waits while no broker answers; an error is definite.
+    pub fn prepare(
+        &self,
+        topic: String,
+    ) -> impl Future<Output = Result<TopicLimits, Error>> + Send + 'static {
+        Arc::clone(&self.keeper).prepare(topic)
+    }
+
+    /// From now on records of `topic` are taken.
+    pub fn admit(&mut self, topic: &str, limits: TopicLimits) -> Admitted {
+        // librdkafka does not split a batch that the broker finds too large
+        let rebuild_first = limits.max_message_bytes.is_some_and(|limit| self.batch_bytes > limit);
+        self.batch_bytes =
+            limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
+        let number = self.topics.len();
+        self.topics.insert(topic.into(), Topic { number, limits });
+        Admitted { topic: number, rebuild_first }
+    }
+
+    /// The largest batch that all topics so far take, for the next session.
+    pub fn batch_bytes(&self) -> usize {
+        self.batch_bytes
+    }
+
+    /// Replaces the producer by one with smaller batches. Nothing may be under way.
+    pub async fn rebuild(&mut self) -> Result<(), Error> {
+        let connection = Arc::clone(&self.connection);
+        let reports = ProducerReports { outcomes: Arc::clone(&self.outcomes), connection };
+        let settings = properties::producer(&self.config, self.batch_bytes);
+        let fresh = settings.create_with_context(reports).map_err(|error| not_made(&error))?;
+        discard(std::mem::replace(&mut self.producer, fresh)).await;
+        Ok(())
+    }
+
+    /// Throws away what is queued or under way and ends the producer. After it, every report is in [`Outcomes`].
+    pub async fn close(self) {
+        self.producer.purge(PurgeConfig::default().queue().inflight());
+        discard(self.producer).await;
+        let keeper = self.keeper;
+        // joining librdkafka's threads blocks
+        drop(tokio::task::spawn_blocking(move || drop(keeper)));
+    }
+}
+
+impl TopicLimits {
+    /// The record's timestamp if the topic takes it, else the commit time, else the present.
+    fn timestamp(&self, record: &Record<'_>, now: i64) -> i64 {
+        // librdkafka takes 0 for "now", Kafka -1 for "none"
+        let earliest = self.timestamp_before_ms.map_or(1, |before| now.saturating_sub(before).max(1));
+        let latest = self.timestamp_after_ms.map_or(i64::MAX, |after| now.saturating_add(after));
+        let taken = |timestamp: &i64| (earliest..=latest).contains(timestamp);
+        [record.timestamp, record.commit_timestamp].into_iter().find(taken).unwrap_or(now)
+    }
+}
+
+/// The smallest limit of any topic, before any is known.
+pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
+
+/// Ends a producer on a thread that may block: it joins librdkafka's own.
+async fn discard(producer: ThreadedProducer<ProducerReports>) {
+    // an error would mean that the runtime is shutting down, and the producer with it
+    let _ = tokio::task::spawn_blocking(move || drop(producer)).await;
+}
+
+fn compressed(settings: &ClientConfig) -> bool {
+    ["compression.type", "compression.codec"]
+        .iter()
+        .any(|name| settings.get(name).is_some_and(|codec| codec != "none"))
+}
+
+fn number(settings: &ClientConfig, name: &str) -> Option<usize> {
+    settings.get(name)?.parse().ok()
+}
+
+fn now_millis() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// librdkafka's answer to a property names its value; a value may be a secret, so only the name is passed on.
+fn not_made(error: &KafkaError) -> Error {
+    let what = match error {
+        KafkaError::ClientConfig(_, _, property, _) => {
+            format!("librdkafka refuses the value of `[kafka] {property}`")
+        }
+        other => format!("librdkafka cannot make a client of the properties under `[kafka]`: {other}"),
+    };
+    Error::usage(what, "Compare it with librdkafka's CONFIGURATION.md")
+}

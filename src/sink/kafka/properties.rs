@@ -1,0 +1,78 @@
+//! The producer's properties: what the guarantees need, what is a better default, and what the user set.
+
+use rdkafka::ClientConfig;
+
+use crate::config::{Config, Delivery};
+
+/// librdkafka's largest batch unless a topic takes less (`batch.size`).
+pub(super) const DEFAULT_BATCH_BYTES: usize = 1_000_000;
+
+/// The largest record that is handed over unless the user says otherwise (`message.max.bytes`); the topic's own limit
+/// is usually far below. Brokers cut a connection that sends more than `socket.request.max.bytes`, 100 MiB.
+pub(super) const DEFAULT_MESSAGE_MAX_BYTES: usize = 100_000_000;
+
+/// Defaults of ours where the user says nothing.
+const DEFAULTS: [(&str, &str); 6] = [
+    // the broker's answer to the batch before is what gathers the next one; waiting would only add latency
+    ("linger.ms", "0"),
+    // a broker that is back must be found within a second or two, not ten
+    ("reconnect.backoff.ms", "50"),
+    ("reconnect.backoff.max.ms", "1000"),
+    ("socket.keepalive.enable", "true"),
+    ("socket.nagle.disable", "true"),
+    // the default logs each connection that an idle broker closes
+    ("log.connection.close", "false"),
+];
+
+/// What every client of the router's starts from: the user's properties over the defaults.
+pub fn client(config: &Config) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("client.id", &config.name);
+    for (name, value) in DEFAULTS {
+        client.set(name, value);
+    }
+    for (name, value) in &config.kafka.properties {
+        client.set(name, value.reveal());
+    }
+    client.set("allow.auto.create.topics", "false");
+    client
+}
+
+/// The producer's properties. Those that carry a guarantee come last: configuration refuses them already.
+pub(super) fn producer(config: &Config, batch_bytes: usize) -> ClientConfig {
+    let mut client = client(config);
+    let given = |name: &str| config.kafka.properties.contains_key(name);
+    if !given("message.max.bytes") && !given("max.request.size") {
+        client.set("message.max.bytes", DEFAULT_MESSAGE_MAX_BYTES.to_string());
+    }
+    if !given("queue.buffering.max.messages") {
+        client.set("queue.buffering.max.messages", queue_messages(&config.delivery).to_string());
+    }
+    if !given("queue.buffering.max.kbytes") {
+        client.set("queue.buffering.max.kbytes", queue_kbytes(&config.delivery).to_string());
+    }
+    let wanted = client.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(DEFAULT_BATCH_BYTES);
+    client.set("batch.size", wanted.min(batch_bytes).max(1).to_string());
+    client
+        .set("enable.idempotence", "true")
+        .set("enable.gapless.guarantee", "true")
+        .set("acks", "all")
+        .set("max.in.flight.requests.per.connection", "5")
+        .set("message.send.max.retries", "2147483647")
+        // zero is never: a record is acknowledged, or refused, but does not expire
+        .set("message.timeout.ms", "0")
+        // where Java's producers put a key
+        .set("partitioner", "murmur2_random");
+    client
+}
+
+/// The window is the bound; librdkafka's own must not be met before it.
+fn queue_messages(delivery: &Delivery) -> usize {
+    (delivery.window_records + 1).clamp(1, 2_147_483_647)
+}
+
+fn queue_kbytes(delivery: &Delivery) -> usize {
+    // one record more than the window, of any size that may be sent, and librdkafka's own share of each
+    let bytes = delivery.window_bytes.saturating_mul(2).saturating_add(DEFAULT_MESSAGE_MAX_BYTES);
+    (bytes / 1024 + 1).clamp(1, 2_147_483_647)
+}

@@ -1,0 +1,161 @@
+//! Topics before their first record: there or made, and what they take.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+use super::context::AdminContext;
+use super::verdict::{Verdict, verdict};
+use crate::config::Topics;
+use crate::error::{Error, Peer};
+
+/// How long one request may take before it is tried again.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a topic takes, as far as the broker says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TopicLimits {
+    /// `max.message.bytes`: the largest batch, and so the largest record.
+    pub max_message_bytes: Option<usize>,
+    /// `message.timestamp.before.max.ms`: how far a timestamp may lie before the broker's clock.
+    pub timestamp_before_ms: Option<i64>,
+    /// `message.timestamp.after.max.ms`: how far after.
+    pub timestamp_after_ms: Option<i64>,
+}
+
+/// Looks topics up, and makes the missing ones if it may.
+pub(super) struct TopicKeeper {
+    admin: AdminClient<AdminContext>,
+    topics: Topics,
+}
+
+enum Lookup {
+    There,
+    Missing,
+}
+
+impl TopicKeeper {
+    pub(super) fn new(admin: AdminClient<AdminContext>, topics: Topics) -> Self {
+        TopicKeeper { admin, topics }
+    }
+
+    /// Makes sure that `topic` is there. Waits as long as the brokers cannot answer; an error is definite.
+    pub(super) async fn prepare(self: Arc<Self>, topic: String) -> Result<TopicLimits, Error> {
+        let attempt = || Arc::clone(&self).attempt(topic.clone());
+        let backoff = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(50))
+            .with_max_delay(Duration::from_secs(1))
+            .with_jitter()
+            .without_max_times();
+        let mut told = false;
+        attempt
+            .retry(backoff)
+            .when(|error| matches!(error, Error::Transient(_)))
+            .notify(|error, _| {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(peer = "kafka", topic, reason = %error, "topic cannot be prepared yet; trying on");
+                }
+            })
+            .await
+    }
+
+    async fn attempt(self: Arc<Self>, topic: String) -> Result<TopicLimits, Error> {
+        if let Lookup::Missing = Arc::clone(&self).look_up(topic.clone()).await? {
+            if !self.topics.create {
+                return Err(Error::not_safe(
+                    format!("the topic {topic} does not exist and `[topics] create` is false"),
+                    "Create it, or set `create = true`; nothing was skipped",
+                ));
+            }
+            self.create(&topic).await?;
+            if let Lookup::Missing = Arc::clone(&self).look_up(topic.clone()).await? {
+                return Err(Error::transient(Peer::Kafka, format!("the new topic {topic} is not ready yet")));
+            }
+        }
+        self.limits(&topic).await
+    }
+
+    async fn look_up(self: Arc<Self>, topic: String) -> Result<Lookup, Error> {
+        let name = topic.clone();
+        let metadata = tokio::task::spawn_blocking(move || {
+            self.admin.inner().fetch_metadata(Some(&name), REQUEST_TIMEOUT).map(|metadata| {
+                let found = metadata.topics().iter().find(|found| found.name() == name);
+                found.map(|found| found.error().map(Code::from))
+            })
+        })
+        .await
+        .map_err(|error| Error::transient(Peer::Kafka, format!("looking up topic {topic}: {error}")))?;
+        match metadata.map_err(|error| failed("look up", &topic, &error))? {
+            None | Some(Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) => Ok(Lookup::Missing),
+            Some(Some(code)) => Err(answer("look up", &topic, code)),
+            Some(None) => Ok(Lookup::There),
+        }
+    }
+
+    async fn create(&self, topic: &str) -> Result<(), Error> {
+        // -1: the broker's default
+        let partitions = self.topics.partitions.unwrap_or(-1);
+        let replication = TopicReplication::Fixed(self.topics.replication_factor.unwrap_or(-1));
+        let mut new = NewTopic::new(topic, partitions, replication);
+        for (name, value) in &self.topics.config {
+            new = new.set(name, value);
+        }
+        let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
+        let results = self.admin.create_topics([&new], &options).await;
+        let results = results.map_err(|error| failed("create", topic, &error))?;
+        for result in results {
+            match result {
+                Ok(_) => tracing::info!(topic, "topic created"),
+                Err((_, Code::TopicAlreadyExists)) => {}
+                Err((_, code)) => return Err(answer("create", topic, code)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn limits(&self, topic: &str) -> Result<TopicLimits, Error> {
+        let specifier = ResourceSpecifier::Topic(topic);
+        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
+        let described = self.admin.describe_configs([&specifier], &options).await;
+        let described = described.map_err(|error| failed("describe", topic, &error))?;
+        let resource = match described.into_iter().next() {
+            Some(Ok(resource)) => resource,
+            Some(Err(Code::TopicAuthorizationFailed)) | None => {
+                tracing::warn!(topic, "no right to DESCRIBE_CONFIGS: the topic's limits are unknown");
+                return Ok(TopicLimits::default());
+            }
+            Some(Err(code)) => return Err(answer("describe", topic, code)),
+        };
+        let number = |name: &str| -> Option<i64> { resource.get(name)?.value.as_ref()?.parse().ok() };
+        // Long.MAX_VALUE is no bound; before Kafka 3.6 one property stood for both directions
+        let bound = |name: &str| {
+            number(name)
+                .or_else(|| number("message.timestamp.difference.max.ms"))
+                .filter(|bound| *bound != i64::MAX)
+        };
+        Ok(TopicLimits {
+            max_message_bytes: number("max.message.bytes").and_then(|bytes| usize::try_from(bytes).ok()),
+            timestamp_before_ms: bound("message.timestamp.before.max.ms"),
+            timestamp_after_ms: bound("message.timestamp.after.max.ms"),
+        })
+    }
+}
+
+fn failed(what: &str, topic: &str, error: &KafkaError) -> Error {
+    match error.rdkafka_error_code() {
+        Some(code) => answer(what, topic, code),
+        None => Error::transient(Peer::Kafka, format!("cannot {what} the topic {topic}: {error}")),
+    }
+}
+
+/// An event is waiting for the topic, so a definite answer stops the router where it is.
+fn answer(what: &str, topic: &str, code: Code) -> Error {
+    let sentence = format!("cannot {what} the topic {topic}: {code}");
+    match verdict(code) {
+        Verdict::Refused(remedy) => Error::not_safe(sentence, remedy),
+        Verdict::Again | Verdict::Consequence => Error::transient(Peer::Kafka, sentence),
+    }
+}

@@ -1,0 +1,76 @@
+//! One table of what an error of Kafka's means: try again, or tell a person what to change.
+
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+/// What to do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It may pass: rebuild the producer and send again.
+    Again,
+    /// The same record, or the same request, will be refused again until somebody does this.
+    Refused(&'static str),
+    /// Not a verdict on this record: it was thrown out because of another one, or by us.
+    Consequence,
+}
+
+/// The verdict on a delivery report or an answer to an administrative request.
+pub(super) fn verdict(code: Code) -> Verdict {
+    match code {
+        Code::PurgeQueue | Code::PurgeInflight | Code::GaplessGuarantee | Code::Fatal => Verdict::Consequence,
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            Verdict::Refused(
+                "Raise the topic's max.message.bytes (or the broker's message.max.bytes), or write smaller payloads",
+            )
+        }
+        Code::InvalidRecord => Verdict::Refused(
+            "The broker refuses the record as such; a compacted topic, for one, takes no record without a key \
+             (NULL aggregate_id)",
+        ),
+        Code::InvalidTimestamp => Verdict::Refused(
+            "The timestamp is outside of the topic's message.timestamp.before.max.ms or \
+             message.timestamp.after.max.ms: set `[route] timestamp = \"commit\"`, or widen them",
+        ),
+        Code::TopicAuthorizationFailed => Verdict::Refused(
+            "Grant the router's principal WRITE and DESCRIBE on the topic: `outbox-router init --print-acls` \
+             prints all that it needs",
+        ),
+        Code::ClusterAuthorizationFailed => Verdict::Refused(
+            "Grant the router's principal CREATE on the topics, or create them yourself: \
+             `outbox-router init --print-acls` prints all that it needs",
+        ),
+        Code::InvalidTopic => Verdict::Refused("Correct the aggregate type, or `[route] topic`"),
+        Code::PolicyViolation => Verdict::Refused("The broker's policy forbids it: ask who runs the cluster"),
+        Code::InvalidConfig => Verdict::Refused("Correct `[topics] config`"),
+        Code::InvalidPartitions => Verdict::Refused("Correct `[topics] partitions`"),
+        Code::UnsupportedCompressionType => {
+            Verdict::Refused("Choose another compression.type under `[kafka]`")
+        }
+        _ => Verdict::Again,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_pass_is_tried_again() {
+        for code in [
+            Code::NotEnoughReplicas,
+            Code::LeaderNotAvailable,
+            Code::UnknownTopicOrPartition,
+            Code::OutOfOrderSequenceNumber,
+            Code::KafkaStorageError,
+            Code::Authentication,
+            Code::InvalidReplicationFactor,
+        ] {
+            assert_eq!(verdict(code), Verdict::Again, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn what_our_own_purge_throws_out_is_no_verdict() {
+        assert_eq!(verdict(Code::PurgeQueue), Verdict::Consequence);
+        assert_eq!(verdict(Code::GaplessGuarantee), Verdict::Consequence);
+    }
+}

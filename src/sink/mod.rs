@@ -1,0 +1,9 @@
+//! Where events go. Today there is one sink, Kafka.
+//!
+//! A sink takes records with the number of their change, and reports through [`Outcomes`] when a record is durable or
+//! was refused. It knows nothing of positions.
+
+pub mod kafka;
+mod outcomes;
+
+pub use outcomes::{Outcomes, Refusal};

@@ -1,0 +1,69 @@
+//! How long to wait before trying again, and what to say about it.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+
+use crate::error::{Peer, Transient};
+
+/// Doubles from 50 ms to 2 s, with jitter, for ever; a session that got somewhere starts it anew.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    delays: Option<ExponentialBackoff>,
+    /// What was said last. The same failure is logged once.
+    told: Option<(Peer, String)>,
+}
+
+const LONGEST: Duration = Duration::from_secs(2);
+
+impl Backoff {
+    pub(super) fn next(&mut self) -> Duration {
+        let delays = self.delays.get_or_insert_with(|| {
+            ExponentialBuilder::default()
+                .with_min_delay(Duration::from_millis(50))
+                .with_max_delay(LONGEST)
+                .with_jitter()
+                .without_max_times()
+                .build()
+        });
+        // jitter adds up to as much again
+        delays.next().unwrap_or(LONGEST).min(LONGEST)
+    }
+
+    /// All is well again.
+    pub(super) fn reset(&mut self) {
+        self.delays = None;
+        self.told = None;
+    }
+
+    /// Says once what failed, however often it fails again in the same way.
+    pub(super) fn log(&mut self, failure: &Transient) {
+        let now = (failure.peer, failure.what.clone());
+        if self.told.as_ref() == Some(&now) {
+            tracing::debug!(peer = failure.peer.label(), reason = failure.what, "still failing");
+            return;
+        }
+        tracing::warn!(
+            peer = failure.peer.label(),
+            reason = failure.what,
+            "not connected; trying until it works"
+        );
+        self.told = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_to_a_bound_and_start_anew() {
+        let mut backoff = Backoff::default();
+        let delays: Vec<_> = (0..20).map(|_| backoff.next()).collect();
+        assert!(delays[0] <= Duration::from_millis(100), "{delays:?}");
+        assert!(delays.iter().all(|delay| *delay <= LONGEST), "{delays:?}");
+        assert!(delays[10..].iter().all(|delay| *delay >= LONGEST / 2), "{delays:?}");
+        backoff.reset();
+        assert!(backoff.next() <= Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,152 @@
+//! Decides what a failure means: go on at the remembered position, or stop and say why.
+
+mod backoff;
+mod memory;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::error::{Definite, Error, Exit, Peer, Transient};
+use crate::monitor::{Monitor, State};
+use crate::relay::{Ended, Outcome};
+use crate::sink::Refusal;
+use backoff::Backoff;
+use memory::Memory;
+use session::NoSession;
+
+/// While waiting the main loop still turns, and says so this often.
+const TURN: Duration = Duration::from_secs(1);
+
+/// What follows the end of a session.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Stop,
+    Again,
+    Later(Transient),
+    Never(Definite),
+}
+
+/// Runs the router until it is asked to stop, or must.
+///
+/// # Errors
+/// The definite failure that stopped it. What may pass by itself is waited out here.
+pub async fn run(config: Arc<Config>, monitor: Monitor, stop: CancellationToken) -> Result<(), Definite> {
+    // known without a server, so known before one is asked
+    if let Err(Error::Definite(definite)) = session::template(&config) {
+        return Err(definite);
+    }
+    let mut memory = Memory::default();
+    let mut backoff = Backoff::default();
+    loop {
+        monitor.turned();
+        let next = match session::run(&config, &monitor, &stop, &mut memory).await {
+            Ok(ended) => {
+                backoff.reset();
+                after_session(ended, &mut memory)
+            }
+            Err(NoSession::Stopped) => Next::Stop,
+            Err(NoSession::Failed(error)) => after_failure(error, &memory),
+        };
+        match next {
+            Next::Stop => return Ok(()),
+            Next::Again => {}
+            Next::Never(definite) => {
+                monitor.state(State::Refused { reason: definite.what.clone() });
+                return Err(definite);
+            }
+            Next::Later(failure) => {
+                monitor.state(State::Reconnecting { peer: failure.peer, reason: failure.what.clone() });
+                monitor.reconnected(failure.peer);
+                monitor.last_problem(failure.what.clone());
+                backoff.log(&failure);
+                if let Some(()) = stop.run_until_cancelled(pause(backoff.next(), &monitor)).await {
+                    continue;
+                }
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn pause(mut left: Duration, monitor: &Monitor) {
+    while !left.is_zero() {
+        monitor.turned();
+        let step = left.min(TURN);
+        tokio::time::sleep(step).await;
+        left -= step;
+    }
+}
+
+/// Takes in what a session leaves behind.
+fn after_session(ended: Ended, memory: &mut Memory) -> Next {
+    let skipped = ended.position.partial.map_or(0, |partial| partial.changes);
+    memory.position = Some(ended.position);
+    memory.batch_bytes = ended.batch_bytes;
+    let still_alone = memory.one_at_a_time.saturating_sub(ended.handled);
+    memory.one_at_a_time = if still_alone > 0 { skipped + still_alone } else { 0 };
+    match ended.outcome {
+        Outcome::Stopped => {
+            if ended.unacknowledged > 0 {
+                tracing::warn!(
+                    records = ended.unacknowledged,
+                    "stopped before Kafka acknowledged everything in flight; the next start sends it again"
+                );
+            }
+            tracing::info!(position = %ended.position.flush, "stopped");
+            Next::Stop
+        }
+        Outcome::Failed(error) => after_failure(error, memory),
+        Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, skipped, memory),
+    }
+}
+
+fn after_failure(error: Error, memory: &Memory) -> Next {
+    match error {
+        Error::Transient(transient) => Next::Later(transient),
+        // A password may be rotated under a running router: its file is read again at each attempt.
+        Error::Definite(definite) if memory.was_active && definite.exit == Exit::Refused => {
+            let what = definite.to_string();
+            Next::Later(Transient { peer: Peer::Postgres, what })
+        }
+        Error::Definite(definite) => Next::Never(definite),
+    }
+}
+
+/// A batch is refused as a whole, because of one record in it: only a record that is refused alone is to blame.
+fn after_refusal(
+    refusal: &Refusal,
+    doubtful: u64,
+    alone: Option<String>,
+    skipped: u64,
+    memory: &mut Memory,
+) -> Next {
+    let reason = &refusal.reason;
+    match alone {
+        _ if refusal.transient => {
+            let what = format!("the producer gave up, and is made anew: {reason}");
+            Next::Later(Transient { peer: Peer::Kafka, what })
+        }
+        Some(event) => Next::Never(Definite {
+            exit: Exit::Unsafe,
+            what: format!("Kafka refuses the event with id {event}: {reason}"),
+            remedy: format!("{}; nothing was skipped", refusal.remedy),
+        }),
+        None => {
+            tracing::warn!(
+                peer = "kafka",
+                reason,
+                records = doubtful,
+                "a batch was refused; its records are sent one at a time to find the one to blame"
+            );
+            memory.one_at_a_time = skipped + doubtful.max(1);
+            Next::Again
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! The start of one session, in the order that keeps two routers apart: Postgres first, then the producer, then the
+//! position, then the stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::memory::Memory;
+use crate::config::{Config, RecordTimestamp};
+use crate::error::{Error, Peer};
+use crate::monitor::{Monitor, State};
+use crate::outbox::Outbox;
+use crate::postgres::catalog::{Catalog, Missing, Slot};
+use crate::postgres::connect::Startup;
+use crate::postgres::replication::{NotStarted, ReplicationStream};
+use crate::postgres::session::Session;
+use crate::postgres::timeline::System;
+use crate::postgres::watch::{self, Watch};
+use crate::relay::{Ended, Parts, Relay};
+use crate::routing::{Router, Template};
+use crate::sink::Outcomes;
+use crate::sink::kafka::KafkaSink;
+
+/// How often a slot that another holds is looked at, at first and at most.
+const SLOT_WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Why a session did not come to run.
+pub(super) enum NoSession {
+    /// Asked to stop before it did.
+    Stopped,
+    /// It could not be started.
+    Failed(Error),
+}
+
+impl<E: Into<Error>> From<E> for NoSession {
+    fn from(error: E) -> Self {
+        NoSession::Failed(error.into())
+    }
+}
+
+/// Starts a session and runs it to its end.
+pub(super) async fn run(
+    config: &Arc<Config>,
+    monitor: &Monitor,
+    stop: &CancellationToken,
+    memory: &mut Memory,
+) -> Result<Ended, NoSession> {
+    let parts = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Err(NoSession::Stopped),
+        parts = start(config, monitor, stop, memory) => parts?,
+    };
+    memory.was_active = true;
+    Ok(Relay::new(parts).run().await)
+}
+
+async fn start(
+    config: &Arc<Config>,
+    monitor: &Monitor,
+    stop: &CancellationToken,
+    memory: &mut Memory,
+) -> Result<Parts<crate::postgres::stream::Stream>, Error> {
+    if !memory.was_active {
+        monitor.state(State::Connecting { peer: Peer::Postgres });
+    }
+    let mut session = connect(config).await?;
+    let system = System::identify(&mut session).await?;
+    let (catalog, slot) = free_slot(&mut session, config, monitor, memory).await?;
+    let start = memory.start(&config.postgres.slot, &slot)?;
+    if let Some(before) = &memory.system {
+        system.check(before, start.flush, &mut session).await?;
+    }
+    let fingerprint = catalog.fingerprint();
+    if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
+        return Err(watch::altered(config));
+    }
+
+    if !memory.was_active {
+        monitor.state(State::Connecting { peer: Peer::Kafka });
+    }
+    let outcomes = Arc::new(Outcomes::default());
+    let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes).await?;
+
+    let version = session.parameters().get("server_version").cloned().unwrap_or_default();
+    let place = session.info().place.clone();
+    let (stream, unread, _) = session.into_parts();
+    let (slot_name, publication) = (&config.postgres.slot, &config.postgres.publication);
+    let started = ReplicationStream::start(stream, unread, slot_name, publication, start.flush).await;
+    let stream = match started {
+        Ok(stream) => stream,
+        Err(error) => {
+            sink.close().await;
+            return Err(not_started(error, config));
+        }
+    };
+    tracing::info!(
+        postgres = place, version, slot = slot_name, position = %start.flush,
+        again = memory.was_active, "connected; events flow"
+    );
+    monitor.state(State::Active);
+    memory.system = Some(system);
+    memory.fingerprint = Some(fingerprint.clone());
+
+    let template = template(config)?;
+    let needs_created_at = config.route.timestamp == RecordTimestamp::CreatedAt;
+    let extra = template.extra_columns().to_vec();
+    let outbox =
+        Outbox::new(config.outbox.table.clone(), config.outbox.columns.clone(), extra, needs_created_at);
+    Ok(Parts {
+        config: Arc::clone(config),
+        stream,
+        outbox,
+        router: Router::new(template, config.route.timestamp),
+        sink,
+        outcomes,
+        watch: Watch::start(Arc::clone(config), fingerprint),
+        start,
+        one_at_a_time: memory.one_at_a_time,
+        monitor: monitor.clone(),
+        stop: stop.clone(),
+    })
+}
+
+/// The topic template, which configuration does not parse.
+pub(super) fn template(config: &Config) -> Result<Template, Error> {
+    Template::parse(&config.route.topic, &config.outbox.columns).map_err(|error| {
+        Error::usage(
+            format!("`[route] topic` is {:?}: {error}", config.route.topic),
+            "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"",
+        )
+    })
+}
+
+async fn connect(config: &Config) -> Result<Session, Error> {
+    let timeout = config.postgres.wal_sender_timeout.as_millis().to_string();
+    // The text of values is part of what consumers see, so it must not depend on a role's or a database's settings.
+    let settings = [
+        ("wal_sender_timeout", timeout.as_str()),
+        ("client_encoding", "UTF8"),
+        ("DateStyle", "ISO"),
+        ("TimeZone", "UTC"),
+        ("IntervalStyle", "postgres"),
+        ("extra_float_digits", "1"),
+        ("bytea_output", "hex"),
+    ];
+    let startup = Startup { replication: true, application_name: &config.name, settings: &settings };
+    Session::connect(&config.postgres.conninfo, &startup).await
+}
+
+/// Looks at the catalogues until nobody else reads the slot.
+async fn free_slot(
+    session: &mut Session,
+    config: &Config,
+    monitor: &Monitor,
+    memory: &Memory,
+) -> Result<(Catalog, Slot), Error> {
+    let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
+    let wal_level = session.query_one("SHOW wal_level").await?.unwrap_or_default();
+    if wal_level != "logical" {
+        return Err(Error::refused(
+            format!("wal_level is {wal_level}, and logical replication needs logical"),
+            "Set wal_level = logical in postgresql.conf (on Amazon RDS the parameter rds.logical_replication = 1) and \
+             restart Postgres",
+        ));
+    }
+    let (mut wait, mut told) = (SLOT_WAIT.0, None);
+    loop {
+        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+        catalog.verdict(&config.postgres, &config.outbox, missing)?;
+        let Some(slot) = catalog.slot.clone() else {
+            return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
+        };
+        let Some(pid) = slot.active_pid else { return Ok((catalog, slot)) };
+        if told != Some(pid) {
+            let reason =
+                format!("the slot {} is read by {}", config.postgres.slot, holder(session, pid).await?);
+            tracing::info!(peer = "postgres", reason, "waiting for the slot");
+            monitor.state(State::Waiting { reason });
+            told = Some(pid);
+        }
+        monitor.turned();
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(SLOT_WAIT.1);
+    }
+}
+
+/// Who a server process works for, as far as this role may see it.
+async fn holder(session: &mut Session, pid: i32) -> Result<String, Error> {
+    let sql = format!(
+        "SELECT application_name, client_addr, usename FROM pg_catalog.pg_stat_activity WHERE pid = {pid}"
+    );
+    let rows = session.query(&sql).await?;
+    let value = |index| rows.first().and_then(|row| row.get(index)).filter(|text| !text.is_empty());
+    let mut text = format!("server process {pid}");
+    for (what, value) in [("application_name", value(0)), ("client", value(1)), ("role", value(2))] {
+        if let Some(value) = value {
+            text.push_str(&format!(", {what} {value}"));
+        }
+    }
+    Ok(text)
+}
+
+fn not_started(error: NotStarted, config: &Config) -> Error {
+    let slot = &config.postgres.slot;
+    match error {
+        NotStarted::Failed(error) => error,
+        // somebody was faster between the look and the start
+        NotStarted::Server(error) if error.code.code() == "55006" => {
+            Error::transient(Peer::Postgres, format!("the slot {slot} was taken by another: {error}"))
+        }
+        // what concerns the slot itself: invalidated, not a logical one
+        NotStarted::Server(error) if matches!(error.code.code(), "55000" | "42704") => Error::not_safe(
+            format!("Postgres does not start the slot {slot}: {error}"),
+            "Run `outbox-router check`, which says what state it is in",
+        ),
+        NotStarted::Server(error) => error.into_error("START_REPLICATION", |_| {
+            "Run `outbox-router check`, which looks at privileges, slot and publication".to_owned()
+        }),
+    }
+}
