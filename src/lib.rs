@@ -12,6 +12,7 @@ pub mod monitor;
 pub mod outbox;
 pub mod postgres;
 pub mod progress;
+mod redacted;
 pub mod relay;
 pub mod routing;
 pub mod sink;

@@ -6,6 +6,7 @@
 mod layout;
 
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::config::{Columns, TableName};
 use crate::postgres::pgoutput::{Insert, Oid, Relation, Tuple, Value};
@@ -127,12 +128,18 @@ pub enum OutboxError {
 }
 
 /// One row of the outbox, by meaning.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct OutboxEvent<'a> {
     fields: [Option<&'a [u8]>; FIELDS.len()],
     payload_is_bytea: bool,
     tuple: Tuple<'a>,
     extra: &'a [usize],
+}
+
+impl fmt::Debug for OutboxEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxEvent").field("id", &self.printable_id()).finish_non_exhaustive()
+    }
 }
 
 impl<'a> OutboxEvent<'a> {
