@@ -1,8 +1,11 @@
 //! Reads committed rows of an outbox table from the Postgres write-ahead log and sends them to Kafka.
 
 pub mod admin;
+pub mod cli;
+pub mod commands;
 pub mod config;
 pub mod error;
+pub mod logging;
 pub mod lsn;
 pub mod metrics;
 pub mod monitor;

@@ -1,0 +1,259 @@
+//! What a user types.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::secret::Secret;
+use crate::logging::LogFormat;
+
+// A paragraph is one line here; clap breaks it to fit the terminal.
+
+const AFTER_HELP: &str = "\
+Configuration, the first of these that exists:
+  the file named by -c
+  ./outbox-router.toml
+  /etc/outbox-router/outbox-router.toml
+
+Variables of the environment are laid over it, or do without a file. A key is written in capitals, its levels apart \
+by two underscores:
+  OUTBOX_ROUTER_POSTGRES__URL=postgres://outbox_router@db/shop
+  OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS=kafka:9092
+
+Only these two are required. RUST_LOG and NO_COLOR are honoured.
+
+Exit codes:
+  0      stopped as asked
+  1      a server gave a definite answer at start: password, privilege, wal_level, a missing table
+  2      usage or configuration
+  3      going on could lose events; a person has to look first
+  128+n  ended at once by a second signal n
+
+To begin:
+  outbox-router init --url postgres://postgres@db/shop --role outbox_router
+  outbox-router check
+  outbox-router run";
+
+const INIT_HELP: &str = "\
+What is there already is left as it is, so it can be run again at any time. An outbox table of your own, with other \
+column names, is left alone too.
+
+Exit codes:
+  0  all is there
+  1  Postgres refused, or cannot be reached
+  2  usage or configuration
+
+Examples:
+  outbox-router init                       as the user of the configuration
+  outbox-router init --url postgres://postgres@db/shop --role outbox_router
+  outbox-router init --print-sql | less    to read it, or to have it run by somebody else
+  outbox-router init --print-acls          the Kafka ACLs to grant";
+
+const RUN_HELP: &str = "\
+A server that cannot be reached is no reason to end: connections are made again for ever, without a restart, and the \
+log says why. SIGTERM and SIGINT stop it: no more events are taken, those in flight are waited for up to \
+`shutdown_timeout`. A second signal ends it at once. Nothing is lost either way; what was in flight is sent again at \
+the next start.
+
+Exit codes:
+  0      stopped as asked
+  1      a server gave a definite answer at start: password, privilege, wal_level, a missing table
+  2      usage or configuration, or the address of the admin endpoint is taken
+  3      going on could lose events: slot missing, foreign, lost or moved, publication gone, an event that cannot be sent
+  128+n  ended at once by a second signal n
+
+After 1 a restart helps once the server is put right. After 2 and 3 a person has to look first, at the last line \
+(systemd: RestartPreventExitStatus=2 3).
+
+Examples:
+  outbox-router run
+  outbox-router -c /etc/shop/outbox.toml --log-format json run";
+
+const CHECK_HELP: &str = "\
+Nothing is changed and nothing is sent. Each finding comes with its remedy. It can be run beside a running router.
+
+Exit codes:
+  0  nothing stands in the way
+  1  something would lose or block events, or a server cannot be reached
+  2  usage or configuration
+
+Examples:
+  outbox-router check
+  outbox-router check --json | jq .
+  outbox-router check --print-config    what is in effect, without secrets";
+
+const STATUS_HELP: &str = "\
+The router is asked at `listen` in [admin], by default 127.0.0.1:8084. If none answers, that is said, together with \
+what Postgres knows of the slot.
+
+Exit codes:
+  0  a router answers and all is well: it is active, or a standby that waits its turn
+  1  no router answers, or the one that does is not connected, stuck, stopping or refused to go on
+  2  usage or configuration
+
+Examples:
+  outbox-router status
+  watch outbox-router status
+  outbox-router status --json | jq .router.lag";
+
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
+    format!("{} (librdkafka {librdkafka})", env!("CARGO_PKG_VERSION"))
+});
+
+/// Transactional outbox: sends the committed rows of an outbox table from the Postgres write-ahead log to Kafka
+///
+/// Applications insert rows into a table, in the transaction that changes their own. The router reads them from a
+/// replication slot, sends them to Kafka in commit order, and moves the slot only after the broker has acknowledged:
+/// nothing is lost, and nothing polls.
+#[derive(Debug, Parser)]
+#[command(name = "outbox-router", version = VERSION.as_str(), after_long_help = AFTER_HELP, max_term_width = 110)]
+pub struct Cli {
+    /// The configuration file
+    #[arg(short, long, global = true, value_name = "FILE", display_order = 100)]
+    pub config: Option<PathBuf>,
+
+    /// The form of the log lines, which go to standard error
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 101)]
+    pub log_format: LogFormat,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Create what is missing in Postgres: schema, outbox table, publication, replication slot
+    #[command(after_long_help = INIT_HELP)]
+    Init(InitArgs),
+    /// Send events from Postgres to Kafka until stopped
+    #[command(after_long_help = RUN_HELP)]
+    Run,
+    /// Look at configuration, Postgres and Kafka, and say what is wrong or risky
+    #[command(after_long_help = CHECK_HELP)]
+    Check(CheckArgs),
+    /// Ask the running router how it is
+    #[command(after_long_help = STATUS_HELP)]
+    Status(StatusArgs),
+}
+
+/// `init`
+#[derive(Debug, Clone, Args)]
+pub struct InitArgs {
+    /// Connect as an administrator, to the same database. Leave its password to PGPASSWORD or the passfile: others can
+    /// read what is typed here
+    #[arg(long, value_parser = secret, conflicts_with_all = ["print_sql", "print_acls"])]
+    pub url: Option<Secret>,
+
+    /// The role that `run` connects as: created unless it exists, and granted what it needs, no more
+    #[arg(long)]
+    pub role: Option<String>,
+
+    /// Print the SQL instead of running it
+    #[arg(long)]
+    pub print_sql: bool,
+
+    /// Print the Kafka ACLs that the router needs
+    #[arg(long, conflicts_with = "print_sql")]
+    pub print_acls: bool,
+}
+
+/// `check`
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print the configuration in effect, with its defaults and without its secrets
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+/// `status`
+#[derive(Debug, Clone, Args)]
+pub struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Kept out of `Debug`, for it may hold a password after all.
+fn secret(text: &str) -> Result<Secret, Infallible> {
+    Ok(Secret::new(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from([&["outbox-router"], args].concat())
+    }
+
+    #[test]
+    fn is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_stand_before_or_after_the_command() {
+        for args in [
+            ["-c", "a.toml", "--log-format", "json", "status", "--json"],
+            ["status", "--json", "--log-format", "json", "-c", "a.toml"],
+        ] {
+            let cli = parse(&args).unwrap();
+            assert_eq!(cli.config, Some(PathBuf::from("a.toml")));
+            assert_eq!(cli.log_format, LogFormat::Json);
+            assert!(matches!(cli.command, Command::Status(StatusArgs { json: true })));
+        }
+    }
+
+    #[test]
+    fn a_fault_of_usage_exits_2_and_what_was_asked_for_0() {
+        for (args, kind, code) in [
+            (vec![], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, 2),
+            (vec!["runn"], ErrorKind::InvalidSubcommand, 2),
+            (vec!["run", "--fast"], ErrorKind::UnknownArgument, 2),
+            (vec!["--log-format", "xml", "run"], ErrorKind::InvalidValue, 2),
+            (vec!["init", "--url", "x", "--print-sql"], ErrorKind::ArgumentConflict, 2),
+            (vec!["--help"], ErrorKind::DisplayHelp, 0),
+            (vec!["status", "--help"], ErrorKind::DisplayHelp, 0),
+            (vec!["--version"], ErrorKind::DisplayVersion, 0),
+        ] {
+            let error = parse(&args).unwrap_err();
+            assert_eq!((error.kind(), error.exit_code()), (kind, code), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn the_version_names_librdkafka_too() {
+        let text = parse(&["--version"]).unwrap_err().to_string();
+        let librdkafka = rdkafka::util::get_rdkafka_version().1;
+        assert_eq!(text, format!("outbox-router {} (librdkafka {librdkafka})\n", env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn the_administrators_url_is_not_in_debug() {
+        let cli = parse(&["init", "--url", "postgres://postgres:hunter2@db/shop"]).unwrap();
+        assert!(!format!("{cli:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn help_of_everything() {
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        let mut text = command.render_long_help().to_string();
+        for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+            let help = sub.render_long_help();
+            text += &format!("\n\n=== {} ===\n{help}", sub.get_name());
+        }
+        insta::assert_snapshot!(text);
+    }
+}

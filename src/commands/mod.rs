@@ -1,0 +1,69 @@
+//! The commands, a file each, and what they have in common.
+
+pub mod status;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command};
+use crate::config::Config;
+use crate::error::Error;
+
+/// Does what the command line says. The code is 0 unless the command found something that its help promises another
+/// one for.
+///
+/// # Errors
+/// What stopped the command; [`exit_code`] knows what the process ends with then.
+pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
+    let config = load(&cli)?;
+    match cli.command {
+        Command::Init(_) => Err(not_here("init")),
+        Command::Run => Err(not_here("run")),
+        Command::Check(_) => Err(not_here("check")),
+        Command::Status(args) => block_on(status::status(&config, &args, async || {
+            Err::<String, _>(not_here("what Postgres knows"))
+        }))?,
+    }
+}
+
+/// What the process ends with after `error`. At the edge of a command that does not try again, a server that cannot
+/// be reached counts as one that refused.
+pub fn exit_code(error: &Error) -> ExitCode {
+    match error {
+        Error::Transient(_) => ExitCode::from(crate::error::Exit::Refused as u8),
+        Error::Definite(definite) => ExitCode::from(definite.exit as u8),
+    }
+}
+
+fn load(_: &Cli) -> Result<Config, Error> {
+    Err(not_here("the configuration"))
+}
+
+fn not_here(what: &str) -> Error {
+    Error::usage(format!("{what} is not part of this build"), "Use another one")
+}
+
+/// Runs on one thread: what a command does is to wait.
+fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        Error::usage(format!("Cannot start: {error}"), "Raise the limit of the process on open files")
+    })?;
+    Ok(runtime.block_on(command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Peer;
+
+    #[test]
+    fn every_failure_has_its_exit_code() {
+        // ExitCode has no PartialEq
+        let code = |error: Error| format!("{:?}", exit_code(&error));
+        let expected = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(code(Error::transient(Peer::Kafka, "x")), expected(1));
+        assert_eq!(code(Error::refused("x", "y")), expected(1));
+        assert_eq!(code(Error::usage("x", "y")), expected(2));
+        assert_eq!(code(Error::not_safe("x", "y")), expected(3));
+    }
+}

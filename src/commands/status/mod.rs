@@ -1,0 +1,105 @@
+//! `status`: what the running router says of itself; if none answers, what Postgres knows.
+
+mod table;
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use axum::http::StatusCode;
+use serde::Serialize;
+
+use crate::admin::client;
+use crate::cli::StatusArgs;
+use crate::config::Config;
+use crate::error::Error;
+use crate::monitor::StatusReport;
+use crate::terminal;
+use table::Look;
+
+/// What was found, in the shape that `--json` prints.
+#[derive(Debug, Serialize)]
+struct Found<P> {
+    /// The router's own report, as at `/status`; null if none answers.
+    router: Option<StatusReport>,
+    /// Why there is none.
+    no_answer: Option<String>,
+    /// What Postgres knows; null if the router answers, or Postgres does not.
+    postgres: Option<P>,
+    /// Why Postgres does not.
+    postgres_error: Option<String>,
+}
+
+/// Asks the router of `config` and prints the answer. Only if there is none, `from_postgres` is asked; its text or JSON
+/// is printed as it is. The code is 1 unless a router answers, is ready and its main loop turns.
+///
+/// # Errors
+/// Standard output cannot be written to. That nobody answers is no error but what was to be found out.
+pub async fn status<P: Display + Serialize>(
+    config: &Config,
+    args: &StatusArgs,
+    from_postgres: impl AsyncFnOnce() -> Result<P, Error>,
+) -> Result<ExitCode, Error> {
+    let found = find(config.admin.listen.as_deref(), from_postgres).await;
+    let text = if args.json {
+        let json = serde_json::to_string_pretty(&found);
+        json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
+    } else {
+        show(&found, &config.name, &Look::of_stdout())
+    };
+    terminal::print(&text)?;
+    Ok(code(&found))
+}
+
+fn code<P>(found: &Found<P>) -> ExitCode {
+    let well = found.router.as_ref().is_some_and(|router| router.ready && router.healthy);
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Result<P, Error>) -> Found<P> {
+    let why = match listen {
+        None => "the admin endpoint is off: `listen` in [admin] is empty".to_owned(),
+        Some(listen) => match ask(listen).await {
+            Ok(report) => {
+                return Found { router: Some(report), no_answer: None, postgres: None, postgres_error: None };
+            }
+            Err(why) => why,
+        },
+    };
+    let (postgres, error) = match from_postgres().await {
+        Ok(known) => (Some(known), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    Found { router: None, no_answer: Some(why), postgres, postgres_error: error }
+}
+
+async fn ask(listen: &str) -> Result<StatusReport, String> {
+    let (status, body) = client::get(listen, "/status").await.map_err(|error| error.to_string())?;
+    let report = (status == StatusCode::OK).then(|| serde_json::from_slice(&body).ok()).flatten();
+    report.ok_or_else(|| {
+        let at = client::dial(listen);
+        format!(
+            "no router answers at {at}: what answers there is not outbox-router, or another version of it"
+        )
+    })
+}
+
+/// For people.
+fn show<P: Display>(found: &Found<P>, name: &str, look: &Look) -> String {
+    let Some(report) = &found.router else {
+        let why = found.no_answer.as_deref().unwrap_or_default();
+        let known = match (&found.postgres, &found.postgres_error) {
+            (Some(postgres), _) => postgres.to_string(),
+            (None, Some(error)) => format!("Postgres was asked instead: {error}"),
+            (None, None) => String::new(),
+        };
+        return format!("{why}\n\n{}\n", known.trim_end());
+    };
+    let mut text = table::render(report, look);
+    if report.name != name {
+        text += &format!("\nThis is {}. The router of this configuration is called {name}.\n", report.name);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! The status report for people.
+
+use std::io;
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+
+use crate::monitor::{StateKind, StatusReport, TopicReport};
+use crate::terminal;
+
+/// What the output can show.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// Colours and bold letters.
+    pub(super) colours: bool,
+    /// Columns; `None`: as long as the lines are, for it is not a terminal.
+    pub(super) width: Option<u16>,
+}
+
+impl Look {
+    /// What standard output can show.
+    pub(super) fn of_stdout() -> Self {
+        Look { colours: terminal::colours(&io::stdout()), width: Table::new().width() }
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        match self.width {
+            Some(width) => table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic),
+            None => table.set_content_arrangement(ContentArrangement::Disabled),
+        };
+        // decided already, with NO_COLOR, which the library does not know
+        if self.colours {
+            table.enforce_styling()
+        } else {
+            table.force_no_tty()
+        };
+        table
+    }
+}
+
+/// The report as two tables: the router, and its topics if there are any.
+pub(super) fn render(report: &StatusReport, look: &Look) -> String {
+    let mut table = look.table();
+    for (name, value) in lines(report) {
+        let mut cell = Cell::new(value);
+        if name == "state" {
+            cell = cell.fg(colour(report.state));
+        }
+        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), cell]);
+    }
+    let mut text = trimmed(&table);
+    if !report.topics.is_empty() {
+        text.push('\n');
+        text += &trimmed(&topics(&report.topics, look));
+    }
+    text
+}
+
+fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
+    let position = |position: &Option<String>| position.clone().unwrap_or_else(|| "unknown".to_owned());
+    let mut lines =
+        vec![("router", format!("{}, version {}", report.name, report.version)), ("state", state(report))];
+    if !report.healthy {
+        lines.push(("main loop", format!("stuck for {:.0} s", report.last_turn_seconds)));
+    }
+    let behind = report.lag.bytes.map(|behind| format!(", {} of log", bytes(behind))).unwrap_or_default();
+    lines.push(("lag", format!("{:.1} s{behind}", report.lag.seconds)));
+    lines.push((
+        "in flight",
+        format!("{} records, {}", report.in_flight.records, bytes(report.in_flight.bytes)),
+    ));
+    let positions = &report.positions;
+    lines.push(("acknowledged", position(&positions.flushed)));
+    lines.push(("confirmed", position(&positions.confirmed)));
+    lines.push(("end of log", position(&positions.server_wal_end)));
+    if let Some(retained) = report.slot.retained_bytes {
+        let status = report.slot.wal_status.as_deref().unwrap_or("wal_status unknown");
+        lines.push(("slot", format!("{status}, holds back {}", bytes(retained))));
+    } else if let Some(status) = &report.slot.wal_status {
+        lines.push(("slot", status.clone()));
+    }
+    lines.push(("delivered", format!("{} events, {}", report.totals.events, bytes(report.totals.bytes))));
+    lines.push((
+        "reconnects",
+        format!("{} to Postgres, {} to Kafka", report.reconnects.postgres, report.reconnects.kafka),
+    ));
+    let noticed = noticed(report);
+    if !noticed.is_empty() {
+        lines.push(("noticed", noticed));
+    }
+    if let Some(problem) = &report.last_problem {
+        lines.push(("last problem", format!("{} {}", problem.at, problem.what)));
+    }
+    lines
+}
+
+fn state(report: &StatusReport) -> String {
+    let mut text = format!("{} since {}", report.state.label(), report.since);
+    if let Some(peer) = &report.peer {
+        text = format!("{} to {peer} since {}", report.state.label(), report.since);
+    }
+    match &report.reason {
+        Some(reason) => format!("{text}: {reason}"),
+        None => text,
+    }
+}
+
+/// Counts that are zero as long as all is as it should be.
+fn noticed(report: &StatusReport) -> String {
+    let totals = &report.totals;
+    let counts = [
+        (totals.keyless_events, "events without an aggregate id"),
+        (totals.headers_dropped, "headers dropped"),
+        (totals.timestamps_replaced, "timestamps replaced"),
+        (totals.ignored_changes, "changes that are no events"),
+    ];
+    let noticed = counts.iter().filter(|(count, _)| *count > 0);
+    noticed.map(|(count, what)| format!("{what}: {count}")).collect::<Vec<_>>().join(", ")
+}
+
+fn topics(topics: &[TopicReport], look: &Look) -> Table {
+    let mut table = look.table();
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
+    table.add_row([
+        heading("topic"),
+        heading("events").set_alignment(CellAlignment::Right),
+        heading("size").set_alignment(CellAlignment::Right),
+    ]);
+    for topic in topics {
+        table.add_row([Cell::new(&topic.topic), right(topic.events.to_string()), right(bytes(topic.bytes))]);
+    }
+    table
+}
+
+/// Without the blanks that pad the last column, and the one that pads the first.
+fn trimmed(table: &Table) -> String {
+    let lines = table.lines().map(|line| {
+        let line = line.trim_end();
+        line.strip_prefix(' ').unwrap_or(line).to_owned() + "\n"
+    });
+    lines.collect()
+}
+
+fn colour(state: StateKind) -> Color {
+    match state {
+        StateKind::Active | StateKind::Waiting => Color::Green,
+        StateKind::Starting | StateKind::Connecting | StateKind::Reconnecting | StateKind::Stopping => {
+            Color::Yellow
+        }
+        StateKind::Refused => Color::Red,
+    }
+}
+
+/// `16.0 MiB`
+fn bytes(count: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut size = count as f64 / 1024.0;
+    let mut chosen = "KiB";
+    for unit in units.into_iter().skip(1) {
+        // 1023.95 would be shown as 1024.0
+        if size < 1023.95 {
+            break;
+        }
+        size /= 1024.0;
+        chosen = unit;
+    }
+    format!("{size:.1} {chosen}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn sizes_are_readable() {
+        for (count, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1024 * 1024 - 1, "1.0 MiB"),
+            (16 << 20, "16.0 MiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::admin::{Endpoint, Serving};
+use crate::error::Peer;
+use crate::monitor::{Monitor, State};
+
+const PLAIN: Look = Look { colours: false, width: None };
+
+fn busy() -> Monitor {
+    crate::monitor::tests::busy().0
+}
+
+fn serve(monitor: Monitor) -> (Serving, CancellationToken) {
+    let stop = CancellationToken::new();
+    (Endpoint::bind("127.0.0.1:0").unwrap().serve(monitor, stop.clone()).unwrap(), stop)
+}
+
+fn found(monitor: &Monitor) -> Found<String> {
+    let router = StatusReport { version: "1.2.3".to_owned(), ..monitor.snapshot() };
+    Found { router: Some(router), no_answer: None, postgres: None, postgres_error: None }
+}
+
+#[test]
+fn the_table_of_a_busy_router() {
+    insta::assert_snapshot!(show(&found(&busy()), "shop.outbox_router", &PLAIN));
+}
+
+#[test]
+fn the_table_of_a_router_in_trouble() {
+    let (monitor, clock) = Monitor::for_test("shop.outbox_router");
+    monitor.state(State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() });
+    monitor.slot(None, Some("lost"));
+    clock.advance(Duration::from_secs(42));
+    insta::assert_snapshot!(show(&found(&monitor), "billing.outbox_router", &PLAIN));
+}
+
+#[test]
+fn a_narrow_terminal_wraps_what_is_long() {
+    let text = show(&found(&busy()), "shop.outbox_router", &Look { colours: false, width: Some(50) });
+    assert!(text.lines().all(|line| line.chars().count() <= 50), "{text}");
+    assert!(text.contains("refused"), "{text}");
+}
+
+#[test]
+fn colours_only_if_wanted() {
+    let show = |colours| show(&found(&busy()), "shop.outbox_router", &Look { colours, width: Some(100) });
+    assert!(show(true).contains('\u{1b}'));
+    assert!(!show(false).contains('\u{1b}'));
+}
+
+#[tokio::test]
+async fn a_router_that_answers_is_believed() {
+    let (serving, stop) = serve(busy());
+    let asked = async || -> Result<String, Error> { panic!("Postgres must not be asked") };
+    let found = find(Some(&serving.address().to_string()), asked).await;
+    assert_eq!(found.router, Some(busy().snapshot()));
+    stop.cancel();
+    serving.join();
+}
+
+#[tokio::test]
+async fn without_a_router_postgres_is_asked() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let found = find(Some(&at), async || Ok("slot outbox_router: not active".to_owned())).await;
+    let text = show(&found, "shop.outbox_router", &PLAIN).replace(&at, "<listen>");
+    insta::assert_snapshot!(text, @r"
+    no router answers at <listen>: nobody listens there
+
+    slot outbox_router: not active
+    ");
+}
+
+#[tokio::test]
+async fn without_anybody_both_reasons_are_said() {
+    let found = find(None, async || {
+        Err::<String, _>(Error::transient(Peer::Postgres, "connection refused at db:5432"))
+    })
+    .await;
+    insta::assert_snapshot!(show(&found, "shop.outbox_router", &PLAIN), @r"
+    the admin endpoint is off: `listen` in [admin] is empty
+
+    Postgres was asked instead: connection refused at db:5432
+    ");
+    insta::assert_snapshot!(serde_json::to_string_pretty(&found).unwrap(), @r#"
+    {
+      "router": null,
+      "no_answer": "the admin endpoint is off: `listen` in [admin] is empty",
+      "postgres": null,
+      "postgres_error": "connection refused at db:5432"
+    }
+    "#);
+}
+
+#[tokio::test]
+async fn another_program_at_the_address_is_not_taken_for_a_router() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").await.unwrap();
+    });
+    let why = ask(&at).await.unwrap_err();
+    server.await.unwrap();
+    assert!(why.contains("is not outbox-router"), "{why}");
+}
+
+/// `ExitCode` has no `PartialEq`.
+fn same(code: ExitCode, expected: ExitCode) -> bool {
+    format!("{code:?}") == format!("{expected:?}")
+}
+
+#[test]
+fn the_code_is_0_for_a_router_that_is_well_and_for_nothing_else() {
+    let (monitor, clock) = Monitor::for_test("r");
+    assert!(same(code(&found(&monitor)), ExitCode::FAILURE), "starting");
+    monitor.state(State::Active);
+    assert!(same(code(&found(&monitor)), ExitCode::SUCCESS), "active");
+    clock.advance(Duration::from_secs(60));
+    assert!(same(code(&found(&monitor)), ExitCode::FAILURE), "stuck");
+    let nobody = Found { router: None, ..found(&monitor) };
+    assert!(same(code(&nobody), ExitCode::FAILURE), "nobody");
+}

@@ -1,0 +1,233 @@
+//! Logs: to standard error, for people or for machines.
+//!
+//! `RUST_LOG` chooses what is logged, in `tracing-subscriber`'s `EnvFilter` syntax. librdkafka's lines arrive by the
+//! `log` crate under the target `librdkafka`.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt;
+use std::io::{self, Write};
+use std::panic;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tracing::Subscriber;
+use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::error::Error;
+use crate::terminal;
+use crate::utc::Utc;
+
+/// What is logged unless `RUST_LOG` says otherwise: quiet when all is well. The libraries tell at `info` what the
+/// router says itself.
+const DEFAULT_FILTER: &str = "info,librdkafka=warn,refinery_core=warn,tokio_postgres=warn";
+
+/// The form of the log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Time, level, message and fields, in colours on a terminal
+    #[default]
+    Human,
+    /// One JSON object a line
+    Json,
+}
+
+/// Sends what is logged from now on to standard error. Once per process.
+///
+/// # Errors
+/// `RUST_LOG` cannot be understood, with exit code 2.
+pub fn init(format: LogFormat) -> Result<(), Error> {
+    let filter = filter(std::env::var("RUST_LOG").ok().as_deref())?;
+    let colours = terminal::colours(&io::stderr());
+    // a second logger in one process is a matter of tests alone; the first one stays
+    let _ = subscriber(format, filter, colours, Clock::System, io::stderr).try_init();
+    log_panics();
+    Ok(())
+}
+
+fn filter(rust_log: Option<&str>) -> Result<EnvFilter, Error> {
+    let directives = rust_log.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(DEFAULT_FILTER);
+    EnvFilter::builder().parse(directives).map_err(|error| {
+        Error::usage(
+            format!("RUST_LOG={directives} cannot be understood: {error}"),
+            "Set it to a level (error, warn, info, debug, trace), to target=level pairs with commas between, or unset it",
+        )
+    })
+}
+
+fn subscriber<W>(
+    format: LogFormat,
+    filter: EnvFilter,
+    colours: bool,
+    clock: Clock,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_timer(clock)
+        .with_ansi(colours)
+        // it would use eprintln, which panics if standard error is gone
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Human => Box::new(builder.with_target(false).with_writer(Indented(writer)).finish()),
+        LogFormat::Json => Box::new(
+            builder
+                .with_writer(writer)
+                .json()
+                .flatten_event(true)
+                .with_current_span(false)
+                .with_span_list(false)
+                .finish(),
+        ),
+    }
+}
+
+/// Indents the second and later lines of one event, so that no text from a server can pass for an event of its own.
+struct Indented<W>(W);
+
+impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for Indented<W> {
+    type Writer = Indented<W::Writer>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        Indented(self.0.make_writer())
+    }
+}
+
+impl<W: Write> Write for Indented<W> {
+    /// `event` is one event, the line feed at its end included.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let mut lines = event.split_inclusive(|byte| *byte == b'\n');
+        let mut text = lines.next().unwrap_or_default().to_vec();
+        for line in lines {
+            text.extend_from_slice(b"    ");
+            text.extend_from_slice(line);
+        }
+        self.0.write_all(&text)?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Says on standard error why the process ends: as `error: <what>. <remedy>`, or as one more JSON line.
+pub fn report(format: LogFormat, error: &Error) {
+    // RUST_LOG may have silenced the log, or it may be what is wrong
+    if format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
+        tracing::error!("{error}");
+    } else {
+        // nobody is left to tell if this fails
+        let _ = writeln!(io::stderr(), "error: {error}");
+    }
+}
+
+/// The time of a log line.
+#[derive(Debug, Clone, Copy)]
+enum Clock {
+    System,
+    #[cfg(test)]
+    Set(i64),
+}
+
+impl FormatTime for Clock {
+    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let micros = match self {
+            Clock::System => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+            }
+            #[cfg(test)]
+            Clock::Set(micros) => *micros,
+        };
+        write!(writer, "{}", Utc(micros))
+    }
+}
+
+/// A panic becomes a log line like any other, with a backtrace only if `RUST_BACKTRACE` asks for one.
+fn log_panics() {
+    panic::set_hook(Box::new(|info| {
+        // a message made at run time may quote what it was made of, a payload perhaps
+        let what = info.payload().downcast_ref::<&'static str>().copied().unwrap_or_default();
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(place, what, "a fault in the program itself; please report it with this line");
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            tracing::error!(%backtrace, "where it came from");
+        }
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What two events and a library's chatter look like.
+    fn logged(format: LogFormat, rust_log: Option<&str>, colours: bool) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let clock = Clock::Set(1_769_903_999_123_456);
+        let subscriber =
+            subscriber(format, filter(rust_log).unwrap(), colours, clock, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(peer = "postgres", host = "db:5432", "connected");
+            tracing::warn!(error = %"it\nbroke", "lost");
+            tracing::debug!("not by default");
+            tracing::info!(target: "librdkafka", "chatter");
+        });
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn for_people() {
+        insta::assert_snapshot!(logged(LogFormat::Human, None, false));
+    }
+
+    #[test]
+    fn for_machines_one_object_a_line() {
+        let text = logged(LogFormat::Json, Some(""), false);
+        for line in text.lines() {
+            assert!(serde_json::from_str::<serde_json::Value>(line).unwrap().is_object(), "{line}");
+        }
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn colours_only_if_wanted() {
+        assert!(logged(LogFormat::Human, None, true).contains('\u{1b}'));
+        assert!(!logged(LogFormat::Human, None, false).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn rust_log_replaces_the_default() {
+        let text = logged(LogFormat::Human, Some("librdkafka=info,outbox_router=debug"), false);
+        assert_eq!(text.matches("chatter").count(), 1, "{text}");
+        assert_eq!(text.matches("not by default").count(), 1, "{text}");
+        assert_eq!(logged(LogFormat::Human, Some("error"), false), "");
+    }
+
+    #[test]
+    fn rust_log_that_makes_no_sense_is_an_error() {
+        insta::assert_snapshot!(filter(Some("outbox_router=loud")).unwrap_err().to_string());
+    }
+}
