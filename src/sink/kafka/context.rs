@@ -116,6 +116,8 @@ impl ProducerContext for ProducerReports {
 }
 
 fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
+    let level = if facility == "CONFWARN" { RDKafkaLogLevel::Debug } else { level };
     match level {
         RDKafkaLogLevel::Emerg
         | RDKafkaLogLevel::Alert

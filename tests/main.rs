@@ -1,0 +1,6 @@
+//! All that needs a server, real or scripted.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod postgres_connection;
+mod support;

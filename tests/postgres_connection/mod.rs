@@ -1,0 +1,58 @@
+//! Getting into Postgres: sockets, passwords, TLS, several hosts.
+
+mod authentication;
+mod sessions;
+
+use outbox_router::config::conninfo::ConnInfo;
+use outbox_router::error::Error;
+use outbox_router::postgres::connect::Startup;
+use outbox_router::postgres::session::Session;
+
+/// What should come of a connection.
+enum Expect {
+    /// It opens, with TLS or without.
+    Open { tls: bool },
+    /// A definite refusal, with all these words in its text.
+    Refused(&'static [&'static str]),
+    /// A failure that may pass, with all these words.
+    Transient(&'static [&'static str]),
+}
+
+const PLAIN: Expect = Expect::Open { tls: false };
+const TLS: Expect = Expect::Open { tls: true };
+
+/// One line of a table of connections.
+struct Case {
+    name: &'static str,
+    conninfo: ConnInfo,
+    expect: Expect,
+}
+
+/// Tries all of them and names those that came out otherwise.
+async fn try_all(cases: Vec<Case>) {
+    let mut wrong = Vec::new();
+    for Case { name, conninfo, expect } in cases {
+        let outcome = Session::connect(&conninfo, &Startup::default()).await;
+        let text = match &outcome {
+            Ok(session) => format!("opened, TLS: {}", session.is_tls()),
+            Err(error) => format!(
+                "{}: {error}",
+                if matches!(error, Error::Definite(_)) { "refused" } else { "transient" }
+            ),
+        };
+        let has = |words: &[&str]| words.iter().all(|word| text.contains(word));
+        let as_expected = match (&outcome, &expect) {
+            (Ok(session), Expect::Open { tls }) => session.is_tls() == *tls,
+            (Err(Error::Definite(_)), Expect::Refused(words)) => has(words),
+            (Err(Error::Transient(_)), Expect::Transient(words)) => has(words),
+            _ => false,
+        };
+        if std::env::var_os("SHOW_MESSAGES").is_some() {
+            println!("{name}: {text}\n");
+        }
+        if !as_expected {
+            wrong.push(format!("{name}: {text}"));
+        }
+    }
+    assert!(wrong.is_empty(), "not as expected:\n{}", wrong.join("\n"));
+}

@@ -1,0 +1,75 @@
+//! Certificate authorities that live as long as a test.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+
+/// A PEM certificate and its PEM key.
+pub(crate) struct Identity {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Identity {
+    /// Writes both into `folder`, the key for its owner alone.
+    pub(crate) fn save(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let (certificate, key) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
+        fs::write(&certificate, &self.certificate).unwrap();
+        fs::write(&key, &self.key).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        (certificate, key)
+    }
+}
+
+/// An authority.
+pub(crate) struct Authority {
+    pub(crate) certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = named(name, &[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Authority { certificate, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for the common name and the alternative names.
+    pub(crate) fn issue(&self, common: &str, alternative: &[&str]) -> Identity {
+        self.sign(&named(common, alternative))
+    }
+
+    /// One that was good for a year, long ago.
+    pub(crate) fn issue_expired(&self, common: &str, alternative: &[&str]) -> Identity {
+        let mut params = named(common, alternative);
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        self.sign(&params)
+    }
+
+    fn sign(&self, params: &CertificateParams) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Identity { certificate, key: key.serialize_pem() }
+    }
+}
+
+/// A certificate that its own key signed.
+pub(crate) fn self_signed(common: &str, alternative: &[&str]) -> Identity {
+    let key = KeyPair::generate().unwrap();
+    let mut params = named(common, alternative);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    Identity { certificate: params.self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
+}
+
+fn named(common: &str, alternative: &[&str]) -> CertificateParams {
+    let names: Vec<String> = alternative.iter().map(|&name| name.to_owned()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common);
+    params
+}
