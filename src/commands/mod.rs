@@ -1,12 +1,14 @@
 //! The commands, a file each, and what they have in common.
 
+pub mod init;
 pub mod status;
 
 use std::future::Future;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
-use crate::config::Config;
+use crate::config::environment::Environment;
+use crate::config::load::{Loaded, load};
 use crate::error::Error;
 
 /// Does what the command line says. The code is 0 unless the command found something that its help promises another
@@ -15,9 +17,10 @@ use crate::error::Error;
 /// # Errors
 /// What stopped the command; [`exit_code`] knows what the process ends with then.
 pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
-    let config = load(&cli)?;
+    let env = Environment::process()?;
+    let Loaded { config, .. } = load(cli.config.as_deref(), &env)?;
     match cli.command {
-        Command::Init(_) => Err(not_here("init")),
+        Command::Init(args) => block_on(init::init(&config, &args, &env))?.map(|()| ExitCode::SUCCESS),
         Command::Run => Err(not_here("run")),
         Command::Check(_) => Err(not_here("check")),
         Command::Status(args) => block_on(status::status(&config, &args, async || {
@@ -33,10 +36,6 @@ pub fn exit_code(error: &Error) -> ExitCode {
         Error::Transient(_) => ExitCode::from(crate::error::Exit::Refused as u8),
         Error::Definite(definite) => ExitCode::from(definite.exit as u8),
     }
-}
-
-fn load(_: &Cli) -> Result<Config, Error> {
-    Err(not_here("the configuration"))
 }
 
 fn not_here(what: &str) -> Error {

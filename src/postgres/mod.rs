@@ -24,6 +24,7 @@ pub mod connect;
 pub mod frames;
 pub mod passfile;
 pub mod pgoutput;
+pub mod quoting;
 pub mod replication;
 pub mod server_error;
 pub mod session;
