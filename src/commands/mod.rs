@@ -1,5 +1,6 @@
 //! The commands, a file each, and what they have in common.
 
+pub mod init;
 pub mod run;
 pub mod status;
 
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
 use crate::config::environment::Environment;
-use crate::config::{Config, load};
+use crate::config::load::{Loaded, load};
 use crate::error::Error;
 
 /// Does what the command line says. The code is 0 unless the command found something that its help promises another
@@ -17,9 +18,13 @@ use crate::error::Error;
 /// # Errors
 /// What stopped the command; [`exit_code`] knows what the process ends with then.
 pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
-    let config = load(&cli)?;
+    let env = Environment::process()?;
+    let Loaded { config, warnings, .. } = load(cli.config.as_deref(), &env)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     match cli.command {
-        Command::Init(_) => Err(not_here("init")),
+        Command::Init(args) => block_on(init::init(&config, &args, &env))?.map(|()| ExitCode::SUCCESS),
         Command::Run => block_on(run::run(config))?.map(|()| ExitCode::SUCCESS),
         Command::Check(_) => Err(not_here("check")),
         Command::Status(args) => block_on(status::status(&config, &args, async || {
@@ -35,14 +40,6 @@ pub fn exit_code(error: &Error) -> ExitCode {
         Error::Transient(_) => ExitCode::from(crate::error::Exit::Refused as u8),
         Error::Definite(definite) => ExitCode::from(definite.exit as u8),
     }
-}
-
-fn load(cli: &Cli) -> Result<Config, Error> {
-    let loaded = load::load(cli.config.as_deref(), &Environment::process()?)?;
-    for warning in loaded.warnings {
-        tracing::warn!("{warning}");
-    }
-    Ok(loaded.config)
 }
 
 fn not_here(what: &str) -> Error {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::memory::Memory;
-use crate::config::{Config, RecordTimestamp};
+use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::postgres::catalog::{Catalog, Missing, Slot};
+use crate::postgres::catalog::{self, Catalog, Missing, Slot};
 use crate::postgres::connect::Startup;
 use crate::postgres::replication::{NotStarted, ReplicationStream};
 use crate::postgres::session::Session;
@@ -102,11 +102,8 @@ async fn start(
     memory.system = Some(system);
     memory.fingerprint = Some(fingerprint.clone());
 
-    let template = template(config)?;
-    let needs_created_at = config.route.timestamp == RecordTimestamp::CreatedAt;
-    let extra = template.extra_columns().to_vec();
-    let outbox =
-        Outbox::new(config.outbox.table.clone(), config.outbox.columns.clone(), extra, needs_created_at);
+    let template = Template::of(config)?;
+    let outbox = Outbox::of(config, &template);
     Ok(Parts {
         config: Arc::clone(config),
         stream,
@@ -119,16 +116,6 @@ async fn start(
         one_at_a_time: memory.one_at_a_time,
         monitor: monitor.clone(),
         stop: stop.clone(),
-    })
-}
-
-/// The topic template, which configuration does not parse.
-pub(super) fn template(config: &Config) -> Result<Template, Error> {
-    Template::parse(&config.route.topic, &config.outbox.columns).map_err(|error| {
-        Error::usage(
-            format!("`[route] topic` is {:?}: {error}", config.route.topic),
-            "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"",
-        )
     })
 }
 
@@ -173,8 +160,11 @@ async fn free_slot(
         };
         let Some(pid) = slot.active_pid else { return Ok((catalog, slot)) };
         if told != Some(pid) {
-            let reason =
-                format!("the slot {} is read by {}", config.postgres.slot, holder(session, pid).await?);
+            let reason = format!(
+                "the slot {} is read by {}",
+                config.postgres.slot,
+                catalog::holder(session, pid).await?
+            );
             tracing::info!(peer = "postgres", reason, "waiting for the slot");
             monitor.state(State::Waiting { reason });
             told = Some(pid);
@@ -183,22 +173,6 @@ async fn free_slot(
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(SLOT_WAIT.1);
     }
-}
-
-/// Who a server process works for, as far as this role may see it.
-async fn holder(session: &mut Session, pid: i32) -> Result<String, Error> {
-    let sql = format!(
-        "SELECT application_name, client_addr, usename FROM pg_catalog.pg_stat_activity WHERE pid = {pid}"
-    );
-    let rows = session.query(&sql).await?;
-    let value = |index| rows.first().and_then(|row| row.get(index)).filter(|text| !text.is_empty());
-    let mut text = format!("server process {pid}");
-    for (what, value) in [("application_name", value(0)), ("client", value(1)), ("role", value(2))] {
-        if let Some(value) = value {
-            text.push_str(&format!(", {what} {value}"));
-        }
-    }
-    Ok(text)
 }
 
 fn not_started(error: NotStarted, config: &Config) -> Error {
