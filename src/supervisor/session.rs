@@ -65,11 +65,11 @@ async fn start(
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
     let mut session = connect(config).await?;
-    let system = System::identify(&mut session).await?;
+    let system = answered(config, System::identify(&mut session)).await?;
     let (catalog, slot) = free_slot(&mut session, config, monitor, memory).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
     if let Some(before) = &memory.system {
-        system.check(before, start.flush, &mut session).await?;
+        answered(config, system.check(before, start.flush, &mut session)).await?;
     }
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
@@ -120,10 +120,16 @@ async fn start(
 }
 
 async fn connect(config: &Config) -> Result<Session, Error> {
-    let timeout = config.postgres.wal_sender_timeout.as_millis().to_string();
-    // The text of values is part of what consumers see, so it must not depend on a role's or a database's settings.
+    let timeout = config.postgres.wal_sender_timeout;
+    let millis = timeout.as_millis().to_string();
+    // A router that is cut off must not keep the slot for the two hours that TCP would wait. And the text of values is
+    // part of what consumers see, so it must not depend on a role's or a database's settings.
     let settings = [
-        ("wal_sender_timeout", timeout.as_str()),
+        ("wal_sender_timeout", millis.as_str()),
+        ("tcp_user_timeout", millis.as_str()),
+        ("tcp_keepalives_idle", "5"),
+        ("tcp_keepalives_interval", "2"),
+        ("tcp_keepalives_count", "3"),
         ("client_encoding", "UTF8"),
         ("DateStyle", "ISO"),
         ("TimeZone", "UTC"),
@@ -131,8 +137,26 @@ async fn connect(config: &Config) -> Result<Session, Error> {
         ("extra_float_digits", "1"),
         ("bytea_output", "hex"),
     ];
+    // the same in the other direction, unless the user has chosen
+    let mut conninfo = config.postgres.conninfo.clone();
+    conninfo.connect_timeout.get_or_insert(timeout);
+    conninfo.tcp.tcp_user_timeout.get_or_insert(timeout);
     let startup = Startup { replication: true, application_name: &config.name, settings: &settings };
-    Session::connect(&config.postgres.conninfo, &startup).await
+    Session::connect(&conninfo, &startup).await
+}
+
+/// A server that takes a connection and then says nothing is lost too.
+async fn answered<T, E: Into<Error>>(
+    config: &Config,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, Error> {
+    let timeout = config.postgres.wal_sender_timeout;
+    match tokio::time::timeout(timeout, answer).await {
+        Ok(answer) => answer.map_err(Into::into),
+        Err(_) => {
+            Err(Error::transient(Peer::Postgres, format!("a query was not answered within {timeout:?}")))
+        }
+    }
 }
 
 /// Looks at the catalogues until nobody else reads the slot.
@@ -153,7 +177,7 @@ async fn free_slot(
     }
     let (mut wait, mut told) = (SLOT_WAIT.0, None);
     loop {
-        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+        let catalog = answered(config, Catalog::look(session, &config.postgres, &config.outbox)).await?;
         catalog.verdict(&config.postgres, &config.outbox, missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
