@@ -1,5 +1,6 @@
 //! The commands, a file each, and what they have in common.
 
+pub mod check;
 pub mod init;
 pub mod run;
 pub mod status;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
 use crate::config::environment::Environment;
-use crate::config::load::{Loaded, load};
+use crate::config::load::load;
 use crate::error::Error;
 
 /// Does what the command line says. The code is 0 unless the command found something that its help promises another
@@ -19,17 +20,21 @@ use crate::error::Error;
 /// What stopped the command; [`exit_code`] knows what the process ends with then.
 pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
     let env = Environment::process()?;
-    let Loaded { config, warnings, .. } = load(cli.config.as_deref(), &env)?;
-    for warning in warnings {
-        tracing::warn!("{warning}");
+    let loaded = load(cli.config.as_deref(), &env)?;
+    // check has them among its findings
+    if !matches!(cli.command, Command::Check(_)) {
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
     }
+    let config = &loaded.config;
     match cli.command {
-        Command::Init(args) => block_on(init::init(&config, &args, &env))?.map(|()| ExitCode::SUCCESS),
-        Command::Run => block_on(run::run(config))?.map(|()| ExitCode::SUCCESS),
-        Command::Check(_) => Err(not_here("check")),
-        Command::Status(args) => block_on(status::status(&config, &args, async || {
-            Err::<String, _>(not_here("what Postgres knows"))
-        }))?,
+        Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),
+        Command::Run => block_on(run::run(loaded.config))?.map(|()| ExitCode::SUCCESS),
+        Command::Check(args) => block_on(check::check(&loaded, &args))?,
+        Command::Status(args) => {
+            block_on(status::status(config, &args, async || status::known_to_postgres::ask(config).await))?
+        }
     }
 }
 
@@ -40,10 +45,6 @@ pub fn exit_code(error: &Error) -> ExitCode {
         Error::Transient(_) => ExitCode::from(crate::error::Exit::Refused as u8),
         Error::Definite(definite) => ExitCode::from(definite.exit as u8),
     }
-}
-
-fn not_here(what: &str) -> Error {
-    Error::usage(format!("{what} is not part of this build"), "Use another one")
 }
 
 /// Runs on one thread: what a command does is to wait.

@@ -26,6 +26,8 @@ use crate::postgres::session::Session;
 use crate::routing::Template;
 use crate::terminal;
 use objects::{Object, Objects};
+pub(super) use outbox_table::columns_query;
+pub(super) use slot::WAL_LEVEL_REMEDY;
 
 /// Postgres before 14 lacks what the router asks of the catalogues.
 pub(super) const OLDEST_POSTGRES: u32 = 140_000;

@@ -121,7 +121,7 @@ pub(super) fn emit_fits(outbox: &OutboxConfig) -> String {
 }
 
 /// A query for the names and types of the table's columns.
-pub(crate) fn columns_query(outbox: &OutboxConfig) -> String {
+pub(in crate::commands) fn columns_query(outbox: &OutboxConfig) -> String {
     format!(
         "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod) \
          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \

@@ -62,7 +62,7 @@ pub(super) async fn preconditions(session: &mut Session, postgres: &Postgres) ->
 }
 
 /// How `wal_level` is set.
-pub(crate) const WAL_LEVEL_REMEDY: &str = "Run ALTER SYSTEM SET wal_level = logical and restart Postgres. On Amazon RDS \
+pub(in crate::commands) const WAL_LEVEL_REMEDY: &str = "Run ALTER SYSTEM SET wal_level = logical and restart Postgres. On Amazon RDS \
      and Aurora set rds.logical_replication = 1 in the parameter group, on Cloud SQL the flag \
      cloudsql.logical_decoding, and reboot";
 
