@@ -3,5 +3,6 @@
 // A test fails by panicking, and so do those who serve it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod commands;
 mod postgres_connection;
 mod support;
