@@ -1,12 +1,13 @@
 //! The role of `init --role` can run the router, and nothing else.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outbox_router::config::conninfo::ConnInfo;
 use outbox_router::config::environment::Environment;
 use outbox_router::postgres::connect::Startup;
 use outbox_router::postgres::session::Session;
 
+use super::check::Found;
 use crate::support::place::{Place, psql};
 
 fn role(place: &Place) -> String {
@@ -67,4 +68,22 @@ fn check_is_happy_with_it() {
     let ran = place.run(&["check"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.out.contains("is no superuser"), "{ran:?}");
+}
+
+#[test]
+fn a_running_router_is_named_as_the_reader_of_the_slot() {
+    let place = Place::new().with("ADMIN__LISTEN", "");
+    let role = role(&place);
+    let url = place.url(&role);
+    let place = place.with("POSTGRES__URL", &url);
+    let mut router = place.command(&["run"]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let reader = format!("application_name {0}.{0}", place.name);
+    while !Found::at(&place).of("slot").contains(&reader) {
+        assert!(Instant::now() < deadline, "{}", Found::at(&place).of("slot"));
+    }
+    assert_eq!(Found::at(&place).code, 0);
+    assert!(place.run(&["status"]).out.contains(&reader));
+    router.kill().unwrap();
+    router.wait().unwrap();
 }

@@ -1,5 +1,6 @@
 //! What takes a server of its own: settings, passwords, open transactions, authorisation.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -51,6 +52,26 @@ async fn without_a_free_slot_or_sender_nothing_is_made() {
 }
 
 #[tokio::test]
+async fn a_lost_slot_is_found_and_never_made_again_behind_the_operators_back() {
+    let settings = ["max_slot_wal_keep_size=1MB", "max_wal_size=32MB", "min_wal_size=32MB"];
+    let server = PrivatePostgres::start(TRUST, &settings).await;
+    let place = place(&server);
+    assert_eq!(place.run(&["init"]).code, 0);
+    for _ in 0..4 {
+        place.psql("SELECT pg_logical_emit_message(false, 'x', 'x')");
+        place.psql("SELECT pg_switch_wal()");
+    }
+    place.psql("CHECKPOINT");
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["slot"])));
+    assert!(found.of("slot").contains("has invalidated"), "{}", found.of("slot"));
+    let ran = place.run(&["init"]);
+    assert!(ran.code == 1 && ran.err.contains("has invalidated"), "{ran:?}");
+    let status = place.run(&["status"]);
+    assert!(status.out.contains("has invalidated"), "{status:?}");
+}
+
+#[tokio::test]
 async fn a_wrong_password_is_said_and_not_shown() {
     let server = PrivatePostgres::start("host all all 127.0.0.1/32 scram-sha-256\n", &[]).await;
     server.execute(&["CREATE ROLE router LOGIN PASSWORD 'right'"]).await;
@@ -94,7 +115,7 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     insta::assert_snapshot!(place.masked(&err));
     assert_eq!(place.psql("SELECT count(*) FROM pg_replication_slots"), "0\n");
 
-    // the same again to its end, with a prepared transaction in the way
+    // and again to its end
     hog.query("ROLLBACK").await.unwrap();
     assert_eq!(place.run(&["init"]).code, 0);
 }

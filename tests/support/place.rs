@@ -105,6 +105,11 @@ impl Place {
         ran.out
     }
 
+    /// `server_version_num`
+    pub(crate) fn server_version(&self) -> u32 {
+        self.psql("SHOW server_version_num").trim().parse().unwrap()
+    }
+
     /// Replaces what differs from run to run, for a snapshot.
     pub(crate) fn masked(&self, text: &str) -> String {
         let (_, host) = self.server.rsplit_once('@').unwrap();
