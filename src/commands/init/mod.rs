@@ -1,6 +1,6 @@
 //! `init`: makes what is missing in Postgres, or prints how.
 //!
-//! What there is to make is a list of [`objects`](objects::Object), each with the question whether it is there and the
+//! What there is to make is a list of `objects`, each with the question whether it is there and the
 //! statements that make it; the printed script and the command itself are two readings of that list. The order is such
 //! that an interruption anywhere is mended by running it again.
 
