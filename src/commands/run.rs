@@ -49,7 +49,10 @@ impl Signals {
                 Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")
             })
         };
-        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+        Ok(Signals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
     }
 
     /// The first signal asks, the second one does not.

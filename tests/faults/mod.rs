@@ -1,0 +1,3 @@
+//! Everything that can end does end, at any time.
+
+mod sigkill;
