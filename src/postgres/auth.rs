@@ -5,13 +5,15 @@ use std::fs;
 use bytes::BytesMut;
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{self, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramSha256};
-use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
+use postgres_protocol::message::backend::{AuthenticationSaslBody, ErrorResponseBody, Message};
 use postgres_protocol::message::frontend;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::fallible_iterator::FallibleIterator;
 use tracing::warn;
 
-use super::connect::{Failure, unexpected};
+use super::failure::{Failure, unexpected};
 use super::passfile::{self, Lookup};
+use super::server_error::ServerError;
 use super::tls;
 use super::wire::Wire;
 use crate::config::conninfo::{ChannelBinding, ConnInfo, Host, Password};
@@ -72,10 +74,10 @@ impl Login<'_> {
             return Err(Failure::refused(needed, GIVE_A_PASSWORD));
         };
         match passfile::look_up(path, self.host, &conninfo.dbname, &conninfo.user) {
-            Lookup::Found(password) => {
+            Lookup::Found(password) if !password.reveal().is_empty() => {
                 Ok(Found { password, origin: format!("the password from {}", path.display()) })
             }
-            Lookup::NotFound => {
+            Lookup::Found(_) | Lookup::NotFound => {
                 let what = format!("{needed}: no line of the passfile {} fits", path.display());
                 Err(Failure::refused(what, GIVE_A_PASSWORD))
             }
@@ -178,7 +180,18 @@ async fn scram(wire: &mut Wire, login: Login<'_>, offered: &AuthenticationSaslBo
     };
 
     let found = login.password()?;
-    let refused = |body: &_| Failure::from_server(body).after_password(&found.origin);
+    let refused = |body: &_| match ServerError::from_fields(ErrorResponseBody::fields(body)) {
+        error
+            if mechanism == SCRAM_SHA_256_PLUS
+                && error.code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
+        {
+            Failure::refused(
+                error.to_string(),
+                "Something in between seems to end TLS with a certificate of its own: connect to Postgres itself, or, if that is meant to be so, set channel_binding=disable",
+            )
+        }
+        error => Failure::from(error).after_password(&found.origin),
+    };
     let mut scram = ScramSha256::new(found.password.reveal().as_bytes(), binding);
     let mut message = BytesMut::new();
     frontend::sasl_initial_response(mechanism, scram.message(), &mut message)?;

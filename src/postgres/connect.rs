@@ -6,23 +6,21 @@
 //! so that no password is tried on one server after another. Unlike libpq, a password that was refused over TLS is
 //! never sent again without.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use postgres_protocol::message::backend::ErrorResponseBody;
 use tokio::net;
 use tokio::time::timeout;
-use tokio_postgres::error::SqlState;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::auth::Login;
-use super::server_error::{Outlook, QueryError, ServerError, io_reason};
+use super::failure::{Failure, Next, unexpected};
+use super::server_error::QueryError;
 use super::session::Session;
 use super::stream::{self, Stream};
 use super::tls;
 use crate::config::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode, TargetSessionAttrs};
-use crate::error::{Definite, Error, Peer, Transient};
+use crate::error::{Definite, Error, Peer};
 
 /// What a session is for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -195,6 +193,16 @@ enum Encryption {
     Tls,
 }
 
+impl Encryption {
+    /// What was tried before this.
+    fn other(self) -> &'static str {
+        match self {
+            Encryption::Plain => "with TLS",
+            Encryption::Tls => "without TLS",
+        }
+    }
+}
+
 /// What to try on one address (Postgres manual, "SSL Mode Descriptions"). A unix socket has no TLS, whatever `sslmode` says.
 fn encryptions(mode: SslMode, address: &Address) -> &'static [Encryption] {
     match (address, mode) {
@@ -232,12 +240,22 @@ impl Target<'_> {
                     let next = failure.next;
                     let failure = match earlier.take() {
                         None => failure,
-                        Some(first) => failure.also(&first, encryption),
+                        Some(first) => failure.after(&first, encryption.other()),
                     };
                     if next != Next::Encryption {
                         return Err(failure);
                     }
-                    debug!("{}: {}", self.place, failure.reason());
+                    match encryption {
+                        Encryption::Plain => debug!("{}: {}", self.place, failure.reason()),
+                        Encryption::Tls if choices.last() != Some(&encryption) => {
+                            warn!(
+                                "{}: trying without TLS, as sslmode allows: {}",
+                                self.place,
+                                failure.reason()
+                            );
+                        }
+                        Encryption::Tls => {}
+                    }
                     earlier = Some(failure);
                 }
             }
@@ -247,7 +265,7 @@ impl Target<'_> {
 
     async fn open_with(&self, encryption: Encryption) -> Result<Session, Failure> {
         let stream = match self.address {
-            Address::Unix(path) => Stream::unix(path).await.map_err(|error| socket_failure(&error))?,
+            Address::Unix(path) => Stream::unix(path).await.map_err(|error| Failure::of_socket(&error))?,
             Address::Tcp(address) => {
                 let tcp = stream::tcp(*address).await?;
                 match encryption {
@@ -264,205 +282,6 @@ impl Target<'_> {
             }
             failure
         })
-    }
-}
-
-fn socket_failure(error: &io::Error) -> Failure {
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            Failure::passing("no such socket: no server runs there, or it has another directory")
-        }
-        io::ErrorKind::PermissionDenied => {
-            let remedy = "Let the router's user enter the socket's directory and write to the socket";
-            let mut failure = Failure::refused("permission denied", remedy);
-            failure.next = Next::Address;
-            failure
-        }
-        _ => Failure::passing(io_reason(error)),
-    }
-}
-
-/// Where the search goes after a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    /// The same address with the other choice of TLS.
-    Encryption,
-    /// The next address of this host, or the next host.
-    Address,
-    /// The next host.
-    Host,
-    /// Nowhere.
-    Stop,
-}
-
-/// Why one attempt failed.
-#[derive(Debug)]
-pub(super) struct Failure {
-    cause: Cause,
-    /// Words that follow the cause.
-    addition: String,
-    next: Next,
-}
-
-#[derive(Debug)]
-enum Cause {
-    Server(Box<ServerError>),
-    Ours(Error),
-}
-
-impl Failure {
-    /// Ends the search.
-    pub(super) fn stop(error: Error) -> Self {
-        Failure { cause: Cause::Ours(error), addition: String::new(), next: Next::Stop }
-    }
-
-    /// A definite failure found on this side.
-    pub(super) fn refused(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Failure::stop(Error::refused(what, remedy))
-    }
-
-    /// A failure of this address alone that may pass.
-    pub(super) fn passing(what: impl Into<String>) -> Self {
-        let cause = Cause::Ours(Error::transient(Peer::Postgres, what));
-        Failure { cause, addition: String::new(), next: Next::Address }
-    }
-
-    /// What the server answered.
-    pub(super) fn from_server(body: &ErrorResponseBody) -> Self {
-        ServerError::from_fields(body.fields()).into()
-    }
-
-    /// Another choice of TLS may do.
-    pub(super) fn or_other_encryption(mut self) -> Self {
-        self.next = Next::Encryption;
-        self
-    }
-
-    /// There was none.
-    fn without_another_encryption(mut self) -> Self {
-        let lasting = match &self.cause {
-            Cause::Server(error) => error.outlook() == Outlook::Lasting,
-            Cause::Ours(error) => matches!(error, Error::Definite(_)),
-        };
-        self.next = if lasting { Next::Stop } else { Next::Address };
-        self
-    }
-
-    /// The server knows the password by now, or a proof of it: it is not offered again.
-    pub(super) fn after_password(mut self, origin: &str) -> Self {
-        if self.next == Next::Encryption {
-            self.next = Next::Stop;
-        }
-        if matches!(&self.cause, Cause::Server(error) if error.code == SqlState::INVALID_PASSWORD) {
-            self.addition = format!(", with {origin}");
-        }
-        self
-    }
-
-    /// The later of two failures on one address tells both.
-    fn also(mut self, first: &Failure, this: Encryption) -> Self {
-        let how = match this {
-            Encryption::Plain => "with TLS",
-            Encryption::Tls => "without TLS",
-        };
-        self.addition.push_str(&format!(" (before that, {how}: {})", first.reason()));
-        self
-    }
-
-    fn reason(&self) -> String {
-        let what = match &self.cause {
-            Cause::Server(error) => error.to_string(),
-            Cause::Ours(Error::Transient(error)) => error.what.clone(),
-            Cause::Ours(Error::Definite(error)) => error.what.clone(),
-        };
-        what + &self.addition
-    }
-
-    fn into_error(self, conninfo: &ConnInfo, startup: &Startup<'_>) -> Error {
-        let what = self.reason();
-        match self.cause {
-            Cause::Ours(Error::Transient(Transient { peer, .. })) => Error::transient(peer, what),
-            Cause::Ours(Error::Definite(definite)) => Definite { what, ..definite }.into(),
-            Cause::Server(error) => match error.outlook() {
-                Outlook::Passing => Error::transient(Peer::Postgres, what),
-                Outlook::Lasting => Error::refused(what, remedy(&error, conninfo, startup)),
-            },
-        }
-    }
-}
-
-impl From<ServerError> for Failure {
-    fn from(error: ServerError) -> Self {
-        let next = match error.outlook() {
-            Outlook::Lasting => Next::Encryption,
-            Outlook::Passing if error.code == SqlState::CANNOT_CONNECT_NOW => Next::Host,
-            Outlook::Passing => Next::Address,
-        };
-        Failure { cause: Cause::Server(Box::new(error)), addition: String::new(), next }
-    }
-}
-
-impl From<QueryError> for Failure {
-    fn from(error: QueryError) -> Self {
-        match error {
-            QueryError::Server { error, .. } => Failure { next: Next::Host, ..(*error).into() },
-            QueryError::Connection(error) => {
-                Failure { cause: Cause::Ours(error), addition: String::new(), next: Next::Host }
-            }
-        }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        if let Some(refusal) = tls::client_certificate_refused(&error) {
-            return Failure::stop(refusal).or_other_encryption();
-        }
-        let inner_is_tls = error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
-        match error.kind() {
-            io::ErrorKind::InvalidInput => Failure::refused(
-                format!("the connection parameters cannot be sent: {error}"),
-                "Remove the zero byte from user, database, password, application_name or options",
-            ),
-            io::ErrorKind::InvalidData if !inner_is_tls => {
-                Failure::refused(error.to_string(), "Check host and port: is that a Postgres server?")
-            }
-            _ => Failure::passing(io_reason(&error)),
-        }
-    }
-}
-
-/// A message that has no place where it came.
-pub(super) fn unexpected() -> Failure {
-    Failure::refused(
-        "the server's answer does not follow the protocol",
-        "Check host and port: is that a Postgres server, and nothing in between?",
-    )
-}
-
-/// What to do about a refusal at startup.
-fn remedy(error: &ServerError, conninfo: &ConnInfo, startup: &Startup<'_>) -> String {
-    let ConnInfo { user, dbname, .. } = conninfo;
-    if error.refused_by_a_pooler() {
-        return "Connect to Postgres itself: a pooler such as PgBouncer carries no replication session"
-            .to_owned();
-    }
-    match error.code.code() {
-        "28P01" => format!(
-            "Correct the password (postgres.url, postgres.password_file, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'"
-        ),
-        "28000" => format!(
-            "Make sure that role \"{user}\" exists and may log in, and that pg_hba.conf has a line for it, for database \"{dbname}\", for this client's address and for this sslmode; then SELECT pg_reload_conf()"
-        ),
-        "3D000" => format!("Create database \"{dbname}\", or correct the database's name in postgres.url"),
-        "42501" if startup.replication => format!(
-            "As a superuser: ALTER ROLE \"{user}\" LOGIN REPLICATION; GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\" (managed services: GRANT rds_replication and the like)"
-        ),
-        "42501" => format!("As a superuser: GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\""),
-        "42704" | "22023" | "55P02" => {
-            "Correct options in postgres.url, or use a Postgres from 14 on".to_owned()
-        }
-        _ => error.general_remedy(),
     }
 }
 

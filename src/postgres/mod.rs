@@ -21,6 +21,7 @@
 mod auth;
 pub mod catalog;
 pub mod connect;
+mod failure;
 pub mod frames;
 pub mod passfile;
 pub mod pgoutput;

@@ -306,8 +306,11 @@ mod tests {
         bytes
     }
 
-    async fn started(pipe: usize) -> (ReplicationStream<DuplexStream>, DuplexStream) {
-        let (ours, mut theirs) = duplex(pipe);
+    /// How much the other side may leave unread.
+    const PIPE: usize = 4096;
+
+    async fn started() -> (ReplicationStream<DuplexStream>, DuplexStream) {
+        let (ours, mut theirs) = duplex(PIPE);
         theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
         let start = ReplicationStream::start(ours, Vec::new(), "s\"lot", "pub'lication", Lsn(0x10));
         let stream = start.await.unwrap();
@@ -329,7 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn messages_are_borrowed_until_consumed() {
-        let (mut stream, mut theirs) = started(PIPE).await;
+        let (mut stream, mut theirs) = started().await;
         let mut data = vec![b'w'];
         data.extend([0; 8]);
         data.extend(7u64.to_be_bytes());
@@ -353,7 +356,7 @@ mod tests {
 
     #[tokio::test]
     async fn feedback_never_starves_while_reading_is_held_back() {
-        let (mut stream, mut theirs) = started(PIPE).await;
+        let (mut stream, mut theirs) = started().await;
         stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(2) }, true);
         let mut update = [0; 39];
         tokio::select! {
@@ -370,8 +373,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_status_update_that_cannot_be_sent_does_not_keep_data_from_being_read() {
-        let (mut stream, mut theirs) = started(PIPE).await;
-        for _ in 0..10 {
+        let (mut stream, mut theirs) = started().await;
+        for _ in 0..2 * PIPE / 39 {
             stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
         }
         theirs.write_all(&keepalive(5, 0)).await.unwrap();
@@ -382,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_the_stream_is_transient() {
         for bytes in [frame(b'c', b""), frame(b'd', b""), frame(b'd', b"x"), vec![b'd', 0, 0, 0, 0], vec![]] {
-            let (mut stream, mut theirs) = started(PIPE).await;
+            let (mut stream, mut theirs) = started().await;
             theirs.write_all(&bytes).await.unwrap();
             drop(theirs);
             let failed = match stream.io(true).await {
@@ -406,7 +409,7 @@ mod tests {
 
     #[tokio::test]
     async fn finishing_waits_until_the_server_has_read_everything() {
-        let (mut stream, mut theirs) = started(PIPE).await;
+        let (mut stream, mut theirs) = started().await;
         stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(3) }, false);
         let server = async {
             let mut bytes = [0; 39 + 5];

@@ -11,7 +11,8 @@ use tokio_postgres::fallible_iterator::FallibleIterator;
 use tracing::debug;
 
 use super::auth::{self, Login};
-use super::connect::{self, Failure, Startup, unexpected};
+use super::connect::{self, Startup};
+use super::failure::{Failure, unexpected};
 use super::server_error::{QueryError, ServerError, io_reason};
 use super::stream::Stream;
 use super::wire::Wire;
@@ -43,9 +44,16 @@ impl fmt::Debug for SessionInfo {
 }
 
 /// A row as text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Row {
     columns: Vec<Option<String>>,
+}
+
+/// Without the values: a payload may be among them.
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Row of {} columns", self.columns.len())
+    }
 }
 
 impl Row {
@@ -76,12 +84,17 @@ impl Row {
 }
 
 /// An authenticated connection that waits for a command.
-#[derive(Debug)]
 pub struct Session {
     wire: Wire,
     info: SessionInfo,
     /// A query was given up before its end, so that the next bytes belong to it.
     midway: bool,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Session").field(&self.info).finish()
+    }
 }
 
 impl Session {
@@ -123,7 +136,7 @@ impl Session {
                     session.info.backend_pid = key.process_id();
                     session.info.cancel_key = key.secret_key();
                 }
-                Message::ErrorResponse(body) => return Err(Failure::from_server(&body)),
+                Message::ErrorResponse(body) => return Err(Failure::from_server(&body).after_login()),
                 other => {
                     if !session.took_note_of(&other)? {
                         return Err(unexpected());
@@ -322,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cancel_key_is_not_shown() {
+    fn debug_shows_neither_the_cancel_key_nor_values() {
         let info = SessionInfo {
             place: "db:5432".into(),
             parameters: BTreeMap::new(),
@@ -330,5 +343,7 @@ mod tests {
             cancel_key: 918_273_645,
         };
         assert!(!format!("{info:?}").contains("918273645"));
+        let row = Row { columns: vec![Some("payload".into())] };
+        assert_eq!(format!("{row:?}"), "Row of 1 columns");
     }
 }

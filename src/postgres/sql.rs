@@ -1,7 +1,7 @@
 //! Ordinary SQL: a `tokio_postgres` client over a session that was opened by the same rules as every other.
 //!
 //! The client is handed an authenticated session rather than a host: its own startup knows neither the passfile nor
-//! our `sslmode`s, and its errors at startup say little. So [`Adopted`] swallows the client's startup message and
+//! our `sslmode`s, and its errors at startup say little. So its stream swallows the client's startup message and
 //! answers it with what the server said to ours.
 
 use std::io;

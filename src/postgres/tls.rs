@@ -2,6 +2,7 @@
 
 mod certificate;
 mod verifier;
+mod version1;
 
 use std::fs;
 use std::io;
@@ -24,7 +25,8 @@ pub(super) use certificate::server_end_point;
 use verifier::{Check, Verifier};
 
 use super::auth::Login;
-use super::connect::{Failure, ssl_mode};
+use super::connect::ssl_mode;
+use super::failure::Failure;
 use super::server_error::io_reason;
 use super::stream::Stream;
 use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -292,7 +294,7 @@ fn handshake_failure(error: &io::Error, verifier: &Verifier, trust: &Trust, host
 }
 
 fn certificate_failure(reason: &CertificateError, verifier: &Verifier, trust: &Trust, host: &str) -> Failure {
-    use certificate::{date, issuer, names};
+    use certificate::{date, is_self_issued, issuer, names};
     use rustls::CertificateError as Invalid;
     let shown = verifier.shown();
     match reason {
@@ -305,6 +307,10 @@ fn certificate_failure(reason: &CertificateError, verifier: &Verifier, trust: &T
                 ),
             )
         }
+        Invalid::UnknownIssuer if shown.is_some_and(is_self_issued) => Failure::refused(
+            format!("the server's certificate signs itself and is not in {}", trust.origin),
+            "Set sslrootcert to a file with that very certificate, if it is known to be the server's",
+        ),
         Invalid::UnknownIssuer | Invalid::BadSignature => {
             let issuer = shown.and_then(issuer).unwrap_or_default();
             Failure::refused(
@@ -325,7 +331,7 @@ fn certificate_failure(reason: &CertificateError, verifier: &Verifier, trust: &T
         ),
         other => Failure::refused(
             format!("the server's certificate cannot be used: {other}"),
-            "Give the server an X.509 version 3 certificate for servers, with its names as subject alternative names",
+            "Give the server a certificate for servers, with its names as subject alternative names",
         ),
     }
 }

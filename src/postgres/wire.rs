@@ -15,7 +15,6 @@ const LIMIT_BEFORE_AUTHENTICATION: usize = 64 << 10;
 const LIMIT: usize = 1 << 30;
 
 /// A stream and what was read from it but not yet asked for.
-#[derive(Debug)]
 pub(super) struct Wire {
     stream: Stream,
     unread: BytesMut,

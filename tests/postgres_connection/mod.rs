@@ -1,6 +1,8 @@
 //! Getting into Postgres: sockets, passwords, TLS, several hosts.
 
+mod attempts;
 mod authentication;
+mod encryption;
 mod sessions;
 
 use outbox_router::config::conninfo::ConnInfo;

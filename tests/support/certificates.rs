@@ -4,7 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SigningKey,
+};
+use x509_cert::Certificate;
+use x509_cert::certificate::Version;
+use x509_cert::der::asn1::BitString;
+use x509_cert::der::{Decode, Encode};
 
 /// A PEM certificate and its PEM key.
 pub(crate) struct Identity {
@@ -49,6 +55,19 @@ impl Authority {
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
         params.not_after = rcgen::date_time_ymd(2002, 1, 1);
         self.sign(&params)
+    }
+
+    /// One of X.509 version 1, as `openssl x509 -req` makes it.
+    pub(crate) fn issue_version_1(&self, common: &str) -> Identity {
+        let Identity { certificate, key } = self.issue(common, &[]);
+        let der = pem::parse(certificate).unwrap();
+        let mut certificate = Certificate::from_der(der.contents()).unwrap();
+        certificate.tbs_certificate.version = Version::V1;
+        certificate.tbs_certificate.extensions = None;
+        let signature = self.issuer.key().sign(&certificate.tbs_certificate.to_der().unwrap()).unwrap();
+        certificate.signature = BitString::from_bytes(&signature).unwrap();
+        let certificate = pem::encode(&pem::Pem::new("CERTIFICATE", certificate.to_der().unwrap()));
+        Identity { certificate, key }
     }
 
     fn sign(&self, params: &CertificateParams) -> Identity {

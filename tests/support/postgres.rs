@@ -26,7 +26,7 @@ pub(crate) struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    /// Brings one up with `pg_hba` (lines of `pg_hba.conf`) and settings as `name=value`. Superuser `postgres` comes in
+    /// Brings one up, of the major version `TEST_POSTGRES_MAJOR` if that is set, with `pg_hba` (lines of `pg_hba.conf`) and settings as `name=value`. Superuser `postgres` comes in
     /// by the unix socket, whatever `pg_hba` says.
     pub(crate) async fn start(pg_hba: &str, settings: &[&str]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -38,6 +38,9 @@ impl PrivatePostgres {
         fs::write(&hba, format!("local all postgres trust\n{pg_hba}")).unwrap();
         let mut up = server.services("up");
         up.args(["--only", "postgres", "--hba"]).arg(&hba);
+        if let Ok(major) = std::env::var("TEST_POSTGRES_MAJOR") {
+            up.args(["--postgres", &major]);
+        }
         for setting in settings {
             up.args(["--postgres-setting", setting]);
         }

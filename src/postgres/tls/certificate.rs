@@ -88,6 +88,12 @@ pub(super) fn issuer(der: impl AsRef<[u8]>) -> Option<String> {
     Some(Certificate::from_der(der.as_ref()).ok()?.tbs_certificate.issuer.to_string())
 }
 
+/// Whether it claims to have signed itself.
+pub(super) fn is_self_issued(der: impl AsRef<[u8]>) -> bool {
+    Certificate::from_der(der.as_ref())
+        .is_ok_and(|certificate| certificate.tbs_certificate.issuer == certificate.tbs_certificate.subject)
+}
+
 /// Whether `now` is within its dates.
 pub(super) fn check_validity(der: impl AsRef<[u8]>, now: UnixTime) -> Result<(), Error> {
     let certificate = Certificate::from_der(der.as_ref()).map_err(|_| CertificateError::BadEncoding)?;
@@ -196,6 +202,23 @@ mod tests {
             assert_eq!(server_end_point(&der).map(|hash| hash.len()), length, "{algorithm:?}");
         }
         assert_eq!(server_end_point(b"no certificate"), None);
+    }
+
+    #[test]
+    fn a_certificate_holds_between_its_dates() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        let certificate = params.self_signed(&key).unwrap();
+        let at = |seconds| {
+            check_validity(certificate.der(), UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+        };
+        let (first, last) = (978_307_200, 1_009_843_200);
+        assert!(at(first).is_ok() && at(last).is_ok());
+        for (outside, reason) in [(first - 1, "NotValidYet"), (last + 1, "Expired")] {
+            assert!(format!("{:?}", at(outside).unwrap_err()).contains(reason));
+        }
     }
 
     #[test]

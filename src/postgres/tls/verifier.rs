@@ -4,12 +4,16 @@ use std::sync::OnceLock;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use super::certificate;
+use super::version1::Version1;
 
 /// How much is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,14 +67,17 @@ impl Verifier {
         if self.trusted.iter().any(|trusted| trusted == shown) {
             return certificate::check_validity(shown, now);
         }
+        let algorithms = self.algorithms.all;
+        if let Some(old) = Version1::read(shown) {
+            return old.check(&self.trusted, now, algorithms);
+        }
         let parsed = ParsedCertificate::try_from(shown)?;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.anchors,
-            intermediates,
-            now,
-            self.algorithms.all,
-        )
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.anchors, intermediates, now, algorithms)
+            .map_err(|error| match certificate::is_self_issued(shown) {
+                // Rather than that an authority serves as a server.
+                true => CertificateError::UnknownIssuer.into(),
+                false => error,
+            })
     }
 
     fn check_name(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
@@ -109,7 +116,12 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.algorithms)
+        match Version1::read(cert) {
+            None => verify_tls12_signature(message, cert, dss, &self.algorithms),
+            Some(old) => old
+                .check_tls12_signature(message, dss, &self.algorithms)
+                .map(|()| HandshakeSignatureValid::assertion()),
+        }
     }
 
     fn verify_tls13_signature(
@@ -118,7 +130,10 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
+        match Version1::read(cert) {
+            None => verify_tls13_signature(message, cert, dss, &self.algorithms),
+            Some(old) => verify_tls13_signature_with_raw_key(message, &old.key()?, dss, &self.algorithms),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -1,0 +1,42 @@
+//! Any bytes behind the frame reader: messages that decode go through outbox and routing, as the relay does it.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use outbox_router::config::{Columns, RecordTimestamp, TableName};
+use outbox_router::outbox::Outbox;
+use outbox_router::postgres::frames::FrameBuffer;
+use outbox_router::postgres::pgoutput::{Message, PgTimestamp};
+use outbox_router::progress::{Change, Position, Progress};
+use outbox_router::routing::{Router, Template, topic};
+
+fuzz_target!(|bytes: &[u8]| {
+    let columns = Columns::default();
+    let Ok(template) = Template::parse("${aggregate_type}.${region}", &columns) else { return };
+    let table = TableName { schema: "p".to_owned(), name: "o".to_owned() };
+    let mut outbox = Outbox::new(table, columns, template.extra_columns().to_vec(), false);
+    let mut router = Router::new(template, RecordTimestamp::CreatedAt);
+    let mut progress = Progress::new(Position::default());
+    let mut frames = FrameBuffer::new(bytes.to_vec());
+    while let Ok(Some(frame)) = frames.peek() {
+        let length = frame.wire_len();
+        match Message::decode(frame.body) {
+            Ok(Message::Begin(begin)) => drop(progress.begin(begin.final_lsn)),
+            Ok(Message::Commit(commit)) => drop(progress.commit(commit.end_lsn)),
+            Ok(Message::Relation(relation)) => drop(outbox.relation(&relation)),
+            Ok(Message::Insert(insert)) => {
+                if let Ok(Some(event)) = outbox.event(&insert)
+                    && let Ok(record) = router.route(&event, PgTimestamp(0))
+                {
+                    assert_eq!(topic::check(record.topic), Ok(()));
+                    assert!(record.headers.len() >= 2);
+                }
+                if let Ok(Change::New(sequence)) = progress.change() {
+                    progress.acknowledge(sequence);
+                }
+            }
+            _ => {}
+        }
+        frames.consume(length);
+    }
+});
