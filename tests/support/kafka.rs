@@ -9,6 +9,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers, Message};
+use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::eventually::eventually;
@@ -97,6 +98,20 @@ impl Kafka {
     pub(crate) async fn holds(&self, prefix: &str, count: usize) {
         let what = format!("the topics of {prefix} hold {count} records");
         eventually(&what, async || self.count(prefix).await.ok().filter(|now| *now >= count)).await;
+    }
+
+    /// Waits until the first partitions of one topic hold this many records, whatever the brokers of others do.
+    pub(crate) async fn holds_in(&self, topic: &str, partitions: i32, count: usize) {
+        let what = format!("the topic {topic} holds {count} records");
+        eventually(&what, async || {
+            let topic = topic.to_owned();
+            let counted = self.consume(move |consumer| {
+                let end = |partition| Ok(consumer.fetch_watermarks(&topic, partition, REQUEST)?.1);
+                (0..partitions).map(end).sum::<Result<i64, KafkaError>>()
+            });
+            counted.await.ok().filter(|now| usize::try_from(*now).unwrap() >= count)
+        })
+        .await;
     }
 
     /// How many records there are in topics whose name begins with `prefix`.

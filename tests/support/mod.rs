@@ -3,9 +3,12 @@
 pub(crate) mod certificates;
 pub(crate) mod comparison;
 pub(crate) mod eventually;
+pub(crate) mod instance;
 pub(crate) mod kafka;
+pub(crate) mod mock;
 pub(crate) mod outbox;
 pub(crate) mod postgres;
+pub(crate) mod private_kafka;
 pub(crate) mod router;
 pub(crate) mod seed;
 pub(crate) mod settings;

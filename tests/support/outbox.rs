@@ -155,11 +155,52 @@ impl Outbox {
         self.confirmed_past(lsn).await;
     }
 
-    /// Waits until the slot is confirmed up to `lsn` at least. A commit of another database helps an idle server's
-    /// log over a page's header, which no keepalive names.
+    /// Waits until the slot is confirmed up to `lsn` at least.
     pub(crate) async fn confirmed_past(&self, lsn: Lsn) {
         let what = format!("slot {} is confirmed up to {lsn}", self.name);
         eventually(&what, async || self.slot().await.filter(|slot| slot.confirmed >= lsn)).await;
+    }
+
+    /// A second slot, which is never moved: it tells where a transaction ended in the log.
+    pub(crate) async fn create_witness(&self) {
+        let sql = format!("SELECT pg_create_logical_replication_slot('{}_witness', 'test_decoding')", self.name);
+        self.execute(&sql).await;
+    }
+
+    /// Runs statements as one transaction and returns where it ended, its `end_lsn`. Needs the witness.
+    pub(crate) async fn commit(&self, sql: &str) -> Lsn {
+        let mut client = self.client().await;
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        let xid: String = transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await.unwrap().get(0);
+        transaction.commit().await.unwrap();
+        let rows = self
+            .query(&format!(
+                "SELECT lsn::text FROM pg_logical_slot_peek_changes('{}_witness', NULL, NULL) \
+                 WHERE data = 'COMMIT {}'",
+                self.name,
+                // the log has the lower half of it
+                xid.parse::<u64>().unwrap() & 0xFFFF_FFFF
+            ))
+            .await;
+        rows[0].get::<_, &str>(0).parse().unwrap()
+    }
+
+    /// Waits until the router has had the chance to confirm all that is acknowledged by now: its watch has looked, has
+    /// handed on what it saw, and has looked again.
+    pub(crate) async fn watched(&self) {
+        let looks = format!(
+            "SELECT coalesce(max(query_start), 'epoch')::text FROM pg_stat_activity \
+             WHERE application_name = '{0}.{0} watch'",
+            self.name
+        );
+        let mut last = self.query(&looks).await[0].get::<_, String>(0);
+        for _ in 0..3 {
+            last = eventually("the watch looks again", async || {
+                Some(self.query(&looks).await[0].get::<_, String>(0)).filter(|now| *now > last && now != "epoch")
+            })
+            .await;
+        }
     }
 
     /// Waits until a walsender reads the slot, and returns its process.
