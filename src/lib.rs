@@ -1,4 +1,30 @@
-//! Reads committed rows of an outbox table from the Postgres write-ahead log and sends them to Kafka.
+//! Committed rows of an outbox table, from the Postgres write-ahead log to Kafka.
+//!
+//! # The way of an event
+//!
+//! ```text
+//!     outbox table --WAL--> walsender
+//!         |  CopyData
+//!         v
+//!     postgres::replication   the connection: frames in, standby status out
+//!     postgres::pgoutput      bytes -> Begin | Relation | Insert | Commit ...    borrowed, never panics
+//!     outbox                  Relation + tuple -> OutboxEvent                    columns found by name once
+//!     routing                 OutboxEvent -> Record {topic, key, headers, value, timestamp}
+//!     sink::kafka             Record -> broker; durable -> its sequence number
+//!     progress                sequence numbers -> longest acknowledged prefix -> flush LSN
+//!         |
+//!         v
+//!     postgres::replication   StandbyStatusUpdate(flush LSN)
+//! ```
+//!
+//! Data goes one way; only a number comes back. [`relay`] is the one loop that joins the parts, [`supervisor`] starts
+//! its sessions and decides what a failure means. `pgoutput`, `outbox`, `routing` and `progress` do no IO.
+//!
+//! # Around it
+//!
+//! [`config`] is what the user wrote, typed and checked once. [`commands`] has a file for each command of [`cli`].
+//! [`monitor`] is the live picture of a running router, which [`admin`] shows. [`error`] tells what may pass by itself
+//! from what needs a person.
 
 pub mod admin;
 pub mod cli;
@@ -12,6 +38,7 @@ pub mod monitor;
 pub mod outbox;
 pub mod postgres;
 pub mod progress;
+mod redacted;
 pub mod relay;
 pub mod routing;
 pub mod sink;

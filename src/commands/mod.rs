@@ -1,5 +1,7 @@
 //! The commands, a file each, and what they have in common.
 
+pub mod check;
+pub mod init;
 pub mod run;
 pub mod status;
 
@@ -8,7 +10,7 @@ use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
 use crate::config::environment::Environment;
-use crate::config::{Config, load};
+use crate::config::load::load;
 use crate::error::Error;
 
 /// Does what the command line says. The code is 0 unless the command found something that its help promises another
@@ -17,14 +19,22 @@ use crate::error::Error;
 /// # Errors
 /// What stopped the command; [`exit_code`] knows what the process ends with then.
 pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
-    let config = load(&cli)?;
+    let env = Environment::process()?;
+    let loaded = load(cli.config.as_deref(), &env)?;
+    // check has them among its findings
+    if !matches!(cli.command, Command::Check(_)) {
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+    let config = &loaded.config;
     match cli.command {
-        Command::Init(_) => Err(not_here("init")),
-        Command::Run => block_on(run::run(config))?.map(|()| ExitCode::SUCCESS),
-        Command::Check(_) => Err(not_here("check")),
-        Command::Status(args) => block_on(status::status(&config, &args, async || {
-            Err::<String, _>(not_here("what Postgres knows"))
-        }))?,
+        Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),
+        Command::Run => block_on(run::run(loaded.config))?.map(|()| ExitCode::SUCCESS),
+        Command::Check(args) => block_on(check::check(&loaded, &args))?,
+        Command::Status(args) => {
+            block_on(status::status(config, &args, async || status::known_to_postgres::ask(config).await))?
+        }
     }
 }
 
@@ -35,18 +45,6 @@ pub fn exit_code(error: &Error) -> ExitCode {
         Error::Transient(_) => ExitCode::from(crate::error::Exit::Refused as u8),
         Error::Definite(definite) => ExitCode::from(definite.exit as u8),
     }
-}
-
-fn load(cli: &Cli) -> Result<Config, Error> {
-    let loaded = load::load(cli.config.as_deref(), &Environment::process()?)?;
-    for warning in loaded.warnings {
-        tracing::warn!("{warning}");
-    }
-    Ok(loaded.config)
-}
-
-fn not_here(what: &str) -> Error {
-    Error::usage(format!("{what} is not part of this build"), "Use another one")
 }
 
 /// Runs on one thread: what a command does is to wait.

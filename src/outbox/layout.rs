@@ -26,23 +26,14 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn new(outbox: &Outbox, relation: &Relation<'_>) -> Result<Self, OutboxError> {
         let find = |name: &str| relation.columns().enumerate().find(|(_, column)| column.name == name);
-        let missing = |column: &str, key| OutboxError::MissingColumn {
-            table: outbox.table.to_string(),
-            column: column.to_owned(),
-            key,
-        };
+        let type_of = |name: &str| find(name).map(|(_, column)| column.type_id);
+        if let Some(fault) = faults(outbox, type_of).into_iter().next() {
+            return Err(fault);
+        }
         let mut fields = vec![0u8; relation.columns().count()];
         let mut payload_is_bytea = false;
         for field in FIELDS {
-            let Some(name) = field.column(&outbox.columns) else { continue };
-            let Some((index, column)) = find(name) else {
-                let wanted = field == Field::CreatedAt && outbox.needs_created_at;
-                if field.optional(&outbox.columns) && !wanted {
-                    continue;
-                }
-                return Err(missing(name, field.key()));
-            };
-            check_type(outbox, field, name, column.type_id)?;
+            let Some((index, column)) = field.column(&outbox.columns).and_then(find) else { continue };
             if let Some(bits) = fields.get_mut(index) {
                 *bits |= 1 << field as u8;
             }
@@ -50,9 +41,7 @@ impl Layout {
                 payload_is_bytea = column.type_id.0 == BYTEA;
             }
         }
-        let position =
-            |name: &String| find(name).map(|(index, _)| index).ok_or_else(|| missing(name, "topic"));
-        let extra = outbox.extra.iter().map(position).collect::<Result<_, _>>()?;
+        let extra = outbox.extra.iter().filter_map(|name| find(name)).map(|(index, _)| index).collect();
         Ok(Layout { fields, extra, payload_is_bytea })
     }
 
@@ -86,19 +75,41 @@ impl Layout {
     }
 }
 
-fn check_type(outbox: &Outbox, field: Field, name: &str, type_id: Oid) -> Result<(), OutboxError> {
+/// What is wrong with a table whose columns have these types.
+pub(super) fn faults(outbox: &Outbox, type_of: impl Fn(&str) -> Option<Oid>) -> Vec<OutboxError> {
+    let missing = |column: &str, key| OutboxError::MissingColumn {
+        table: outbox.table.to_string(),
+        column: column.to_owned(),
+        key,
+    };
+    let mut faults = Vec::new();
+    for field in FIELDS {
+        let Some(name) = field.column(&outbox.columns) else { continue };
+        let wanted = field == Field::CreatedAt && outbox.needs_created_at;
+        match type_of(name) {
+            Some(type_id) => faults.extend(wrong_type(outbox, field, name, type_id)),
+            None if field.optional(&outbox.columns) && !wanted => {}
+            None => faults.push(missing(name, field.key())),
+        }
+    }
+    let extra = outbox.extra.iter().filter(|name| type_of(name).is_none());
+    faults.extend(extra.map(|name| missing(name, "topic")));
+    faults
+}
+
+fn wrong_type(outbox: &Outbox, field: Field, name: &str, type_id: Oid) -> Option<OutboxError> {
     let (accepted, expected): (&[u32], _) = match field {
         Field::Headers => (&[JSONB, JSON, TEXT, VARCHAR], "jsonb, json or text"),
         Field::CreatedAt if outbox.needs_created_at => {
             (&[TIMESTAMPTZ, TIMESTAMP], "timestamptz or timestamp (or `[route] timestamp = \"commit\"`)")
         }
-        _ => return Ok(()),
+        _ => return None,
     };
     if accepted.contains(&type_id.0) || type_id.0 >= FIRST_NORMAL_OBJECT_ID {
-        return Ok(());
+        return None;
     }
     let (table, column) = (outbox.table.to_string(), name.to_owned());
-    Err(OutboxError::ColumnType { table, column, type_id: type_id.0, expected })
+    Some(OutboxError::ColumnType { table, column, type_id: type_id.0, expected })
 }
 
 fn unreadable(outbox: &Outbox, bits: u8, form: &'static str) -> OutboxError {

@@ -6,9 +6,11 @@
 mod layout;
 
 use std::collections::HashMap;
+use std::fmt;
 
-use crate::config::{Columns, TableName};
+use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::postgres::pgoutput::{Insert, Oid, Relation, Tuple, Value};
+use crate::routing::Template;
 use layout::Layout;
 
 /// The columns that the router itself gives a meaning to, in the order of [`Columns`].
@@ -127,12 +129,18 @@ pub enum OutboxError {
 }
 
 /// One row of the outbox, by meaning.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct OutboxEvent<'a> {
     fields: [Option<&'a [u8]>; FIELDS.len()],
     payload_is_bytea: bool,
     tuple: Tuple<'a>,
     extra: &'a [usize],
+}
+
+impl fmt::Debug for OutboxEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxEvent").field("id", &self.printable_id()).finish_non_exhaustive()
+    }
 }
 
 impl<'a> OutboxEvent<'a> {
@@ -186,10 +194,22 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// The outbox of `config`, with the columns that its topic template and its timestamp need.
+    pub fn of(config: &Config, template: &Template) -> Self {
+        let needs_created_at = config.route.timestamp == RecordTimestamp::CreatedAt;
+        let (table, columns) = (config.outbox.table.clone(), config.outbox.columns.clone());
+        Self::new(table, columns, template.extra_columns().to_vec(), needs_created_at)
+    }
+
     /// Reads `table` by `columns`. `extra` names further columns whose values are wanted; `needs_created_at` makes
     /// a wrong type of that column an error.
     pub fn new(table: TableName, columns: Columns, extra: Vec<String>, needs_created_at: bool) -> Self {
         Outbox { table, columns, extra, needs_created_at, id: None, relations: HashMap::new() }
+    }
+
+    /// What is wrong with the table, if its columns have these types: all that a Relation message would be refused for.
+    pub fn faults(&self, type_of: impl Fn(&str) -> Option<Oid>) -> Vec<OutboxError> {
+        layout::faults(self, type_of)
     }
 
     /// Takes in a table's definition, ours or not.

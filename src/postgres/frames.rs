@@ -2,12 +2,14 @@
 //!
 //! A message stays in place until it is consumed, so a reader that cannot take it yet looks at it again later.
 
+use std::fmt;
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use std::pin::Pin;
+use crate::redacted::Redacted;
 
 /// What one read asks for. Large enough that a reader that fell behind takes many messages per system call.
 const READ_SIZE: usize = 64 * 1024;
@@ -19,12 +21,21 @@ const MAX_MESSAGE: usize = 0x3FFF_FFFF;
 const HEADER: usize = 5;
 
 /// One backend message: its tag byte and its body, without the length word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The message type, for instance `d` for CopyData.
     pub tag: u8,
     /// The rest of the message.
     pub body: &'a [u8],
+}
+
+impl fmt::Debug for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame")
+            .field("tag", &char::from(self.tag))
+            .field("body", &Redacted(self.body))
+            .finish()
+    }
 }
 
 impl Frame<'_> {
@@ -43,11 +54,16 @@ pub struct BadLength {
 }
 
 /// Bytes received and not yet consumed.
-#[derive(Debug)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+}
+
+impl fmt::Debug for FrameBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrameBuffer({} of {} bytes)", self.end - self.start, self.bytes.len())
+    }
 }
 
 impl FrameBuffer {

@@ -25,6 +25,7 @@ mod failure;
 pub mod frames;
 pub mod passfile;
 pub mod pgoutput;
+pub mod quoting;
 pub mod replication;
 pub mod server_error;
 pub mod session;

@@ -3,6 +3,7 @@
 //! Reading and writing share one future, [`ReplicationStream::io`], so that status updates go out while the reader is
 //! held back, and nothing is lost when the future is dropped. Formats: Postgres manual, "Streaming Replication Protocol".
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -17,6 +18,7 @@ use super::pgoutput::PgTimestamp;
 use super::server_error::ServerError;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
+use crate::redacted::Redacted;
 
 /// How long the server may take to answer START_REPLICATION: building the snapshot of old log can take a while.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +27,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the server sends in CopyData.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ReplicationMessage<'a> {
     /// A piece of the stream.
     XLogData {
@@ -41,6 +43,21 @@ pub enum ReplicationMessage<'a> {
         /// Whether it wants an answer at once.
         reply_requested: bool,
     },
+}
+
+impl fmt::Debug for ReplicationMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::XLogData { wal_end, data } => {
+                f.debug_struct("XLogData").field("wal_end", wal_end).field("data", &Redacted(data)).finish()
+            }
+            Self::PrimaryKeepAlive { wal_end, reply_requested } => f
+                .debug_struct("PrimaryKeepAlive")
+                .field("wal_end", wal_end)
+                .field("reply_requested", reply_requested)
+                .finish(),
+        }
+    }
 }
 
 /// What a standby status update says.

@@ -12,7 +12,7 @@ pub(super) const ID: &str = "id";
 pub(super) const TYPE: &str = "type";
 
 /// A record's headers, in one buffer that is used again for each record.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Headers {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
@@ -22,6 +22,12 @@ pub struct Headers {
 struct Entry {
     name: Range<usize>,
     value: Option<Range<usize>>,
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Headers({} of {} bytes)", self.entries.len(), self.bytes.len())
+    }
 }
 
 impl Headers {
@@ -170,7 +176,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn members(json: &str) -> Result<(Vec<(String, Option<String>)>, u32), String> {
+    type Named = Vec<(String, Option<String>)>;
+
+    fn members(json: &str) -> Result<(Named, u32), String> {
         let mut headers = Headers::default();
         let dropped = headers.push_members(json.as_bytes()).map_err(|error| error.to_string())?;
         let owned = headers.iter().map(|(name, value)| {

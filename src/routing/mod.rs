@@ -5,6 +5,8 @@ mod template;
 mod timestamp;
 pub mod topic;
 
+use std::fmt;
+
 pub use headers::Headers;
 pub use template::{Template, TemplateError};
 pub use topic::TopicNameError;
@@ -12,9 +14,10 @@ pub use topic::TopicNameError;
 use crate::config::RecordTimestamp;
 use crate::outbox::{Field, OutboxEvent, printable};
 use crate::postgres::pgoutput::PgTimestamp;
+use crate::redacted::Redacted;
 
 /// What goes to the sink. It borrows from the receive buffer and from the [`Router`], until the next event.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// A name that Kafka takes.
     pub topic: &'a str,
@@ -30,6 +33,18 @@ pub struct Record<'a> {
     pub commit_timestamp: i64,
     /// Members of the `headers` column that bore the name of one of the router's own.
     pub headers_dropped: u32,
+}
+
+impl fmt::Debug for Record<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("topic", &self.topic)
+            .field("key", &self.key.map(Redacted))
+            .field("value", &self.value.map(Redacted))
+            .field("headers", &self.headers)
+            .field("timestamp", &self.timestamp)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Record<'_> {
@@ -70,7 +85,6 @@ pub enum Unroutable {
 }
 
 /// Makes records. Holds the buffers that they borrow from.
-#[derive(Debug)]
 pub struct Router {
     template: Template,
     timestamp: RecordTimestamp,

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::config::Columns;
+use crate::config::{Columns, Config};
+use crate::error::Error;
 use crate::outbox::{FIELDS, Field, OutboxEvent};
 
 /// Why a template cannot be used.
@@ -54,6 +55,19 @@ pub(super) struct NoValue {
 }
 
 impl Template {
+    /// The template of `[route] topic`.
+    ///
+    /// # Errors
+    /// It cannot be used: exit code 2.
+    pub fn of(config: &Config) -> Result<Self, Error> {
+        Self::parse(&config.route.topic, &config.outbox.columns).map_err(|error| {
+            Error::usage(
+                format!("`[route] topic` is {:?}: {error}", config.route.topic),
+                "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"",
+            )
+        })
+    }
+
     /// Reads `text`. A name is one of the keys of `[outbox] columns` (`aggregate_type`), or else a column of the table.
     pub fn parse(text: &str, columns: &Columns) -> Result<Self, TemplateError> {
         let mut template = Template { parts: Vec::new(), extra: Vec::new() };

@@ -225,3 +225,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn secrets_and_payloads_are_not_in_debug() {
+    let columns = Columns::default();
+    let template = Template::parse("t", &columns).unwrap();
+    let table = TableName { schema: "public".into(), name: "outbox".into() };
+    let mut outbox = Outbox::new(table, columns, Vec::new(), false);
+    let names = [
+        ("id", 2950),
+        ("aggregate_type", 25),
+        ("aggregate_id", 25),
+        ("event_type", 25),
+        ("payload", 25),
+        ("headers", 25),
+    ];
+    let relation = wire::relation(7, ("public", "outbox"), &names);
+    let Ok(Message::Relation(relation)) = Message::decode(&relation) else { panic!("not a relation") };
+    outbox.relation(&relation).unwrap();
+    let row = ["e1", "order", "s3cret", "made", "s3cret", r#"{"a": "s3cret"}"#].map(Some);
+    let bytes = wire::insert(7, &row);
+    let message = Message::decode(&bytes).unwrap();
+    let Message::Insert(insert) = message else { panic!("not an insert") };
+    let event = outbox.event(&insert).unwrap().unwrap();
+    let mut router = Router::new(template, RecordTimestamp::Commit);
+    let record = router.route(&event, COMMIT).unwrap();
+    let values: Vec<_> = insert.new.values().collect();
+    let shown = format!("{message:?} {values:?} {event:?} {record:?}");
+    // as text and as a list of numbers
+    assert!(!shown.contains("s3cret") && !shown.contains("115, 51"), "{shown}");
+}

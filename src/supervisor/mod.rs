@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::monitor::{Monitor, State};
 use crate::relay::{Ended, Outcome};
+use crate::routing::Template;
 use crate::sink::Refusal;
 use backoff::Backoff;
 use memory::Memory;
@@ -36,7 +37,7 @@ enum Next {
 /// The definite failure that stopped it. What may pass by itself is waited out here.
 pub async fn run(config: Arc<Config>, monitor: Monitor, stop: CancellationToken) -> Result<(), Definite> {
     // known without a server, so known before one is asked
-    if let Err(Error::Definite(definite)) = session::template(&config) {
+    if let Err(Error::Definite(definite)) = Template::of(&config) {
         return Err(definite);
     }
     let mut memory = Memory::default();

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::memory::Memory;
-use crate::config::{Config, RecordTimestamp};
+use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::postgres::catalog::{Catalog, Missing, Slot};
+use crate::postgres::catalog::{self, Catalog, Missing, Slot};
 use crate::postgres::connect::Startup;
 use crate::postgres::replication::{NotStarted, ReplicationStream};
 use crate::postgres::session::Session;
@@ -65,11 +65,11 @@ async fn start(
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
     let mut session = connect(config).await?;
-    let system = System::identify(&mut session).await?;
+    let system = answered(config, System::identify(&mut session)).await?;
     let (catalog, slot) = free_slot(&mut session, config, monitor, memory).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
     if let Some(before) = &memory.system {
-        system.check(before, start.flush, &mut session).await?;
+        answered(config, system.check(before, start.flush, &mut session)).await?;
     }
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
@@ -102,11 +102,8 @@ async fn start(
     memory.system = Some(system);
     memory.fingerprint = Some(fingerprint.clone());
 
-    let template = template(config)?;
-    let needs_created_at = config.route.timestamp == RecordTimestamp::CreatedAt;
-    let extra = template.extra_columns().to_vec();
-    let outbox =
-        Outbox::new(config.outbox.table.clone(), config.outbox.columns.clone(), extra, needs_created_at);
+    let template = Template::of(config)?;
+    let outbox = Outbox::of(config, &template);
     Ok(Parts {
         config: Arc::clone(config),
         stream,
@@ -122,21 +119,17 @@ async fn start(
     })
 }
 
-/// The topic template, which configuration does not parse.
-pub(super) fn template(config: &Config) -> Result<Template, Error> {
-    Template::parse(&config.route.topic, &config.outbox.columns).map_err(|error| {
-        Error::usage(
-            format!("`[route] topic` is {:?}: {error}", config.route.topic),
-            "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"",
-        )
-    })
-}
-
 async fn connect(config: &Config) -> Result<Session, Error> {
-    let timeout = config.postgres.wal_sender_timeout.as_millis().to_string();
-    // The text of values is part of what consumers see, so it must not depend on a role's or a database's settings.
+    let timeout = config.postgres.wal_sender_timeout;
+    let millis = timeout.as_millis().to_string();
+    // A router that is cut off must not keep the slot for the two hours that TCP would wait. And the text of values is
+    // part of what consumers see, so it must not depend on a role's or a database's settings.
     let settings = [
-        ("wal_sender_timeout", timeout.as_str()),
+        ("wal_sender_timeout", millis.as_str()),
+        ("tcp_user_timeout", millis.as_str()),
+        ("tcp_keepalives_idle", "5"),
+        ("tcp_keepalives_interval", "2"),
+        ("tcp_keepalives_count", "3"),
         ("client_encoding", "UTF8"),
         ("DateStyle", "ISO"),
         ("TimeZone", "UTC"),
@@ -144,8 +137,26 @@ async fn connect(config: &Config) -> Result<Session, Error> {
         ("extra_float_digits", "1"),
         ("bytea_output", "hex"),
     ];
+    // the same in the other direction, unless the user has chosen
+    let mut conninfo = config.postgres.conninfo.clone();
+    conninfo.connect_timeout.get_or_insert(timeout);
+    conninfo.tcp.tcp_user_timeout.get_or_insert(timeout);
     let startup = Startup { replication: true, application_name: &config.name, settings: &settings };
-    Session::connect(&config.postgres.conninfo, &startup).await
+    Session::connect(&conninfo, &startup).await
+}
+
+/// A server that takes a connection and then says nothing is lost too.
+async fn answered<T, E: Into<Error>>(
+    config: &Config,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, Error> {
+    let timeout = config.postgres.wal_sender_timeout;
+    match tokio::time::timeout(timeout, answer).await {
+        Ok(answer) => answer.map_err(Into::into),
+        Err(_) => {
+            Err(Error::transient(Peer::Postgres, format!("a query was not answered within {timeout:?}")))
+        }
+    }
 }
 
 /// Looks at the catalogues until nobody else reads the slot.
@@ -166,15 +177,18 @@ async fn free_slot(
     }
     let (mut wait, mut told) = (SLOT_WAIT.0, None);
     loop {
-        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+        let catalog = answered(config, Catalog::look(session, &config.postgres, &config.outbox)).await?;
         catalog.verdict(&config.postgres, &config.outbox, missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
         };
         let Some(pid) = slot.active_pid else { return Ok((catalog, slot)) };
         if told != Some(pid) {
-            let reason =
-                format!("the slot {} is read by {}", config.postgres.slot, holder(session, pid).await?);
+            let reason = format!(
+                "the slot {} is read by {}",
+                config.postgres.slot,
+                catalog::holder(session, pid).await?
+            );
             tracing::info!(peer = "postgres", reason, "waiting for the slot");
             monitor.state(State::Waiting { reason });
             told = Some(pid);
@@ -183,22 +197,6 @@ async fn free_slot(
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(SLOT_WAIT.1);
     }
-}
-
-/// Who a server process works for, as far as this role may see it.
-async fn holder(session: &mut Session, pid: i32) -> Result<String, Error> {
-    let sql = format!(
-        "SELECT application_name, client_addr, usename FROM pg_catalog.pg_stat_activity WHERE pid = {pid}"
-    );
-    let rows = session.query(&sql).await?;
-    let value = |index| rows.first().and_then(|row| row.get(index)).filter(|text| !text.is_empty());
-    let mut text = format!("server process {pid}");
-    for (what, value) in [("application_name", value(0)), ("client", value(1)), ("role", value(2))] {
-        if let Some(value) = value {
-            text.push_str(&format!(", {what} {value}"));
-        }
-    }
-    Ok(text)
 }
 
 fn not_started(error: NotStarted, config: &Config) -> Error {

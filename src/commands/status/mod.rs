@@ -1,6 +1,7 @@
 //! `status`: what the running router says of itself; if none answers, what Postgres knows.
 
-mod table;
+pub mod known_to_postgres;
+pub(super) mod table;
 
 use std::fmt::Display;
 use std::process::ExitCode;

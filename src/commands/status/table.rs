@@ -9,20 +9,21 @@ use crate::terminal;
 
 /// What the output can show.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
+pub(in crate::commands) struct Look {
     /// Colours and bold letters.
-    pub(super) colours: bool,
+    pub(in crate::commands) colours: bool,
     /// Columns; `None`: as long as the lines are, for it is not a terminal.
-    pub(super) width: Option<u16>,
+    pub(in crate::commands) width: Option<u16>,
 }
 
 impl Look {
     /// What standard output can show.
-    pub(super) fn of_stdout() -> Self {
+    pub(in crate::commands) fn of_stdout() -> Self {
         Look { colours: terminal::colours(&io::stdout()), width: Table::new().width() }
     }
 
-    fn table(&self) -> Table {
+    /// An empty table in this look.
+    pub(in crate::commands) fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         match self.width {
@@ -135,7 +136,7 @@ fn topics(topics: &[TopicReport], look: &Look) -> Table {
 }
 
 /// Without the blanks that pad the last column, and the one that pads the first.
-fn trimmed(table: &Table) -> String {
+pub(in crate::commands) fn trimmed(table: &Table) -> String {
     let lines = table.lines().map(|line| {
         let line = line.trim_end();
         line.strip_prefix(' ').unwrap_or(line).to_owned() + "\n"
@@ -154,7 +155,7 @@ fn colour(state: StateKind) -> Color {
 }
 
 /// `16.0 MiB`
-fn bytes(count: u64) -> String {
+pub(in crate::commands) fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {
         return format!("{count} B");

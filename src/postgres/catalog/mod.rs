@@ -7,7 +7,7 @@ mod publication;
 mod slot;
 
 pub use publication::{Publication, Table, WAY_OUT as PUBLICATION_WAY_OUT};
-pub use slot::{FLUSH_LSN, Slot};
+pub use slot::{FLUSH_LSN, Slot, holder};
 
 use super::server_error::QueryError;
 use super::session::{Row, Session};
@@ -44,7 +44,22 @@ impl Catalog {
     /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
     /// slot is ours to read.
     pub fn verdict(&self, postgres: &Postgres, outbox: &Outbox, missing: Missing) -> Result<(), Error> {
-        slot::verdict(self.slot.as_ref(), postgres)?;
+        self.slot_verdict(postgres)?;
+        self.publication_verdict(postgres, outbox, missing)
+    }
+
+    /// The part of it that concerns the slot.
+    pub fn slot_verdict(&self, postgres: &Postgres) -> Result<(), Error> {
+        slot::verdict(self.slot.as_ref(), postgres)
+    }
+
+    /// The part of it that concerns table and publication.
+    pub fn publication_verdict(
+        &self,
+        postgres: &Postgres,
+        outbox: &Outbox,
+        missing: Missing,
+    ) -> Result<(), Error> {
         publication::verdict(self.publication.as_ref(), self.table.as_ref(), postgres, outbox, missing)
     }
 

@@ -3,6 +3,7 @@
 use super::{Missing, Unreadable, Values, flag, parsed};
 use crate::config::{Outbox, Postgres};
 use crate::error::Error;
+use crate::postgres::quoting;
 
 /// One row of `pg_publication`, and whether it publishes the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +90,7 @@ pub(super) fn verdict(
     missing: Missing,
 ) -> Result<(), Error> {
     let (name, table_name) = (&postgres.publication, &outbox.table);
+    let (sql, table_sql) = (quoting::name(name), quoting::table(table_name));
     let Some(table) = table else {
         return Err(missing.error(
             format!("the outbox table {table_name} does not exist in this database"),
@@ -106,28 +108,26 @@ pub(super) fn verdict(
     if table.unlogged {
         return Err(missing.error(
             format!("the outbox table {table_name} is unlogged, so its rows are not in the write-ahead log"),
-            format!("Run ALTER TABLE {table_name} SET LOGGED"),
+            format!("Run ALTER TABLE {table_sql} SET LOGGED"),
         ));
     }
     if table.partitioned && !publication.via_root {
         return Err(missing.error(
             format!("the outbox table {table_name} is partitioned, and the publication {name} names its partitions"),
-            format!("Run ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"),
+            format!("Run ALTER PUBLICATION {sql} SET (publish_via_partition_root = true)"),
         ));
     }
     if !publication.publishes_table {
         return Err(missing.error(
             format!("the publication {name} does not publish the outbox table {table_name}"),
-            format!(
-                "Run ALTER PUBLICATION {name} ADD TABLE {table_name}; rows written before it are not sent"
-            ),
+            format!("Run ALTER PUBLICATION {sql} ADD TABLE {table_sql}; rows written before it are not sent"),
         ));
     }
     if !publication.publishes_inserts {
         return Err(missing.error(
             format!("the publication {name} does not publish inserts"),
             format!(
-                "Run ALTER PUBLICATION {name} SET (publish = 'insert'); rows written before it are not sent"
+                "Run ALTER PUBLICATION {sql} SET (publish = 'insert'); rows written before it are not sent"
             ),
         ));
     }

@@ -4,6 +4,8 @@ use super::{Unreadable, Values, flag, parsed};
 use crate::config::Postgres;
 use crate::error::Error;
 use crate::lsn::Lsn;
+use crate::postgres::server_error::QueryError;
+use crate::postgres::session::Session;
 
 /// One row of `pg_replication_slots`, and what it holds back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +66,22 @@ impl Slot {
         };
         Ok(name.map(|_| slot))
     }
+}
+
+/// Who a server process works for, as far as this role may see it.
+pub async fn holder(session: &mut Session, pid: i32) -> Result<String, QueryError> {
+    let sql = format!(
+        "SELECT application_name, client_addr, usename FROM pg_catalog.pg_stat_activity WHERE pid = {pid}"
+    );
+    let rows = session.query(&sql).await?;
+    let value = |index| rows.first().and_then(|row| row.get(index)).filter(|text| !text.is_empty());
+    let mut text = format!("server process {pid}");
+    for (what, value) in [("application_name", value(0)), ("client", value(1)), ("role", value(2))] {
+        if let Some(value) = value {
+            text.push_str(&format!(", {what} {value}"));
+        }
+    }
+    Ok(text)
 }
 
 pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {

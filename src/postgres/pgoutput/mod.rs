@@ -15,7 +15,10 @@ mod tuple;
 pub use relation::{Column, Relation};
 pub use tuple::{Tuple, Value};
 
+use std::fmt;
+
 use crate::lsn::Lsn;
+use crate::redacted::Redacted;
 use reader::Reader;
 
 /// An object identifier of the catalogues.
@@ -188,7 +191,7 @@ impl<'a> Truncate<'a> {
 }
 
 /// What `pg_logical_emit_message` wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
     /// Whether it belongs to the transaction around it.
     pub transactional: bool,
@@ -198,6 +201,17 @@ pub struct LogicalMessage<'a> {
     pub prefix: &'a str,
     /// Its content.
     pub content: &'a [u8],
+}
+
+impl fmt::Debug for LogicalMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogicalMessage")
+            .field("transactional", &self.transactional)
+            .field("lsn", &self.lsn)
+            .field("prefix", &self.prefix)
+            .field("content", &Redacted(self.content))
+            .finish()
+    }
 }
 
 impl<'a> Message<'a> {

@@ -1,12 +1,21 @@
 //! A cursor over one message that never reads past its end.
 
+use std::fmt;
+
 use super::DecodeError;
 use crate::lsn::Lsn;
+use crate::redacted::Redacted;
 
 /// The unread rest of one message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
+}
+
+impl fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Redacted(self.rest).fmt(f)
+    }
 }
 
 impl<'a> Reader<'a> {

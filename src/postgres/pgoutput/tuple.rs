@@ -1,7 +1,10 @@
 //! The values of one row.
 
+use std::fmt;
+
 use super::DecodeError;
 use super::reader::Reader;
+use crate::redacted::Redacted;
 
 /// A row: its values in the order of the relation's columns, still in the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +14,7 @@ pub struct Tuple<'a> {
 }
 
 /// One value of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     /// SQL NULL.
     Null,
@@ -48,6 +51,17 @@ impl<'a> Tuple<'a> {
         let mut reader = self.values;
         // decode() has walked all of them, so none fails here
         (0..self.count).map_while(move |_| Value::decode(&mut reader).ok())
+    }
+}
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Null => f.write_str("Null"),
+            Value::UnchangedToast => f.write_str("UnchangedToast"),
+            Value::Text(text) => f.debug_tuple("Text").field(&Redacted(text)).finish(),
+            Value::Binary(bytes) => f.debug_tuple("Binary").field(&Redacted(bytes)).finish(),
+        }
     }
 }
 

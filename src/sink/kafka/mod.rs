@@ -1,10 +1,11 @@
 //! Kafka: one idempotent producer per session, on librdkafka's own threads.
 //!
 //! `properties` what the producer is made with, `context` what comes back from it, `topics` what happens before a
-//! topic's first record, `verdict` what an error means.
+//! topic's first record, `verdict` what an error means, `survey` what `check` asks.
 
 mod context;
 pub mod properties;
+pub mod survey;
 mod topics;
 mod verdict;
 
@@ -135,24 +136,7 @@ impl KafkaSink {
         if answered {
             return Ok(());
         }
-        let servers = self.servers();
-        match self.connection.last_error() {
-            Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)) => Err(Error::refused(
-                format!("the Kafka brokers at {servers} refused the credentials: {reason}"),
-                "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
-            )),
-            Some((_, reason)) => {
-                Err(Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}")))
-            }
-            None => Err(Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}"))),
-        }
-    }
-
-    fn servers(&self) -> &str {
-        let given = |name| self.config.kafka.properties.get(name);
-        given("bootstrap.servers")
-            .or_else(|| given("metadata.broker.list"))
-            .map_or("", |value| value.reveal())
+        Err(no_answer(servers(&self.config), self.connection.last_error()))
     }
 
     /// Hands one record over. Never blocks.
@@ -295,6 +279,25 @@ fn number(settings: &ClientConfig, name: &str) -> Option<usize> {
 fn now_millis() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn servers(config: &Config) -> &str {
+    let given = |name| config.kafka.properties.get(name);
+    given("bootstrap.servers").or_else(|| given("metadata.broker.list")).map_or("", |value| value.reveal())
+}
+
+/// Why no broker answered, by the last error of the connection.
+fn no_answer(servers: &str, last_error: Option<(Code, String)>) -> Error {
+    match last_error {
+        Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)) => Error::refused(
+            format!("the Kafka brokers at {servers} refused the credentials: {reason}"),
+            "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
+        ),
+        Some((_, reason)) => {
+            Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}"))
+        }
+        None => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
+    }
 }
 
 /// librdkafka's answer to a property names its value; a value may be a secret, so only the name is passed on.

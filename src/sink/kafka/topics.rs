@@ -13,7 +13,7 @@ use crate::config::Topics;
 use crate::error::{Error, Peer};
 
 /// How long one request may take before it is tried again.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a topic takes, as far as the broker says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,13 +96,7 @@ impl TopicKeeper {
     }
 
     async fn create(&self, topic: &str) -> Result<(), Error> {
-        // -1: the broker's default
-        let partitions = self.topics.partitions.unwrap_or(-1);
-        let replication = TopicReplication::Fixed(self.topics.replication_factor.unwrap_or(-1));
-        let mut new = NewTopic::new(topic, partitions, replication);
-        for (name, value) in &self.topics.config {
-            new = new.set(name, value);
-        }
+        let new = new_topic(topic, &self.topics);
         let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
         let results = self.admin.create_topics([&new], &options).await;
         let results = results.map_err(|error| failed("create", topic, &error))?;
@@ -142,6 +136,18 @@ impl TopicKeeper {
             timestamp_after_ms: bound("message.timestamp.after.max.ms"),
         })
     }
+}
+
+/// A topic as `[topics]` wants it.
+pub(super) fn new_topic<'a>(topic: &'a str, wanted: &'a Topics) -> NewTopic<'a> {
+    // -1: the broker's default
+    let partitions = wanted.partitions.unwrap_or(-1);
+    let replication = TopicReplication::Fixed(wanted.replication_factor.unwrap_or(-1));
+    let mut new = NewTopic::new(topic, partitions, replication);
+    for (name, value) in &wanted.config {
+        new = new.set(name, value);
+    }
+    new
 }
 
 fn failed(what: &str, topic: &str, error: &KafkaError) -> Error {

@@ -1,0 +1,97 @@
+//! One thing that `check` looked at.
+
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// How much it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It could not be looked at, and the router does not depend on it.
+    Skipped,
+    /// It works, and there is a risk to know of.
+    Warning,
+    /// It would lose or block events, or it cannot be known.
+    Error,
+}
+
+impl Level {
+    /// As it is printed.
+    pub fn label(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Skipped => "skipped",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        }
+    }
+}
+
+/// What was found. The members are the keys of `--json` and stay what they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub level: Level,
+    /// What was looked at, in snake case: `wal_level`. Several findings may have the same.
+    pub check: &'static str,
+    /// What was found, a sentence without a full stop.
+    pub what: String,
+    /// What to do about it, a sentence without a full stop; none if all is well.
+    pub remedy: Option<String>,
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    pub(super) fn ok(&mut self, check: &'static str, what: impl Into<String>) {
+        self.0.push(Finding { level: Level::Ok, check, what: what.into(), remedy: None });
+    }
+
+    pub(super) fn skipped(&mut self, check: &'static str, what: impl Into<String>) {
+        self.0.push(Finding { level: Level::Skipped, check, what: what.into(), remedy: None });
+    }
+
+    pub(super) fn warning(
+        &mut self,
+        check: &'static str,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.bad(Level::Warning, check, what.into(), remedy.into());
+    }
+
+    pub(super) fn error(&mut self, check: &'static str, what: impl Into<String>, remedy: impl Into<String>) {
+        self.bad(Level::Error, check, what.into(), remedy.into());
+    }
+
+    fn bad(&mut self, level: Level, check: &'static str, what: String, remedy: String) {
+        self.0.push(Finding { level, check, what, remedy: Some(remedy) });
+    }
+
+    /// A failure as a finding; `passing` is the remedy of one that may pass by itself.
+    pub(super) fn failure(&mut self, check: &'static str, failure: Error, passing: &str) {
+        match failure {
+            Error::Definite(definite) => self.error(check, definite.what, definite.remedy),
+            Error::Transient(transient) => self.error(check, transient.what, passing),
+        }
+    }
+
+    /// The same, or `fine` if there was none.
+    pub(super) fn verdict(&mut self, check: &'static str, verdict: Result<(), Error>, fine: String) -> bool {
+        match verdict {
+            Ok(()) => {
+                self.ok(check, fine);
+                true
+            }
+            Err(failure) => {
+                self.failure(check, failure, "Run check again");
+                false
+            }
+        }
+    }
+}

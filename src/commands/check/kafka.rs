@@ -1,0 +1,92 @@
+//! The Kafka half: what the brokers say. `topics` judges it, once the outbox is known too.
+
+use super::finding::Findings;
+use crate::config::Config;
+use crate::error::Error;
+use crate::routing::Template;
+use crate::sink::kafka::survey::{SeenTopic, Settings, Survey};
+
+/// What to do where Kafka cannot be reached.
+const UNREACHABLE: &str = "Check that the brokers run, that `bootstrap.servers` and the addresses that they advertise \
+     can be reached from here, and security.protocol under `[kafka]`";
+
+/// Settings of more topics than this are not asked for.
+const MOST_TOPICS: usize = 200;
+
+/// What was seen.
+pub(super) struct Seen {
+    pub(super) brokers: usize,
+    /// Topics that the template can name, each with its settings if they may be read.
+    pub(super) topics: Vec<(SeenTopic, Option<Settings>)>,
+    /// What a new topic inherits, if it may be read.
+    pub(super) defaults: Option<Settings>,
+    /// Whether a topic could be made, as far as that was asked.
+    pub(super) may_create: Option<Result<(), Error>>,
+}
+
+/// Looks at Kafka.
+pub(super) async fn look(config: &Config, template: &Template) -> (Findings, Option<Seen>) {
+    let mut findings = Findings::default();
+    let seen = match Survey::open(config).await {
+        Ok(survey) => look_with(&survey, config, template, &mut findings).await,
+        Err(error) => Err(error),
+    };
+    match seen {
+        Ok(seen) => (findings, Some(seen)),
+        Err(error) => {
+            findings.failure("kafka_connection", error, UNREACHABLE);
+            (findings, None)
+        }
+    }
+}
+
+async fn look_with(
+    survey: &Survey,
+    config: &Config,
+    template: &Template,
+    findings: &mut Findings,
+) -> Result<Seen, Error> {
+    let mut cluster = survey.cluster().await?;
+    let defaults = match cluster.brokers.first() {
+        Some(broker) => survey.broker_settings(*broker).await.ok(),
+        None => None,
+    };
+    let version = match &defaults {
+        None => String::new(),
+        // gone with Kafka 4.0
+        Some(settings) => match settings.get("inter.broker.protocol.version") {
+            Some(version) => format!(", which speak version {version} among themselves"),
+            None => ", of version 4.0 or later".to_owned(),
+        },
+    };
+    let brokers = cluster.brokers.len();
+    let plural = if brokers == 1 { "" } else { "s" };
+    findings.ok("kafka_connection", format!("{brokers} broker{plural}{version}"));
+
+    cluster.topics.retain(|topic| match template.fixed() {
+        Some(fixed) => topic.name == fixed,
+        None => topic.name.starts_with(template.prefix()) && !topic.name.starts_with("__"),
+    });
+    let shown = cluster.topics.len().min(MOST_TOPICS);
+    if shown < cluster.topics.len() {
+        let what =
+            format!("{} topics; the settings of the first {shown} are looked at", cluster.topics.len());
+        findings.skipped("topics", what);
+        cluster.topics.truncate(shown);
+    }
+    let names: Vec<&str> = cluster.topics.iter().map(|topic| topic.name.as_str()).collect();
+    let settings = if names.is_empty() { Vec::new() } else { survey.topic_settings(&names).await? };
+    let settings = settings.into_iter().map(Result::ok).chain(std::iter::repeat(None));
+    let topics: Vec<_> = cluster.topics.into_iter().zip(settings).collect();
+
+    let probe = match template.fixed() {
+        Some(_) if !topics.is_empty() => None,
+        Some(fixed) => Some(fixed.to_owned()),
+        None => Some(format!("{}outbox-router-check", template.prefix())),
+    };
+    let may_create = match probe.filter(|_| config.topics.create) {
+        Some(topic) => Some(survey.may_create(&topic).await),
+        None => None,
+    };
+    Ok(Seen { brokers, topics, defaults, may_create })
+}

@@ -1,0 +1,64 @@
+//! `check`: looks at everything that has to be right, and says of each thing what to do about it.
+//!
+//! Postgres and Kafka are looked at side by side, so that one which cannot be reached hides nothing of the other. A
+//! finding is an error if it would lose or block events, a warning if it works and is a risk.
+
+mod finding;
+mod kafka;
+mod outbox;
+mod postgres;
+mod report;
+mod role;
+mod row_sizes;
+mod server;
+mod slot;
+mod topics;
+
+use std::process::ExitCode;
+
+pub use finding::{Finding, Level};
+
+use crate::cli::CheckArgs;
+use crate::config::load::Loaded;
+use crate::error::Error;
+use crate::routing::Template;
+use crate::terminal;
+use finding::Findings;
+
+/// Looks and prints. The code is 1 if there is an error among the findings.
+///
+/// # Errors
+/// The topic template cannot be used, or standard output cannot be written to.
+pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<ExitCode, Error> {
+    let config = &loaded.config;
+    if args.print_config {
+        terminal::print(&config.to_redacted_toml())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let template = Template::of(config)?;
+    let mut findings = Findings::default();
+    configuration(loaded, &mut findings);
+    let ((postgres, outbox), (kafka, seen)) =
+        tokio::join!(postgres::look(config, &template), kafka::look(config, &template));
+    findings.0.extend(postgres.0);
+    findings.0.extend(kafka.0);
+    if let Some(seen) = seen {
+        topics::judge(config, &template, &seen, outbox.as_ref(), &mut findings);
+    }
+    report::print(&findings.0, args.json)?;
+    let bad = findings.0.iter().any(|finding| finding.level == Level::Error);
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn configuration(loaded: &Loaded, findings: &mut Findings) {
+    let from = match &loaded.file {
+        Some(file) => format!("read from {}", file.display()),
+        None => "read from the environment alone".to_owned(),
+    };
+    findings.ok("configuration", from);
+    for warning in &loaded.warnings {
+        // the remedy is part of the sentence
+        let (what, remedy) = warning.split_once("; ").unwrap_or((warning, "Look at it"));
+        findings.warning("configuration", what, remedy);
+    }
+}

@@ -1,0 +1,124 @@
+//! The Postgres half: the connections first, then everything that one of them shows.
+
+use super::finding::Findings;
+use super::outbox::OutboxLook;
+use super::{outbox, role, server, slot};
+use crate::config::Config;
+use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
+use crate::error::Error;
+use crate::outbox::Outbox;
+use crate::postgres::catalog::Catalog;
+use crate::postgres::connect::Startup;
+use crate::postgres::session::Session;
+use crate::routing::Template;
+
+/// What to do where Postgres cannot be reached.
+const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";
+
+/// Looks at Postgres. What is learnt of the table is needed to judge the topics.
+pub(super) async fn look(config: &Config, template: &Template) -> (Findings, Option<OutboxLook>) {
+    let mut findings = Findings::default();
+    encryption(&config.postgres.conninfo, &mut findings);
+    let application_name = format!("{} check", config.name);
+    let startup = Startup { application_name: &application_name, ..Startup::default() };
+    let mut session = match Session::connect(&config.postgres.conninfo, &startup).await {
+        Ok(session) => session,
+        Err(error) => {
+            findings.failure("postgres_connection", error, UNREACHABLE);
+            return (findings, None);
+        }
+    };
+    let outbox = match look_with(&mut session, config, template, &mut findings).await {
+        Ok(outbox) => Some(outbox),
+        Err(error) => {
+            findings.failure("postgres_connection", error, UNREACHABLE);
+            None
+        }
+    };
+    session.close().await;
+    (findings, outbox)
+}
+
+async fn look_with(
+    session: &mut Session,
+    config: &Config,
+    template: &Template,
+    findings: &mut Findings,
+) -> Result<OutboxLook, Error> {
+    let server = server::Server::look(session).await?;
+    let encrypted = if session.is_tls() { "with TLS" } else { "without TLS" };
+    findings.ok(
+        "postgres_connection",
+        format!("Postgres {} at {}, {encrypted}", server.version, session.info().place),
+    );
+    server.judge_version(findings);
+    let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+    server.judge_settings(&catalog, findings);
+    role::judge(session, config, &server, &catalog, findings).await?;
+    slot::judge(session, config, &server, &catalog, findings).await?;
+    outbox::judge(session, config, &Outbox::of(config, template), template, &server, &catalog, findings).await
+}
+
+/// A host that is not this machine should prove who it is.
+fn encryption(conninfo: &ConnInfo, findings: &mut Findings) {
+    let verified =
+        conninfo.ssl_mode == SslMode::VerifyFull || matches!(conninfo.ssl_root_cert, Some(RootCert::System));
+    let remote = conninfo.hosts.iter().find_map(|host| match &host.addr {
+        HostAddr::Tcp { name, hostaddr } => {
+            let address = hostaddr.as_deref().filter(|address| !address.is_empty()).unwrap_or(name);
+            (!is_local(address)).then_some(name)
+        }
+        HostAddr::Unix(_) => None,
+    });
+    let Some(remote) = remote.filter(|_| !verified) else { return };
+    let without = match conninfo.ssl_mode {
+        SslMode::Disable | SslMode::Allow => "the connection need not be encrypted",
+        SslMode::Prefer => "a server that has no TLS is talked to in clear text",
+        _ => "another server could take its place",
+    };
+    findings.warning(
+        "sslmode",
+        format!("sslmode is weaker than verify-full, and {remote} is not this machine: {without}"),
+        "Add sslmode=verify-full and sslrootcert=FILE (or sslrootcert=system) to `[postgres] url`",
+    );
+}
+
+fn is_local(address: &str) -> bool {
+    address.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::environment::Environment;
+
+    fn warnings(url: &str) -> usize {
+        let mut findings = Findings::default();
+        let env = Environment::empty().with_user("me").with_file("/ca.pem");
+        encryption(&ConnInfo::parse(url, &env).unwrap(), &mut findings);
+        findings.0.len()
+    }
+
+    #[test]
+    fn only_a_remote_host_has_to_prove_who_it_is() {
+        for url in [
+            "postgres://db/shop",
+            "postgres://db/shop?sslmode=require",
+            "postgres://localhost,db/shop",
+            "host=localhost hostaddr=10.0.0.7",
+        ] {
+            assert_eq!(warnings(url), 1, "{url}");
+        }
+        for url in [
+            "postgres://localhost/shop",
+            "postgres://127.0.0.1/shop",
+            "postgres://[::1]/shop",
+            "host=/run/postgresql",
+            "postgres://db/shop?sslmode=verify-full&sslrootcert=/ca.pem",
+            "postgres://db/shop?sslrootcert=system",
+        ] {
+            assert_eq!(warnings(url), 0, "{url}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The findings for people and for programs.
+
+use comfy_table::{Attribute, Cell, Color};
+
+use super::finding::{Finding, Level};
+use crate::commands::status::table::{Look, trimmed};
+use crate::error::Error;
+use crate::terminal;
+
+pub(super) fn print(findings: &[Finding], json: bool) -> Result<(), Error> {
+    let text = if json {
+        let json = serde_json::to_string_pretty(findings);
+        json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
+    } else {
+        table(findings, &Look::of_stdout()) + "\n" + &summary(findings) + "\n"
+    };
+    terminal::print(&text)
+}
+
+fn table(findings: &[Finding], look: &Look) -> String {
+    let mut table = look.table();
+    for Finding { level, check, what, remedy } in findings {
+        let label = Cell::new(level.label()).fg(colour(*level)).add_attribute(Attribute::Bold);
+        table.add_row([label, Cell::new(check), Cell::new(what)]);
+        if let Some(remedy) = remedy {
+            table.add_row([Cell::new(""), Cell::new(""), Cell::new(format!("-> {remedy}"))]);
+        }
+    }
+    trimmed(&table)
+}
+
+fn summary(findings: &[Finding]) -> String {
+    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
+    let number = |count, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+    match (count(Level::Error), count(Level::Warning)) {
+        (0, 0) => "Nothing stands in the way.".to_owned(),
+        (0, warnings) => format!("{}; nothing stands in the way.", number(warnings, "warning")),
+        (errors, warnings) => format!("{}, {}.", number(errors, "error"), number(warnings, "warning")),
+    }
+}
+
+fn colour(level: Level) -> Color {
+    match level {
+        Level::Ok => Color::Green,
+        Level::Skipped => Color::Reset,
+        Level::Warning => Color::Yellow,
+        Level::Error => Color::Red,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(level: Level, check: &'static str, what: &str, remedy: Option<&str>) -> Finding {
+        Finding { level, check, what: what.to_owned(), remedy: remedy.map(str::to_owned) }
+    }
+
+    #[test]
+    fn for_people_and_for_programs() {
+        let findings = [
+            finding(Level::Ok, "wal_level", "logical", None),
+            finding(Level::Skipped, "row_sizes", "the role may not read the table", None),
+            finding(
+                Level::Warning,
+                "replication_factor",
+                "the topic orders has one replica",
+                Some("Add replicas"),
+            ),
+            finding(Level::Error, "slot", "the slot s does not exist", Some("Run `outbox-router init`")),
+        ];
+        let look = Look { colours: false, width: None };
+        insta::assert_snapshot!(table(&findings, &look) + &summary(&findings));
+        insta::assert_snapshot!("as_json", serde_json::to_string_pretty(&findings).unwrap());
+    }
+
+    #[test]
+    fn the_summary_says_whether_it_will_run() {
+        let warning = finding(Level::Warning, "x", "y", Some("z"));
+        assert_eq!(summary(&[]), "Nothing stands in the way.");
+        assert_eq!(summary(std::slice::from_ref(&warning)), "1 warning; nothing stands in the way.");
+    }
+}

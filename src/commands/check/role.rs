@@ -1,0 +1,81 @@
+//! The role that the router runs as: whether it may stream, and whether it may more than that.
+
+use super::finding::Findings;
+use super::server::Server;
+use crate::config::Config;
+use crate::error::Error;
+use crate::postgres::catalog::Catalog;
+use crate::postgres::connect::Startup;
+use crate::postgres::quoting;
+use crate::postgres::session::Session;
+
+pub(super) async fn judge(
+    session: &mut Session,
+    config: &Config,
+    server: &Server,
+    catalog: &Catalog,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let rows = session
+        .query(
+            "SELECT current_user, r.rolsuper, r.rolreplication, EXISTS (SELECT FROM pg_catalog.pg_roles g \
+             WHERE g.rolname = 'rds_replication'), EXISTS (SELECT FROM pg_catalog.pg_roles g \
+             WHERE g.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')) \
+             FROM pg_catalog.pg_roles r WHERE r.rolname = current_user",
+        )
+        .await?;
+    let value = |index| rows.first().and_then(|row| row.get(index)).unwrap_or_default();
+    let holds = |index| value(index) == "t";
+    let name = quoting::name(value(0));
+    let (superuser, replication, rds, rds_member) = (holds(1), holds(2), holds(3), holds(4));
+    if !(superuser || replication || rds_member) {
+        let grant = if rds {
+            format!("GRANT rds_replication TO {name}")
+        } else {
+            format!("ALTER ROLE {name} REPLICATION")
+        };
+        findings.error(
+            "role",
+            format!("the role {name} may not replicate"),
+            format!("As an administrator run {grant}, or `outbox-router init --url ... --role {name}`"),
+        );
+        return Ok(());
+    }
+    if superuser {
+        findings.warning(
+            "role",
+            format!("the role {name} is a superuser, which is far more than the router needs"),
+            "Run it as a role of its own: `outbox-router init --url ... --role outbox_router` makes one with LOGIN and \
+             REPLICATION",
+        );
+    } else {
+        findings.ok("role", format!("{name} may replicate, and is no superuser"));
+    }
+    stream(config, server, catalog, findings).await;
+    Ok(())
+}
+
+/// Whether a replication connection is let in: `pg_hba.conf`, a pooler and a full server say so only then.
+async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &mut Findings) {
+    let running = catalog.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
+    if running && server.no_sender_left() {
+        findings.skipped("replication_connection", "max_wal_senders is used up, and the slot is being read");
+        return;
+    }
+    let application_name = format!("{} check", config.name);
+    let startup = Startup { replication: true, application_name: &application_name, ..Startup::default() };
+    match Session::connect(&config.postgres.conninfo, &startup).await {
+        Ok(mut session) => {
+            let answer = session.query("IDENTIFY_SYSTEM").await;
+            session.close().await;
+            match answer {
+                Ok(_) => findings.ok("replication_connection", "is let in"),
+                Err(error) => findings.failure("replication_connection", error.into(), PASSING),
+            }
+        }
+        Err(error) => findings.failure("replication_connection", error, PASSING),
+    }
+}
+
+const PASSING: &str = "If it does not pass, look at max_wal_senders and max_connections, and connect to Postgres itself \
+     rather than to a pooler";

@@ -1,0 +1,94 @@
+//! How large the events are, from a bounded sample of the table.
+
+use super::finding::Findings;
+use super::outbox::Column;
+use crate::commands::status::table::bytes;
+use crate::config::Config;
+use crate::error::Error;
+use crate::outbox::FIELDS;
+use crate::postgres::quoting;
+use crate::postgres::server_error::QueryError;
+use crate::postgres::session::Session;
+
+const BYTEA: u32 = 17;
+
+/// How much of the table is read, at most.
+const SAMPLE_BYTES: u64 = 8 << 20;
+const SAMPLE_ROWS: u32 = 2_000;
+
+/// How long that may take.
+const SAMPLE_TIMEOUT: &str = "3s";
+
+/// What the sample shows, in bytes of a record's key, value and headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RowSizes {
+    /// The largest.
+    pub(super) largest: u64,
+}
+
+pub(super) async fn look(
+    session: &mut Session,
+    config: &Config,
+    table: u32,
+    columns: &[Column],
+    findings: &mut Findings,
+) -> Result<Option<RowSizes>, Error> {
+    let readable = format!(
+        "SELECT pg_catalog.has_table_privilege(c.oid, 'SELECT') AND \
+         pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_catalog.pg_class c WHERE c.oid = {table}"
+    );
+    if session.query_one(&readable).await?.as_deref() != Some("t") {
+        let what = "the role may not read the table, which the router does not need; so the sizes of events are \
+                    unknown";
+        findings.skipped("row_sizes", what);
+        return Ok(None);
+    }
+    let size = format!(
+        "SELECT coalesce(sum(pg_catalog.pg_relation_size(t.relid)), pg_catalog.pg_relation_size({table})) \
+         FROM pg_catalog.pg_partition_tree({table}) t"
+    );
+    let size: u64 = session.query_one(&size).await?.and_then(|text| text.parse().ok()).unwrap_or_default();
+    session.query(&format!("SET statement_timeout = '{SAMPLE_TIMEOUT}'")).await?;
+    let sampled = session.query(&sample(config, columns, size)).await;
+    session.query("RESET statement_timeout").await?;
+    let rows = match sampled {
+        Ok(rows) => rows,
+        Err(QueryError::Connection(error)) => return Err(error),
+        Err(QueryError::Server { error, .. }) => {
+            findings.skipped("row_sizes", format!("the table could not be sampled: {error}"));
+            return Ok(None);
+        }
+    };
+    let number = |index| rows.first().and_then(|row| row.get(index)?.parse().ok()).unwrap_or(0u64);
+    let (count, average, largest) = (number(0), number(1), number(2));
+    if count == 0 {
+        findings.skipped("row_sizes", "the table, or the sample of it, has no rows to be measured");
+        return Ok(None);
+    }
+    findings.ok(
+        "row_sizes",
+        format!("{} on average, {} at most, in a sample of {count} rows", bytes(average), bytes(largest)),
+    );
+    Ok(Some(RowSizes { largest }))
+}
+
+fn sample(config: &Config, columns: &[Column], size: u64) -> String {
+    let lengths: Vec<String> = FIELDS
+        .into_iter()
+        .filter_map(|field| field.column(&config.outbox.columns))
+        .filter_map(|name| columns.iter().find(|column| column.name == name))
+        .map(|column| {
+            let name = quoting::name(&column.name);
+            let value = if column.type_id.0 == BYTEA { name } else { format!("{name}::text") };
+            format!("coalesce(octet_length({value}), 0)")
+        })
+        .collect();
+    // a page at least, whatever the size
+    let percent = (100.0 * SAMPLE_BYTES as f64 / size.max(1) as f64).min(100.0);
+    format!(
+        "SELECT count(*), avg(n)::bigint, max(n) FROM (SELECT {}::bigint AS n FROM {} \
+         TABLESAMPLE SYSTEM ({percent}) LIMIT {SAMPLE_ROWS}) AS sample",
+        if lengths.is_empty() { "0".to_owned() } else { format!("({})", lengths.join(" + ")) },
+        quoting::table(&config.outbox.table)
+    )
+}

@@ -1,0 +1,177 @@
+//! The server's settings.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::finding::Findings;
+use crate::commands::init::{OLDEST_POSTGRES, WAL_LEVEL_REMEDY};
+use crate::commands::status::table::bytes;
+use crate::error::Error;
+use crate::postgres::catalog::Catalog;
+use crate::postgres::session::Session;
+
+/// A difference of the clocks that is worth a word, in seconds.
+const SKEW: f64 = 5.0;
+
+/// What the server says of itself.
+pub(super) struct Server {
+    /// `server_version`
+    pub(super) version: String,
+    /// `server_version_num`
+    pub(super) number: u32,
+    wal_level: String,
+    slots: Places,
+    senders: Places,
+    /// `max_slot_wal_keep_size` in bytes; `None`: no limit.
+    pub(super) keep_bytes: Option<u64>,
+    /// `idle_replication_slot_timeout`, from 18 on, as the server writes it.
+    idle_timeout: Option<String>,
+    standby: bool,
+    /// How far its clock is ahead of ours, in seconds.
+    ahead: f64,
+}
+
+/// How many there may be, and how many there are.
+struct Places {
+    taken: u32,
+    max: u32,
+}
+
+impl Places {
+    fn none_left(&self) -> bool {
+        self.taken >= self.max
+    }
+}
+
+impl Server {
+    pub(super) async fn look(session: &mut Session) -> Result<Self, Error> {
+        let before = now();
+        let rows = session
+            .query(
+                "SELECT current_setting('server_version'), current_setting('server_version_num'), \
+                 current_setting('wal_level'), current_setting('max_replication_slots'), \
+                 (SELECT count(*) FROM pg_catalog.pg_replication_slots), current_setting('max_wal_senders'), \
+                 (SELECT count(*) FROM pg_catalog.pg_stat_replication), \
+                 (SELECT setting::bigint * 1048576 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'), \
+                 current_setting('idle_replication_slot_timeout', true), pg_catalog.pg_is_in_recovery(), \
+                 extract(epoch FROM pg_catalog.clock_timestamp())",
+            )
+            .await?;
+        let here = (before + now()) / 2.0;
+        let value = |index| rows.first().and_then(|row| row.get(index));
+        let text = |index| value(index).unwrap_or_default().to_owned();
+        let number = |index| value(index).and_then(|text| text.parse().ok()).unwrap_or_default();
+        let there: Option<f64> = value(10).and_then(|text| text.parse().ok());
+        Ok(Server {
+            version: text(0),
+            number: number(1),
+            wal_level: text(2),
+            slots: Places { max: number(3), taken: number(4) },
+            senders: Places { max: number(5), taken: number(6) },
+            // -1 is no limit and no u64
+            keep_bytes: value(7).and_then(|text| text.parse().ok()),
+            idle_timeout: value(8).filter(|timeout| !matches!(*timeout, "" | "0")).map(str::to_owned),
+            standby: value(9) == Some("t"),
+            ahead: there.map_or(0.0, |there| there - here),
+        })
+    }
+
+    /// Whether another replication connection would be refused.
+    pub(super) fn no_sender_left(&self) -> bool {
+        self.senders.none_left()
+    }
+
+    pub(super) fn judge_version(&self, findings: &mut Findings) {
+        if self.number < OLDEST_POSTGRES {
+            let what = format!("the server is Postgres {}, and the router needs 14 or later", self.version);
+            findings.error("postgres_version", what, "Upgrade the server");
+        }
+        if self.standby {
+            findings.warning(
+                "postgres_standby",
+                "the server is a standby: a slot there falls with the standby, and before Postgres 16 it has none",
+                "Connect to the primary; with several hosts in the URL, add target_session_attrs=read-write",
+            );
+        }
+        if self.ahead.abs() > SKEW {
+            let direction = if self.ahead > 0.0 { "ahead of" } else { "behind" };
+            findings.warning(
+                "clock",
+                format!(
+                    "the server's clock is {:.0} s {direction} this machine's, and lag is the difference of the two",
+                    self.ahead.abs()
+                ),
+                "Have both machines synchronise their clocks",
+            );
+        }
+    }
+
+    pub(super) fn judge_settings(&self, catalog: &Catalog, findings: &mut Findings) {
+        match self.wal_level.as_str() {
+            "logical" => findings.ok("wal_level", "logical"),
+            other => findings.error(
+                "wal_level",
+                format!("wal_level is {other}, and logical replication needs logical"),
+                WAL_LEVEL_REMEDY,
+            ),
+        }
+        self.judge_places(catalog, findings);
+        self.judge_keep_size(findings);
+        if let Some(timeout) = &self.idle_timeout {
+            findings.warning(
+                "idle_replication_slot_timeout",
+                format!("a router that is stopped for longer than {timeout} loses its slot"),
+                "Set idle_replication_slot_timeout = 0, or make sure that the router is never stopped for so long",
+            );
+        }
+    }
+
+    fn judge_places(&self, catalog: &Catalog, findings: &mut Findings) {
+        let Places { taken, max } = self.slots;
+        let used = format!("{taken} of max_replication_slots = {max} are taken");
+        if catalog.slot.is_none() && self.slots.none_left() {
+            findings.error(
+                "max_replication_slots",
+                format!("{used}, and the router has none yet"),
+                "Raise max_replication_slots and restart Postgres, or drop a slot that nobody needs: \
+                 SELECT slot_name, active FROM pg_replication_slots",
+            );
+        } else {
+            findings.ok("max_replication_slots", used);
+        }
+        let Places { taken, max } = self.senders;
+        let used = format!("{taken} of max_wal_senders = {max} are taken");
+        let running = catalog.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
+        if self.senders.none_left() && !running {
+            findings.error(
+                "max_wal_senders",
+                format!("{used}, and the router needs one"),
+                "Raise max_wal_senders and restart Postgres, or stop what streams from it: SELECT * FROM \
+                 pg_stat_replication",
+            );
+        } else {
+            findings.ok("max_wal_senders", used);
+        }
+    }
+
+    fn judge_keep_size(&self, findings: &mut Findings) {
+        match self.keep_bytes {
+            None => findings.warning(
+                "max_slot_wal_keep_size",
+                "there is no limit: while the router is stopped its slot keeps all new log, until the disk is full",
+                "Watch outbox_router_slot_retained_bytes, or set max_slot_wal_keep_size to what the disk has room \
+                 for; a slot that falls further behind is lost, and events with it",
+            ),
+            Some(limit) => findings.ok(
+                "max_slot_wal_keep_size",
+                format!(
+                    "{}: a router that is stopped while more log than that is written loses its slot",
+                    bytes(limit)
+                ),
+            ),
+        }
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

@@ -1,0 +1,215 @@
+//! Whether the topics keep what they are given, and take all of it.
+
+use super::finding::Findings;
+use super::kafka::Seen;
+use super::outbox::OutboxLook;
+use crate::commands::status::table::bytes;
+use crate::config::Config;
+use crate::routing::Template;
+use crate::sink::kafka::survey::{SeenTopic, Settings};
+
+/// What a record batch and a record take besides the row's own bytes: names of headers, lengths, checksums.
+const OVERHEAD: u64 = 200;
+
+/// A consumer that is away for a day should find its events.
+const SHORT_RETENTION_MS: i64 = 24 * 3_600_000;
+
+/// Judges the topics that are there, and how new ones would be made. `outbox` is what is known of the rows.
+pub(super) fn judge(
+    config: &Config,
+    template: &Template,
+    seen: &Seen,
+    outbox: Option<&OutboxLook>,
+    findings: &mut Findings,
+) {
+    presence(config, template, seen, findings);
+    let before = findings.0.len();
+    for (topic, settings) in &seen.topics {
+        durability(topic, settings.as_ref(), findings);
+        match settings {
+            Some(settings) => judge_settings(config, &topic.name, settings, outbox, findings),
+            None => findings.skipped(
+                "topic_settings",
+                format!("no right to read the settings of the topic {} (DESCRIBE_CONFIGS)", topic.name),
+            ),
+        }
+    }
+    if !seen.topics.is_empty() && findings.0.len() == before {
+        findings
+            .ok("topic_settings", "replicas, min.insync.replicas, sizes and retention are as they should be");
+    }
+    if seen.may_create.is_some() {
+        new_topics(config, seen, outbox, findings);
+    }
+}
+
+fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Findings) {
+    let count = seen.topics.len();
+    match (template.fixed(), count) {
+        (Some(fixed), 0) if !config.topics.create => {
+            return findings.error(
+                "topics",
+                format!("the topic {fixed} does not exist and `[topics] create` is false"),
+                "Create it, or set `create = true`",
+            );
+        }
+        (Some(fixed), 0) => findings.ok("topics", format!("{fixed} will be created before its first record")),
+        (Some(fixed), _) => findings.ok("topics", format!("{fixed} is there")),
+        (None, 0) if !config.topics.create => {
+            return findings.warning(
+                "topics",
+                format!("no topic of {template} can be seen, and `[topics] create` is false"),
+                "Create one for each aggregate type before its first event, or set `create = true`: the router stops \
+                 at an event whose topic is missing",
+            );
+        }
+        (None, 0) => {
+            findings.ok("topics", format!("none of {template} yet; created before their first record"))
+        }
+        (None, count) => {
+            let plural = if count == 1 { "" } else { "s" };
+            let more =
+                if config.topics.create { "; others are created before their first record" } else { "" };
+            findings.ok("topics", format!("{count} topic{plural} of {template}{more}"));
+        }
+    }
+    if let Some(Err(error)) = &seen.may_create {
+        findings.failure("topic_creation", error.clone(), "Look at `[topics]` and at the brokers' logs");
+    }
+}
+
+fn durability(topic: &SeenTopic, settings: Option<&Settings>, findings: &mut Findings) {
+    let name = &topic.name;
+    if topic.leaderless > 0 {
+        findings.error(
+            "topic_leader",
+            format!(
+                "{} of {} partitions of the topic {name} have no leader",
+                topic.leaderless, topic.partitions
+            ),
+            "Bring the brokers back that hold them: events for these partitions wait, and those behind them",
+        );
+    }
+    let insync = settings.and_then(|settings| settings.number("min.insync.replicas"));
+    let replicas = i64::try_from(topic.replicas).unwrap_or(i64::MAX);
+    replication(&format!("the topic {name}"), replicas, insync, findings);
+}
+
+/// Whether an acknowledged record survives the loss of a broker, and whether it can be acknowledged at all.
+fn replication(who: &str, replicas: i64, insync: Option<i64>, findings: &mut Findings) {
+    if let Some(insync) = insync.filter(|insync| *insync > replicas) {
+        findings.error(
+            "min_insync_replicas",
+            format!(
+                "{who}: {replicas} replicas, and min.insync.replicas is {insync}, so nothing is acknowledged"
+            ),
+            "Lower min.insync.replicas, or add replicas",
+        );
+    } else if replicas < 2 {
+        findings.warning(
+            "replication_factor",
+            format!("{who}: one replica, so what was acknowledged is lost with that broker's disk"),
+            "Use three replicas and min.insync.replicas = 2 where events matter",
+        );
+    } else if insync == Some(1) {
+        findings.warning(
+            "min_insync_replicas",
+            format!("{who}: min.insync.replicas is 1, so an acknowledged record may be on one broker alone"),
+            "Set min.insync.replicas = 2",
+        );
+    }
+}
+
+fn judge_settings(
+    config: &Config,
+    name: &str,
+    settings: &Settings,
+    outbox: Option<&OutboxLook>,
+    findings: &mut Findings,
+) {
+    let compacted = settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+    if compacted && outbox.is_some_and(|outbox| outbox.nullable_aggregate) {
+        findings.warning(
+            "cleanup_policy",
+            format!(
+                "the topic {name} is compacted, and takes no record without a key; aggregate_id may be NULL"
+            ),
+            "Make the column NOT NULL, or set cleanup.policy = delete: the router stops at such an event",
+        );
+    }
+    size(config, &format!("the topic {name}"), settings.number("max.message.bytes"), outbox, findings);
+    if let Some(retention) = settings.number("retention.ms")
+        && (0..SHORT_RETENTION_MS).contains(&retention)
+    {
+        findings.warning(
+            "retention",
+            format!("the topic {name} keeps records for {} minutes", retention / 60_000),
+            "Raise retention.ms to longer than a consumer may be away",
+        );
+    }
+}
+
+fn size(
+    config: &Config,
+    who: &str,
+    limit: Option<i64>,
+    outbox: Option<&OutboxLook>,
+    findings: &mut Findings,
+) {
+    let Some(sizes) = outbox.and_then(|outbox| outbox.sizes) else { return };
+    let Some(limit) = limit.and_then(|limit| u64::try_from(limit).ok()) else { return };
+    if sizes.largest + OVERHEAD <= limit {
+        return;
+    }
+    let what = format!(
+        "{who} takes {} at most (max.message.bytes), and a row in the table has {}",
+        bytes(limit),
+        bytes(sizes.largest)
+    );
+    let compressed = ["compression.type", "compression.codec"]
+        .iter()
+        .any(|name| config.kafka.properties.get(*name).is_some_and(|codec| codec.reveal() != "none"));
+    if compressed {
+        let remedy = "Raise max.message.bytes, unless such rows become small enough by compression";
+        findings.warning("message_size", what, remedy);
+    } else {
+        let remedy = "Raise max.message.bytes, set a compression.type under `[kafka]`, or write smaller payloads: the \
+                      router stops at such an event";
+        findings.error("message_size", what, remedy);
+    }
+}
+
+/// What a topic would be that the router makes.
+fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, findings: &mut Findings) {
+    let Some(defaults) = &seen.defaults else {
+        return findings.skipped(
+            "new_topics",
+            "no right to read the brokers' defaults (DESCRIBE_CONFIGS on the cluster)",
+        );
+    };
+    let own = |name: &str| config.topics.config.get(name).and_then(|value| value.parse().ok());
+    let replicas = config.topics.replication_factor.map(i64::from);
+    let replicas =
+        replicas.filter(|replicas| *replicas > 0).or(defaults.number("default.replication.factor"));
+    let insync = own("min.insync.replicas").or(defaults.number("min.insync.replicas"));
+    let before = findings.0.len();
+    if let Some(replicas) = replicas {
+        replication("a topic that the router creates", replicas, insync, findings);
+        if usize::try_from(replicas).is_ok_and(|replicas| replicas > seen.brokers) {
+            findings.error(
+                "replication_factor",
+                format!(
+                    "a topic that the router creates: {replicas} replicas, and there are {} brokers",
+                    seen.brokers
+                ),
+                "Lower `[topics] replication_factor` or the brokers' default.replication.factor",
+            );
+        }
+    }
+    let limit = own("max.message.bytes").or(defaults.number("message.max.bytes"));
+    size(config, "a topic that the router creates", limit, outbox, findings);
+    if findings.0.len() == before {
+        let (replicas, insync) = (replicas.unwrap_or_default(), insync.unwrap_or_default());
+        findings.ok("new_topics", format!("get {replicas} replicas and min.insync.replicas = {insync}"));
+    }
+}

@@ -1,0 +1,88 @@
+//! `init --print-acls`: what the router's principal has to be allowed in Kafka, as calls of Kafka's own tool.
+
+use super::objects::Objects;
+use crate::config::Config;
+use crate::routing::Template;
+
+/// The command lines.
+pub(super) fn commands(config: &Config, template: &Template) -> String {
+    let (resource, which) = resource(template);
+    let mut operations = vec!["Describe", "DescribeConfigs", "Write"];
+    if config.topics.create {
+        operations.push("Create");
+    }
+    let operations: Vec<String> =
+        operations.into_iter().map(|operation| format!("--operation {operation}")).collect();
+    let tool = format!(
+        "kafka-acls.sh --bootstrap-server {} --command-config admin.properties --add \\\n  \
+         --allow-principal User:outbox-router",
+        Objects::brokers(config)
+    );
+    let create = if config.topics.create {
+        "Create: `[topics] create` is true."
+    } else {
+        "No Create: `[topics] create` is false."
+    };
+    format!(
+        "# Put the router's principal for User:outbox-router; admin.properties logs an administrator in.\n\n\
+         # {which}. {create}\n\
+         {tool} \\\n  {} \\\n  {resource}\n\n\
+         # Only for brokers before 2.8: later ones let who may write to a topic be idempotent (KIP-679).\n\
+         # {}\n",
+        operations.join(" "),
+        format!("{tool} \\\n  --operation IdempotentWrite --cluster").replace('\n', "\n# "),
+    )
+}
+
+fn resource(template: &Template) -> (String, String) {
+    if let Some(topic) = template.fixed() {
+        return (format!("--topic {topic} --resource-pattern-type literal"), format!("The topic {topic}"));
+    }
+    match template.prefix() {
+        "" => (
+            "--topic '*' --resource-pattern-type literal".to_owned(),
+            format!(
+                "All topics, because {template} begins with a column: a text in front of it would narrow this down"
+            ),
+        ),
+        prefix => (
+            format!("--topic {prefix} --resource-pattern-type prefixed"),
+            format!("All topics of {template}, by what they begin with"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{environment::Environment, load::load};
+
+    fn printed(variables: &[(&str, &str)]) -> String {
+        let mut env = Environment::empty()
+            .with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop")
+            .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "kafka-1:9092,kafka-2:9092");
+        for (name, value) in variables {
+            env = env.with_variable(name, value);
+        }
+        let config = load(None, &env).unwrap().config;
+        commands(&config, &Template::of(&config).unwrap())
+    }
+
+    #[test]
+    fn by_prefix() {
+        insta::assert_snapshot!(printed(&[]));
+    }
+
+    #[test]
+    fn one_topic_that_somebody_else_creates() {
+        insta::assert_snapshot!(printed(&[
+            ("OUTBOX_ROUTER_ROUTE__TOPIC", "orders"),
+            ("OUTBOX_ROUTER_TOPICS__CREATE", "false"),
+        ]));
+    }
+
+    #[test]
+    fn any_topic() {
+        insta::assert_snapshot!(printed(&[("OUTBOX_ROUTER_ROUTE__TOPIC", "${aggregate_type}.events")]));
+    }
+}

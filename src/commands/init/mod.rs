@@ -1,0 +1,245 @@
+//! `init`: makes what is missing in Postgres, or prints how.
+//!
+//! What there is to make is a list of [`objects`](objects::Object), each with the question whether it is there and the
+//! statements that make it; the printed script and the command itself are two readings of that list. The order is such
+//! that an interruption anywhere is mended by running it again.
+
+mod acls;
+mod objects;
+mod outbox_table;
+mod role;
+mod router_schema;
+mod script;
+mod slot;
+
+use crate::cli::InitArgs;
+use crate::config::Config;
+use crate::config::conninfo::ConnInfo;
+use crate::config::environment::Environment;
+use crate::error::Error;
+use crate::outbox::Outbox;
+use crate::postgres::catalog::{Catalog, Missing};
+use crate::postgres::connect::Startup;
+use crate::postgres::quoting;
+use crate::postgres::server_error::QueryError;
+use crate::postgres::session::Session;
+use crate::routing::Template;
+use crate::terminal;
+use objects::{Object, Objects};
+pub(super) use outbox_table::columns_query;
+pub(super) use slot::WAL_LEVEL_REMEDY;
+
+/// Postgres before 14 lacks what the router asks of the catalogues.
+pub(super) const OLDEST_POSTGRES: u32 = 140_000;
+
+/// Does what `args` ask for.
+///
+/// # Errors
+/// Postgres cannot be reached or refuses, or something that is there already cannot be used: nothing is altered then.
+/// What was made before that stays, and is found by the next run.
+pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result<(), Error> {
+    let template = Template::of(config)?;
+    if args.role.as_deref().is_some_and(|role| role.is_empty() || role.len() > 63 || role.contains('\0')) {
+        return Err(Error::usage("--role is not a name: it has 1 to 63 bytes", "Name the role that runs"));
+    }
+    if args.print_acls {
+        return terminal::print(&acls::commands(config, &template));
+    }
+    if args.print_sql {
+        let role = args.role.as_deref().unwrap_or(&config.postgres.conninfo.user);
+        return terminal::print(&script::script(&Objects::new(config, Some(role)))?);
+    }
+    let conninfo = match &args.url {
+        None => config.postgres.conninfo.clone(),
+        Some(url) => administrators(ConnInfo::parse(url.reveal(), env)?, config)?,
+    };
+    let outbox = Outbox::of(config, &template);
+    Init::connect(config, conninfo, args.role.as_deref()).await?.perform(&outbox).await
+}
+
+/// The administrator's connection has to lead to the database of the router.
+fn administrators(conninfo: ConnInfo, config: &Config) -> Result<ConnInfo, Error> {
+    let (given, wanted) = (&conninfo.dbname, &config.postgres.conninfo.dbname);
+    if given == wanted {
+        return Ok(conninfo);
+    }
+    Err(Error::usage(
+        format!("--url leads to the database {given}, and `[postgres] url` to {wanted}"),
+        format!("End --url with /{wanted}: a slot and a publication belong to one database"),
+    ))
+}
+
+/// What became of one object.
+enum Fate {
+    Made(String),
+    Left(String),
+}
+
+struct Init<'a> {
+    config: &'a Config,
+    conninfo: ConnInfo,
+    session: Session,
+    role: Option<&'a str>,
+    changed: bool,
+}
+
+impl<'a> Init<'a> {
+    async fn connect(
+        config: &'a Config,
+        conninfo: ConnInfo,
+        role: Option<&'a str>,
+    ) -> Result<Init<'a>, Error> {
+        let startup = Startup { application_name: "outbox-router init", ..Startup::default() };
+        let mut session = Session::connect(&conninfo, &startup).await?;
+        // Slot creation waits for as long as it takes, but not for longer than this process lives.
+        for setting in
+            ["statement_timeout = 0", "lock_timeout = 0", "client_connection_check_interval = '1s'"]
+        {
+            match session.query(&format!("SET {setting}")).await {
+                Ok(_) | Err(QueryError::Server { .. }) => {}
+                Err(QueryError::Connection(error)) => return Err(error),
+            }
+        }
+        Ok(Init { config, conninfo, session, role, changed: false })
+    }
+
+    async fn perform(mut self, outbox: &Outbox) -> Result<(), Error> {
+        slot::preconditions(&mut self.session, &self.config.postgres).await?;
+        self.one_at_a_time().await?;
+        let objects = Objects::new(self.config, self.role);
+        self.make(&objects.router_schema()).await?;
+        self.apply_migrations().await?;
+        if let Some(schema) = objects.outbox_schema() {
+            self.make(&schema).await?;
+        }
+        let table = objects.outbox_table();
+        if self.is_there(&table.name, &table.there).await? {
+            outbox_table::verify(&mut self.session, self.config, outbox).await?;
+        } else {
+            outbox_table::refuse_unknown_columns(self.config, outbox)?;
+        }
+        self.make(&table).await?;
+        self.make(&objects.emit()).await?;
+        if let Some(role) = objects.role() {
+            self.make(&role).await?;
+            self.make(&objects.connect_privilege(role_name(self.role))).await?;
+        }
+        let publication = objects.publication();
+        if self.is_there(&publication.name, &publication.there).await? {
+            self.verify_publication().await?;
+        }
+        self.make(&publication).await?;
+        self.make_slot().await?;
+        self.say_what_is_next()
+    }
+
+    /// Two at once, as containers may start, would make the same things and fail.
+    async fn one_at_a_time(&mut self) -> Result<(), Error> {
+        const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
+        let free = self.session.query_one(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK})")).await?;
+        if free.as_deref() != Some("t") {
+            terminal::print("Waiting for another outbox-router init in this database.\n")?;
+            self.session.query(&format!("SELECT pg_catalog.pg_advisory_lock({LOCK})")).await?;
+        }
+        Ok(())
+    }
+
+    async fn is_there(&mut self, what: &str, question: &str) -> Result<bool, Error> {
+        let answer = self.session.query_one(&format!("SELECT {question}")).await;
+        Ok(answer.map_err(|error| cannot("look for", what, error, general_remedy()))?.as_deref() == Some("t"))
+    }
+
+    async fn make(&mut self, object: &Object) -> Result<(), Error> {
+        if self.is_there(&object.name, &object.there).await? {
+            if let Some((question, otherwise)) = &object.as_wanted
+                && !self.is_there(&object.name, question).await?
+            {
+                return self.say(&object.name, Fate::Left(format!("left alone: {otherwise}")));
+            }
+            return self.say(&object.name, Fate::Left("is there already".to_owned()));
+        }
+        if let Some((question, otherwise)) = &object.possible
+            && !self.is_there(&object.name, question).await?
+        {
+            return self.say(&object.name, Fate::Left(format!("left out: {otherwise}")));
+        }
+        let made = self.session.query(&object.make).await;
+        made.map_err(|error| cannot("create", &object.name, error, object.remedy.clone()))?;
+        self.say(&object.name, Fate::Made(object.done.to_owned()))
+    }
+
+    async fn apply_migrations(&mut self) -> Result<(), Error> {
+        let pending = router_schema::pending(&mut self.session).await?;
+        if !pending.is_empty() {
+            router_schema::apply(&self.conninfo).await?;
+        }
+        pending.iter().try_for_each(|migration| self.say(migration, Fate::Made("applied".to_owned())))
+    }
+
+    /// A publication that was there before is used only if it publishes what is needed.
+    async fn verify_publication(&mut self) -> Result<(), Error> {
+        let (postgres, outbox) = (&self.config.postgres, &self.config.outbox);
+        let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
+        catalog.publication_verdict(postgres, outbox, Missing::AtStart)
+    }
+
+    async fn make_slot(&mut self) -> Result<(), Error> {
+        let name = format!("slot {}", self.config.postgres.slot);
+        let (postgres, outbox) = (&self.config.postgres, &self.config.outbox);
+        let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
+        if let Some(found) = &catalog.slot {
+            slot::usable(&catalog, found, postgres)?;
+            return self.say(&name, Fate::Left("is there already".to_owned()));
+        }
+        let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
+        self.say(&name, Fate::Made(format!("created; holds every change committed after {from}")))
+    }
+
+    fn say(&mut self, what: &str, fate: Fate) -> Result<(), Error> {
+        let text = match fate {
+            Fate::Made(text) => {
+                self.changed = true;
+                text
+            }
+            Fate::Left(text) => text,
+        };
+        terminal::print(&format!("{what}: {text}\n"))
+    }
+
+    fn say_what_is_next(self) -> Result<(), Error> {
+        let mut text = if self.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
+        text.push_str("\nNext:\n");
+        if let Some(role) = self.role {
+            text += &format!(
+                "  \\password {}   in psql, unless the role logs in without one\n",
+                quoting::name(role)
+            );
+        }
+        text += &format!(
+            "  GRANT INSERT ON {} TO ...; GRANT USAGE ON SCHEMA outbox_router TO ...;   for your application's role\n  \
+             outbox-router check\n  outbox-router run\n",
+            quoting::table(&self.config.outbox.table)
+        );
+        terminal::print(&text)
+    }
+}
+
+fn role_name(role: Option<&str>) -> &str {
+    role.unwrap_or_default()
+}
+
+/// A refusal of the server with what it stopped.
+fn cannot(verb: &str, what: &str, error: QueryError, remedy: String) -> Error {
+    match error.or_remedy(remedy) {
+        Error::Definite(mut definite) => {
+            definite.what = format!("cannot {verb} the {what}: {}", definite.what);
+            Error::Definite(definite)
+        }
+        transient @ Error::Transient(_) => transient,
+    }
+}
+
+fn general_remedy() -> String {
+    "Connect as an administrator with --url, or have one run what `outbox-router init --print-sql` prints"
+        .to_owned()
+}

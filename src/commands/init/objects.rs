@@ -1,0 +1,149 @@
+//! What there is to make, as SQL with the configured names.
+
+use super::{general_remedy, outbox_table, role};
+use crate::config::Config;
+use crate::config::secret::Secret;
+use crate::postgres::catalog::literal;
+use crate::postgres::quoting;
+
+/// One thing to make.
+pub(super) struct Object {
+    /// What it is, for a person: `table public.outbox`.
+    pub(super) name: String,
+    /// Why it is made: a comment in the script.
+    pub(super) purpose: String,
+    /// An SQL expression: is it there?
+    pub(super) there: String,
+    /// If it is there, an expression: is it as it would be made? And what to say if not.
+    pub(super) as_wanted: Option<(String, String)>,
+    /// If it is not there, an expression: can it be made? And what to say if not.
+    pub(super) possible: Option<(String, String)>,
+    /// Statements, each with its semicolon. They are run in one transaction.
+    pub(super) make: String,
+    /// What to say once it is made.
+    pub(super) done: &'static str,
+    /// What to do if the server refuses.
+    pub(super) remedy: String,
+}
+
+/// The configured names, and the role that is to run if it is to be set up.
+pub(super) struct Objects<'a> {
+    pub(super) config: &'a Config,
+    role: Option<&'a str>,
+}
+
+impl<'a> Objects<'a> {
+    pub(super) fn new(config: &'a Config, role: Option<&'a str>) -> Self {
+        Objects { config, role }
+    }
+
+    pub(super) fn router_schema(&self) -> Object {
+        schema("outbox_router", "The router's own objects".to_owned())
+    }
+
+    /// `None`: `public`, which every database has until somebody drops it on purpose.
+    pub(super) fn outbox_schema(&self) -> Option<Object> {
+        let name = &self.config.outbox.table.schema;
+        (name != "public").then(|| schema(name, "The schema of the outbox table".to_owned()))
+    }
+
+    pub(super) fn outbox_table(&self) -> Object {
+        let table = &self.config.outbox.table;
+        Object {
+            name: format!("table {}", quoting::table(table)),
+            purpose: "The outbox: applications insert into it in the transaction that changes their own rows"
+                .to_owned(),
+            there: format!(
+                "EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE n.nspname = {} AND c.relname = {})",
+                literal(&table.schema),
+                literal(&table.name)
+            ),
+            as_wanted: None,
+            possible: None,
+            make: outbox_table::create(&self.config.outbox),
+            done: "created",
+            remedy: general_remedy(),
+        }
+    }
+
+    pub(super) fn emit(&self) -> Object {
+        let body = outbox_table::emit_body(&self.config.outbox);
+        let function = "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+                        WHERE n.nspname = 'outbox_router' AND p.proname = 'emit'";
+        Object {
+            name: "function outbox_router.emit".to_owned(),
+            purpose: "One call for an application instead of an INSERT; it runs with the rights of its caller".to_owned(),
+            there: format!("EXISTS (SELECT {function})"),
+            as_wanted: Some((
+                format!("EXISTS (SELECT {function} AND p.prosrc = {})", literal(&body)),
+                "it was made for another table, other columns or another version. To replace it, DROP FUNCTION \
+                 outbox_router.emit and run init again"
+                    .to_owned(),
+            )),
+            possible: Some((
+                outbox_table::emit_fits(&self.config.outbox),
+                "the columns of the table are not those that it could fill in".to_owned(),
+            )),
+            make: outbox_table::create_emit(&body),
+            done: "created",
+            remedy: general_remedy(),
+        }
+    }
+
+    pub(super) fn role(&self) -> Option<Object> {
+        self.role.map(role::object)
+    }
+
+    pub(super) fn connect_privilege(&self, role: &str) -> Object {
+        role::connect_privilege(role, &self.config.postgres.conninfo.dbname)
+    }
+
+    /// The role that the router runs as.
+    pub(super) fn role_name(&self) -> Option<&'a str> {
+        self.role
+    }
+
+    pub(super) fn publication(&self) -> Object {
+        let name = &self.config.postgres.publication;
+        let sql = quoting::name(name);
+        let table = quoting::table(&self.config.outbox.table);
+        Object {
+            name: format!("publication {sql}"),
+            purpose: "What the stream holds: the inserts of the outbox, and nothing else".to_owned(),
+            there: format!(
+                "EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = {})",
+                literal(name)
+            ),
+            as_wanted: None,
+            possible: None,
+            make: format!(
+                "CREATE PUBLICATION {sql} FOR TABLE {table}\n  \
+                 WITH (publish = 'insert', publish_via_partition_root = true);"
+            ),
+            done: "created",
+            remedy: format!(
+                "It takes CREATE on the database and the ownership of {table}: connect as its owner or as an \
+                 administrator with --url, or have one run what `outbox-router init --print-sql` prints"
+            ),
+        }
+    }
+
+    /// The brokers, for the command lines of the ACLs.
+    pub(super) fn brokers(config: &Config) -> &str {
+        config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal)
+    }
+}
+
+fn schema(name: &str, purpose: String) -> Object {
+    Object {
+        name: format!("schema {}", quoting::name(name)),
+        purpose,
+        there: format!("EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = {})", literal(name)),
+        as_wanted: None,
+        possible: None,
+        make: format!("CREATE SCHEMA {};", quoting::name(name)),
+        done: "created",
+        remedy: general_remedy(),
+    }
+}

@@ -1,0 +1,190 @@
+//! The outbox table and the function that fills it, from templates with the configured names.
+
+use crate::config::{Columns, Config, Outbox as OutboxConfig};
+use crate::error::Error;
+use crate::outbox::{FIELDS, Field, Outbox, OutboxError};
+use crate::postgres::catalog::literal;
+use crate::postgres::pgoutput::Oid;
+use crate::postgres::quoting;
+use crate::postgres::session::Session;
+
+/// A column's type and constraints.
+fn definition(field: Field) -> &'static str {
+    match field {
+        Field::Id => "uuid PRIMARY KEY DEFAULT gen_random_uuid()",
+        Field::AggregateType | Field::AggregateId | Field::EventType => "text NOT NULL",
+        Field::Payload => "jsonb",
+        Field::Headers => "jsonb NOT NULL DEFAULT '{}'",
+        Field::CreatedAt => "timestamptz NOT NULL DEFAULT clock_timestamp()",
+    }
+}
+
+/// The columns of the table, each once: one column may serve several fields.
+fn columns(columns: &Columns) -> Vec<(Field, &str)> {
+    let mut found: Vec<(Field, &str)> = Vec::new();
+    for field in FIELDS {
+        if let Some(name) = field.column(columns)
+            && !found.iter().any(|(_, known)| *known == name)
+        {
+            found.push((field, name));
+        }
+    }
+    found
+}
+
+/// The statements that make the table and its index.
+pub(super) fn create(outbox: &OutboxConfig) -> String {
+    let table = quoting::table(&outbox.table);
+    let lines: Vec<String> = columns(&outbox.columns)
+        .into_iter()
+        .map(|(field, name)| format!("  {} {}", quoting::name(name), definition(field)))
+        .collect();
+    let mut indexed: Vec<String> = Vec::new();
+    for field in [Field::AggregateType, Field::AggregateId, Field::CreatedAt] {
+        let column = field.column(&outbox.columns).map(quoting::name);
+        indexed.extend(column.filter(|column| !indexed.contains(column)));
+    }
+    format!(
+        "CREATE TABLE {table} (\n{}\n);\nCREATE INDEX ON {table} ({});",
+        lines.join(",\n"),
+        indexed.join(", ")
+    )
+}
+
+/// The body of `outbox_router.emit`. The id is made first: RETURNING would take the right to read the table.
+pub(super) fn emit_body(outbox: &OutboxConfig) -> String {
+    let mut names = Vec::new();
+    let mut values = Vec::new();
+    for (field, name) in columns(&outbox.columns) {
+        let value = match field {
+            Field::Id => "event_id",
+            Field::AggregateType => "aggregate_type",
+            Field::AggregateId => "aggregate_id",
+            Field::EventType => "event_type",
+            Field::Payload => "payload",
+            Field::Headers => "coalesce(headers, '{}')",
+            Field::CreatedAt => continue,
+        };
+        names.push(quoting::name(name));
+        values.push(value);
+    }
+    format!(
+        "\nDECLARE\n  event_id CONSTANT uuid := gen_random_uuid();\nBEGIN\n  INSERT INTO {} ({})\n  VALUES ({});\n  \
+         RETURN event_id;\nEND\n",
+        quoting::table(&outbox.table),
+        names.join(", "),
+        values.join(", ")
+    )
+}
+
+/// The statement that makes `outbox_router.emit`.
+pub(super) fn create_emit(body: &str) -> String {
+    format!(
+        "CREATE FUNCTION outbox_router.emit(\n  aggregate_type text, aggregate_id text, event_type text, payload jsonb,\n  \
+         headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY INVOKER\n\
+         SET search_path = pg_catalog, pg_temp\nAS {};",
+        quoting::dollar_quoted(body)
+    )
+}
+
+/// An expression: could `emit` fill in the columns of the table as it is, and is none left that must have a value?
+pub(super) fn emit_fits(outbox: &OutboxConfig) -> String {
+    let written: Vec<(Field, &str)> =
+        columns(&outbox.columns).into_iter().filter(|(field, _)| *field != Field::CreatedAt).collect();
+    let named = FIELDS.into_iter().filter(|field| *field != Field::CreatedAt);
+    // one column for two fields: which of the two values would it get?
+    if named.filter_map(|field| field.column(&outbox.columns)).count() != written.len() {
+        return "false".to_owned();
+    }
+    let types = |field| match field {
+        Field::Id => "'uuid', 'text', 'varchar'",
+        Field::Payload | Field::Headers => "'jsonb', 'json', 'text', 'varchar'",
+        _ => "'text', 'varchar'",
+    };
+    let typed: Vec<String> = written
+        .iter()
+        .map(|(field, name)| format!("a.attname = {} AND t.typname IN ({})", literal(name), types(*field)))
+        .collect();
+    let names: Vec<String> = written.iter().map(|(_, name)| literal(name)).collect();
+    format!(
+        "(SELECT count(*) FILTER (WHERE ({}) AND a.attidentity <> 'a' AND a.attgenerated = '') = {}\n  \
+         AND count(*) FILTER (WHERE a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND a.attname NOT IN ({})) = 0\n  \
+         FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid AND t.typnamespace = 'pg_catalog'::regnamespace\n  \
+         JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n  \
+         WHERE n.nspname = {} AND c.relname = {} AND a.attnum > 0 AND NOT a.attisdropped)",
+        typed.join(" OR "),
+        written.len(),
+        names.join(", "),
+        literal(&outbox.table.schema),
+        literal(&outbox.table.name),
+    )
+}
+
+/// A query for the names and types of the table's columns.
+pub(in crate::commands) fn columns_query(outbox: &OutboxConfig) -> String {
+    format!(
+        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod) \
+         FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {} AND c.relname = {} \
+         AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+        literal(&outbox.table.schema),
+        literal(&outbox.table.name)
+    )
+}
+
+/// Whether a table that was there before can be read as an outbox.
+pub(super) async fn verify(session: &mut Session, config: &Config, outbox: &Outbox) -> Result<(), Error> {
+    let table = &config.outbox.table;
+    let kind = session
+        .query_one(&format!(
+            "SELECT c.relkind FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = {} AND c.relname = {}",
+            literal(&table.schema),
+            literal(&table.name)
+        ))
+        .await?;
+    if !matches!(kind.as_deref(), Some("r" | "p")) {
+        return Err(Error::refused(
+            format!("{table} is not a table, and only a table's rows are in the write-ahead log"),
+            "Name the table itself as `[outbox] table`",
+        ));
+    }
+    let rows = session.query(&columns_query(&config.outbox)).await?;
+    let type_of = |name: &str| {
+        let row = rows.iter().find(|row| row.get(0) == Some(name))?;
+        row.get(1)?.parse().ok().map(Oid)
+    };
+    let faults = outbox.faults(type_of);
+    let Some(first) = faults.first() else { return Ok(()) };
+    let what: Vec<String> = faults.iter().map(OutboxError::to_string).collect();
+    let remedy = match first {
+        OutboxError::MissingColumn { key: "topic", .. } => {
+            "Correct `[route] topic`, or add the column; init does not alter a table that is there"
+        }
+        OutboxError::MissingColumn { .. } => {
+            "Name the table's own columns under `[outbox] columns`, or add what is missing; init does not alter a table \
+             that is there"
+        }
+        _ => "Change the column's type, or the configuration; init does not alter a table that is there",
+    };
+    Err(Error::refused(what.join("; "), remedy))
+}
+
+/// The table that `init` makes has the configured columns only, which may be too few for the topic template.
+pub(super) fn refuse_unknown_columns(config: &Config, outbox: &Outbox) -> Result<(), Error> {
+    let known = columns(&config.outbox.columns);
+    // the types are right by construction, so any will do that is nobody's
+    const UNKNOWN: Oid = Oid(u32::MAX);
+    let faults = outbox.faults(|name| known.iter().any(|(_, known)| *known == name).then_some(UNKNOWN));
+    match faults.first() {
+        Some(OutboxError::MissingColumn { column, .. }) => Err(Error::refused(
+            format!(
+                "the topic template names the column {column:?}, and the table {}, which does not exist yet, would be \
+                 made without it",
+                config.outbox.table
+            ),
+            "Make the table yourself, with all columns that you need, and run init again",
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,74 @@
+//! The role that runs, with no more rights than it needs.
+//!
+//! Tried on 14 to 18: streaming, the watch and `check` take LOGIN, REPLICATION and CONNECT. The walsender reads tables
+//! without asking for SELECT, and the catalogues can be read by everybody.
+
+use super::objects::Object;
+use crate::postgres::catalog::literal;
+use crate::postgres::quoting;
+
+/// LOGIN and REPLICATION.
+pub(super) fn object(role: &str) -> Object {
+    let (name, text) = (quoting::name(role), literal(role));
+    Object {
+        name: format!("role {name}"),
+        purpose: "The role that the router runs as: it may read the stream, and nothing else".to_owned(),
+        // pg_has_role counts a superuser as a member of every role, so that one is asked for by name
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text} AND r.rolcanlogin\n    \
+             AND (r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_catalog.pg_roles g\n      \
+             WHERE g.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER'))))"
+        ),
+        as_wanted: None,
+        possible: None,
+        make: grant_replication(&name, &text),
+        done: "may log in and replicate now",
+        remedy: format!(
+            "Connect with --url as a superuser, or have one run CREATE ROLE {name} LOGIN REPLICATION. On managed services \
+             it is their administrator: rds_superuser on Amazon RDS and Aurora (GRANT rds_replication), cloudsqlsuperuser \
+             on Cloud SQL, azure_pg_admin on Azure"
+        ),
+    }
+}
+
+/// The role need not be there, and where a managed service keeps REPLICATION to itself it has a role to grant instead.
+fn grant_replication(name: &str, text: &str) -> String {
+    let block = format!(
+        "\nBEGIN\n  \
+         IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'rds_replication') THEN -- Amazon RDS, Aurora\n    \
+         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {text}) THEN\n      \
+         CREATE ROLE {name} LOGIN;\n    \
+         END IF;\n    \
+         GRANT rds_replication TO {name};\n  \
+         ELSIF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {text}) THEN\n    \
+         CREATE ROLE {name} LOGIN REPLICATION;\n  \
+         ELSE\n    \
+         ALTER ROLE {name} LOGIN REPLICATION;\n  \
+         END IF;\n\
+         END\n"
+    );
+    format!("DO {};", quoting::dollar_quoted(&block))
+}
+
+/// CONNECT by name: PUBLIC has it until somebody tightens the database.
+pub(super) fn connect_privilege(role: &str, database: &str) -> Object {
+    let (name, database_name) = (quoting::name(role), quoting::name(database));
+    Object {
+        name: format!("privilege of {name} to connect to {database_name}"),
+        purpose: "PUBLIC may connect unless somebody revoked it".to_owned(),
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_database d JOIN pg_catalog.pg_roles r ON r.rolname = {}\n    \
+             WHERE d.datname = {} AND (r.rolsuper OR d.datdba = r.oid OR EXISTS (\n      \
+             SELECT FROM pg_catalog.aclexplode(d.datacl) a WHERE a.grantee = r.oid AND a.privilege_type = 'CONNECT')))",
+            literal(role),
+            literal(database)
+        ),
+        as_wanted: None,
+        possible: None,
+        make: format!("GRANT CONNECT ON DATABASE {database_name} TO {name};"),
+        done: "granted",
+        remedy:
+            "Connect with --url as the owner of the database, or leave out --role and have the owner grant it"
+                .to_owned(),
+    }
+}

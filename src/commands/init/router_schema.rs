@@ -1,0 +1,86 @@
+//! The files of `migrations/`: applied by refinery, or printed so that refinery takes them for applied.
+
+use refinery::{Migration, SchemaVersion};
+
+use crate::config::conninfo::ConnInfo;
+use crate::error::{Error, Peer};
+use crate::postgres::catalog::literal;
+use crate::postgres::quoting;
+use crate::postgres::server_error::QueryError;
+use crate::postgres::session::Session;
+use crate::postgres::sql;
+
+mod embedded {
+    refinery::embed_migrations!("migrations");
+}
+
+/// refinery's own record of what was applied.
+const HISTORY: &str = "outbox_router.refinery_schema_history";
+
+/// The migrations that the database lacks, named for a person.
+pub(super) async fn pending(session: &mut Session) -> Result<Vec<String>, Error> {
+    let there = format!("SELECT pg_catalog.to_regclass({}) IS NOT NULL", literal(HISTORY));
+    let mut applied: Vec<SchemaVersion> = Vec::new();
+    if session.query_one(&there).await?.as_deref() == Some("t") {
+        let rows = session.query(&format!("SELECT version FROM {HISTORY}")).await;
+        let rows =
+            rows.map_err(|error| super::cannot("read", "router's schema", error, super::general_remedy()))?;
+        applied.extend(rows.iter().filter_map(|row| row.get(0)?.parse::<SchemaVersion>().ok()));
+    }
+    let runner = embedded::migrations::runner();
+    let missing = runner.get_migrations().iter().filter(|migration| !applied.contains(&migration.version()));
+    Ok(missing.map(name).collect())
+}
+
+/// Has refinery apply what is missing, on a connection of its own.
+pub(super) async fn apply(conninfo: &ConnInfo) -> Result<(), Error> {
+    let mut client = sql::connect(conninfo, "outbox-router init").await?;
+    let mut runner = embedded::migrations::runner();
+    runner.set_migration_table_name(HISTORY);
+    runner.run_async(&mut client).await.map_err(|error| failed(&error))?;
+    Ok(())
+}
+
+fn failed(error: &refinery::Error) -> Error {
+    let source = std::error::Error::source(error);
+    let by_postgres = source.and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    let remedy = super::general_remedy();
+    match by_postgres.map(|error| sql::query_error(error, "this database")) {
+        Some(error @ QueryError::Server { .. }) => super::cannot("upgrade", "router's schema", error, remedy),
+        Some(QueryError::Connection(error)) => error,
+        None if by_postgres.is_some() => Error::transient(Peer::Postgres, error.to_string()),
+        None => Error::refused(
+            format!("the router's schema does not go with this version: {error}"),
+            "Use the version of outbox-router that the schema was last upgraded with, or a later one",
+        ),
+    }
+}
+
+fn name(migration: &Migration) -> String {
+    format!("schema outbox_router, step {} ({})", migration.version(), migration.name().replace('_', " "))
+}
+
+/// The same as statements that can be run again and leave refinery's record behind.
+pub(super) fn script() -> Vec<(String, String)> {
+    let history = format!(
+        "CREATE TABLE IF NOT EXISTS {HISTORY} (\n  version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), \
+         checksum varchar(255)\n);"
+    );
+    let runner = embedded::migrations::runner();
+    let mut parts = vec![("Which files of migrations/ were applied".to_owned(), history)];
+    parts.extend(runner.get_migrations().iter().map(|migration| {
+        let block = format!(
+            "\nBEGIN\n  IF NOT EXISTS (SELECT FROM {HISTORY} WHERE version = {version}) THEN\n    \
+             EXECUTE {sql};\n    \
+             INSERT INTO {HISTORY} VALUES ({version}, {name},\n      \
+             to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), '{checksum}');\n  \
+             END IF;\nEND\n",
+            version = migration.version(),
+            sql = quoting::dollar_quoted(migration.sql().unwrap_or_default()),
+            name = literal(migration.name()),
+            checksum = migration.checksum(),
+        );
+        (name(migration), format!("DO {};", quoting::dollar_quoted(&block)))
+    }));
+    parts
+}

@@ -1,0 +1,78 @@
+//! `init --print-sql`: the same objects as one script for psql, which can be run again like `init` itself.
+
+use super::objects::{Object, Objects};
+use super::router_schema;
+use crate::error::Error;
+use crate::postgres::catalog::literal;
+use crate::postgres::quoting;
+
+/// The whole script.
+pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
+    let config = objects.config;
+    let mut text = format!(
+        "-- What outbox-router {} needs in Postgres, for the router {}.\n\
+         -- Run it as an administrator in the database {}, and not in a single transaction:\n\
+         --   psql -X -v ON_ERROR_STOP=1 -d {} -f FILE\n\
+         -- What is there already is left as it is, so it can be run again. wal_level must be logical.\n",
+        env!("CARGO_PKG_VERSION"),
+        one_line(&config.name),
+        one_line(&config.postgres.conninfo.dbname),
+        one_line(&config.postgres.conninfo.dbname),
+    );
+    let mut add = |purpose: &str, statements: &str| {
+        text.push_str(&format!("\n-- {}.\n{statements}\n", one_line(purpose)));
+    };
+    let router_schema = objects.router_schema();
+    add(&router_schema.purpose, &guarded(&router_schema));
+    for (purpose, statements) in router_schema::script() {
+        add(&purpose, &statements);
+    }
+    let role = objects.role_name();
+    let objects: Vec<Object> = [
+        objects.outbox_schema(),
+        Some(objects.outbox_table()),
+        Some(objects.emit()),
+        objects.role(),
+        role.map(|role| objects.connect_privilege(role)),
+        Some(objects.publication()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    for object in &objects {
+        add(&object.purpose, &guarded(object));
+    }
+    let slot = literal(&config.postgres.slot);
+    add(
+        "The slot, after the publication. This waits until all transactions that are open now have ended",
+        &format!(
+            "SELECT pg_catalog.pg_create_logical_replication_slot({slot}, 'pgoutput')\n\
+             WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot});"
+        ),
+    );
+    let table = quoting::table(&config.outbox.table);
+    text.push_str(&format!(
+        "\n-- Left to you: a password for the role (\\password {}), unless it logs in without one, and the application's \
+         rights:\n--   GRANT INSERT ON {} TO your_application;\n--   GRANT USAGE ON SCHEMA outbox_router TO \
+         your_application;\n",
+        one_line(&quoting::name(role.unwrap_or_default())),
+        one_line(&table),
+    ));
+    Ok(text)
+}
+
+/// Statements that do nothing where the object is there, or cannot be.
+fn guarded(object: &Object) -> String {
+    let mut condition = format!("NOT {}", object.there);
+    if let Some((possible, _)) = &object.possible {
+        condition += &format!("\n  AND {possible}");
+    }
+    // not indented: a name may hold a line break, and the function's body has to be the same to the letter
+    let block = format!("\nBEGIN\nIF {condition} THEN\n{}\nEND IF;\nEND\n", object.make);
+    format!("DO {};", quoting::dollar_quoted(&block))
+}
+
+/// A name may hold a line break, which would end a comment.
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}

@@ -1,0 +1,245 @@
+//! The replication slot: made last, because Postgres has it wait for every transaction that is open.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
+
+use super::OLDEST_POSTGRES;
+use crate::config::Postgres;
+use crate::config::conninfo::ConnInfo;
+use crate::error::Error;
+use crate::postgres::catalog::{Catalog, Slot, literal};
+use crate::postgres::connect::Startup;
+use crate::postgres::quoting;
+use crate::postgres::server_error::QueryError;
+use crate::postgres::session::Session;
+use crate::terminal;
+
+/// When it is first said what slot creation waits for, and how often again.
+const FIRST_WORD: Duration = Duration::from_secs(1);
+const NEXT_WORD: Duration = Duration::from_secs(5);
+
+/// How long a look from the second connection may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What no slot can be made without, looked at before anything is made.
+pub(super) async fn preconditions(session: &mut Session, postgres: &Postgres) -> Result<(), Error> {
+    let rows = session
+        .query(&format!(
+            "SELECT current_setting('server_version_num'), current_setting('server_version'), \
+             current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), current_setting('max_replication_slots'), \
+             (SELECT count(*) FROM pg_catalog.pg_replication_slots), \
+             EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {})",
+            literal(&postgres.slot)
+        ))
+        .await?;
+    let value = |index| rows.first().and_then(|row| row.get(index)).unwrap_or_default();
+    let number = |index| value(index).parse::<u32>().unwrap_or_default();
+    if number(0) < OLDEST_POSTGRES {
+        return Err(Error::refused(
+            format!("the server is Postgres {}, and the router needs 14 or later", value(1)),
+            "Upgrade the server",
+        ));
+    }
+    if value(3) == "t" {
+        return Err(Error::refused(
+            "the server is a standby, and a standby takes no changes",
+            "Connect to the primary; with several hosts in the URL, add target_session_attrs=read-write",
+        ));
+    }
+    if value(2) != "logical" {
+        return Err(Error::refused(
+            format!("wal_level is {}, and logical replication needs logical; nothing was changed", value(2)),
+            WAL_LEVEL_REMEDY,
+        ));
+    }
+    if value(6) != "t" && number(5) >= number(4) {
+        return Err(no_free_slot(value(5), value(4)));
+    }
+    Ok(())
+}
+
+/// How `wal_level` is set.
+pub(in crate::commands) const WAL_LEVEL_REMEDY: &str = "Run ALTER SYSTEM SET wal_level = logical and restart Postgres. On Amazon RDS \
+     and Aurora set rds.logical_replication = 1 in the parameter group, on Cloud SQL the flag \
+     cloudsql.logical_decoding, and reboot";
+
+fn no_free_slot(used: &str, max: &str) -> Error {
+    Error::refused(
+        format!(
+            "all replication slots are taken ({used} of max_replication_slots = {max}); nothing was changed"
+        ),
+        "Raise max_replication_slots and restart Postgres, or drop a slot that nobody needs: \
+         SELECT slot_name, active FROM pg_replication_slots",
+    )
+}
+
+/// Whether a slot that was there before can be used.
+pub(super) fn usable(catalog: &Catalog, slot: &Slot, postgres: &Postgres) -> Result<(), Error> {
+    if let (None, Some(pid), Some(_)) = (slot.confirmed_flush_lsn, slot.active_pid, &slot.plugin) {
+        return Err(Error::refused(
+            format!("the slot {} is still being made by server process {pid}", postgres.slot),
+            format!("Wait for it, or end it with SELECT pg_cancel_backend({pid}), and run init again"),
+        ));
+    }
+    match catalog.slot_verdict(postgres) {
+        // what makes `run` stop for safety is here no more than a refusal: nothing was lost by looking
+        Err(Error::Definite(definite)) => Err(Error::refused(definite.what, definite.remedy)),
+        other => other,
+    }
+}
+
+/// Makes the slot, and says meanwhile what it waits for. Returns the position that it starts at.
+pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &str) -> Result<String, Error> {
+    let (mut interrupt, mut terminate) =
+        (signals(SignalKind::interrupt())?, signals(SignalKind::terminate())?);
+    let pid = session.backend_pid();
+    let sql = format!(
+        "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput')",
+        literal(name)
+    );
+    let mut creation = pin!(session.query_one(&sql));
+    let mut onlooker = Onlooker { conninfo, session: None, pid };
+    let mut wait = FIRST_WORD;
+    loop {
+        tokio::select! {
+            biased;
+            created = &mut creation => {
+                return created.map(Option::unwrap_or_default).map_err(|error| refused(error, name, conninfo));
+            }
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            () = tokio::time::sleep(wait) => {
+                wait = NEXT_WORD;
+                let reason = onlooker.reason().await;
+                terminal::print(&format!("slot {name}: waits for transactions that are open. {reason}\n"))?;
+            }
+        }
+    }
+    onlooker.cancel().await;
+    match timeout(LOOK_TIMEOUT, creation).await {
+        Ok(Ok(lsn)) => Ok(lsn.unwrap_or_default()),
+        _ => Err(Error::refused(
+            format!("interrupted before the slot {name} was made; all else is there"),
+            "Run init again for the slot",
+        )),
+    }
+}
+
+fn signals(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(|error| Error::usage(format!("Cannot listen for signals: {error}"), "Try again"))
+}
+
+fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
+    let remedy = match error.code().map(|code| code.code()) {
+        Some("42501") => format!(
+            "Connect with --url as an administrator, or as a superuser: ALTER ROLE {} REPLICATION (managed services: \
+             GRANT rds_replication and the like)",
+            quoting::name(&conninfo.user)
+        ),
+        // somebody took the last one since it was looked at
+        Some("53400") => return no_free_slot("all", "as it is"),
+        Some("55000") => WAL_LEVEL_REMEDY.to_owned(),
+        _ => "Run `outbox-router check`, which looks at slots and settings".to_owned(),
+    };
+    super::cannot("create", &format!("slot {name}"), error, remedy)
+}
+
+/// A second connection, for the first one is busy waiting.
+struct Onlooker<'a> {
+    conninfo: &'a ConnInfo,
+    session: Option<Session>,
+    /// The process that makes the slot.
+    pid: i32,
+}
+
+impl Onlooker<'_> {
+    async fn ask(&mut self, sql: &str) -> Result<Vec<String>, Error> {
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => {
+                let startup = Startup { application_name: "outbox-router init", ..Startup::default() };
+                Session::connect(self.conninfo, &startup).await?
+            }
+        };
+        let rows = session.query(sql).await?;
+        self.session = Some(session);
+        let Some(row) = rows.first() else { return Ok(Vec::new()) };
+        Ok((0..row.len()).map(|index| row.get(index).unwrap_or_default().to_owned()).collect())
+    }
+
+    /// The oldest transaction that has written something, for those are what is waited for. `pg_locks` shows every
+    /// one; who is behind it is in `pg_stat_activity`, if this role may see that.
+    async fn reason(&mut self) -> String {
+        let sql = format!(
+            "SELECT l.pid, p.gid, a.application_name, a.datname, a.usename, a.state, \
+             (extract(epoch FROM pg_catalog.clock_timestamp() - coalesce(a.xact_start, p.prepared)))::bigint \
+             FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
+             LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = l.transactionid \
+             WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted \
+             AND l.pid IS DISTINCT FROM {} ORDER BY pg_catalog.age(l.transactionid) DESC LIMIT 1",
+            self.pid
+        );
+        match timeout(LOOK_TIMEOUT, self.ask(&sql)).await {
+            Ok(Ok(row)) => describe(&row),
+            Ok(Err(error)) => format!("Which, cannot be asked: {error}"),
+            Err(_) => "Which, cannot be asked: no answer".to_owned(),
+        }
+    }
+
+    async fn cancel(&mut self) {
+        let sql = format!("SELECT pg_catalog.pg_cancel_backend({})", self.pid);
+        // in vain if nobody answers; the server then ends it when it misses us
+        let _ = timeout(LOOK_TIMEOUT, self.ask(&sql)).await;
+    }
+}
+
+/// The sentence about one row of [`Onlooker::reason`].
+fn describe(row: &[String]) -> String {
+    let [pid, gid, application, database, user, state, seconds] = row else {
+        return "None holds it up any more".to_owned();
+    };
+    let mut text = if gid.is_empty() {
+        format!("The oldest: server process {pid}")
+    } else {
+        format!("The oldest: the prepared transaction {gid}")
+    };
+    for (what, value) in
+        [("application_name", application), ("database", database), ("role", user), ("state", state)]
+    {
+        if !value.is_empty() {
+            text += &format!(", {what} {value}");
+        }
+    }
+    if !seconds.is_empty() {
+        text += &format!(", for {seconds} s");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(values: [&str; 7]) -> Vec<String> {
+        values.map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn what_is_waited_for_is_described_as_far_as_it_is_known() {
+        let all = row(["7", "", "billing", "shop", "app", "idle in transaction", "95"]);
+        assert_eq!(
+            describe(&all),
+            "The oldest: server process 7, application_name billing, database shop, role app, state idle in \
+             transaction, for 95 s"
+        );
+        assert_eq!(describe(&row(["7", "", "", "", "", "", ""])), "The oldest: server process 7");
+        assert_eq!(
+            describe(&row(["", "tx1", "", "", "", "", "3"])),
+            "The oldest: the prepared transaction tx1, for 3 s"
+        );
+        assert_eq!(describe(&[]), "None holds it up any more");
+    }
+}

@@ -1,0 +1,97 @@
+//! What Postgres knows of a router that does not answer: its slot, and who holds it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::table::bytes;
+use crate::config::Config;
+use crate::error::Error;
+use crate::postgres::catalog::{self, Catalog};
+use crate::postgres::connect::Startup;
+use crate::postgres::session::Session;
+
+/// The slot as the catalogues show it. The members are keys of `status --json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SlotReport {
+    /// Its name.
+    pub slot: String,
+    /// Whether it is there.
+    pub exists: bool,
+    /// The server process that reads it; null if none does.
+    pub active_pid: Option<i32>,
+    /// Who that works for, as far as this role may see it.
+    pub holder: Option<String>,
+    /// What was confirmed last.
+    pub confirmed: Option<String>,
+    /// The oldest log that it keeps.
+    pub restart: Option<String>,
+    /// Bytes of log that it keeps.
+    pub retained_bytes: Option<u64>,
+    /// reserved, extended, unreserved or lost
+    pub wal_status: Option<String>,
+    /// Bytes that may be written until it may be lost; null: no limit is set.
+    pub safe_wal_size: Option<i64>,
+    /// Why `run` would refuse it; null if it would not.
+    pub problem: Option<String>,
+}
+
+/// Asks Postgres.
+///
+/// # Errors
+/// It cannot be reached, or refuses.
+pub async fn ask(config: &Config) -> Result<SlotReport, Error> {
+    let application_name = format!("{} status", config.name);
+    let startup = Startup { application_name: &application_name, ..Startup::default() };
+    let mut session = Session::connect(&config.postgres.conninfo, &startup).await?;
+    let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
+    let active_pid = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
+    let holder = match active_pid {
+        Some(pid) => Some(catalog::holder(&mut session, pid).await?),
+        None => None,
+    };
+    session.close().await;
+    let problem = catalog.slot_verdict(&config.postgres).err().map(|error| error.to_string());
+    let slot = catalog.slot.as_ref();
+    Ok(SlotReport {
+        slot: config.postgres.slot.clone(),
+        exists: slot.is_some(),
+        active_pid,
+        holder,
+        confirmed: slot.and_then(|slot| slot.confirmed_flush_lsn).map(|lsn| lsn.to_string()),
+        restart: slot.and_then(|slot| slot.restart_lsn).map(|lsn| lsn.to_string()),
+        retained_bytes: slot.and_then(|slot| slot.retained_bytes),
+        wal_status: slot.and_then(|slot| slot.wal_status.clone()),
+        safe_wal_size: slot.and_then(|slot| slot.safe_wal_size),
+        problem,
+    })
+}
+
+impl fmt::Display for SlotReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.exists {
+            let holder = self.holder.as_deref();
+            writeln!(
+                f,
+                "slot {}: {}",
+                self.slot,
+                holder.map_or("nobody reads it".to_owned(), |holder| format!("read by {holder}"))
+            )?;
+            if let Some(confirmed) = &self.confirmed {
+                writeln!(f, "confirmed up to {confirmed}")?;
+            }
+            if let Some(retained) = self.retained_bytes {
+                let status = self.wal_status.as_deref().unwrap_or("unknown");
+                writeln!(f, "holds back {} of log, wal_status {status}", bytes(retained))?;
+            }
+            if let Some(left) = self.safe_wal_size {
+                let left = u64::try_from(left).unwrap_or(0);
+                writeln!(f, "may be lost after {} more of log", bytes(left))?;
+            }
+        }
+        match &self.problem {
+            Some(problem) => writeln!(f, "{problem}"),
+            None => Ok(()),
+        }
+    }
+}

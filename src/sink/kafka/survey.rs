@@ -1,0 +1,221 @@
+//! What the brokers say of themselves and of their topics, for `check`: nothing is sent, nothing is made.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
+
+use super::topics::{REQUEST_TIMEOUT, new_topic};
+use super::verdict::{Verdict, verdict};
+use super::{PROBE_TIMEOUT, no_answer, not_made, properties, servers};
+use crate::config::{Config, Topics};
+use crate::error::{Error, Peer};
+
+/// A connection that only asks.
+pub struct Survey {
+    admin: AdminClient<Quiet>,
+    /// Unlike the administrative client, one that says why it cannot connect.
+    producer: Arc<BaseProducer<Quiet>>,
+    topics: Topics,
+}
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// The brokers' ids.
+    pub brokers: Vec<i32>,
+    /// The topics that the principal may see.
+    pub topics: Vec<SeenTopic>,
+}
+
+/// A topic as the metadata show it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenTopic {
+    /// Its name.
+    pub name: String,
+    /// How many partitions it has.
+    pub partitions: usize,
+    /// The replicas of the partition that has the fewest.
+    pub replicas: usize,
+    /// Partitions without a leader: nothing can be written to them now.
+    pub leaderless: usize,
+}
+
+/// The settings of a topic or a broker, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings(BTreeMap<String, String>);
+
+impl Settings {
+    /// A setting as text.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// A setting that is a number.
+    pub fn number(&self, name: &str) -> Option<i64> {
+        self.get(name)?.parse().ok()
+    }
+}
+
+impl Survey {
+    /// Waits for the first answer of a broker.
+    ///
+    /// # Errors
+    /// None answers, or the credentials are refused.
+    pub async fn open(config: &Config) -> Result<Self, Error> {
+        let settings = properties::client(config);
+        let context = Quiet::default();
+        let last_error = Arc::clone(&context.last_error);
+        let producer = settings.create_with_context(context).map_err(|error| not_made(&error))?;
+        let admin = settings.create_with_context(Quiet::default()).map_err(|error| not_made(&error))?;
+        let survey = Survey { admin, producer: Arc::new(producer), topics: config.topics.clone() };
+        let answered = survey.ask(|producer| {
+            let answered = producer.client().fetch_cluster_id(PROBE_TIMEOUT).is_some();
+            // each call hands over some of the errors meanwhile
+            (0..100).for_each(|_| producer.poll(Duration::ZERO));
+            answered
+        });
+        if answered.await == Some(true) {
+            return Ok(survey);
+        }
+        let last_error = last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Err(no_answer(servers(config), last_error))
+    }
+
+    /// Brokers and topics.
+    ///
+    /// # Errors
+    /// No answer in time.
+    pub async fn cluster(&self) -> Result<Cluster, Error> {
+        let fetched = self.ask(|producer| producer.client().fetch_metadata(None, REQUEST_TIMEOUT)).await;
+        let metadata = match fetched {
+            Some(Ok(metadata)) => metadata,
+            Some(Err(error)) => return Err(failed("list the topics", &error)),
+            None => return Err(Error::transient(Peer::Kafka, "cannot list the topics")),
+        };
+        let seen = metadata.topics().iter().filter(|topic| topic.error().is_none()).map(|topic| SeenTopic {
+            name: topic.name().to_owned(),
+            partitions: topic.partitions().len(),
+            replicas: topic
+                .partitions()
+                .iter()
+                .map(|partition| partition.replicas().len())
+                .min()
+                .unwrap_or(0),
+            leaderless: topic.partitions().iter().filter(|partition| partition.leader() < 0).count(),
+        });
+        Ok(Cluster {
+            brokers: metadata.brokers().iter().map(|broker| broker.id()).collect(),
+            topics: seen.collect(),
+        })
+    }
+
+    /// The settings of topics, in the order of `names`.
+    ///
+    /// # Errors
+    /// No answer in time. For a single topic: no privilege.
+    pub async fn topic_settings(&self, names: &[&str]) -> Result<Vec<Result<Settings, Error>>, Error> {
+        let specifiers: Vec<ResourceSpecifier<'_>> =
+            names.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
+        self.settings(&specifiers).await
+    }
+
+    /// The settings of a broker, which topics without settings of their own inherit.
+    ///
+    /// # Errors
+    /// No answer in time, or no privilege.
+    pub async fn broker_settings(&self, id: i32) -> Result<Settings, Error> {
+        let settings = self.settings(&[ResourceSpecifier::Broker(id)]).await?;
+        settings.into_iter().next().unwrap_or_else(|| Ok(Settings::default()))
+    }
+
+    async fn settings(
+        &self,
+        specifiers: &[ResourceSpecifier<'_>],
+    ) -> Result<Vec<Result<Settings, Error>>, Error> {
+        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
+        let described = self.admin.describe_configs(specifiers, &options).await;
+        let described = described.map_err(|error| failed("describe settings", &error))?;
+        let settings = described.into_iter().map(|resource| match resource {
+            Ok(resource) => {
+                let entries = resource.entries.into_iter();
+                Ok(Settings(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
+            }
+            Err(code) => Err(answer("describe settings", code)),
+        });
+        Ok(settings.collect())
+    }
+
+    /// Asks whether `topic` could be made as `[topics]` says, without making it.
+    ///
+    /// # Errors
+    /// It could not; the sentence says why.
+    pub async fn may_create(&self, topic: &str) -> Result<(), Error> {
+        let options = AdminOptions::new()
+            .operation_timeout(Some(REQUEST_TIMEOUT))
+            .request_timeout(Some(REQUEST_TIMEOUT));
+        let new = new_topic(topic, &self.topics);
+        let results = self.admin.create_topics([&new], &options.validate_only(true)).await;
+        let what = format!("create a topic like {topic}");
+        match results.map_err(|error| failed(&what, &error))?.into_iter().next() {
+            Some(Err((_, code))) if code != Code::TopicAlreadyExists => Err(answer(&what, code)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs a call of librdkafka that blocks.
+    async fn ask<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&BaseProducer<Quiet>) -> T + Send + 'static,
+    ) -> Option<T> {
+        let producer = Arc::clone(&self.producer);
+        tokio::task::spawn_blocking(move || call(&producer)).await.ok()
+    }
+}
+
+fn failed(what: &str, error: &KafkaError) -> Error {
+    match error.rdkafka_error_code() {
+        Some(code) => answer(what, code),
+        None => Error::transient(Peer::Kafka, format!("cannot {what}: {error}")),
+    }
+}
+
+fn answer(what: &str, code: Code) -> Error {
+    let sentence = format!("cannot {what}: {code}");
+    match verdict(code) {
+        Verdict::Refused(remedy) => Error::refused(sentence, remedy),
+        Verdict::Again | Verdict::Consequence => Error::transient(Peer::Kafka, sentence),
+    }
+}
+
+/// Keeps errors for the findings, where they are told once, instead of logging them.
+#[derive(Debug, Default)]
+struct Quiet {
+    last_error: Arc<Mutex<Option<(Code, String)>>>,
+}
+
+impl ClientContext for Quiet {
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(target: "librdkafka", facility, "{message}");
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let Some(code) = error.rdkafka_error_code() else { return };
+        let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        // "all brokers down" follows the reason and says less
+        if code != Code::AllBrokersDown || last.is_none() {
+            *last = Some((code, reason.to_owned()));
+        }
+    }
+}
+
+impl ProducerContext for Quiet {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
