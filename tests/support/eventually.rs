@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// More than anything takes on a busy machine. Nothing is ever measured against it.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 const EVERY: Duration = Duration::from_millis(20);
 

@@ -219,7 +219,10 @@ fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaE
     let mut records = Vec::new();
     while !ends.is_empty() {
         let message = match consumer.poll(REQUEST) {
-            Some(message) => message?,
+            Some(Ok(message)) => message,
+            // it goes on by itself when the broker is back
+            Some(Err(KafkaError::MessageConsumption(Code::BrokerTransportFailure | Code::AllBrokersDown))) => continue,
+            Some(Err(error)) => return Err(error),
             None => {
                 panic!("no record of {prefix} for {REQUEST:?}, and these are not read to their end: {ends:?}")
             }

@@ -8,7 +8,7 @@ use super::eventually::eventually;
 use super::shared;
 
 /// The table of the contract.
-const TABLE: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
+pub(crate) const TABLE: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
      aggregate_id text, event_type text NOT NULL DEFAULT 'happened', payload jsonb, \
      headers jsonb NOT NULL DEFAULT '{}', created_at timestamptz NOT NULL DEFAULT clock_timestamp())";
 
