@@ -168,6 +168,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         loop {
             self.monitor.turned();
             if let Some(refusal) = self.take_reports() {
+                // before anything that takes time: nothing may be sent behind a refused record
+                self.sink.purge();
                 return Ok(Outcome::Refused(refusal));
             }
             if self.rebuild && self.window.is_empty() {

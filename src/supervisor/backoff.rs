@@ -1,5 +1,6 @@
 //! How long to wait before trying again, and what to say about it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -10,9 +11,12 @@ use crate::error::{Peer, Transient};
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     delays: Option<ExponentialBackoff>,
-    /// What was said last. The same failure is logged once.
-    told: Option<(Peer, String)>,
+    /// What was said since all was well. The same failure is logged once.
+    told: HashSet<(Peer, String)>,
 }
+
+/// Failures that differ in every try must not fill memory.
+const TOLD_AT_MOST: usize = 50;
 
 const LONGEST: Duration = Duration::from_secs(2);
 
@@ -33,13 +37,15 @@ impl Backoff {
     /// All is well again.
     pub(super) fn reset(&mut self) {
         self.delays = None;
-        self.told = None;
+        self.told.clear();
     }
 
     /// Says once what failed, however often it fails again in the same way.
     pub(super) fn log(&mut self, failure: &Transient) {
-        let now = (failure.peer, failure.what.clone());
-        if self.told.as_ref() == Some(&now) {
+        if self.told.len() >= TOLD_AT_MOST {
+            self.told.clear();
+        }
+        if !self.told.insert((failure.peer, failure.what.clone())) {
             tracing::debug!(peer = failure.peer.label(), reason = failure.what, "still failing");
             return;
         }
@@ -48,7 +54,6 @@ impl Backoff {
             reason = failure.what,
             "not connected; trying until it works"
         );
-        self.told = Some(now);
     }
 }
 

@@ -5,7 +5,7 @@ mod memory;
 mod session;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,9 @@ use session::NoSession;
 
 /// While waiting the main loop still turns, and says so this often.
 const TURN: Duration = Duration::from_secs(1);
+
+/// A session that lasted this long was a good one, even if nothing was to be done.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// What follows the end of a session.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,9 +47,13 @@ pub async fn run(config: Arc<Config>, monitor: Monitor, stop: CancellationToken)
     let mut backoff = Backoff::default();
     loop {
         monitor.turned();
+        let started = Instant::now();
         let next = match session::run(&config, &monitor, &stop, &mut memory).await {
             Ok(ended) => {
-                backoff.reset();
+                // one that ends as soon as it has started is no sign that all is well
+                if ended.handled > 0 || started.elapsed() >= SETTLED {
+                    backoff.reset();
+                }
                 after_session(ended, &mut memory)
             }
             Err(NoSession::Stopped) => Next::Stop,

@@ -236,9 +236,14 @@ impl KafkaSink {
         Ok(())
     }
 
-    /// Throws away what is queued or under way and ends the producer. After it, every report is in [`Outcomes`].
-    pub async fn close(self) {
+    /// Throws away what is queued or under way. What is on its way to the broker may still arrive there.
+    pub fn purge(&self) {
         self.producer.purge(PurgeConfig::default().queue().inflight());
+    }
+
+    /// Purges and ends the producer. After it, every report is in [`Outcomes`].
+    pub async fn close(self) {
+        self.purge();
         discard(self.producer).await;
         let keeper = self.keeper;
         // joining librdkafka's threads blocks
@@ -294,6 +299,8 @@ fn no_answer(servers: &str, last_error: Option<(Code, String)>) -> Error {
             "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
         ),
         Some((_, reason)) => {
+            // librdkafka appends how long it took, which makes the same failure look new each time
+            let reason = reason.split(" (after ").next().unwrap_or_default();
             Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}"))
         }
         None => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),

@@ -1,0 +1,242 @@
+//! The consumer: reads every record of its topics from the beginning, on a thread of its own, and notes when each
+//! arrived.
+//!
+//! It assigns itself the partitions, without a group: nothing is read twice because of a rebalance, so that a record
+//! that appears twice is twice in the log.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// One record as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    /// Names and values, in the record's order.
+    pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
+    pub(crate) arrived: Instant,
+}
+
+impl Received {
+    /// The text of the header `id`.
+    pub(crate) fn id(&self) -> Option<&str> {
+        let value =
+            self.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.as_deref());
+        value.and_then(|value| std::str::from_utf8(value).ok())
+    }
+}
+
+/// The consumer at work.
+pub(crate) struct Reading {
+    records: Receiver<Received>,
+    read: Arc<AtomicU64>,
+    last_lap: Arc<AtomicBool>,
+    given_up: Arc<AtomicBool>,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Reading {
+    /// Begins to read `topics`, also those that do not exist yet.
+    pub(crate) fn begin(brokers: &str, topics: Vec<String>) -> anyhow::Result<Self> {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", brokers)
+            .set("client.id", "demo-consumer")
+            // librdkafka wants one, though nothing is committed to it
+            .set("group.id", "demo-consumer")
+            .set("enable.auto.commit", "false")
+            .set("auto.offset.reset", "error")
+            .set("allow.auto.create.topics", "false")
+            .create()
+            .context("create a consumer")?;
+        let (sender, records) = mpsc::channel();
+        let read = Arc::new(AtomicU64::new(0));
+        let last_lap = Arc::new(AtomicBool::new(false));
+        let given_up = Arc::new(AtomicBool::new(false));
+        let worker = Worker {
+            consumer,
+            missing: topics.into_iter().collect(),
+            assigned: Vec::new(),
+            sender,
+            read: Arc::clone(&read),
+            last_lap: Arc::clone(&last_lap),
+            given_up: Arc::clone(&given_up),
+        };
+        let thread = thread::Builder::new()
+            .name("consumer".to_owned())
+            .spawn(move || worker.run())
+            .context("start the consumer's thread")?;
+        Ok(Reading { records, read, last_lap, given_up, thread: Some(thread) })
+    }
+
+    /// How many records were read so far.
+    pub(crate) fn counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.read)
+    }
+
+    /// Appends what arrived since the last call.
+    ///
+    /// # Errors
+    /// The consumer ended by itself.
+    pub(crate) fn take(&mut self, into: &mut Vec<Received>) -> anyhow::Result<()> {
+        into.extend(self.records.try_iter());
+        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.join()?;
+        }
+        Ok(())
+    }
+
+    /// Reads on to what is the end of every partition now, appends it and ends. Call it when nobody writes any more.
+    ///
+    /// # Errors
+    /// The ends were not reached within half a minute, or the consumer had ended by itself.
+    pub(crate) fn finish(mut self, into: &mut Vec<Received>) -> anyhow::Result<()> {
+        self.last_lap.store(true, Ordering::Relaxed);
+        into.extend(self.records.iter());
+        self.join()
+    }
+
+    fn join(&mut self) -> anyhow::Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        thread.join().map_err(|_| anyhow::anyhow!("the consumer panicked"))?
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.given_up.store(true, Ordering::Relaxed);
+        let _ = self.join();
+    }
+}
+
+struct Worker {
+    consumer: BaseConsumer,
+    /// Topics that do not exist yet.
+    missing: HashSet<String>,
+    assigned: Vec<(String, i32)>,
+    sender: Sender<Received>,
+    read: Arc<AtomicU64>,
+    last_lap: Arc<AtomicBool>,
+    given_up: Arc<AtomicBool>,
+}
+
+impl Worker {
+    fn run(mut self) -> anyhow::Result<()> {
+        while !self.given_up.load(Ordering::Relaxed) {
+            if self.last_lap.load(Ordering::Relaxed) {
+                return self.read_to_the_end();
+            }
+            if self.missing.is_empty() {
+                self.poll(Duration::from_millis(100))?;
+            } else {
+                self.look_for_topics()?;
+                self.poll(Duration::from_millis(20))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Assigns the partitions of topics that have come to be.
+    fn look_for_topics(&mut self) -> anyhow::Result<()> {
+        // of all topics: to ask for one by name may create it
+        let metadata = match self.consumer.fetch_metadata(None, ANSWER) {
+            Ok(metadata) => metadata,
+            // a broker that is away comes back, and the deadline for the records is somebody else's
+            Err(KafkaError::MetadataFetch(_)) => return Ok(()),
+            Err(error) => return Err(error).context("ask for the topics"),
+        };
+        for topic in metadata.topics() {
+            if topic.partitions().is_empty() || !self.missing.remove(topic.name()) {
+                continue;
+            }
+            let mut list = TopicPartitionList::new();
+            for partition in topic.partitions() {
+                list.add_partition_offset(topic.name(), partition.id(), Offset::Beginning)?;
+                self.assigned.push((topic.name().to_owned(), partition.id()));
+            }
+            self.consumer.incremental_assign(&list).context("assign partitions")?;
+        }
+        Ok(())
+    }
+
+    fn poll(&self, timeout: Duration) -> anyhow::Result<Option<(String, i32, i64)>> {
+        let message = match self.consumer.poll(timeout) {
+            None => return Ok(None),
+            Some(Ok(message)) => message,
+            // librdkafka reports a lost connection and makes it again by itself
+            Some(Err(KafkaError::MessageConsumption(code)))
+                if code != rdkafka::types::RDKafkaErrorCode::AutoOffsetReset =>
+            {
+                return Ok(None);
+            }
+            Some(Err(error)) => return Err(error).context("read"),
+        };
+        let arrived = Instant::now();
+        let place = (message.topic().to_owned(), message.partition(), message.offset());
+        self.read.fetch_add(1, Ordering::Relaxed);
+        // nobody takes them any more when the demo has been interrupted
+        let _ = self.sender.send(received(&message, arrived));
+        Ok(Some(place))
+    }
+
+    fn read_to_the_end(&mut self) -> anyhow::Result<()> {
+        self.look_for_topics()?;
+        let position = self.consumer.position().context("ask for the consumer's position")?;
+        let mut behind = Vec::new();
+        for (topic, partition) in &self.assigned {
+            let (begin, end) = self
+                .consumer
+                .fetch_watermarks(topic, *partition, ANSWER)
+                .with_context(|| format!("ask for the end of {topic}/{partition}"))?;
+            let next = match position.find_partition(topic, *partition).map(|found| found.offset()) {
+                Some(Offset::Offset(next)) => next,
+                _ => begin,
+            };
+            if next < end {
+                behind.push((topic.clone(), *partition, end));
+            }
+        }
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !behind.is_empty() && !self.given_up.load(Ordering::Relaxed) {
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "the ends of {} partitions were not reached in 30 s",
+                behind.len()
+            );
+            if let Some((topic, partition, offset)) = self.poll(Duration::from_millis(100))? {
+                behind.retain(|(t, p, end)| (t, *p) != (&topic, partition) || offset + 1 < *end);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn received(message: &BorrowedMessage<'_>, arrived: Instant) -> Received {
+    let headers = message.headers().map(|headers| {
+        headers.iter().map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect()
+    });
+    Received {
+        topic: message.topic().to_owned(),
+        partition: message.partition(),
+        offset: message.offset(),
+        key: message.key().map(<[u8]>::to_vec),
+        value: message.payload().map(<[u8]>::to_vec),
+        headers: headers.unwrap_or_default(),
+        arrived,
+    }
+}

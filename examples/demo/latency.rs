@@ -1,0 +1,119 @@
+//! How long events took, from the moment when the writer's COMMIT had returned to the moment when the consumer had
+//! the record in its hands; both read from the clock of this machine.
+//!
+//! Postgres shows a commit to the router a little before it answers the writer. A record that overtakes the answer
+//! counts as 0.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::consumer::Received;
+use crate::writers::Written;
+
+/// A time in which events had to wait: for the router to come back, or for their topic to be created.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pause {
+    pub(crate) from: Instant,
+    pub(crate) until: Instant,
+}
+
+/// The times of a number of events.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Latency {
+    pub(crate) events: usize,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+    pub(crate) longest: Duration,
+}
+
+/// The times of all events, and of those that no pause held up: what was under way when one began and what was
+/// committed before it was over is left out. What queued behind that is not.
+pub(crate) fn latencies(written: &Written, records: &[Received], pauses: &[Pause]) -> (Latency, Latency) {
+    let mut first: HashMap<&str, Instant> = HashMap::new();
+    for record in records {
+        let Some(id) = record.id() else { continue };
+        first.entry(id).and_modify(|at| *at = record.arrived.min(*at)).or_insert(record.arrived);
+    }
+    let mut all = Vec::new();
+    let mut steady = Vec::new();
+    for (id, committed) in &written.committed {
+        let Some(arrived) = first.get(id.as_str()) else { continue };
+        let took = arrived.saturating_duration_since(*committed);
+        all.push(took);
+        if pauses.iter().all(|pause| *arrived < pause.from || *committed > pause.until) {
+            steady.push(took);
+        }
+    }
+    (summarised(all), summarised(steady))
+}
+
+fn summarised(mut times: Vec<Duration>) -> Latency {
+    times.sort_unstable();
+    let Some(longest) = times.last().copied() else { return Latency::default() };
+    Latency { events: times.len(), p50: quantile(&times, 50), p99: quantile(&times, 99), longest }
+}
+
+/// The smallest of the sorted `times` that at least so many percent do not exceed.
+fn quantile(times: &[Duration], percent: usize) -> Duration {
+    let rank = (times.len() * percent).div_ceil(100).max(1);
+    times.get(rank - 1).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    fn record(id: &str, arrived: Instant) -> Received {
+        Received {
+            topic: String::new(),
+            partition: 0,
+            offset: 0,
+            key: None,
+            value: None,
+            headers: vec![("id".to_owned(), Some(id.as_bytes().to_vec()))],
+            arrived,
+        }
+    }
+
+    #[test]
+    fn quantiles_are_the_nearest_rank() {
+        let times: Vec<Duration> = (1..=200).map(ms).collect();
+        let expected = Latency { events: 200, p50: ms(100), p99: ms(198), longest: ms(200) };
+        assert_eq!(summarised(times), expected);
+        assert_eq!(summarised(vec![ms(5)]), Latency { events: 1, p50: ms(5), p99: ms(5), longest: ms(5) });
+        assert_eq!(summarised(Vec::new()), Latency::default());
+    }
+
+    #[test]
+    fn what_a_pause_held_up_is_only_in_the_first_figure() {
+        let start = Instant::now();
+        let at = |milliseconds| start + ms(milliseconds);
+        let pauses = [Pause { from: at(0), until: at(5) }, Pause { from: at(100), until: at(200) }];
+        let mut written = Written::default();
+        let mut records = Vec::new();
+        // in the first pause; between the two; under way at the second's begin; within it; afterwards
+        let events = [("a", 1, 30), ("b", 10, 12), ("c", 99, 203), ("d", 150, 204), ("e", 201, 206)];
+        for (id, committed, arrived) in events {
+            written.committed.insert(id.to_owned(), at(committed));
+            records.push(record(id, at(arrived)));
+        }
+        let (all, steady) = latencies(&written, &records, &pauses);
+        assert_eq!((all.events, all.longest), (5, ms(104)));
+        assert_eq!((steady.events, steady.p50, steady.longest), (2, ms(2), ms(5)));
+    }
+
+    #[test]
+    fn the_first_arrival_counts_and_overtaking_is_zero() {
+        let start = Instant::now() + ms(1000);
+        let mut written = Written::default();
+        written.committed.insert("a".to_owned(), start);
+        written.committed.insert("never-arrived".to_owned(), start);
+        let records = [record("a", start + ms(9)), record("a", start - ms(1)), record("a", start + ms(5))];
+        let (all, _) = latencies(&written, &records, &[]);
+        assert_eq!(all, Latency { events: 1, ..Latency::default() });
+    }
+}

@@ -1,0 +1,56 @@
+//! What the router has to deliver: the committed rows, as the table itself tells them afterwards.
+
+use anyhow::Context;
+use tokio_postgres::Client;
+
+/// One committed row of the outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) id: String,
+    pub(crate) aggregate_type: String,
+    pub(crate) aggregate_id: String,
+    pub(crate) event_type: String,
+    /// As Postgres prints it, which is how it has to arrive.
+    pub(crate) payload: Option<String>,
+    pub(crate) headers: String,
+    /// The event's number within its aggregate, from 1 on without a gap.
+    pub(crate) sequence: i64,
+}
+
+impl Row {
+    /// Where the router's default route leads.
+    pub(crate) fn topic(&self) -> String {
+        topic_of(&self.aggregate_type)
+    }
+}
+
+/// The topic of an aggregate type by the router's default route.
+pub(crate) fn topic_of(aggregate_type: &str) -> String {
+    format!("outbox.event.{aggregate_type}")
+}
+
+/// All rows that there are.
+pub(crate) async fn committed_rows(postgres: &Client) -> anyhow::Result<Vec<Row>> {
+    let rows = postgres
+        .query(
+            "SELECT id::text, aggregate_type, aggregate_id, event_type, payload::text, headers::text,
+                    (payload->>'sequence')::bigint
+             FROM outbox",
+            &[],
+        )
+        .await
+        .context("read the outbox table")?;
+    rows.iter()
+        .map(|row| {
+            Ok(Row {
+                id: row.try_get(0)?,
+                aggregate_type: row.try_get(1)?,
+                aggregate_id: row.try_get(2)?,
+                event_type: row.try_get(3)?,
+                payload: row.try_get(4)?,
+                headers: row.try_get(5)?,
+                sequence: row.try_get(6)?,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,166 @@
+//! The router: the real program as a process of its own, with a configuration file and a log file in the demo's folder.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const STOPPED_WITHIN: Duration = Duration::from_secs(30);
+/// Lines of the router's log that an error shows.
+const LOG_LINES: usize = 12;
+
+/// One router, running or not. Dropped, it ends with SIGKILL.
+pub(crate) struct Router {
+    program: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    admin: SocketAddr,
+    process: Option<Child>,
+}
+
+impl Router {
+    /// Writes the configuration into `folder`; starts nothing.
+    pub(crate) fn new(program: &Path, folder: &Path, postgres: &str, brokers: &str) -> anyhow::Result<Self> {
+        if !program.is_file() {
+            bail!("there is no router at {}; build it with the same profile: cargo build", program.display());
+        }
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+        let admin = free_port().context("find a free port")?;
+        let config = folder.join("outbox-router.toml");
+        let quoted = |text: &str| toml::Value::from(text).to_string();
+        let text = format!(
+            "[postgres]\nurl = {}\n\n[kafka]\n\"bootstrap.servers\" = {}\n\n[admin]\nlisten = \"{admin}\"\n",
+            quoted(postgres),
+            quoted(brokers)
+        );
+        fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
+        let log = folder.join("router.log");
+        Ok(Router { program: program.to_owned(), config, log, admin, process: None })
+    }
+
+    /// Runs `init` to its end.
+    pub(crate) async fn init(&self) -> anyhow::Result<()> {
+        let status = self.command("init")?.status().await.context("run outbox-router init")?;
+        if !status.success() {
+            bail!("outbox-router init failed ({status}){}", self.end_of_log());
+        }
+        Ok(())
+    }
+
+    /// Starts it; returns its process number at once.
+    pub(crate) fn start(&mut self) -> anyhow::Result<u32> {
+        let process = self.command("run")?.spawn().context("start outbox-router run")?;
+        let number = process.id().context("the router ended at once")?;
+        self.process = Some(process);
+        Ok(number)
+    }
+
+    /// Waits until its probe says that events flow.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            self.still_runs()?;
+            let answer = timeout(Duration::from_secs(1), probe(self.admin)).await;
+            if matches!(answer, Ok(Ok(true))) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("the router was not ready after {} s{}", READY_WITHIN.as_secs(), self.end_of_log());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// # Errors
+    /// It ended by itself.
+    pub(crate) fn still_runs(&mut self) -> anyhow::Result<()> {
+        let Some(process) = &mut self.process else { bail!("the router was not started") };
+        if let Some(status) = process.try_wait().context("look after the router")? {
+            bail!("the router ended by itself ({status}){}", self.end_of_log());
+        }
+        Ok(())
+    }
+
+    /// Ends it as a crash does, with SIGKILL.
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        self.still_runs()?;
+        if let Some(mut process) = self.process.take() {
+            process.kill().await.context("kill the router")?;
+        }
+        Ok(())
+    }
+
+    /// Asks it to stop, with SIGTERM, and waits until it has.
+    pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
+        self.still_runs()?;
+        let Some(mut process) = self.process.take() else { return Ok(()) };
+        let number = process.id().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
+        let number = number.context("the router has no process number")?;
+        kill_process(number, Signal::TERM).context("send SIGTERM to the router")?;
+        let status: ExitStatus = match timeout(STOPPED_WITHIN, process.wait()).await {
+            Ok(status) => status.context("wait for the router")?,
+            Err(_) => bail!(
+                "the router did not stop within {} s of SIGTERM{}",
+                STOPPED_WITHIN.as_secs(),
+                self.end_of_log()
+            ),
+        };
+        if !status.success() {
+            bail!("the router was asked to stop and ended with {status}{}", self.end_of_log());
+        }
+        Ok(())
+    }
+
+    fn command(&self, command: &str) -> anyhow::Result<Command> {
+        let log = File::options().create(true).append(true).open(&self.log);
+        let log = log.with_context(|| format!("open {}", self.log.display()))?;
+        let mut process = Command::new(&self.program);
+        process.arg("-c").arg(&self.config).arg(command);
+        // the file says it all: what a user's shell exports for other servers would win over it
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("OUTBOX_ROUTER_") || text.starts_with("PG") {
+                process.env_remove(name);
+            }
+        }
+        let to_log = log.try_clone().context("share the log")?;
+        process.stdin(Stdio::null()).stdout(to_log).stderr(log).kill_on_drop(true);
+        Ok(process)
+    }
+
+    fn end_of_log(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default();
+        let mut text = format!("; the end of its log, {}:", self.log.display());
+        for line in last {
+            text.push_str("\n    ");
+            text.push_str(line);
+        }
+        text
+    }
+}
+
+/// A port that is free now; the router takes it again at each start.
+fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+/// Whether `/readyz` answers 200.
+async fn probe(admin: SocketAddr) -> io::Result<bool> {
+    let mut stream = TcpStream::connect(admin).await?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: router\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(answer.starts_with(b"HTTP/1.1 200 "))
+}
