@@ -84,6 +84,9 @@ async fn start(
 
     let version = session.parameters().get("server_version").cloned().unwrap_or_default();
     let place = session.info().place.clone();
+    // From here on wal_sender_timeout finds out that the router is gone. TCP's own timeout would also end the connection
+    // of one that lives and reads nothing for a while, because the broker takes nothing.
+    session.query("SET tcp_user_timeout = 0").await?;
     let (stream, unread, _) = session.into_parts();
     let (slot_name, publication) = (&config.postgres.slot, &config.postgres.publication);
     let started = ReplicationStream::start(stream, unread, slot_name, publication, start.flush).await;

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use crate::support::kafka::create_topic;
+use crate::support::kafka::Kafka;
 use crate::support::place::Place;
 
 /// What `check --json` found.
@@ -216,10 +216,11 @@ async fn topics_that_block_or_lose_events() {
         "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
          SELECT 'a', 'b', 'c', to_jsonb(repeat('x', 5000))",
     );
-    create_topic(&format!("{}.compacted", place.name), 1, &[("cleanup.policy", "compact")]).await;
-    create_topic(&format!("{}.stuck", place.name), 1, &[("min.insync.replicas", "2")]).await;
-    create_topic(&format!("{}.small", place.name), 1, &[("max.message.bytes", "2000")]).await;
-    create_topic(&format!("{}.short", place.name), 1, &[("retention.ms", "600000")]).await;
+    let kafka = Kafka::shared();
+    kafka.create_topic(&format!("{}.compacted", place.name), 1, &[("cleanup.policy", "compact")]).await;
+    kafka.create_topic(&format!("{}.stuck", place.name), 1, &[("min.insync.replicas", "2")]).await;
+    kafka.create_topic(&format!("{}.small", place.name), 1, &[("max.message.bytes", "2000")]).await;
+    kafka.create_topic(&format!("{}.short", place.name), 1, &[("retention.ms", "600000")]).await;
     let found = Found::at(&place);
     assert_eq!(found.code, 1);
     assert_eq!(found.checks("error"), BTreeSet::from(["message_size", "min_insync_replicas"]));

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use super::check::Found;
 use crate::support::place::{Place, Ran};
 use crate::support::postgres::PrivatePostgres;
+use crate::support::private_kafka::PrivateKafka;
+use crate::support::shared;
 
 const TRUST: &str = "host all all 127.0.0.1/32 trust\n";
 
@@ -122,7 +124,7 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
 
 /// Runs one of Kafka's own tools.
 fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
-    let class_path = crate::support::place::variable("TEST_KAFKA_CLASSPATH");
+    let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
     let mut java = Command::new("java");
     java.args(["-cp", &class_path, class]).args(arguments).stdin(Stdio::null());
     Ran::of(java.output().unwrap())
@@ -130,7 +132,7 @@ fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
 
 #[tokio::test]
 async fn the_printed_acls_are_what_the_router_needs() {
-    let broker = crate::support::kafka::Private::start(&[
+    let broker = PrivateKafka::start(&[
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         // the controller, and the tool that grants, come in without a name
         "super.users=User:ANONYMOUS",
@@ -140,9 +142,10 @@ async fn the_printed_acls_are_what_the_router_needs() {
         "sasl.enabled.mechanisms=PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
          required user_outbox-router=\"secret\";",
-    ]);
+    ])
+    .await;
     let place = Place::new()
-        .with("KAFKA__BOOTSTRAP_SERVERS", &broker.variable("TEST_KAFKA_EXTRA"))
+        .with("KAFKA__BOOTSTRAP_SERVERS", broker.extra())
         .with("KAFKA__SECURITY_PROTOCOL", "sasl_plaintext")
         .with("KAFKA__SASL_MECHANISM", "PLAIN")
         .with("KAFKA__SASL_USERNAME", "outbox-router")
@@ -156,8 +159,7 @@ async fn the_printed_acls_are_what_the_router_needs() {
     let command: String = printed.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join(" ");
     let words: Vec<&str> = command.split_whitespace().filter(|word| *word != "\\").collect();
     let add = words.iter().position(|word| *word == "--add").unwrap();
-    let server = broker.variable("TEST_KAFKA");
-    let arguments = [&["--bootstrap-server", server.as_str()], &words[add..]].concat();
+    let arguments = [&["--bootstrap-server", broker.client().bootstrap.as_str()], &words[add..]].concat();
     let ran = kafka_tool("org.apache.kafka.tools.AclCommand", &arguments);
     assert_eq!(ran.code, 0, "{ran:?}");
     let found = Found::at(&place);
@@ -168,11 +170,7 @@ async fn the_printed_acls_are_what_the_router_needs() {
     let mut router = place.command(&["run"]).spawn().unwrap();
     place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
     let topic = format!("{}.order", place.name);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while broker.records(&topic) == 0 {
-        assert!(Instant::now() < deadline, "nothing arrived in {topic}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    broker.client().holds_in(&topic, 1, 1).await;
     router.kill().unwrap();
     router.wait().unwrap();
 

@@ -1,79 +1,261 @@
-//! Topics of a test's own on the broker that all tests share.
+//! A broker seen from the consumer's side, and by its administrator.
 
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Headers, Message};
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::place::variable;
+use super::eventually::eventually;
+use super::shared;
 
-/// Makes a topic with one replica and these settings.
-pub(crate) async fn create_topic(name: &str, partitions: i32, settings: &[(&str, &str)]) {
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// A broker's address and what a test does there.
+#[derive(Clone)]
+pub(crate) struct Kafka {
+    pub(crate) bootstrap: String,
+    consumer: Arc<Mutex<BaseConsumer>>,
+}
+
+/// One record as it lies in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    pub(crate) timestamp: Option<i64>,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl Record {
+    /// The text of a header, of the first if there are several of one name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
+        Some(std::str::from_utf8(value.as_ref()?).unwrap())
+    }
+
+    /// The event's id.
+    pub(crate) fn id(&self) -> &str {
+        self.header("id").unwrap()
+    }
+
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref().map(|key| std::str::from_utf8(key).unwrap())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(self.value.as_ref().unwrap()).unwrap()
+    }
+
+    /// The member `n` of a JSON payload.
+    pub(crate) fn number(&self) -> u64 {
+        serde_json::from_str::<serde_json::Value>(self.text()).unwrap()["n"].as_u64().unwrap()
+    }
+}
+
+impl Kafka {
+    /// The broker that all tests share.
+    pub(crate) fn shared() -> Self {
+        Self::at(shared::kafka())
+    }
+
+    pub(crate) fn at(bootstrap: &str) -> Self {
+        let consumer = client(bootstrap)
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", "read_uncommitted")
+            .set("enable.auto.commit", "false")
+            .set("group.id", "outbox-router-tests")
+            .set("fetch.wait.max.ms", "20")
+            .set("reconnect.backoff.max.ms", "500")
+            .create()
+            .unwrap();
+        Kafka { bootstrap: bootstrap.to_owned(), consumer: Arc::new(Mutex::new(consumer)) }
+    }
+
+    /// All records of all topics whose name begins with `prefix`, from the beginning to the end as of now; of each
+    /// partition in the order of its log.
+    pub(crate) async fn records(&self, prefix: &str) -> Vec<Record> {
+        let prefix = prefix.to_owned();
+        self.consume(move |consumer| read_all(consumer, &prefix)).await.unwrap()
+    }
+
+    /// Waits until topics whose name begins with `prefix` hold this many records, and returns all that they hold.
+    pub(crate) async fn records_when(&self, prefix: &str, count: usize) -> Vec<Record> {
+        self.holds(prefix, count).await;
+        self.records(prefix).await
+    }
+
+    /// Waits until topics whose name begins with `prefix` hold this many records.
+    pub(crate) async fn holds(&self, prefix: &str, count: usize) {
+        let what = format!("the topics of {prefix} hold {count} records");
+        eventually(&what, async || self.count(prefix).await.ok().filter(|now| *now >= count)).await;
+    }
+
+    /// Waits until the first partitions of one topic hold this many records, whatever the brokers of others do.
+    pub(crate) async fn holds_in(&self, topic: &str, partitions: i32, count: usize) {
+        let what = format!("the topic {topic} holds {count} records");
+        eventually(&what, async || {
+            let topic = topic.to_owned();
+            let counted = self.consume(move |consumer| {
+                let end = |partition| Ok(consumer.fetch_watermarks(&topic, partition, REQUEST)?.1);
+                (0..partitions).map(end).sum::<Result<i64, KafkaError>>()
+            });
+            counted.await.ok().filter(|now| usize::try_from(*now).unwrap() >= count)
+        })
+        .await;
+    }
+
+    /// How many records there are in topics whose name begins with `prefix`.
+    pub(crate) async fn count(&self, prefix: &str) -> Result<usize, KafkaError> {
+        let prefix = prefix.to_owned();
+        self.consume(move |consumer| {
+            let ends = ends(consumer, &prefix)?;
+            Ok(ends.values().map(|end| usize::try_from(*end).unwrap()).sum())
+        })
+        .await
+    }
+
+    /// How many partitions a topic has; 0 if there is no such topic.
+    pub(crate) async fn partitions(&self, topic: &str) -> usize {
+        let topic = topic.to_owned();
+        self.consume(move |consumer| {
+            let metadata = consumer.fetch_metadata(None, REQUEST)?;
+            let found = metadata.topics().iter().find(|found| found.name() == topic);
+            Ok(found.map_or(0, |found| found.partitions().len()))
+        })
+        .await
+        .unwrap()
+    }
+
+    async fn consume<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
+    ) -> Result<T, KafkaError> {
+        let consumer = Arc::clone(&self.consumer);
+        let work = move || work(&consumer.lock().unwrap());
+        tokio::task::spawn_blocking(work).await.unwrap()
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        client(&self.bootstrap).create().unwrap()
+    }
+
+    /// Makes a topic.
+    pub(crate) async fn create_topic(&self, topic: &str, partitions: i32, config: &[(&str, &str)]) {
+        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        for (name, value) in config {
+            new = new.set(name, value);
+        }
+        let options = AdminOptions::new().operation_timeout(Some(REQUEST));
+        let results = self.admin().create_topics([&new], &options).await.unwrap();
+        results.into_iter().for_each(|result| drop(result.unwrap()));
+    }
+
+    /// Replaces the configuration of a topic, and comes back when the broker acts by it.
+    pub(crate) async fn alter_topic(&self, topic: &str, config: &[(&str, &str)]) {
+        let mut altered = AlterConfig::new(ResourceSpecifier::Topic(topic));
+        for (name, value) in config {
+            altered = altered.set(name, value);
+        }
+        let (admin, options) = (self.admin(), AdminOptions::new());
+        let results = admin.alter_configs([&altered], &options).await.unwrap();
+        results.into_iter().for_each(|result| drop(result.unwrap()));
+        eventually(&format!("topic {topic} has its new configuration"), async || {
+            let described =
+                admin.describe_configs([&ResourceSpecifier::Topic(topic)], &options).await.unwrap();
+            let described = described.into_iter().next().unwrap().unwrap();
+            let now = |name: &str| described.get(name).and_then(|entry| entry.value.clone());
+            config.iter().all(|(name, value)| now(name).as_deref() == Some(*value)).then_some(())
+        })
+        .await;
+    }
+
+    /// Deletes a topic, and comes back when it is gone.
+    pub(crate) async fn delete_topic(&self, topic: &str) {
+        let options = AdminOptions::new().operation_timeout(Some(REQUEST));
+        let results = self.admin().delete_topics(&[topic], &options).await.unwrap();
+        results.into_iter().for_each(|result| drop(result.unwrap()));
+        let what = format!("topic {topic} is gone");
+        eventually(&what, async || (self.partitions(topic).await == 0).then_some(())).await;
+    }
+}
+
+fn client(bootstrap: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", variable("TEST_KAFKA"));
-    let admin: AdminClient<DefaultClientContext> = config.create().unwrap();
-    let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-    for (name, value) in settings {
-        topic = topic.set(name, value);
-    }
-    for result in admin.create_topics([&topic], &AdminOptions::new()).await.unwrap() {
-        result.unwrap();
-    }
+    config.set("bootstrap.servers", bootstrap).set("log_level", "0");
+    config
 }
 
-/// A broker of a test's own; dropped, it is gone with its data.
-pub(crate) struct Private {
-    instance: String,
-}
-
-impl Private {
-    /// Brings one up with these lines in its `server.properties`.
-    pub(crate) fn start(settings: &[&str]) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let instance = format!("test-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let broker = Private { instance };
-        let mut up = broker.services("up");
-        up.args(["--only", "kafka"]);
-        for setting in settings {
-            up.args(["--kafka-setting", setting]);
+/// The next offset of each partition.
+fn ends(consumer: &BaseConsumer, prefix: &str) -> Result<BTreeMap<(String, i32), i64>, KafkaError> {
+    let metadata = consumer.fetch_metadata(None, REQUEST)?;
+    let mut ends = BTreeMap::new();
+    for topic in metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix)) {
+        for partition in topic.partitions() {
+            let (_, end) = consumer.fetch_watermarks(topic.name(), partition.id(), REQUEST)?;
+            ends.insert((topic.name().to_owned(), partition.id()), end);
         }
-        let ran = up.output().unwrap();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        broker
     }
-
-    /// A variable of `scripts/services env`.
-    pub(crate) fn variable(&self, name: &str) -> String {
-        let lines = String::from_utf8(self.services("env").output().unwrap().stdout).unwrap();
-        let start = format!("export {name}=");
-        lines.lines().find_map(|line| line.strip_prefix(&start)).unwrap().to_owned()
-    }
-
-    /// How many records the first partition of a topic holds.
-    pub(crate) fn records(&self, topic: &str) -> i64 {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", self.variable("TEST_KAFKA"));
-        let consumer: BaseConsumer = config.create().unwrap();
-        let found = consumer.fetch_watermarks(topic, 0, Duration::from_secs(2));
-        found.map_or(0, |(low, high)| high - low)
-    }
-
-    fn services(&self, command: &str) -> Command {
-        let mut services = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/services"));
-        services.args([command, "--instance", &self.instance]);
-        services
-    }
+    Ok(ends)
 }
 
-impl Drop for Private {
-    fn drop(&mut self) {
-        let down = self.services("down").output();
-        if !std::thread::panicking() {
-            assert!(down.unwrap().status.success(), "instance {} did not go down", self.instance);
+fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaError> {
+    let mut ends = ends(consumer, prefix)?;
+    ends.retain(|_, end| *end > 0);
+    let mut assignment = TopicPartitionList::new();
+    for (topic, partition) in ends.keys() {
+        assignment.add_partition_offset(topic, *partition, Offset::Beginning)?;
+    }
+    consumer.assign(&assignment)?;
+    let mut records = Vec::new();
+    while !ends.is_empty() {
+        let message = match consumer.poll(REQUEST) {
+            Some(Ok(message)) => message,
+            // it goes on by itself when the broker is back
+            Some(Err(KafkaError::MessageConsumption(
+                Code::BrokerTransportFailure | Code::AllBrokersDown,
+            ))) => continue,
+            Some(Err(error)) => return Err(error),
+            None => {
+                panic!("no record of {prefix} for {REQUEST:?}, and these are not read to their end: {ends:?}")
+            }
+        };
+        let place = (message.topic().to_owned(), message.partition());
+        if let Some(end) = ends.get(&place) {
+            if message.offset() + 1 >= *end {
+                ends.remove(&place);
+            }
+            records.push(owned(&message));
         }
+    }
+    consumer.unassign()?;
+    records.sort_by(|a, b| (&a.topic, a.partition, a.offset).cmp(&(&b.topic, b.partition, b.offset)));
+    Ok(records)
+}
+
+fn owned(message: &impl Message) -> Record {
+    let headers = message.headers().map_or_else(Vec::new, |headers| {
+        let header = |header: rdkafka::message::Header<'_, &[u8]>| {
+            (header.key.to_owned(), header.value.map(<[u8]>::to_vec))
+        };
+        headers.iter().map(header).collect()
+    });
+    Record {
+        topic: message.topic().to_owned(),
+        partition: message.partition(),
+        offset: message.offset(),
+        timestamp: message.timestamp().to_millis(),
+        key: message.key().map(<[u8]>::to_vec),
+        value: message.payload().map(<[u8]>::to_vec),
+        headers,
     }
 }

@@ -1,6 +1,18 @@
-//! Servers and certificates for the tests.
+//! What tests are made of: servers and certificates, the program itself, and both ends of the way of an event.
 
 pub(crate) mod certificates;
+pub(crate) mod comparison;
+pub(crate) mod eventually;
+pub(crate) mod instance;
 pub(crate) mod kafka;
+pub(crate) mod mock;
+pub(crate) mod outbox;
 pub(crate) mod place;
 pub(crate) mod postgres;
+pub(crate) mod private_kafka;
+pub(crate) mod router;
+pub(crate) mod seed;
+pub(crate) mod settings;
+pub(crate) mod shared;
+pub(crate) mod signal;
+pub(crate) mod writers;

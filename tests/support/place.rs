@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
+use super::shared;
+
 /// Dropped, its database, slots and roles are gone.
 pub(crate) struct Place {
     /// Unique among all tests; the name of database, slot, publication and role.
@@ -29,7 +31,7 @@ pub(crate) struct Ran {
 impl Place {
     /// On the server of `TEST_POSTGRES_URL`, with the broker of `TEST_KAFKA`.
     pub(crate) fn new() -> Self {
-        let url = variable("TEST_POSTGRES_URL");
+        let url = shared::variable("TEST_POSTGRES_URL");
         let (server, _) = url.rsplit_once('/').unwrap();
         Self::on(server)
     }
@@ -49,7 +51,7 @@ impl Place {
         place.set("POSTGRES__SLOT", &place.name.clone());
         place.set("POSTGRES__PUBLICATION", &place.name.clone());
         place.set("ROUTE__TOPIC", &format!("{}.${{aggregate_type}}", place.name));
-        place.set("KAFKA__BOOTSTRAP_SERVERS", &variable("TEST_KAFKA"));
+        place.set("KAFKA__BOOTSTRAP_SERVERS", &shared::variable("TEST_KAFKA"));
         place
     }
 
@@ -159,11 +161,4 @@ pub(crate) fn psql(url: &str, arguments: &[&str]) -> Ran {
     let mut psql = Command::new("psql");
     psql.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", url]).args(arguments);
     Ran::of(psql.output().unwrap())
-}
-
-/// A variable of `scripts/services env`.
-pub(crate) fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| {
-        panic!("{name} is not set: scripts/services up && eval \"$(scripts/services env)\"")
-    })
 }

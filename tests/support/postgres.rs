@@ -1,11 +1,8 @@
 //! A Postgres of a test's own, made by `scripts/services` and deleted with its guard.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use outbox_router::config::conninfo::{
@@ -15,43 +12,46 @@ use outbox_router::postgres::connect::Startup;
 use outbox_router::postgres::session::Session;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::instance::Instance;
+
 /// No more private servers than this at a time.
 static PLACES: Semaphore = Semaphore::const_new(2);
 
 /// A private server; dropped, it is gone with its data.
 pub(crate) struct PrivatePostgres {
-    instance: String,
-    variables: BTreeMap<String, String>,
+    instance: Instance,
     _place: SemaphorePermit<'static>,
 }
 
+/// How a server is stopped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shutdown {
+    /// Clients are sent away, and the log is written to its end.
+    Fast,
+    /// As good as a crash.
+    Immediate,
+}
+
 impl PrivatePostgres {
-    /// Brings one up, of the major version `TEST_POSTGRES_MAJOR` if that is set, with `pg_hba` (lines of `pg_hba.conf`) and settings as `name=value`. Superuser `postgres` comes in
-    /// by the unix socket, whatever `pg_hba` says.
+    /// Brings one up, of the major version `TEST_POSTGRES_MAJOR` if that is set, with `pg_hba` (lines of `pg_hba.conf`)
+    /// and settings as `name=value`. Superuser `postgres` comes in by the unix socket, whatever `pg_hba` says.
     pub(crate) async fn start(pg_hba: &str, settings: &[&str]) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let place = PLACES.acquire().await.unwrap();
-        let instance = format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut server = PrivatePostgres { instance, variables: BTreeMap::new(), _place: place };
         let folder = tempfile::tempdir().unwrap();
         let hba = folder.path().join("pg_hba.conf");
         fs::write(&hba, format!("local all postgres trust\n{pg_hba}")).unwrap();
-        let mut up = server.services("up");
-        up.args(["--only", "postgres", "--hba"]).arg(&hba);
-        if let Ok(major) = std::env::var("TEST_POSTGRES_MAJOR") {
-            up.args(["--postgres", &major]);
+        let mut options = vec!["--hba", hba.to_str().unwrap()];
+        let major = std::env::var("TEST_POSTGRES_MAJOR");
+        if let Ok(major) = &major {
+            options.extend(["--postgres", major]);
         }
-        for setting in settings {
-            up.args(["--postgres-setting", setting]);
-        }
-        succeed(up);
-        server.variables = server.exported();
-        server
+        let instance = Instance::up("postgres", &options, settings);
+        PrivatePostgres { instance, _place: place }
     }
 
     /// A variable of `scripts/services env`.
     pub(crate) fn variable(&self, name: &str) -> &str {
-        &self.variables[name]
+        self.instance.variable(name)
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -114,47 +114,28 @@ impl PrivatePostgres {
 
     /// Stops and starts it with more settings.
     pub(crate) fn restart(&self, settings: &[&str]) {
-        let mut stop = self.services("stop");
-        stop.arg("postgres");
-        succeed(stop);
-        let mut start = self.services("start");
-        start.arg("postgres");
-        for setting in settings {
-            start.args(["--postgres-setting", setting]);
-        }
-        succeed(start);
+        self.stop(Shutdown::Fast);
+        self.instance.start(settings);
     }
 
-    fn services(&self, command: &str) -> Command {
-        let mut services = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/services"));
-        services.args([command, "--instance", &self.instance]);
-        services
+    /// Comes back when it is down; fails if that takes a minute.
+    pub(crate) fn stop(&self, shutdown: Shutdown) {
+        let mode = match shutdown {
+            Shutdown::Fast => "fast",
+            Shutdown::Immediate => "immediate",
+        };
+        self.instance.stop(&["--mode", mode]);
     }
 
-    /// What `env` exports, with the shell's quotes undone by a shell.
-    fn exported(&self) -> BTreeMap<String, String> {
-        let lines = succeed(self.services("env")).stdout;
-        let mut shell = Command::new("bash");
-        shell.args(["-c", "eval \"$1\"; env -0", "bash", &String::from_utf8(lines).unwrap()]);
-        let variables = String::from_utf8(succeed(shell).stdout).unwrap();
-        let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-        variables.split('\0').filter(|line| line.starts_with("TEST_")).filter_map(pair).collect()
+    /// Starts it again after [`PrivatePostgres::stop`].
+    pub(crate) fn start_again(&self) {
+        self.instance.start(&[]);
     }
-}
 
-impl Drop for PrivatePostgres {
-    fn drop(&mut self) {
-        let down = self.services("down").output();
-        if !std::thread::panicking() {
-            assert!(down.unwrap().status.success(), "instance {} did not go down", self.instance);
-        }
+    /// Without a database, for the superuser by TCP.
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}", self.port())
     }
-}
-
-fn succeed(mut command: Command) -> Output {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output
 }
 
 /// The least that a connection needs: no TLS, no password.

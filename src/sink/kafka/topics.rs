@@ -33,7 +33,8 @@ pub(super) struct TopicKeeper {
 }
 
 enum Lookup {
-    There,
+    /// With a broker that is up, to ask for more.
+    There(Option<i32>),
     Missing,
 }
 
@@ -63,7 +64,8 @@ impl TopicKeeper {
     }
 
     async fn attempt(self: Arc<Self>, topic: String) -> Result<TopicLimits, Error> {
-        if let Lookup::Missing = Arc::clone(&self).look_up(topic.clone()).await? {
+        let mut found = Arc::clone(&self).look_up(topic.clone()).await?;
+        if let Lookup::Missing = found {
             if !self.topics.create {
                 return Err(Error::not_safe(
                     format!("the topic {topic} does not exist and `[topics] create` is false"),
@@ -71,11 +73,14 @@ impl TopicKeeper {
                 ));
             }
             self.create(&topic).await?;
-            if let Lookup::Missing = Arc::clone(&self).look_up(topic.clone()).await? {
-                return Err(Error::transient(Peer::Kafka, format!("the new topic {topic} is not ready yet")));
+            found = Arc::clone(&self).look_up(topic.clone()).await?;
+        }
+        match found {
+            Lookup::There(broker) => self.limits(&topic, broker).await,
+            Lookup::Missing => {
+                Err(Error::transient(Peer::Kafka, format!("the new topic {topic} is not ready yet")))
             }
         }
-        self.limits(&topic).await
     }
 
     async fn look_up(self: Arc<Self>, topic: String) -> Result<Lookup, Error> {
@@ -83,15 +88,17 @@ impl TopicKeeper {
         let metadata = tokio::task::spawn_blocking(move || {
             self.admin.inner().fetch_metadata(Some(&name), REQUEST_TIMEOUT).map(|metadata| {
                 let found = metadata.topics().iter().find(|found| found.name() == name);
-                found.map(|found| found.error().map(Code::from))
+                let broker = metadata.brokers().first().map(|broker| broker.id());
+                (found.map(|found| found.error().map(Code::from)), broker)
             })
         })
         .await
         .map_err(|error| Error::transient(Peer::Kafka, format!("looking up topic {topic}: {error}")))?;
-        match metadata.map_err(|error| failed("look up", &topic, &error))? {
+        let (found, broker) = metadata.map_err(|error| failed("look up", &topic, &error))?;
+        match found {
             None | Some(Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) => Ok(Lookup::Missing),
             Some(Some(code)) => Err(answer("look up", &topic, code)),
-            Some(None) => Ok(Lookup::There),
+            Some(None) => Ok(Lookup::There(broker)),
         }
     }
 
@@ -110,11 +117,18 @@ impl TopicKeeper {
         Ok(())
     }
 
-    async fn limits(&self, topic: &str) -> Result<TopicLimits, Error> {
+    /// Any broker knows them. librdkafka would ask the controller, which not every cluster shows to its clients.
+    async fn limits(&self, topic: &str, broker: Option<i32>) -> Result<TopicLimits, Error> {
         let specifier = ResourceSpecifier::Topic(topic);
-        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
+        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT)).broker_id(broker);
         let described = self.admin.describe_configs([&specifier], &options).await;
-        let described = described.map_err(|error| failed("describe", topic, &error))?;
+        let described = match described {
+            Err(KafkaError::AdminOp(Code::UnsupportedFeature)) => {
+                tracing::warn!(topic, "the broker knows no DESCRIBE_CONFIGS: the topic's limits are unknown");
+                return Ok(TopicLimits::default());
+            }
+            described => described.map_err(|error| failed("describe", topic, &error))?,
+        };
         let resource = match described.into_iter().next() {
             Some(Ok(resource)) => resource,
             Some(Err(Code::TopicAuthorizationFailed)) | None => {

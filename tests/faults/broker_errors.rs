@@ -1,0 +1,55 @@
+//! The broker answers single requests with errors.
+
+use rdkafka::types::RDKafkaApiKey;
+use rdkafka::types::RDKafkaRespErr::{self, *};
+
+use crate::support::comparison::{Repeats, same};
+use crate::support::mock::Mock;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+/// Sends three hundred events while the broker answers with these errors, one request each.
+async fn answered_with(errors: &[RDKafkaRespErr], repeats: Repeats) {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(1));
+    for topic in ["order", "customer"] {
+        mock.create_topic(&outbox.topic(topic), 2, 1);
+    }
+    let kafka = mock.client();
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox.insert_numbers("order", "a", 1..11).await;
+    outbox.insert_numbers("customer", "b", 1..11).await;
+    mock.cluster.request_errors(RDKafkaApiKey::Produce, errors);
+    let both = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+                SELECT unnest(ARRAY['order', 'customer']), unnest(ARRAY['a', 'b']), jsonb_build_object('n', n) \
+                FROM generate_series(11, 160) n";
+    outbox.execute(both).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, repeats).await;
+}
+
+#[tokio::test]
+async fn broker_errors_that_pass_are_tried_again_by_the_producer() {
+    let errors = [
+        RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR,
+        RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+        RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
+        RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+        RD_KAFKA_RESP_ERR__TRANSPORT,
+    ];
+    answered_with(&errors, Repeats::Never).await;
+}
+
+/// The producer gives these up. It is made anew, and goes on where the acknowledgements ended.
+#[tokio::test]
+async fn broker_errors_that_end_the_producer_lose_and_reorder_nothing() {
+    for error in [
+        RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
+        RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE,
+        RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER,
+        RD_KAFKA_RESP_ERR_UNKNOWN,
+    ] {
+        answered_with(&[RD_KAFKA_RESP_ERR_NO_ERROR, error], Repeats::Mocked).await;
+    }
+}

@@ -1,0 +1,6 @@
+//! Everything that can end does end, at any time.
+
+mod broker_errors;
+mod broker_stopped;
+mod postgres_restarted;
+mod sigkill;

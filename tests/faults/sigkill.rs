@@ -1,0 +1,34 @@
+//! The router is killed again and again while applications write.
+
+use rand::Rng;
+
+use crate::support::comparison::{Repeats, same};
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::writers::Writers;
+
+const KILLS: usize = 8;
+
+#[tokio::test]
+async fn sigkill_at_random_points_loses_nothing_and_keeps_order_per_aggregate() {
+    let mut random = seed::random();
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let writers = Writers::start(&outbox, 4, &mut random).await;
+    let mut seen = 0;
+    for _ in 0..KILLS {
+        let router = Router::start(&settings);
+        kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+        router.kill();
+        seen = kafka.count(&outbox.name).await.unwrap();
+    }
+    let router = Router::start(&settings);
+    kafka.holds(&outbox.name, seen + 1).await;
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(KILLS)).await;
+}

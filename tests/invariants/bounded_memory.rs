@@ -1,0 +1,79 @@
+//! Memory is bounded by the window, whatever waits and however large a transaction is.
+
+use crate::support::comparison::{Repeats, in_order};
+use crate::support::kafka::Kafka;
+use crate::support::mock::Mock;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+const ROWS: usize = 200_000;
+
+/// The program itself, the window and what librdkafka adds to it. Without optimisation the program alone is larger.
+const BOUND: u64 = if cfg!(debug_assertions) { 96 << 20 } else { 64 << 20 };
+
+#[tokio::test]
+async fn bounded_memory_in_a_transaction_of_200_000_rows() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    let mut client = outbox.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let insert = format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+         SELECT 'large', 'a' || n % 100, jsonb_build_object('n', n / 100 + 1, 'text', repeat('x', 300)) \
+         FROM generate_series(0, {ROWS} - 1) n"
+    );
+    transaction.batch_execute(&insert).await.unwrap();
+    // an ordinary outbox goes on beside it, before and after its commit
+    outbox.insert_numbers("ordinary", "a", 1..50).await;
+    kafka.holds(&outbox.topic("ordinary"), 49).await;
+    transaction.commit().await.unwrap();
+    outbox.insert_numbers("ordinary", "a", 50..100).await;
+    outbox.all_confirmed().await;
+
+    let memory = router.peak_memory();
+    router.stop().await;
+    println!("peak memory: {} kB", memory / 1024);
+    let records = kafka.records(&outbox.name).await;
+    assert_eq!(records.len(), ROWS + 99);
+    in_order(&records, Repeats::Never);
+    assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
+}
+
+/// The broker takes nothing: what is committed stays in Postgres.
+#[tokio::test]
+async fn bounded_memory_while_the_broker_takes_nothing() {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
+    // what is known of the cluster comes from the first broker
+    mock.create_topic(&outbox.topic("large"), 3, 2);
+    let mut router = Router::active(&Settings::new(&outbox, &mock.client())).await;
+    outbox.insert("large", "a0", "{}").await;
+    outbox.all_confirmed().await;
+    mock.cluster.broker_down(2).unwrap();
+    // 100 MB
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             SELECT 'large', 'a' || n % 100, jsonb_build_object('text', repeat('x', 10000)) \
+             FROM generate_series(1, 10000) n",
+        )
+        .await;
+    let window = 16 << 20;
+    router
+        .shows("the window is full", |status| {
+            let bytes = status["in_flight"]["bytes"].as_u64()?;
+            assert!(bytes < window + 20_000, "{bytes} bytes are under way");
+            (bytes >= window).then_some(())
+        })
+        .await;
+    outbox.watched().await;
+    let blocked = router.peak_memory();
+    mock.cluster.broker_up(2).unwrap();
+    outbox.all_confirmed().await;
+    let memory = router.peak_memory();
+    println!("peak memory: {} kB blocked, {} kB in all", blocked / 1024, memory / 1024);
+    let sent = router.status().unwrap()["totals"]["events"].as_u64();
+    assert_eq!(sent, Some(10_001));
+    router.stop().await;
+    assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
+}

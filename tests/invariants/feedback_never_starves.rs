@@ -1,0 +1,103 @@
+//! While the broker blocks, Postgres is answered.
+
+use outbox_router::postgres::connect::Startup;
+use outbox_router::postgres::session::Session;
+
+use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::outbox::Outbox;
+use crate::support::postgres::{PrivatePostgres, conninfo};
+use crate::support::private_kafka::PrivateKafka;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
+pub(crate) const TIMEOUT: &str = "wal_sender_timeout=2s";
+
+/// Comes back when a reader beside the router, which answers nothing, was dropped for its silence: so more time than
+/// `wal_sender_timeout` has passed for the router too.
+pub(crate) async fn a_silent_reader_is_dropped(server: &PrivatePostgres) {
+    let conninfo = conninfo([server.unix()], "postgres");
+    let startup = Startup { replication: true, application_name: "silent", ..Startup::default() };
+    let mut session = Session::connect(&conninfo, &startup).await.unwrap();
+    session.query("CREATE_REPLICATION_SLOT silent TEMPORARY LOGICAL test_decoding").await.unwrap();
+    let (mut stream, _, _) = session.into_parts();
+    let start = b"START_REPLICATION SLOT silent LOGICAL 0/0\0";
+    let mut message = vec![b'Q'];
+    message.extend((start.len() as u32 + 4).to_be_bytes());
+    message.extend(start);
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &message).await.unwrap();
+    let mut superuser = server.superuser().await;
+    let mut count = async |what: &str| {
+        let sql = format!("SELECT count(*) FROM {what} = 'silent'");
+        superuser.query_one(&sql).await.unwrap().unwrap()
+    };
+    eventually("the silent reader streams", async || {
+        (count("pg_stat_replication WHERE state = 'streaming' AND application_name").await == "1")
+            .then_some(())
+    })
+    .await;
+    eventually("the silent reader is dropped", async || {
+        (count("pg_stat_replication WHERE application_name").await == "0").then_some(())
+    })
+    .await;
+    drop(stream);
+}
+
+/// Rows that fill every buffer between Postgres and the broker, so that nothing moves at all.
+const MANY: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+     SELECT 'order', 'a', jsonb_build_object('n', n, 'text', repeat('x', 100000)) FROM generate_series(101, 500) n";
+
+#[tokio::test]
+async fn feedback_never_starves_while_the_broker_is_frozen() {
+    let server = PrivatePostgres::start(PG_HBA, &[TIMEOUT]).await;
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, broker.client());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("postgres.wal_sender_timeout", "2s")
+        .set("delivery.window.records", 50);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..101).await;
+    outbox.all_confirmed().await;
+    let walsender = outbox.active_pid().await;
+
+    broker.freeze();
+    outbox.execute(MANY).await;
+    for _ in 0..2 {
+        a_silent_reader_is_dropped(&server).await;
+    }
+    assert_eq!(outbox.slot().await.unwrap().active_pid, Some(walsender), "dropped\n{}", router.log());
+    broker.thaw();
+
+    outbox.insert_numbers("order", "a", 501..521).await;
+    outbox.all_confirmed().await;
+    assert_eq!(outbox.slot().await.unwrap().active_pid, Some(walsender), "dropped\n{}", router.log());
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// A server that says nothing is asked, and left if it gives no answer.
+#[tokio::test]
+async fn feedback_never_starves_and_a_silent_server_is_found_out() {
+    use crate::support::kafka::Kafka;
+    use crate::support::signal::{Signal, send};
+    let server = PrivatePostgres::start(PG_HBA, &[TIMEOUT]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka).set("postgres.wal_sender_timeout", "2s");
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..11).await;
+    kafka.holds(&outbox.name, 10).await;
+    let walsender = u32::try_from(outbox.active_pid().await).unwrap();
+    assert!(send(Signal::Stop, walsender));
+    router
+        .shows("Postgres is said to be silent", |status| {
+            status["last_problem"]["what"].as_str()?.contains("silent").then_some(())
+        })
+        .await;
+    outbox.insert_numbers("order", "a", 11..21).await;
+    assert!(send(Signal::Continue, walsender));
+    kafka.holds(&outbox.name, 20).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
+}

@@ -1,0 +1,10 @@
+//! What must never break; one file for each invariant, and its name in its tests.
+
+mod bounded_memory;
+mod contiguous_ack;
+pub(crate) mod feedback_never_starves;
+mod idle_ack;
+mod no_guessing;
+mod order_per_aggregate;
+mod payload_passes_through;
+mod secrets_stay_out;

@@ -1,0 +1,165 @@
+//! What could mean that events are missing stops the router, which says what it found.
+
+use crate::support::kafka::Kafka;
+use crate::support::outbox::{Outbox, PUBLICATION};
+use crate::support::router::{Ended, Router};
+use crate::support::settings::Settings;
+use crate::support::shared;
+use crate::support::signal::Signal;
+
+/// A router that has sent one event, and what is around it.
+struct Setting {
+    outbox: Outbox,
+    kafka: Kafka,
+    router: Router,
+}
+
+impl Setting {
+    async fn new() -> Self {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        outbox.create_witness().await;
+        let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+        outbox.insert("order", "a", "{\"n\": 1}").await;
+        outbox.all_confirmed().await;
+        Setting { outbox, kafka, router }
+    }
+
+    /// Lets something happen while the router is cut off.
+    async fn cut_off(&self) {
+        self.router.signal(Signal::Stop);
+        let terminate = format!("SELECT pg_terminate_backend({}, 60000)", self.outbox.active_pid().await);
+        self.outbox.execute(&terminate).await;
+        self.outbox.released().await;
+    }
+
+    /// The router ends by itself, and has sent nothing more.
+    async fn stopped(self, parts: &[&str]) -> Outbox {
+        let Setting { outbox, kafka, router } = self;
+        let ended = router.exits(3).await;
+        ended.says(parts);
+        assert_eq!(kafka.count(&outbox.name).await, Ok(1), "{}", ended.log);
+        outbox
+    }
+}
+
+const EVENT: &str =
+    "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 2}')";
+
+#[tokio::test]
+async fn no_guessing_about_a_slot_that_was_dropped_and_made_again() {
+    let setting = Setting::new().await;
+    setting.cut_off().await;
+    setting.outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", setting.outbox.name)).await;
+    setting.outbox.execute(EVENT).await;
+    setting.outbox.create_slot("pgoutput").await;
+    setting.router.signal(Signal::Continue);
+    setting.stopped(&["slot", "may be missing"]).await;
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_slot_that_another_has_moved() {
+    let setting = Setting::new().await;
+    setting.cut_off().await;
+    setting.outbox.execute(EVENT).await;
+    let advance = "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_insert_lsn()) \
+                   FROM pg_replication_slots WHERE plugin = 'pgoutput' AND database = current_database()";
+    setting.outbox.execute(advance).await;
+    setting.router.signal(Signal::Continue);
+    setting.stopped(&["moved by another", "may be missing"]).await;
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_slot_that_is_gone() {
+    let setting = Setting::new().await;
+    setting.cut_off().await;
+    setting.outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", setting.outbox.name)).await;
+    setting.router.signal(Signal::Continue);
+    setting.stopped(&["slot", "does not exist", "may be missing"]).await;
+}
+
+/// Changes the publication or the table and commits an event: the slot must not get past it.
+async fn altered(sql: &str, event: &str, parts: &[&str]) {
+    let setting = Setting::new().await;
+    setting.outbox.execute(sql).await;
+    let event = setting.outbox.commit(event).await;
+    let outbox = setting.stopped(parts).await;
+    let confirmed = outbox.confirmed().await;
+    assert!(confirmed < event, "confirmed up to {confirmed}, past the event that ends at {event}");
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_publication_that_was_dropped() {
+    altered("DROP PUBLICATION outbox_router", EVENT, &["publication"]).await;
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_publication_that_was_dropped_and_made_again() {
+    let again = format!("DROP PUBLICATION outbox_router; {PUBLICATION}");
+    let setting = Setting::new().await;
+    setting.outbox.execute(&again).await;
+    let outbox = setting.stopped(&["publication", "made again", "may be missing"]).await;
+    // a person has looked, and found nothing missing
+    outbox.execute(EVENT).await;
+    let kafka = Kafka::shared();
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox.all_confirmed().await;
+    assert_eq!(kafka.count(&outbox.name).await, Ok(2));
+    router.stop().await;
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_table_that_is_no_longer_published() {
+    altered("ALTER PUBLICATION outbox_router DROP TABLE outbox", EVENT, &["does not publish", "outbox"])
+        .await;
+}
+
+#[tokio::test]
+async fn no_guessing_about_inserts_that_are_no_longer_published() {
+    altered("ALTER PUBLICATION outbox_router SET (publish = 'update')", EVENT, &["does not publish inserts"])
+        .await;
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_table_that_was_renamed() {
+    altered(
+        "ALTER TABLE outbox RENAME TO outbox_old",
+        &EVENT.replace("outbox", "outbox_old"),
+        &["table", "outbox"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_table_that_took_the_outboxs_place() {
+    let another =
+        "ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL)";
+    altered(another, EVENT, &["table", "outbox"]).await;
+}
+
+/// What a slot is like is looked at before it is used.
+async fn refused(outbox: &Outbox, slot: &str, parts: &[&str]) -> Ended {
+    let settings = Settings::new(outbox, &Kafka::shared()).set("postgres.slot", slot);
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(parts);
+    ended
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_slot_that_is_not_the_routers() {
+    let outbox = Outbox::bare(shared::postgres()).await;
+    outbox.execute(&format!("{}; {PUBLICATION}", crate::support::outbox::TABLE)).await;
+    refused(&outbox, &outbox.name, &["slot", "does not exist", "outbox-router init"]).await;
+
+    outbox.create_slot("test_decoding").await;
+    refused(&outbox, &outbox.name, &["test_decoding"]).await;
+
+    let physical = format!("{}_physical", outbox.name);
+    outbox.execute(&format!("SELECT pg_create_physical_replication_slot('{physical}')")).await;
+    let ended = refused(&outbox, &physical, &["physical"]).await;
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{physical}')")).await;
+    assert!(!ended.log.contains("events flow"), "{}", ended.log);
+
+    let other = Outbox::new().await;
+    refused(&outbox, &other.name, &["belongs to the database", &other.name]).await;
+    assert!(other.slot().await.is_some());
+}

@@ -1,0 +1,122 @@
+//! The log of one key is in commit order, and ends before an event that the broker refuses.
+
+use crate::support::comparison::{Repeats, in_order, same};
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+/// Five events of one key, of which the middle one has 20,000 bytes that no compression makes small.
+const MIDDLE_IS_LARGE: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+     SELECT 'order', 'a', jsonb_build_object('n', n, 'text', CASE n WHEN 3 THEN \
+     (SELECT string_agg(md5(n::text || i), '') FROM generate_series(1, 625) i) END) FROM generate_series(1, 5) n";
+
+/// The same in five transactions.
+async fn one_by_one(outbox: &Outbox) {
+    for n in 1..=5 {
+        outbox
+            .execute(&MIDDLE_IS_LARGE.replace("generate_series(1, 5)", &format!("generate_series({n}, {n})")))
+            .await;
+    }
+}
+
+async fn id_of_the_middle(outbox: &Outbox) -> String {
+    outbox.query("SELECT id::text FROM outbox WHERE payload->>'n' = '3'").await[0].get(0)
+}
+
+fn numbers(records: &[crate::support::kafka::Record]) -> Vec<u64> {
+    records.iter().map(|record| record.number()).collect()
+}
+
+const SMALL: [(&str, &str); 1] = [("max.message.bytes", "5000")];
+const LARGE: [(&str, &str); 1] = [("max.message.bytes", "1000000")];
+
+/// A compressed record may fit although it is larger than the limit, so it is the broker that has to refuse it.
+fn compressing(outbox: &Outbox, kafka: &Kafka) -> Settings {
+    Settings::new(outbox, kafka).set("kafka.'compression.type'", "lz4")
+}
+
+#[tokio::test]
+async fn order_per_aggregate_ends_before_a_refused_event_of_one_transaction() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    kafka.create_topic(&outbox.topic("order"), 1, &SMALL).await;
+    let router = Router::active(&compressing(&outbox, &kafka)).await;
+    outbox.execute(MIDDLE_IS_LARGE).await;
+    let id = id_of_the_middle(&outbox).await;
+    router.exits(3).await.says(&[&id, &outbox.topic("order"), "max.message.bytes"]);
+    let records = kafka.records(&outbox.name).await;
+    assert!(records.iter().all(|record| record.number() < 3), "{:?}", numbers(&records));
+
+    kafka.alter_topic(&outbox.topic("order"), &LARGE).await;
+    let router = Router::active(&compressing(&outbox, &kafka)).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    // a transaction begins anew, and its batches may have been repeated one by one before
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(2)).await;
+}
+
+#[tokio::test]
+async fn order_per_aggregate_ends_before_an_event_refused_by_a_limit_lowered_under_the_router() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    outbox.insert("order", "b", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    kafka.alter_topic(&outbox.topic("order"), &SMALL).await;
+    one_by_one(&outbox).await;
+    let id = id_of_the_middle(&outbox).await;
+    router.exits(3).await.says(&[&id]);
+    let records = kafka.records(&outbox.name).await;
+    let of_a: Vec<_> = records.iter().filter(|record| record.key() == Some("a")).collect();
+    assert!(of_a.iter().all(|record| record.number() < 3), "{:?}", numbers(&records));
+
+    // still too large for the topic, which a new router knows before it sends
+    outbox.released().await;
+    let router = Router::start(&settings);
+    router.exits(3).await.says(&[&id, "max.message.bytes"]);
+    kafka.alter_topic(&outbox.topic("order"), &LARGE).await;
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3)).await;
+}
+
+/// librdkafka does not split a batch that the broker finds too large.
+#[tokio::test]
+async fn order_per_aggregate_with_small_records_and_a_topic_that_takes_only_small_batches() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    kafka.create_topic(&outbox.topic("order"), 1, &[("max.message.bytes", "1500")]).await;
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             SELECT 'order', 'a', jsonb_build_object('n', n) FROM generate_series(1, 60) n",
+        )
+        .await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    assert_eq!(numbers(&records), (1..=60).collect::<Vec<_>>());
+}
+
+/// The same when the limit is lowered later: a refused batch is sent one by one, and no record of it is to blame.
+#[tokio::test]
+async fn order_per_aggregate_with_batches_refused_by_a_limit_lowered_under_the_router() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    kafka.create_topic(&outbox.topic("order"), 1, &[]).await;
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    kafka.alter_topic(&outbox.topic("order"), &[("max.message.bytes", "1500")]).await;
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             SELECT 'order', 'a', jsonb_build_object('n', n) FROM generate_series(2, 400) n",
+        )
+        .await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    in_order(&records, Repeats::Restarts(1));
+    assert_eq!(records.iter().map(|record| record.number()).max(), Some(400));
+}

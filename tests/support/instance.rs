@@ -1,0 +1,91 @@
+//! A server of a test's own, made by `scripts/services` and deleted with its guard.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// One server under a name of its own.
+pub(crate) struct Instance {
+    name: String,
+    server: &'static str,
+    variables: BTreeMap<String, String>,
+}
+
+impl Instance {
+    /// Brings up `server`, postgres or kafka, with settings as `name=value`.
+    pub(crate) fn up(server: &'static str, options: &[&str], settings: &[&str]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut instance = Instance { name, server, variables: BTreeMap::new() };
+        let mut up = instance.services("up");
+        up.args(["--only", server]).args(options);
+        instance.add_settings(&mut up, settings);
+        succeed(up);
+        instance.variables = instance.exported();
+        instance
+    }
+
+    /// A variable of `scripts/services env`.
+    pub(crate) fn variable(&self, name: &str) -> &str {
+        &self.variables[name]
+    }
+
+    /// The process of the server itself.
+    pub(crate) fn pid(&self) -> u32 {
+        let status = String::from_utf8(succeed(self.services("status")).stdout).unwrap();
+        let (_, rest) = status.split_once(", process ").unwrap_or_else(|| panic!("no process in {status:?}"));
+        rest.split(',').next().unwrap().parse().unwrap()
+    }
+
+    /// Comes back when it is down.
+    pub(crate) fn stop(&self, options: &[&str]) {
+        let mut stop = self.services("stop");
+        stop.arg(self.server).args(options);
+        succeed(stop);
+    }
+
+    /// Starts it again with more settings; comes back when it serves.
+    pub(crate) fn start(&self, settings: &[&str]) {
+        let mut start = self.services("start");
+        start.arg(self.server);
+        self.add_settings(&mut start, settings);
+        succeed(start);
+    }
+
+    fn add_settings(&self, command: &mut Command, settings: &[&str]) {
+        for setting in settings {
+            command.args([&format!("--{}-setting", self.server), *setting]);
+        }
+    }
+
+    fn services(&self, command: &str) -> Command {
+        let mut services = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/services"));
+        services.args([command, "--instance", &self.name]);
+        services
+    }
+
+    /// What `env` exports, with the shell's quotes undone by a shell.
+    fn exported(&self) -> BTreeMap<String, String> {
+        let lines = succeed(self.services("env")).stdout;
+        let mut shell = Command::new("bash");
+        shell.args(["-c", "eval \"$1\"; env -0", "bash", &String::from_utf8(lines).unwrap()]);
+        let variables = String::from_utf8(succeed(shell).stdout).unwrap();
+        let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        variables.split('\0').filter(|line| line.starts_with("TEST_")).filter_map(pair).collect()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let down = self.services("down").output();
+        if !std::thread::panicking() {
+            assert!(down.unwrap().status.success(), "instance {} did not go down", self.name);
+        }
+    }
+}
+
+fn succeed(mut command: Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}

@@ -1,0 +1,257 @@
+//! A database of a test's own, with what `init` would make in it.
+
+use outbox_router::lsn::Lsn;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio_postgres::{Client, NoTls, Row};
+
+use super::eventually::eventually;
+use super::shared;
+
+/// The table of the contract.
+pub(crate) const TABLE: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
+     aggregate_id text, event_type text NOT NULL DEFAULT 'happened', payload jsonb, \
+     headers jsonb NOT NULL DEFAULT '{}', created_at timestamptz NOT NULL DEFAULT clock_timestamp())";
+
+/// The publication of the contract.
+pub(crate) const PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR TABLE outbox \
+     WITH (publish = 'insert', publish_via_partition_root = true)";
+
+/// The database; dropped, it is gone with its slot.
+pub(crate) struct Outbox {
+    /// Of the database, of the slot, and of the beginning of every topic.
+    pub(crate) name: String,
+    server: String,
+    client: Mutex<Option<Client>>,
+}
+
+/// The slot, as Postgres shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) confirmed: Lsn,
+    /// The walsender that reads it.
+    pub(crate) active_pid: Option<i32>,
+}
+
+impl Outbox {
+    /// With table, publication and slot, on the shared server.
+    pub(crate) async fn new() -> Self {
+        Self::on(shared::postgres()).await
+    }
+
+    /// The same on another server (a URL without a database).
+    pub(crate) async fn on(server: &str) -> Self {
+        Self::with_table(server, TABLE).await
+    }
+
+    /// With a table of another form, called `outbox` too.
+    pub(crate) async fn with_table(server: &str, table: &str) -> Self {
+        let outbox = Self::bare(server).await;
+        outbox.execute(&format!("{table}; {PUBLICATION}")).await;
+        outbox.create_slot("pgoutput").await;
+        outbox
+    }
+
+    /// An empty database without a slot.
+    pub(crate) async fn bare(server: &str) -> Self {
+        let name = shared::unique();
+        let administrator = connect(&format!("{server}/postgres")).await.unwrap();
+        administrator.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        Outbox { name, server: server.to_owned(), client: Mutex::default() }
+    }
+
+    /// Makes the slot.
+    pub(crate) async fn create_slot(&self, plugin: &str) {
+        self.execute(&format!("SELECT pg_create_logical_replication_slot('{}', '{plugin}')", self.name))
+            .await;
+    }
+
+    /// The superuser's, with which the router connects too unless a test says otherwise.
+    pub(crate) fn url(&self) -> String {
+        format!("{}/{}", self.server, self.name)
+    }
+
+    /// The name of the topic of an aggregate type.
+    pub(crate) fn topic(&self, aggregate_type: &str) -> String {
+        format!("{}.{aggregate_type}", self.name)
+    }
+
+    /// A connection for the test alone.
+    pub(crate) async fn client(&self) -> Client {
+        connect(&self.url()).await.unwrap()
+    }
+
+    /// The connection of this guard, made anew after the server went.
+    async fn shared_client(&self) -> Result<MutexGuard<'_, Option<Client>>, tokio_postgres::Error> {
+        let mut client = self.client.lock().await;
+        if client.as_ref().is_none_or(Client::is_closed) {
+            *client = Some(connect(&self.url()).await?);
+        }
+        Ok(client)
+    }
+
+    /// Runs statements, in one transaction unless they say otherwise.
+    pub(crate) async fn execute(&self, sql: &str) {
+        let client = self.shared_client().await.unwrap();
+        client.as_ref().unwrap().batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// Runs a query.
+    pub(crate) async fn query(&self, sql: &str) -> Vec<Row> {
+        self.try_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    }
+
+    async fn try_query(&self, sql: &str) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let client = self.shared_client().await?;
+        client.as_ref().unwrap().query(sql, &[]).await
+    }
+
+    /// Inserts one event and returns its id.
+    pub(crate) async fn insert(&self, aggregate_type: &str, aggregate_id: &str, payload: &str) -> String {
+        let client = self.shared_client().await.unwrap();
+        let sql = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ($1, $2, $3::text::jsonb) \
+                   RETURNING id::text";
+        let row = client.as_ref().unwrap().query_one(sql, &[&aggregate_type, &aggregate_id, &payload]).await;
+        row.unwrap().get(0)
+    }
+
+    /// Inserts a run of events of one aggregate, each in a transaction of its own: payloads `{"n": first}` and on.
+    pub(crate) async fn insert_numbers(
+        &self,
+        aggregate_type: &str,
+        aggregate_id: &str,
+        numbers: std::ops::Range<u32>,
+    ) {
+        for n in numbers {
+            self.insert(aggregate_type, aggregate_id, &format!("{{\"n\": {n}}}")).await;
+        }
+    }
+
+    /// The slot; `None` if there is none, or no answer.
+    pub(crate) async fn slot(&self) -> Option<Slot> {
+        let sql = format!(
+            "SELECT confirmed_flush_lsn::text, active_pid FROM pg_replication_slots \
+             WHERE slot_name = '{}' AND confirmed_flush_lsn IS NOT NULL",
+            self.name
+        );
+        let rows = self.try_query(&sql).await.ok()?;
+        let row = rows.first()?;
+        Some(Slot { confirmed: row.get::<_, &str>(0).parse().unwrap(), active_pid: row.get(1) })
+    }
+
+    /// What the slot is confirmed to.
+    pub(crate) async fn confirmed(&self) -> Lsn {
+        self.slot().await.unwrap().confirmed
+    }
+
+    /// The end of the log as of now: everything committed before lies before it.
+    pub(crate) async fn lsn(&self) -> Lsn {
+        let rows = self.query("SELECT pg_current_wal_insert_lsn()::text").await;
+        rows[0].get::<_, &str>(0).parse().unwrap()
+    }
+
+    /// Waits until the slot is confirmed past all that is committed by now.
+    pub(crate) async fn all_confirmed(&self) {
+        let lsn = self.lsn().await;
+        self.confirmed_past(lsn).await;
+    }
+
+    /// Waits until the slot is confirmed up to `lsn` at least.
+    pub(crate) async fn confirmed_past(&self, lsn: Lsn) {
+        let what = format!("slot {} is confirmed up to {lsn}", self.name);
+        eventually(&what, async || self.slot().await.filter(|slot| slot.confirmed >= lsn)).await;
+    }
+
+    /// A second slot, which is never moved: it tells where a transaction ended in the log.
+    pub(crate) async fn create_witness(&self) {
+        let sql =
+            format!("SELECT pg_create_logical_replication_slot('{}_witness', 'test_decoding')", self.name);
+        self.execute(&sql).await;
+    }
+
+    /// Runs statements as one transaction and returns where it ended, its `end_lsn`. Needs the witness.
+    pub(crate) async fn commit(&self, sql: &str) -> Lsn {
+        let mut client = self.client().await;
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        let xid: String =
+            transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await.unwrap().get(0);
+        transaction.commit().await.unwrap();
+        let rows = self
+            .query(&format!(
+                "SELECT lsn::text FROM pg_logical_slot_peek_changes('{}_witness', NULL, NULL) \
+                 WHERE data = 'COMMIT {}'",
+                self.name,
+                // the log has the lower half of it
+                xid.parse::<u64>().unwrap() & 0xFFFF_FFFF
+            ))
+            .await;
+        rows[0].get::<_, &str>(0).parse().unwrap()
+    }
+
+    /// Waits until the router has had the chance to confirm all that is acknowledged by now: its watch has looked, has
+    /// handed on what it saw, and has looked again.
+    pub(crate) async fn watched(&self) {
+        let looks = format!(
+            "SELECT coalesce(max(query_start), 'epoch')::text FROM pg_stat_activity \
+             WHERE application_name = '{0}.{0} watch'",
+            self.name
+        );
+        let mut last = self.query(&looks).await[0].get::<_, String>(0);
+        for _ in 0..3 {
+            last = eventually("the watch looks again", async || {
+                Some(self.query(&looks).await[0].get::<_, String>(0))
+                    .filter(|now| *now > last && now != "epoch")
+            })
+            .await;
+        }
+    }
+
+    /// Waits until a walsender reads the slot, and returns its process.
+    pub(crate) async fn active_pid(&self) -> i32 {
+        let what = format!("slot {} is read", self.name);
+        eventually(&what, async || self.slot().await?.active_pid).await
+    }
+
+    /// Waits until nobody reads the slot.
+    pub(crate) async fn released(&self) {
+        let what = format!("nobody reads slot {}", self.name);
+        eventually(&what, async || self.slot().await.filter(|slot| slot.active_pid.is_none())).await;
+    }
+}
+
+/// Opens a connection and lets it run.
+pub(crate) async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    // Its end is what the client's next query reports.
+    tokio::spawn(async move { connection.await.ok() });
+    Ok(client)
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let (server, name) = (self.server.clone(), self.name.clone());
+        // The test's runtime is this thread's, and cannot be waited on here.
+        let dropped = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(discard(&server, &name))
+        });
+        let dropped = dropped.join();
+        if !std::thread::panicking() {
+            dropped.unwrap().unwrap();
+        }
+    }
+}
+
+async fn discard(server: &str, name: &str) -> Result<(), tokio_postgres::Error> {
+    let administrator = connect(&format!("{server}/postgres")).await?;
+    let slots =
+        "SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots WHERE database = $1";
+    let drop_slots =
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1";
+    eventually(&format!("the slots of {name} can be dropped"), async || {
+        administrator.execute(slots, &[&name]).await.ok();
+        administrator.execute(drop_slots, &[&name]).await.ok()
+    })
+    .await;
+    administrator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await
+}

@@ -1,0 +1,218 @@
+//! The program under test, as a process.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::eventually::eventually;
+use super::settings::Settings;
+use super::signal::{Signal, send};
+
+/// A running `outbox-router run`. Dropped, it is killed; of a test that fails the log is shown.
+pub(crate) struct Router {
+    child: Child,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+    _folder: TempDir,
+}
+
+/// What a router leaves behind.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) log: String,
+}
+
+impl Router {
+    /// Starts one with this configuration file.
+    pub(crate) fn start(settings: &Settings) -> Self {
+        Self::with_variables(settings, &[])
+    }
+
+    /// Starts one with these variables besides. Of the test's own environment it sees nothing.
+    pub(crate) fn with_variables(settings: &Settings, variables: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("outbox-router.toml");
+        fs::write(&file, settings.text()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
+        command.arg("-c").arg(&file).arg("run").current_dir(folder.path());
+        command.env_clear().env("HOME", folder.path()).envs(variables.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let (pipe, written) = (child.stderr.take().unwrap(), Arc::clone(&log));
+        let reader = std::thread::spawn(move || {
+            let mut pipe = BufReader::new(pipe);
+            let mut line = Vec::new();
+            while pipe.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                written.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
+                line.clear();
+            }
+        });
+        Router { child, log, reader: Some(reader), _folder: folder }
+    }
+
+    /// Starts one and waits until it is active.
+    pub(crate) async fn active(settings: &Settings) -> Self {
+        let mut router = Self::start(settings);
+        router.ready().await;
+        router
+    }
+
+    /// Waits until `/readyz` says that it is active or waits for the slot.
+    pub(crate) async fn ready(&mut self) {
+        eventually("the router is ready", async || {
+            self.assert_running();
+            self.get("/readyz").filter(|(status, _)| *status == 200).map(drop)
+        })
+        .await;
+    }
+
+    /// Waits until the log has this text.
+    pub(crate) async fn logs(&mut self, text: &str) {
+        eventually(&format!("the log says {text:?}"), async || {
+            if self.log().contains(text) {
+                return Some(());
+            }
+            self.assert_running();
+            None
+        })
+        .await;
+    }
+
+    /// Waits until `/status` has what `wanted` looks for.
+    pub(crate) async fn shows<T>(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&serde_json::Value) -> Option<T>,
+    ) -> T {
+        eventually(what, async || {
+            self.assert_running();
+            wanted(&self.status()?)
+        })
+        .await
+    }
+
+    /// `/status`, if it answers.
+    pub(crate) fn status(&self) -> Option<serde_json::Value> {
+        let (status, body) = self.get("/status")?;
+        assert_eq!(status, 200, "{body}");
+        Some(serde_json::from_str(&body).unwrap())
+    }
+
+    /// The status and body of a page of the admin endpoint.
+    pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.admin_port()?)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: router\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    }
+
+    /// The port that it listens at. The configuration leaves the choice to the system, so that no two tests clash.
+    fn admin_port(&self) -> Option<u16> {
+        let process = format!("/proc/{}", self.pid());
+        let sockets: Vec<_> = fs::read_dir(format!("{process}/fd"))
+            .ok()?
+            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+            .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+            .collect();
+        // proc(5): number, local address, remote address, state (0A: listening), then the inode in the tenth field
+        let table = fs::read_to_string(format!("{process}/net/tcp")).ok()?;
+        table.lines().find_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let listening = *fields.get(3)? == "0A" && sockets.iter().any(|inode| inode == fields[9]);
+            let port = fields[1].rsplit_once(':')?.1;
+            listening.then(|| u16::from_str_radix(port, 16).unwrap())
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// The most memory that it ever had, in bytes (`VmHWM`).
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() * 1024
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        assert!(send(signal, self.pid()), "no process {}", self.pid());
+    }
+
+    /// Kills it as a power failure would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to stop, and sees that it did as asked.
+    pub(crate) async fn stop(self) -> Ended {
+        self.signal(Signal::Terminate);
+        let ended = self.ended().await;
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
+        ended
+    }
+
+    /// Waits until it ends with this code.
+    pub(crate) async fn exits(self, code: i32) -> Ended {
+        let ended = self.ended().await;
+        assert_eq!(ended.status.code(), Some(code), "{:?}\n{}", ended.status, ended.log);
+        ended
+    }
+
+    /// Waits until it ends.
+    pub(crate) async fn ended(mut self) -> Ended {
+        let status = eventually("the router ends", async || self.child.try_wait().unwrap()).await;
+        // all that it wrote is in the pipe by now
+        self.reader.take().unwrap().join().unwrap();
+        Ended { status, log: self.log() }
+    }
+
+    /// Fails with the log if it has ended.
+    pub(crate) fn assert_running(&mut self) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            panic!("the router has ended: {status:?}");
+        }
+    }
+}
+
+impl Ended {
+    /// Its last line, which says why.
+    pub(crate) fn last_line(&self) -> &str {
+        self.log.lines().last().unwrap_or_default()
+    }
+
+    /// Fails unless the last line has all of these in it.
+    pub(crate) fn says(&self, parts: &[&str]) -> &Self {
+        for part in parts {
+            assert!(self.last_line().contains(part), "no {part:?} in the last line of\n{}", self.log);
+        }
+        self
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        // it may have ended already
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- log of router {}\n{}---", self.pid(), self.log());
+        }
+    }
+}

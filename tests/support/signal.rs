@@ -1,0 +1,27 @@
+//! Signals to processes that a test owns.
+
+use std::process::Command;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Interrupt,
+    Terminate,
+    Kill,
+    /// Frozen until [`Signal::Continue`].
+    Stop,
+    Continue,
+}
+
+/// Sends one; whether the process was there to take it.
+pub(crate) fn send(signal: Signal, pid: u32) -> bool {
+    let name = match signal {
+        Signal::Interrupt => "INT",
+        Signal::Terminate => "TERM",
+        Signal::Kill => "KILL",
+        Signal::Stop => "STOP",
+        Signal::Continue => "CONT",
+    };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "kill -s \"$1\" \"$2\" 2>/dev/null", "sh", name, &pid.to_string()]);
+    shell.status().unwrap().success()
+}
