@@ -1,6 +1,6 @@
 //! `init`: what it makes, what it leaves, what it refuses.
 
-use crate::support::place::{Place, psql};
+use crate::support::place::{Place, Ran, psql};
 
 /// What `init` makes, as the catalogues have it.
 fn objects(place: &Place) -> String {
@@ -23,7 +23,7 @@ fn objects(place: &Place) -> String {
     )
 }
 
-fn init_with_role(place: &Place) -> crate::support::place::Ran {
+fn init_with_role(place: &Place) -> Ran {
     place.run(&["init", "--role", &format!("{}_router", place.name)])
 }
 
@@ -38,6 +38,19 @@ fn makes_everything_in_an_empty_database_and_nothing_twice() {
     assert_eq!(second.code, 0, "{second:?}");
     insta::assert_snapshot!("nothing_to_do", place.masked(&second.out));
     assert_eq!(objects(&place), before);
+}
+
+#[test]
+fn several_at_once_do_not_get_in_each_others_way() {
+    let place = Place::new();
+    let started: Vec<_> = (0..4).map(|_| place.command(&["init"]).spawn().unwrap()).collect();
+    let ended: Vec<Ran> = started.into_iter().map(|init| Ran::of(init.wait_with_output().unwrap())).collect();
+    assert!(ended.iter().all(|ran| ran.code == 0), "{ended:?}");
+    assert_eq!(
+        ended.iter().filter(|ran| ran.out.contains("Nothing had to be changed")).count(),
+        3,
+        "{ended:?}"
+    );
 }
 
 #[test]
