@@ -159,7 +159,8 @@ async fn the_printed_acls_are_what_the_router_needs() {
     let command: String = printed.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join(" ");
     let words: Vec<&str> = command.split_whitespace().filter(|word| *word != "\\").collect();
     let add = words.iter().position(|word| *word == "--add").unwrap();
-    let arguments = [&["--bootstrap-server", broker.client().bootstrap.as_str()], &words[add..]].concat();
+    let client = broker.client();
+    let arguments = [&["--bootstrap-server", client.bootstrap.as_str()], &words[add..]].concat();
     let ran = kafka_tool("org.apache.kafka.tools.AclCommand", &arguments);
     assert_eq!(ran.code, 0, "{ran:?}");
     let found = Found::at(&place);
@@ -170,7 +171,7 @@ async fn the_printed_acls_are_what_the_router_needs() {
     let mut router = place.command(&["run"]).spawn().unwrap();
     place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
     let topic = format!("{}.order", place.name);
-    broker.client().holds_in(&topic, 1, 1).await;
+    client.holds_in(&topic, 1, 1).await;
     router.kill().unwrap();
     router.wait().unwrap();
 
