@@ -3,7 +3,12 @@
 // A test fails by panicking, and so do those who serve it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod bad_input;
+mod columns;
+mod encrypted;
 mod faults;
 mod invariants;
 mod postgres_connection;
+mod stopping;
 mod support;
+mod topics;

@@ -81,7 +81,8 @@ async fn contiguous_ack_waits_for_every_event_of_a_transaction() {
     setting.block().await;
 
     // the one that waits is the last of its transaction; others of that transaction, and one after it, do not wait
-    let waits = setting.outbox.commit(&[event("open", 2), event("open", 3), event("blocked", 2)].concat()).await;
+    let waits =
+        setting.outbox.commit(&[event("open", 2), event("open", 3), event("blocked", 2)].concat()).await;
     setting.outbox.execute(&event("open", 4)).await;
     setting.sent(4).await;
     let confirmed = setting.outbox.confirmed().await;

@@ -33,7 +33,8 @@ pub(crate) async fn a_silent_reader_is_dropped(server: &PrivatePostgres) {
         superuser.query_one(&sql).await.unwrap().unwrap()
     };
     eventually("the silent reader streams", async || {
-        (count("pg_stat_replication WHERE state = 'streaming' AND application_name").await == "1").then_some(())
+        (count("pg_stat_replication WHERE state = 'streaming' AND application_name").await == "1")
+            .then_some(())
     })
     .await;
     eventually("the silent reader is dropped", async || {

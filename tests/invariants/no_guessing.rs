@@ -42,7 +42,8 @@ impl Setting {
     }
 }
 
-const EVENT: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 2}')";
+const EVENT: &str =
+    "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 2}')";
 
 #[tokio::test]
 async fn no_guessing_about_a_slot_that_was_dropped_and_made_again() {
@@ -108,23 +109,30 @@ async fn no_guessing_about_a_publication_that_was_dropped_and_made_again() {
 
 #[tokio::test]
 async fn no_guessing_about_a_table_that_is_no_longer_published() {
-    altered("ALTER PUBLICATION outbox_router DROP TABLE outbox", EVENT, &["does not publish", "outbox"]).await;
-}
-
-#[tokio::test]
-async fn no_guessing_about_inserts_that_are_no_longer_published() {
-    altered("ALTER PUBLICATION outbox_router SET (publish = 'update')", EVENT, &["does not publish inserts"]).await;
-}
-
-#[tokio::test]
-async fn no_guessing_about_a_table_that_was_renamed() {
-    altered("ALTER TABLE outbox RENAME TO outbox_old", &EVENT.replace("outbox", "outbox_old"), &["table", "outbox"])
+    altered("ALTER PUBLICATION outbox_router DROP TABLE outbox", EVENT, &["does not publish", "outbox"])
         .await;
 }
 
 #[tokio::test]
+async fn no_guessing_about_inserts_that_are_no_longer_published() {
+    altered("ALTER PUBLICATION outbox_router SET (publish = 'update')", EVENT, &["does not publish inserts"])
+        .await;
+}
+
+#[tokio::test]
+async fn no_guessing_about_a_table_that_was_renamed() {
+    altered(
+        "ALTER TABLE outbox RENAME TO outbox_old",
+        &EVENT.replace("outbox", "outbox_old"),
+        &["table", "outbox"],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn no_guessing_about_a_table_that_took_the_outboxs_place() {
-    let another = "ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL)";
+    let another =
+        "ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL)";
     altered(another, EVENT, &["table", "outbox"]).await;
 }
 

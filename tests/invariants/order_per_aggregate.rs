@@ -14,7 +14,9 @@ const MIDDLE_IS_LARGE: &str = "INSERT INTO outbox (aggregate_type, aggregate_id,
 /// The same in five transactions.
 async fn one_by_one(outbox: &Outbox) {
     for n in 1..=5 {
-        outbox.execute(&MIDDLE_IS_LARGE.replace("generate_series(1, 5)", &format!("generate_series({n}, {n})"))).await;
+        outbox
+            .execute(&MIDDLE_IS_LARGE.replace("generate_series(1, 5)", &format!("generate_series({n}, {n})")))
+            .await;
     }
 }
 

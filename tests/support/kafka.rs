@@ -179,6 +179,14 @@ impl Kafka {
         .await;
     }
 
+    /// One setting of a topic.
+    pub(crate) async fn topic_setting(&self, topic: &str, name: &str) -> String {
+        let described =
+            self.admin().describe_configs([&ResourceSpecifier::Topic(topic)], &AdminOptions::new()).await;
+        let resource = described.unwrap().into_iter().next().unwrap().unwrap();
+        resource.get(name).unwrap().value.clone().unwrap()
+    }
+
     /// Deletes a topic, and comes back when it is gone.
     pub(crate) async fn delete_topic(&self, topic: &str) {
         let options = AdminOptions::new().operation_timeout(Some(REQUEST));
@@ -221,7 +229,9 @@ fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaE
         let message = match consumer.poll(REQUEST) {
             Some(Ok(message)) => message,
             // it goes on by itself when the broker is back
-            Some(Err(KafkaError::MessageConsumption(Code::BrokerTransportFailure | Code::AllBrokersDown))) => continue,
+            Some(Err(KafkaError::MessageConsumption(
+                Code::BrokerTransportFailure | Code::AllBrokersDown,
+            ))) => continue,
             Some(Err(error)) => return Err(error),
             None => {
                 panic!("no record of {prefix} for {REQUEST:?}, and these are not read to their end: {ends:?}")

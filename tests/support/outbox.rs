@@ -163,7 +163,8 @@ impl Outbox {
 
     /// A second slot, which is never moved: it tells where a transaction ended in the log.
     pub(crate) async fn create_witness(&self) {
-        let sql = format!("SELECT pg_create_logical_replication_slot('{}_witness', 'test_decoding')", self.name);
+        let sql =
+            format!("SELECT pg_create_logical_replication_slot('{}_witness', 'test_decoding')", self.name);
         self.execute(&sql).await;
     }
 
@@ -172,7 +173,8 @@ impl Outbox {
         let mut client = self.client().await;
         let transaction = client.transaction().await.unwrap();
         transaction.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
-        let xid: String = transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await.unwrap().get(0);
+        let xid: String =
+            transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await.unwrap().get(0);
         transaction.commit().await.unwrap();
         let rows = self
             .query(&format!(
@@ -197,7 +199,8 @@ impl Outbox {
         let mut last = self.query(&looks).await[0].get::<_, String>(0);
         for _ in 0..3 {
             last = eventually("the watch looks again", async || {
-                Some(self.query(&looks).await[0].get::<_, String>(0)).filter(|now| *now > last && now != "epoch")
+                Some(self.query(&looks).await[0].get::<_, String>(0))
+                    .filter(|now| *now > last && now != "epoch")
             })
             .await;
         }
