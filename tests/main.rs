@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod columns;
+mod commands;
 mod encrypted;
 mod faults;
 mod invariants;

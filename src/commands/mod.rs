@@ -7,11 +7,18 @@ pub mod status;
 
 use std::future::Future;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::cli::{Cli, Command};
+use crate::config::Config;
 use crate::config::environment::Environment;
 use crate::config::load::load;
 use crate::error::Error;
+use crate::postgres::connect::Startup;
+use crate::postgres::session::Session;
+
+/// How long one attempt to connect to Postgres may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Does what the command line says. The code is 0 unless the command found something that its help promises another
 /// one for.
@@ -45,6 +52,13 @@ pub fn exit_code(error: &Error) -> ExitCode {
         Error::Transient(_) => ExitCode::from(crate::error::Exit::Refused as u8),
         Error::Definite(definite) => ExitCode::from(definite.exit as u8),
     }
+}
+
+/// A session for a command that gives up where `run` would wait: with a limit on each attempt, unless the user set one.
+async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Error> {
+    let mut conninfo = config.postgres.conninfo.clone();
+    conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
+    Session::connect(&conninfo, startup).await
 }
 
 /// Runs on one thread: what a command does is to wait.

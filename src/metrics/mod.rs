@@ -1,6 +1,6 @@
 //! The metrics by name, kind, unit and meaning. Names are stable: they follow semantic versioning.
 //!
-//! The numbers come from [`Monitor`](crate::monitor::Monitor); [`exposition`] turns them into text.
+//! The numbers come from [`Monitor`](crate::monitor::Monitor); `exposition` turns them into text.
 
 pub(crate) mod exposition;
 pub(crate) mod histogram;

@@ -7,6 +7,7 @@ pub(crate) mod instance;
 pub(crate) mod kafka;
 pub(crate) mod mock;
 pub(crate) mod outbox;
+pub(crate) mod place;
 pub(crate) mod postgres;
 pub(crate) mod private_kafka;
 pub(crate) mod router;

@@ -26,6 +26,11 @@ impl PrivateKafka {
         Kafka::at(self.instance.variable("TEST_KAFKA"))
     }
 
+    /// The address of a second listener, if a setting uses `{extra_port}`.
+    pub(crate) fn extra(&self) -> &str {
+        self.instance.variable("TEST_KAFKA_EXTRA")
+    }
+
     /// Freezes the process: it keeps its connections and says nothing.
     pub(crate) fn freeze(&self) {
         assert!(send(Signal::Stop, self.instance.pid()));

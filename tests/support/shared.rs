@@ -21,7 +21,8 @@ pub(crate) fn kafka() -> &'static str {
     &ADDRESS
 }
 
-fn variable(name: &str) -> String {
+/// What `scripts/services env` exports.
+pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!(
             "{name} is not set: run scripts/test, or first\n  \

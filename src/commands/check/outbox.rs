@@ -45,11 +45,11 @@ pub(super) async fn judge(
     let Some(table) = &catalog.table else { return Ok(OutboxLook::default()) };
     let columns = columns(session, config).await?;
     let type_of = |name: &str| columns.iter().find(|column| column.name == name).map(|column| column.type_id);
-    judge_columns(config, outbox, &columns, findings);
+    let complete = judge_columns(config, outbox, &columns, findings);
     judge_template(config, template, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
         judge_publication(config, publication, findings);
-        if server.number >= 150_000 {
+        if complete && server.number >= 150_000 {
             let listed = published_columns(session, config).await?;
             let of_listed = |name: &str| type_of(name).filter(|_| listed.iter().any(|listed| listed == name));
             judge_column_list(config, outbox, &columns, of_listed, findings);
@@ -71,7 +71,8 @@ async fn columns(session: &mut Session, config: &Config) -> Result<Vec<Column>, 
     Ok(rows.iter().filter_map(column).collect())
 }
 
-fn judge_columns(config: &Config, outbox: &Outbox, columns: &[Column], findings: &mut Findings) {
+/// Whether the table has what is needed.
+fn judge_columns(config: &Config, outbox: &Outbox, columns: &[Column], findings: &mut Findings) -> bool {
     let find = |name: &str| columns.iter().find(|column| column.name == name);
     let faults = outbox.faults(|name| find(name).map(|column| column.type_id));
     for fault in &faults {
@@ -82,7 +83,7 @@ fn judge_columns(config: &Config, outbox: &Outbox, columns: &[Column], findings:
         );
     }
     if !faults.is_empty() {
-        return;
+        return false;
     }
     let names = &config.outbox.columns;
     let absent: Vec<&str> = FIELDS
@@ -103,6 +104,7 @@ fn judge_columns(config: &Config, outbox: &Outbox, columns: &[Column], findings:
             ),
         );
     }
+    true
 }
 
 /// A column with a value of its own in every row makes a topic of its own for every event.
@@ -168,7 +170,7 @@ fn judge_column_list(
     let name = quoting::name(&config.postgres.publication);
     let is_there = |name: &str| columns.iter().any(|column| column.name == name);
     let remedy = || format!("ALTER PUBLICATION {name} SET TABLE {}", quoting::table(&config.outbox.table));
-    if is_there(&config.outbox.columns.id) && !outbox.faults(&of_listed).is_empty() {
+    if !outbox.faults(&of_listed).is_empty() {
         let what = format!("the column list of {name} leaves out columns that the router needs");
         return findings.error("publication_columns", what, remedy());
     }

@@ -3,6 +3,7 @@
 use super::finding::Findings;
 use super::outbox::OutboxLook;
 use super::{outbox, role, server, slot};
+use crate::commands::connect;
 use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
 use crate::error::Error;
@@ -21,7 +22,7 @@ pub(super) async fn look(config: &Config, template: &Template) -> (Findings, Opt
     encryption(&config.postgres.conninfo, &mut findings);
     let application_name = format!("{} check", config.name);
     let startup = Startup { application_name: &application_name, ..Startup::default() };
-    let mut session = match Session::connect(&config.postgres.conninfo, &startup).await {
+    let mut session = match connect(config, &startup).await {
         Ok(session) => session,
         Err(error) => {
             findings.failure("postgres_connection", error, UNREACHABLE);

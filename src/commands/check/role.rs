@@ -2,6 +2,7 @@
 
 use super::finding::Findings;
 use super::server::Server;
+use crate::commands::connect;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
@@ -64,7 +65,7 @@ async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &
     }
     let application_name = format!("{} check", config.name);
     let startup = Startup { replication: true, application_name: &application_name, ..Startup::default() };
-    match Session::connect(&config.postgres.conninfo, &startup).await {
+    match connect(config, &startup).await {
         Ok(mut session) => {
             let answer = session.query("IDENTIFY_SYSTEM").await;
             session.close().await;

@@ -67,7 +67,7 @@ pub(super) async fn look(
     }
     findings.ok(
         "row_sizes",
-        format!("{} on average, {} at most, in a sample of {count} rows", bytes(average), bytes(largest)),
+        format!("{} on average, {} at most; rows sampled: {count}", bytes(average), bytes(largest)),
     );
     Ok(Some(RowSizes { largest }))
 }

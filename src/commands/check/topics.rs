@@ -100,9 +100,7 @@ fn replication(who: &str, replicas: i64, insync: Option<i64>, findings: &mut Fin
     if let Some(insync) = insync.filter(|insync| *insync > replicas) {
         findings.error(
             "min_insync_replicas",
-            format!(
-                "{who}: {replicas} replicas, and min.insync.replicas is {insync}, so nothing is acknowledged"
-            ),
+            format!("{who}: min.insync.replicas is {insync} and the replication factor {replicas}, so nothing is acknowledged"),
             "Lower min.insync.replicas, or add replicas",
         );
     } else if replicas < 2 {
@@ -198,10 +196,7 @@ fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, finding
         if usize::try_from(replicas).is_ok_and(|replicas| replicas > seen.brokers) {
             findings.error(
                 "replication_factor",
-                format!(
-                    "a topic that the router creates: {replicas} replicas, and there are {} brokers",
-                    seen.brokers
-                ),
+                format!("a topic that the router creates: the replication factor is {replicas}, and the number of brokers {}", seen.brokers),
                 "Lower `[topics] replication_factor` or the brokers' default.replication.factor",
             );
         }
@@ -210,6 +205,9 @@ fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, finding
     size(config, "a topic that the router creates", limit, outbox, findings);
     if findings.0.len() == before {
         let (replicas, insync) = (replicas.unwrap_or_default(), insync.unwrap_or_default());
-        findings.ok("new_topics", format!("get {replicas} replicas and min.insync.replicas = {insync}"));
+        findings.ok(
+            "new_topics",
+            format!("get the replication factor {replicas} and min.insync.replicas = {insync}"),
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! `init`: makes what is missing in Postgres, or prints how.
 //!
-//! What there is to make is a list of [`objects`](objects::Object), each with the question whether it is there and the
+//! What there is to make is a list of `objects`, each with the question whether it is there and the
 //! statements that make it; the printed script and the command itself are two readings of that list. The order is such
 //! that an interruption anywhere is mended by running it again.
 
@@ -32,6 +32,9 @@ pub(super) use slot::WAL_LEVEL_REMEDY;
 /// Postgres before 14 lacks what the router asks of the catalogues.
 pub(super) const OLDEST_POSTGRES: u32 = 140_000;
 
+/// The key of the advisory lock that keeps two of them apart.
+const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
+
 /// Does what `args` ask for.
 ///
 /// # Errors
@@ -54,7 +57,10 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
         Some(url) => administrators(ConnInfo::parse(url.reveal(), env)?, config)?,
     };
     let outbox = Outbox::of(config, &template);
-    Init::connect(config, conninfo, args.role.as_deref()).await?.perform(&outbox).await
+    let mut init = Init::connect(config, conninfo, args.role.as_deref()).await?;
+    let performed = init.perform(&outbox).await;
+    init.end().await;
+    performed
 }
 
 /// The administrator's connection has to lead to the database of the router.
@@ -103,7 +109,7 @@ impl<'a> Init<'a> {
         Ok(Init { config, conninfo, session, role, changed: false })
     }
 
-    async fn perform(mut self, outbox: &Outbox) -> Result<(), Error> {
+    async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
         slot::preconditions(&mut self.session, &self.config.postgres).await?;
         self.one_at_a_time().await?;
         let objects = Objects::new(self.config, self.role);
@@ -135,13 +141,19 @@ impl<'a> Init<'a> {
 
     /// Two at once, as containers may start, would make the same things and fail.
     async fn one_at_a_time(&mut self) -> Result<(), Error> {
-        const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
         let free = self.session.query_one(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK})")).await?;
         if free.as_deref() != Some("t") {
             terminal::print("Waiting for another outbox-router init in this database.\n")?;
             self.session.query(&format!("SELECT pg_catalog.pg_advisory_lock({LOCK})")).await?;
         }
         Ok(())
+    }
+
+    /// Lets the next one in at once: the server would notice a closed connection a little later.
+    async fn end(mut self) {
+        // the session is gone, or the lock was never taken
+        let _ = self.session.query(&format!("SELECT pg_catalog.pg_advisory_unlock({LOCK})")).await;
+        self.session.close().await;
     }
 
     async fn is_there(&mut self, what: &str, question: &str) -> Result<bool, Error> {
@@ -206,7 +218,7 @@ impl<'a> Init<'a> {
         terminal::print(&format!("{what}: {text}\n"))
     }
 
-    fn say_what_is_next(self) -> Result<(), Error> {
+    fn say_what_is_next(&self) -> Result<(), Error> {
         let mut text = if self.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
         text.push_str("\nNext:\n");
         if let Some(role) = self.role {

@@ -136,17 +136,24 @@ pub(in crate::commands) fn columns_query(outbox: &OutboxConfig) -> String {
 pub(super) async fn verify(session: &mut Session, config: &Config, outbox: &Outbox) -> Result<(), Error> {
     let table = &config.outbox.table;
     let kind = session
-        .query_one(&format!(
-            "SELECT c.relkind FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-             WHERE n.nspname = {} AND c.relname = {}",
+        .query(&format!(
+            "SELECT c.relkind, c.relpersistence FROM pg_catalog.pg_class c \
+             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {} AND c.relname = {}",
             literal(&table.schema),
             literal(&table.name)
         ))
         .await?;
-    if !matches!(kind.as_deref(), Some("r" | "p")) {
+    let kind = kind.first().map(|row| (row.get(0), row.get(1)));
+    if !matches!(kind, Some((Some("r" | "p"), _))) {
         return Err(Error::refused(
             format!("{table} is not a table, and only a table's rows are in the write-ahead log"),
             "Name the table itself as `[outbox] table`",
+        ));
+    }
+    if !matches!(kind, Some((_, Some("p")))) {
+        return Err(Error::refused(
+            format!("the outbox table {table} is unlogged, so its rows are not in the write-ahead log"),
+            format!("Run ALTER TABLE {} SET LOGGED", quoting::table(table)),
         ));
     }
     let rows = session.query(&columns_query(&config.outbox)).await?;

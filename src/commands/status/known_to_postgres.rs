@@ -5,11 +5,11 @@ use std::fmt;
 use serde::Serialize;
 
 use super::table::bytes;
+use crate::commands::connect;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{self, Catalog};
 use crate::postgres::connect::Startup;
-use crate::postgres::session::Session;
 
 /// The slot as the catalogues show it. The members are keys of `status --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,7 +43,7 @@ pub struct SlotReport {
 pub async fn ask(config: &Config) -> Result<SlotReport, Error> {
     let application_name = format!("{} status", config.name);
     let startup = Startup { application_name: &application_name, ..Startup::default() };
-    let mut session = Session::connect(&config.postgres.conninfo, &startup).await?;
+    let mut session = connect(config, &startup).await?;
     let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
     let active_pid = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
     let holder = match active_pid {

@@ -1,0 +1,336 @@
+//! `check`: each thing that can be wrong is found, with its level, its sentence and its remedy.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::support::kafka::Kafka;
+use crate::support::place::Place;
+
+/// What `check --json` found.
+pub(crate) struct Found {
+    pub(crate) code: i32,
+    list: Vec<Value>,
+}
+
+impl Found {
+    pub(crate) fn at(place: &Place) -> Self {
+        let ran = place.run(&["check", "--json"]);
+        Found { code: ran.code, list: serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}")) }
+    }
+
+    /// The findings of one check as lines: level, sentence and remedy.
+    pub(crate) fn of(&self, check: &str) -> String {
+        let lines = self.list.iter().filter(|finding| finding["check"] == check).map(|finding| {
+            let remedy =
+                finding["remedy"].as_str().map(|remedy| format!("\n-> {remedy}")).unwrap_or_default();
+            format!("{}: {}{remedy}\n", finding["level"].as_str().unwrap(), finding["what"].as_str().unwrap())
+        });
+        lines.collect()
+    }
+
+    /// The checks that found something of this level.
+    pub(crate) fn checks(&self, level: &str) -> BTreeSet<&str> {
+        let of_level = self.list.iter().filter(|finding| finding["level"] == level);
+        of_level.map(|finding| finding["check"].as_str().unwrap()).collect()
+    }
+}
+
+/// A place where `init` has been.
+fn ready() -> Place {
+    let place = Place::new();
+    let ran = place.run(&["init"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    place
+}
+
+#[test]
+fn all_is_well_after_init() {
+    let place = ready();
+    let found = Found::at(&place);
+    assert_eq!(found.code, 0, "{:?}", found.list);
+    assert_eq!(found.checks("error"), BTreeSet::new());
+    // one broker, no limit, superuser: true of the tests' own servers
+    let expected = ["max_slot_wal_keep_size", "replication_factor", "role"];
+    assert_eq!(found.checks("warning"), BTreeSet::from(expected));
+    let people = place.run(&["check"]);
+    assert!(people.out.ends_with("3 warnings; nothing stands in the way.\n"), "{people:?}");
+    assert!(!people.out.contains('\u{1b}'), "colours without a terminal");
+}
+
+#[test]
+fn the_keys_of_the_json_are_stable() {
+    let found = Found::at(&ready());
+    for finding in &found.list {
+        let keys: Vec<&String> = finding.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["check", "level", "remedy", "what"]);
+        let bad = finding["level"] == "warning" || finding["level"] == "error";
+        assert_eq!(finding["remedy"].is_string(), bad, "{finding}");
+    }
+}
+
+#[test]
+fn everything_is_missing() {
+    let place = Place::new();
+    let found = Found::at(&place);
+    assert_eq!(found.code, 1);
+    assert_eq!(found.checks("error"), BTreeSet::from(["publication", "slot"]));
+    insta::assert_snapshot!(place.masked(&(found.of("slot") + &found.of("publication"))));
+}
+
+#[test]
+fn kafka_away_hides_nothing_of_postgres() {
+    let place = ready().with("KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1");
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["kafka_connection"])));
+    assert!(found.of("kafka_connection").contains("Connection refused"), "{:?}", found.list);
+    assert!(found.of("slot").starts_with("ok"), "{:?}", found.list);
+}
+
+#[test]
+fn postgres_away_hides_nothing_of_kafka() {
+    let place = Place::new().with("POSTGRES__URL", "postgres://u:hunter2@127.0.0.1:1/shop");
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["postgres_connection"])));
+    insta::assert_snapshot!(found.of("postgres_connection"));
+    assert!(found.of("kafka_connection").starts_with("ok"), "{:?}", found.list);
+    assert!(!format!("{:?}", found.list).contains("hunter2"));
+}
+
+#[test]
+fn publications_that_let_events_pass() {
+    for (sql, name) in [
+        ("ALTER PUBLICATION {} SET (publish = 'update')", "without_inserts"),
+        (
+            "DROP TABLE outbox; CREATE TABLE other (i int); CREATE TABLE outbox (id uuid, aggregate_type text, \
+          aggregate_id text NOT NULL, event_type text, payload jsonb)",
+            "another_table",
+        ),
+        (
+            "DROP PUBLICATION {}; ALTER TABLE outbox SET UNLOGGED; \
+             CREATE PUBLICATION {} FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root)",
+            "unlogged",
+        ),
+        (
+            "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregate_type text, aggregate_id text NOT NULL, \
+          event_type text, payload jsonb) PARTITION BY LIST (aggregate_type); ALTER PUBLICATION {} ADD TABLE outbox; \
+          ALTER PUBLICATION {} SET (publish_via_partition_root = false)",
+            "names_of_partitions",
+        ),
+    ] {
+        let place = ready();
+        place.psql(&sql.replace("{}", &place.name));
+        let found = Found::at(&place);
+        assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["publication"])), "{name}");
+        insta::assert_snapshot!(format!("publication_{name}"), place.masked(&found.of("publication")));
+    }
+}
+
+#[test]
+fn publications_that_work_and_are_a_risk() {
+    let place = ready();
+    if place.server_version() < 150_000 {
+        return;
+    }
+    place.psql(&format!(
+        "ALTER PUBLICATION {0} SET TABLE outbox WHERE (aggregate_type <> 'draft'); \
+         ALTER PUBLICATION {0} SET (publish = 'insert, update')",
+        place.name
+    ));
+    let found = Found::at(&place);
+    assert_eq!(found.code, 0, "{:?}", found.list);
+    let both = found.of("publication_row_filter") + &found.of("publication_content");
+    insta::assert_snapshot!(place.masked(&both));
+}
+
+#[test]
+fn column_lists_that_leave_out_what_is_needed_or_merely_wanted() {
+    let place = ready();
+    if place.server_version() < 150_000 {
+        return;
+    }
+    let list = |columns: &str| {
+        place.psql(&format!("ALTER PUBLICATION {} SET TABLE outbox ({columns})", place.name));
+        let found = Found::at(&place);
+        (found.code, place.masked(&found.of("publication_columns")))
+    };
+    let (code, text) = list("id, aggregate_type, aggregate_id, event_type");
+    assert_eq!(code, 1);
+    insta::assert_snapshot!("column_list_without_payload", text);
+    let (code, text) = list("id, aggregate_type, aggregate_id, event_type, payload, created_at");
+    assert_eq!(code, 0);
+    insta::assert_snapshot!("column_list_without_headers", text);
+}
+
+#[test]
+fn columns_that_are_missing_or_of_the_wrong_type() {
+    let place = ready();
+    place.psql("ALTER TABLE outbox DROP COLUMN payload, DROP COLUMN headers, ADD COLUMN headers int");
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["columns"])));
+    insta::assert_snapshot!(found.of("columns"));
+}
+
+#[test]
+fn an_aggregate_that_may_be_null_and_topics_by_event() {
+    let place = ready();
+    place.psql("ALTER TABLE outbox ALTER COLUMN aggregate_id DROP NOT NULL");
+    let place = {
+        let topic = format!("{}.${{id}}", place.name);
+        place.with("ROUTE__TOPIC", &topic)
+    };
+    let found = Found::at(&place);
+    assert_eq!(found.code, 0, "{:?}", found.list);
+    insta::assert_snapshot!(place.masked(&(found.of("aggregate_id") + &found.of("topic_template"))));
+}
+
+#[test]
+fn a_role_that_may_not_replicate() {
+    let place = ready();
+    let poor = format!("{}_poor", place.name);
+    place.psql(&format!("CREATE ROLE {poor} LOGIN"));
+    let place = {
+        let url = place.url(&poor);
+        place.with("POSTGRES__URL", &url)
+    };
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["role"])));
+    insta::assert_snapshot!(place.masked(&found.of("role")));
+}
+
+#[test]
+fn slots_of_another_use() {
+    let place = Place::new();
+    place.psql(&format!("SELECT pg_create_logical_replication_slot('{}', 'test_decoding')", place.name));
+    insta::assert_snapshot!(place.masked(&Found::at(&place).of("slot")));
+}
+
+#[tokio::test]
+async fn topics_that_block_or_lose_events() {
+    let place = ready();
+    place.psql("ALTER TABLE outbox ALTER COLUMN aggregate_id DROP NOT NULL");
+    place.psql(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 'a', 'b', 'c', to_jsonb(repeat('x', 5000))",
+    );
+    let kafka = Kafka::shared();
+    kafka.create_topic(&format!("{}.compacted", place.name), 1, &[("cleanup.policy", "compact")]).await;
+    kafka.create_topic(&format!("{}.stuck", place.name), 1, &[("min.insync.replicas", "2")]).await;
+    kafka.create_topic(&format!("{}.small", place.name), 1, &[("max.message.bytes", "2000")]).await;
+    kafka.create_topic(&format!("{}.short", place.name), 1, &[("retention.ms", "600000")]).await;
+    let found = Found::at(&place);
+    assert_eq!(found.code, 1);
+    assert_eq!(found.checks("error"), BTreeSet::from(["message_size", "min_insync_replicas"]));
+    let checks =
+        ["cleanup_policy", "min_insync_replicas", "message_size", "retention", "row_sizes", "topics"];
+    let text: String = checks.iter().map(|check| found.of(check)).collect();
+    insta::assert_snapshot!(place.masked(&text));
+}
+
+#[test]
+fn a_fixed_topic_that_nobody_creates() {
+    let place = ready();
+    let topic = format!("{}-orders", place.name);
+    let place = place.with("ROUTE__TOPIC", &topic);
+    assert!(Found::at(&place).of("topics").contains("will be created"));
+    let place = place.with("TOPICS__CREATE", "false");
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["topics"])));
+    insta::assert_snapshot!(place.masked(&found.of("topics")));
+}
+
+#[test]
+fn more_replicas_than_brokers() {
+    let place = ready().with("TOPICS__REPLICATION_FACTOR", "3");
+    let found = Found::at(&place);
+    assert_eq!(found.code, 1);
+    insta::assert_snapshot!(place.masked(&(found.of("topic_creation") + &found.of("replication_factor"))));
+}
+
+/// Passes connections on, and refuses those for replication as PgBouncer does.
+fn pooler(to: String) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, to) = (client.unwrap(), to.clone());
+            std::thread::spawn(move || {
+                let mut startup = [0; 4096];
+                let length = client.read(&mut startup).unwrap();
+                let startup = &startup[..length];
+                if startup.windows(12).any(|part| part == b"replication\0") {
+                    let fields = b"SFATAL\0C08P01\0Munsupported startup parameter: replication\0\0";
+                    let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
+                    return client.write_all(&[b"E", &length[..], fields].concat()).unwrap();
+                }
+                let mut server = TcpStream::connect(to).unwrap();
+                server.write_all(startup).unwrap();
+                let (mut from, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut back));
+                let _ = std::io::copy(&mut client, &mut server);
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn a_pooler_in_the_url() {
+    let place = ready();
+    let url = place.url("postgres");
+    let (_, rest) = url.split_once('@').unwrap();
+    let (host, database) = rest.split_once('/').unwrap();
+    let port = pooler(host.to_owned());
+    let through = format!("postgres://postgres@127.0.0.1:{port}/{database}?sslmode=disable");
+    let place = place.with("POSTGRES__URL", &through);
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["replication_connection"])));
+    insta::assert_snapshot!(
+        place.masked(&found.of("replication_connection")).replace(&port.to_string(), "PORT")
+    );
+}
+
+#[test]
+fn the_configuration_can_be_printed_without_a_server_and_without_secrets() {
+    let place = Place::new()
+        .with("POSTGRES__URL", "postgres://router:hunter2@127.0.0.1:1/shop")
+        .with("KAFKA__SASL_PASSWORD", "hunter2");
+    let ran = place.run(&["check", "--print-config"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("[postgres]") && !ran.out.contains("hunter2"), "{ran:?}");
+}
+
+#[test]
+fn warnings_of_the_configuration_are_findings() {
+    let mut place = ready();
+    let file = place.folder().join("outbox-router.toml");
+    let url = place.url("postgres:hunter2");
+    std::fs::write(&file, format!("[postgres]\nurl = \"{url}\"\n")).unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    place.unset("POSTGRES__URL");
+    let found = Found::at(&place);
+    assert_eq!(found.code, 0, "{:?}", found.list);
+    insta::assert_snapshot!(place.masked(&found.of("configuration")));
+}
+
+#[test]
+fn a_fault_of_the_configuration_exits_2() {
+    assert_eq!(Place::new().with("POSTGRES__SLOT", "Not A Slot").run(&["check"]).code, 2);
+    assert_eq!(Place::new().with("ROUTE__TOPIC", "a b").run(&["check"]).code, 2);
+}
+
+#[test]
+fn status_without_a_router_shows_the_slot() {
+    let place = ready().with("ADMIN__LISTEN", "127.0.0.1:1");
+    let ran = place.run(&["status", "--json"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    let slot = &report["postgres"];
+    assert_eq!((slot["slot"].as_str(), slot["exists"].as_bool()), (Some(place.name.as_str()), Some(true)));
+    assert!(slot["problem"].is_null() && slot["retained_bytes"].is_u64(), "{slot}");
+    let people = place.run(&["status"]).out;
+    assert!(people.contains(&format!("slot {}: nobody reads it", place.name)), "{people}");
+}

@@ -1,0 +1,89 @@
+//! The role of `init --role` can run the router, and nothing else.
+
+use std::time::{Duration, Instant};
+
+use outbox_router::config::conninfo::ConnInfo;
+use outbox_router::config::environment::Environment;
+use outbox_router::postgres::connect::Startup;
+use outbox_router::postgres::session::Session;
+
+use super::check::Found;
+use crate::support::place::{Place, psql};
+
+fn role(place: &Place) -> String {
+    let role = format!("{}_router", place.name);
+    let ran = place.run(&["init", "--role", &role]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    role
+}
+
+#[tokio::test]
+async fn it_can_stream_the_outbox() {
+    let place = Place::new();
+    let role = role(&place);
+    // PUBLIC may connect by default, and a careful administrator takes that away
+    place.psql(&format!("REVOKE ALL ON DATABASE {} FROM PUBLIC", place.name));
+    let conninfo = ConnInfo::parse(&place.url(&role), &Environment::empty()).unwrap();
+    let startup = Startup { replication: true, ..Startup::default() };
+    let mut session = Session::connect(&conninfo, &startup).await.unwrap();
+    place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
+    let sql = format!(
+        "START_REPLICATION SLOT {0} LOGICAL 0/0 (proto_version '1', publication_names '{0}')",
+        place.name
+    );
+    // CopyBoth is no answer to a query: that it comes is the point
+    let started = tokio::time::timeout(Duration::from_secs(5), session.query(&sql)).await.unwrap();
+    let error = started.unwrap_err();
+    assert!(error.server_error().is_none(), "{error}");
+}
+
+#[test]
+fn it_can_do_nothing_else() {
+    let place = Place::new();
+    let role = role(&place);
+    place.psql("CREATE TABLE orders (id int)");
+    for (sql, refusal) in [
+        ("TABLE public.outbox", "permission denied for table outbox"),
+        ("TABLE public.orders", "permission denied for table orders"),
+        ("INSERT INTO public.outbox DEFAULT VALUES", "permission denied for table outbox"),
+        ("SELECT outbox_router.emit('a', 'b', 'c', NULL)", "permission denied for schema outbox_router"),
+        ("CREATE SCHEMA mine", "permission denied for database"),
+        ("CREATE ROLE mine", "permission denied to create role"),
+        ("CREATE DATABASE mine", "permission denied to create database"),
+        ("SELECT pg_read_file('postgresql.conf')", "permission denied for function pg_read_file"),
+    ] {
+        let ran = psql(&place.url(&role), &["-c", sql]);
+        assert!(ran.code != 0 && ran.err.contains(refusal), "{sql}: {ran:?}");
+    }
+}
+
+#[test]
+fn check_is_happy_with_it() {
+    let place = Place::new();
+    let role = role(&place);
+    let place = {
+        let url = place.url(&role);
+        place.with("POSTGRES__URL", &url)
+    };
+    let ran = place.run(&["check"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("is no superuser"), "{ran:?}");
+}
+
+#[test]
+fn a_running_router_is_named_as_the_reader_of_the_slot() {
+    let place = Place::new().with("ADMIN__LISTEN", "");
+    let role = role(&place);
+    let url = place.url(&role);
+    let place = place.with("POSTGRES__URL", &url);
+    let mut router = place.command(&["run"]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let reader = format!("application_name {0}.{0}", place.name);
+    while !Found::at(&place).of("slot").contains(&reader) {
+        assert!(Instant::now() < deadline, "{}", Found::at(&place).of("slot"));
+    }
+    assert_eq!(Found::at(&place).code, 0);
+    assert!(place.run(&["status"]).out.contains(&reader));
+    router.kill().unwrap();
+    router.wait().unwrap();
+}

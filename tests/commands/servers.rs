@@ -1,0 +1,185 @@
+//! What takes a server of its own: settings, passwords, open transactions, authorisation.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::check::Found;
+use crate::support::place::{Place, Ran};
+use crate::support::postgres::PrivatePostgres;
+use crate::support::private_kafka::PrivateKafka;
+use crate::support::shared;
+
+const TRUST: &str = "host all all 127.0.0.1/32 trust\n";
+
+fn place(server: &PrivatePostgres) -> Place {
+    Place::on(&format!("postgres://postgres@127.0.0.1:{}", server.port()))
+}
+
+#[tokio::test]
+async fn without_logical_wal_nothing_is_made() {
+    let server = PrivatePostgres::start(TRUST, &["wal_level=replica"]).await;
+    let place = place(&server);
+    let ran = place.run(&["init"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    insta::assert_snapshot!(ran.err);
+    assert_eq!(place.psql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox_router'"), "0\n");
+    assert!(Found::at(&place).of("wal_level").starts_with("error"));
+}
+
+#[tokio::test]
+async fn without_a_free_slot_or_sender_nothing_is_made() {
+    let settings = ["max_replication_slots=1", "max_slot_wal_keep_size=1GB"];
+    let server = PrivatePostgres::start(TRUST, &settings).await;
+    let place = place(&server);
+    place.psql("SELECT pg_create_physical_replication_slot('taken')");
+    let ran = place.run(&["init"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    insta::assert_snapshot!(ran.err);
+    let found = Found::at(&place);
+    insta::assert_snapshot!("check_without_a_free_slot", found.of("max_replication_slots"));
+    assert!(
+        found.of("max_slot_wal_keep_size").starts_with("ok: 1.0 GiB"),
+        "{}",
+        found.of("max_slot_wal_keep_size")
+    );
+    place.psql("SELECT pg_drop_replication_slot('taken')");
+    assert_eq!(place.run(&["init"]).code, 0);
+
+    server.restart(&["max_wal_senders=0"]);
+    let found = Found::at(&place);
+    assert_eq!(found.code, 1);
+    assert!(found.checks("error").contains("max_wal_senders"));
+}
+
+#[tokio::test]
+async fn a_lost_slot_is_found_and_never_made_again_behind_the_operators_back() {
+    let settings = ["max_slot_wal_keep_size=1MB", "max_wal_size=32MB", "min_wal_size=32MB"];
+    let server = PrivatePostgres::start(TRUST, &settings).await;
+    let place = place(&server);
+    assert_eq!(place.run(&["init"]).code, 0);
+    for _ in 0..4 {
+        place.psql("SELECT pg_logical_emit_message(false, 'x', 'x')");
+        place.psql("SELECT pg_switch_wal()");
+    }
+    place.psql("CHECKPOINT");
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["slot"])));
+    assert!(found.of("slot").contains("has invalidated"), "{}", found.of("slot"));
+    let ran = place.run(&["init"]);
+    assert!(ran.code == 1 && ran.err.contains("has invalidated"), "{ran:?}");
+    let status = place.run(&["status"]);
+    assert!(status.out.contains("has invalidated"), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_said_and_not_shown() {
+    let server = PrivatePostgres::start("host all all 127.0.0.1/32 scram-sha-256\n", &[]).await;
+    server.execute(&["CREATE ROLE router LOGIN PASSWORD 'right'"]).await;
+    let url = format!("postgres://router:hunter2@127.0.0.1:{}/postgres", server.port());
+    let place = Place::new().with("POSTGRES__URL", &url);
+    let found = Found::at(&place);
+    assert_eq!(found.code, 1);
+    let text = found.of("postgres_connection").replace(&server.port().to_string(), "PORT");
+    assert!(!text.contains("hunter2"));
+    insta::assert_snapshot!(text);
+    let ran = place.run(&["init"]);
+    assert!(ran.code == 1 && !ran.err.contains("hunter2"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
+    let server = PrivatePostgres::start(TRUST, &[]).await;
+    let place = place(&server);
+    let mut hog = server.superuser().await;
+    for sql in ["SET application_name = 'hog'", "BEGIN", "SELECT pg_current_xact_id()"] {
+        hog.query(sql).await.unwrap();
+    }
+    let mut init = place.command(&["init"]).spawn().unwrap();
+    let mut lines = BufReader::new(init.stdout.take().unwrap()).lines();
+    let word = lines.find_map(|line| line.ok().filter(|line| line.contains("waits for"))).unwrap();
+    let expected = format!(
+        "slot {}: waits for transactions that are open. The oldest: server process {}, application_name hog, database \
+         postgres, role postgres, state idle in transaction, for ",
+        place.name,
+        hog.backend_pid()
+    );
+    assert!(word.starts_with(&expected), "{word}");
+    let asked = Instant::now();
+    let kill = Command::new("kill").args(["-INT", &init.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let status = init.wait().unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(3), "Ctrl-C took {:?}", asked.elapsed());
+    let mut err = String::new();
+    init.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert_eq!(status.code(), Some(1), "{err}");
+    insta::assert_snapshot!(place.masked(&err));
+    assert_eq!(place.psql("SELECT count(*) FROM pg_replication_slots"), "0\n");
+
+    // and again to its end
+    hog.query("ROLLBACK").await.unwrap();
+    assert_eq!(place.run(&["init"]).code, 0);
+}
+
+/// Runs one of Kafka's own tools.
+fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
+    let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
+    let mut java = Command::new("java");
+    java.args(["-cp", &class_path, class]).args(arguments).stdin(Stdio::null());
+    Ran::of(java.output().unwrap())
+}
+
+#[tokio::test]
+async fn the_printed_acls_are_what_the_router_needs() {
+    let broker = PrivateKafka::start(&[
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        // the controller, and the tool that grants, come in without a name
+        "super.users=User:ANONYMOUS",
+        "listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port}",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms=PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
+         required user_outbox-router=\"secret\";",
+    ])
+    .await;
+    let place = Place::new()
+        .with("KAFKA__BOOTSTRAP_SERVERS", broker.extra())
+        .with("KAFKA__SECURITY_PROTOCOL", "sasl_plaintext")
+        .with("KAFKA__SASL_MECHANISM", "PLAIN")
+        .with("KAFKA__SASL_USERNAME", "outbox-router")
+        .with("KAFKA__SASL_PASSWORD", "secret");
+    assert_eq!(place.run(&["init"]).code, 0);
+    let found = Found::at(&place);
+    assert_eq!(found.code, 1);
+    insta::assert_snapshot!(place.masked(&found.of("topic_creation")));
+
+    let printed = place.run(&["init", "--print-acls"]).out;
+    let command: String = printed.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join(" ");
+    let words: Vec<&str> = command.split_whitespace().filter(|word| *word != "\\").collect();
+    let add = words.iter().position(|word| *word == "--add").unwrap();
+    let client = broker.client();
+    let arguments = [&["--bootstrap-server", client.bootstrap.as_str()], &words[add..]].concat();
+    let ran = kafka_tool("org.apache.kafka.tools.AclCommand", &arguments);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.of("topic_creation")), (0, String::new()));
+    assert!(found.of("topics").starts_with("ok"));
+
+    // and a record goes through
+    let mut router = place.command(&["run"]).spawn().unwrap();
+    place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
+    let topic = format!("{}.order", place.name);
+    client.holds_in(&topic, 1, 1).await;
+    router.kill().unwrap();
+    router.wait().unwrap();
+
+    let wrong = place.with("KAFKA__SASL_PASSWORD", "hunter2");
+    let found = Found::at(&wrong);
+    let text = found.of("kafka_connection");
+    assert!(
+        found.code == 1 && text.contains("refused the credentials") && !text.contains("hunter2"),
+        "{text}"
+    );
+}

@@ -1,0 +1,164 @@
+//! A database, a slot and topics of a test's own on the servers that all tests share, and the router's commands there.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+use super::shared;
+
+/// Dropped, its database, slots and roles are gone.
+pub(crate) struct Place {
+    /// Unique among all tests; the name of database, slot, publication and role.
+    pub(crate) name: String,
+    /// The superuser's URL without a database.
+    server: String,
+    /// The working directory of the commands.
+    folder: TempDir,
+    variables: BTreeMap<String, String>,
+}
+
+/// What a command left behind.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Place {
+    /// On the server of `TEST_POSTGRES_URL`, with the broker of `TEST_KAFKA`.
+    pub(crate) fn new() -> Self {
+        let url = shared::variable("TEST_POSTGRES_URL");
+        let (server, _) = url.rsplit_once('/').unwrap();
+        Self::on(server)
+    }
+
+    /// On the server at `postgres://user@host:port`.
+    pub(crate) fn on(server: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("t{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut place = Place {
+            server: server.to_owned(),
+            folder: tempfile::tempdir().unwrap(),
+            variables: BTreeMap::new(),
+            name,
+        };
+        place.psql_in("postgres", &format!("CREATE DATABASE {}", place.name));
+        place.set("POSTGRES__URL", &place.url("postgres"));
+        place.set("POSTGRES__SLOT", &place.name.clone());
+        place.set("POSTGRES__PUBLICATION", &place.name.clone());
+        place.set("ROUTE__TOPIC", &format!("{}.${{aggregate_type}}", place.name));
+        place.set("KAFKA__BOOTSTRAP_SERVERS", &shared::variable("TEST_KAFKA"));
+        place
+    }
+
+    /// Sets `OUTBOX_ROUTER_<key>` for the commands.
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
+        self.variables.insert(format!("OUTBOX_ROUTER_{key}"), value.to_owned());
+    }
+
+    /// Takes a variable back.
+    pub(crate) fn unset(&mut self, key: &str) {
+        self.variables.remove(&format!("OUTBOX_ROUTER_{key}"));
+    }
+
+    /// The same for a place that is being made.
+    pub(crate) fn with(mut self, key: &str, value: &str) -> Self {
+        self.set(key, value);
+        self
+    }
+
+    /// The test's database, as `user`, who needs no password.
+    pub(crate) fn url(&self, user: &str) -> String {
+        let (_, host) = self.server.rsplit_once('@').unwrap();
+        format!("postgres://{user}@{host}/{}", self.name)
+    }
+
+    /// The directory that the commands run in.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A command of the router, with nothing in its environment but what the test sets.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
+        command.args(arguments).current_dir(self.folder.path()).env_clear().envs(&self.variables);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs a command of the router to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::of(self.command(arguments).output().unwrap())
+    }
+
+    /// Runs SQL as the superuser in the test's database: rows as text, columns apart by `|`.
+    pub(crate) fn psql(&self, sql: &str) -> String {
+        self.psql_in(&self.name, sql)
+    }
+
+    /// The same in another database.
+    pub(crate) fn psql_in(&self, database: &str, sql: &str) -> String {
+        let ran = psql(&format!("{}/{database}", self.server), &["-c", sql]);
+        assert_eq!(ran.code, 0, "{sql}: {}", ran.err);
+        ran.out
+    }
+
+    /// `server_version_num`
+    pub(crate) fn server_version(&self) -> u32 {
+        self.psql("SHOW server_version_num").trim().parse().unwrap()
+    }
+
+    /// Replaces what differs from run to run, for a snapshot.
+    pub(crate) fn masked(&self, text: &str) -> String {
+        let (_, host) = self.server.rsplit_once('@').unwrap();
+        let text = text.replace(&self.name, "NAME").replace(host, "HOST");
+        let words = text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '/'));
+        words
+            .map(|word| {
+                let bare = word.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || c == '/'));
+                let position = bare.split_once('/').is_some_and(|(high, low)| {
+                    let hex = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_hexdigit());
+                    hex(high) && hex(low)
+                });
+                if position { word.replace(bare, "LSN") } else { word.to_owned() }
+            })
+            .collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let name = &self.name;
+        let slots = format!(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name LIKE '{name}%'"
+        );
+        let database = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+        let roles = format!(
+            "DO $$ DECLARE r record; BEGIN FOR r IN SELECT rolname FROM pg_roles WHERE rolname LIKE '{name}%' LOOP \
+             EXECUTE format('DROP ROLE %I', r.rolname); END LOOP; END $$"
+        );
+        // a server of the test's own may be gone already
+        psql(&format!("{}/postgres", self.server), &["-c", &slots, "-c", &database, "-c", &roles]);
+    }
+}
+
+impl Ran {
+    pub(crate) fn of(output: Output) -> Self {
+        Ran {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// Runs psql with its own settings out of the way; it stops at the first error.
+pub(crate) fn psql(url: &str, arguments: &[&str]) -> Ran {
+    let mut psql = Command::new("psql");
+    psql.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", url]).args(arguments);
+    Ran::of(psql.output().unwrap())
+}
