@@ -58,7 +58,7 @@ async fn stuck(shutdown_timeout: &str) -> (Outbox, Mock, Router) {
 }
 
 async fn second_signal(first: Signal, second: Signal, code: i32) {
-    let (_outbox, _mock, mut router) = stuck("10min").await;
+    let (_outbox, _mock, mut router) = stuck("10m").await;
     router.signal(first);
     router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
     assert_eq!(router.get("/healthz").unwrap().0, 200);
@@ -91,7 +91,7 @@ async fn stopping_waits_no_longer_than_the_shutdown_timeout() {
 
 #[tokio::test]
 async fn stopping_waits_for_the_events_under_way() {
-    let (outbox, mock, mut router) = stuck("10min").await;
+    let (outbox, mock, mut router) = stuck("10m").await;
     router.signal(Signal::Terminate);
     router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
     mock.cluster.broker_up(2).unwrap();

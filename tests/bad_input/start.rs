@@ -18,9 +18,9 @@ async fn bad_input_in_the_configuration_ends_with_2_before_any_server_is_asked()
         .set("kafka.'bootstrap.servers'", "192.0.2.1:9092")
         .set("admin.listen", "127.0.0.1:0");
     for (key, value, parts) in [
-        ("postgres.publicaton", "x", ["postgres.publicaton", "publication"]),
-        ("delivery.shutdown_timeout", "soon", ["shutdown_timeout", "soon"]),
-        ("kafka.'enable.idempotence'", "false", ["enable.idempotence", "order"]),
+        ("postgres.publicaton", "x", ["[postgres]", "`publication`"]),
+        ("delivery.shutdown_timeout", "soon", ["shutdown_timeout", "duration"]),
+        ("kafka.'enable.idempotence'", "false", ["enable.idempotence", "kafka"]),
         ("kafka.'linger.mss'", "5", ["linger.mss", "linger.ms"]),
         ("route.topic", "a${b", ["route", "not closed"]),
         ("admin.listen", "127.0.0.1:port", ["listen", "port"]),
@@ -41,9 +41,6 @@ async fn bad_input_that_a_server_answers_at_once_ends_with_1() {
     for (key, value, parts) in [
         ("outbox.table", "public.outbax", ["public.outbax", "does not exist"]),
         ("postgres.publication", "outbax", ["publication outbax", "does not exist"]),
-        ("outbox.columns.payload", "body", ["no column", "body"]),
-        ("outbox.columns.headers", "meta", ["no column", "meta"]),
-        ("route.topic", "x.${region}", ["no column", "region"]),
         ("postgres.url", &url.replace("postgres@", "nobody_knows@"), ["role", "nobody_knows"]),
         ("postgres.url", &url.replace(&outbox.name, "nowhere_known"), ["database", "nowhere_known"]),
     ] {
@@ -55,6 +52,26 @@ async fn bad_input_that_a_server_answers_at_once_ends_with_1() {
     Router::start(&settings).exits(1).await.says(&["does not publish inserts"]);
     outbox.execute("ALTER PUBLICATION outbox_router DROP TABLE outbox").await;
     Router::start(&settings).exits(1).await.says(&["does not publish the outbox table"]);
+}
+
+/// The rows of a backlog may be of a time when the table still had the column, so only a row can tell.
+#[tokio::test]
+async fn bad_input_of_columns_stops_the_router_at_the_first_row() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    outbox.insert("order", "a", "{}").await;
+    for (key, value, part) in [
+        ("outbox.columns.payload", "body", "no column \"body\""),
+        ("outbox.columns.headers", "meta", "no column \"meta\""),
+        ("route.topic", "x.${region}", "no column \"region\""),
+    ] {
+        Router::start(&settings.clone().set(key, value)).exits(3).await.says(&["public.outbox", part]);
+        outbox.released().await;
+    }
+    let router = Router::start(&settings);
+    kafka.holds(&outbox.name, 1).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
 }
 
 #[tokio::test]
@@ -93,13 +110,16 @@ async fn bad_input_unreachable_servers_are_waited_for() {
     dead.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let dead = format!("127.0.0.1:{}", dead.local_addr().unwrap().port());
     let settings = Settings::new(&outbox, &kafka);
+    let mut routers = Vec::new();
     for (key, value, peer, part) in [
         ("kafka.'bootstrap.servers'", dead.clone(), "kafka", dead.as_str()),
         ("kafka.'bootstrap.servers'", "broker.invalid:9092".into(), "kafka", "broker.invalid"),
         ("postgres.url", format!("postgres://postgres@{dead}/x"), "postgres", dead.as_str()),
         ("postgres.url", "postgres://postgres@db.invalid/x".into(), "postgres", "db.invalid"),
     ] {
-        let mut router = Router::start(&settings.clone().set(key, value));
+        routers.push((Router::start(&settings.clone().set(key, value)), peer, part));
+    }
+    for (mut router, peer, part) in routers {
         router
             .shows(&format!("several attempts at {part}"), |status| {
                 let problem = status["last_problem"]["what"].as_str()?;
@@ -111,8 +131,8 @@ async fn bad_input_unreachable_servers_are_waited_for() {
         assert!(status == 503 && body.contains(part), "{status} {body}");
         assert_eq!(router.get("/healthz").unwrap().0, 200);
         let ended = router.stop().await;
-        assert_eq!(ended.log.matches("not connected").count(), 1, "{}", ended.log);
-        assert!(ended.log.contains(part), "{}", ended.log);
+        assert_eq!(ended.log.matches("WARN").count(), 1, "{}", ended.log);
+        assert!(ended.log.contains("not connected") && ended.log.contains(part), "{}", ended.log);
     }
 }
 
