@@ -6,7 +6,7 @@
 mod bad_input;
 mod columns;
 mod commands;
-mod encrypted;
+mod secure_connection;
 mod faults;
 mod invariants;
 mod postgres_connection;
