@@ -3,8 +3,13 @@
 // A test fails by panicking, and so do those who serve it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod bad_input;
+mod columns;
 mod commands;
+mod secure_connection;
 mod faults;
 mod invariants;
 mod postgres_connection;
+mod stopping;
 mod support;
+mod topics;

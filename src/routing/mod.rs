@@ -58,7 +58,7 @@ impl Record<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unroutable {
     /// The template's result is no topic.
-    #[error("the topic {name:?} is not possible: {error}")]
+    #[error("the topic \"{name}\" is not possible: {error}")]
     Topic {
         /// What the template gave, printable.
         name: String,

@@ -179,6 +179,14 @@ impl Kafka {
         .await;
     }
 
+    /// One setting of a topic.
+    pub(crate) async fn topic_setting(&self, topic: &str, name: &str) -> String {
+        let described =
+            self.admin().describe_configs([&ResourceSpecifier::Topic(topic)], &AdminOptions::new()).await;
+        let resource = described.unwrap().into_iter().next().unwrap().unwrap();
+        resource.get(name).unwrap().value.clone().unwrap()
+    }
+
     /// Deletes a topic, and comes back when it is gone.
     pub(crate) async fn delete_topic(&self, topic: &str) {
         let options = AdminOptions::new().operation_timeout(Some(REQUEST));

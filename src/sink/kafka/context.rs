@@ -16,6 +16,8 @@ use crate::sink::{Outcomes, Refusal};
 /// Whether the brokers can be reached, as librdkafka's threads see it.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
+    /// A broker has answered. Until then it is the supervisor that says why none does.
+    reached: AtomicBool,
     down: AtomicBool,
     last_error: Mutex<Option<(RDKafkaErrorCode, String)>>,
 }
@@ -26,9 +28,14 @@ impl Connection {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// A broker has answered.
+    pub(super) fn reached(&self) {
+        self.reached.store(true, Ordering::Relaxed);
+    }
+
     /// Logged once when it goes and once when it comes back.
     fn set_down(&self, down: bool) {
-        if self.down.swap(down, Ordering::Relaxed) != down {
+        if self.reached.load(Ordering::Relaxed) && self.down.swap(down, Ordering::Relaxed) != down {
             if down {
                 let reason = self.last_error().map(|(_, reason)| reason).unwrap_or_default();
                 tracing::warn!(peer = "kafka", reason, "no broker can be reached; events wait in Postgres");
@@ -40,12 +47,21 @@ impl Connection {
 
     fn error(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some((code, reason.to_owned()));
+        // "all brokers down" follows the reason and says less
+        if code != RDKafkaErrorCode::AllBrokersDown {
+            let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some((code, lasting(reason).to_owned()));
+        }
         match code {
             RDKafkaErrorCode::AllBrokersDown => self.set_down(true),
             _ => tracing::debug!(peer = "kafka", %error, reason, "connection"),
         }
     }
+}
+
+/// A reason without the times and counts that differ from attempt to attempt: the same failure is logged once.
+fn lasting(reason: &str) -> &str {
+    reason.split_once(" (after ").map_or(reason, |(lasting, _)| lasting)
 }
 
 /// For clients that send nothing: administration, probes.
@@ -116,8 +132,13 @@ impl ProducerContext for ProducerReports {
 }
 
 fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
-    // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
-    let level = if facility == "CONFWARN" { RDKafkaLogLevel::Debug } else { level };
+    let level = match facility {
+        // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
+        "CONFWARN" => RDKafkaLogLevel::Debug,
+        // each attempt at a connection; the error callback gets the same
+        "FAIL" => RDKafkaLogLevel::Debug,
+        _ => level,
+    };
     match level {
         RDKafkaLogLevel::Emerg
         | RDKafkaLogLevel::Alert

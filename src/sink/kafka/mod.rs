@@ -134,6 +134,7 @@ impl KafkaSink {
                 .await
                 .unwrap_or(false);
         if answered {
+            self.connection.reached();
             return Ok(());
         }
         Err(no_answer(servers(&self.config), self.connection.last_error()))

@@ -1,0 +1,200 @@
+//! What the application wrote is what the consumer reads.
+
+use crate::support::kafka::{Kafka, Record};
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+use crate::support::shared;
+
+/// A table whose payload has a type of the test's choice.
+fn table(payload: &str) -> String {
+    format!(
+        "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
+         aggregate_id text, event_type text NOT NULL DEFAULT 'happened', payload {payload}, \
+         headers jsonb NOT NULL DEFAULT '{{}}', created_at timestamptz NOT NULL DEFAULT clock_timestamp())"
+    )
+}
+
+/// Sends these payloads through a column of this type and returns their records in the same order.
+async fn sent<T: tokio_postgres::types::ToSql + Sync>(column: &str, payloads: &[T]) -> Vec<Record> {
+    let (outbox, kafka) = (Outbox::with_table(shared::postgres(), &table(column)).await, Kafka::shared());
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    let client = outbox.client().await;
+    // as text, so that Postgres reads each type's own form
+    let parameter = if column == "bytea" { "$1::bytea".to_owned() } else { format!("$1::text::{column}") };
+    let insert = format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', {parameter})"
+    );
+    for payload in payloads {
+        client.execute(&insert, &[payload]).await.unwrap();
+    }
+    let mut records = kafka.records_when(&outbox.name, payloads.len()).await;
+    router.stop().await;
+    assert_eq!(records.len(), payloads.len());
+    records.sort_by_key(|record| record.offset);
+    records
+}
+
+#[tokio::test]
+async fn payload_bytes_pass_through_from_json() {
+    let payloads = [
+        "{ \"b\":1,\n\t\"a\" : 1.50,  \"a\":\"\\u00e9\" }  ",
+        "  [1,2 ,  3]",
+        "\"text\"",
+        "12345678901234567890.000",
+        "null",
+        "{\"euro\": \"€\", \"face\": \"😀\", \"slash\": \"\\/\"}",
+    ];
+    let records = sent("json", &payloads).await;
+    let texts: Vec<_> = records.iter().map(Record::text).collect();
+    assert_eq!(texts, payloads);
+}
+
+/// What Postgres made of it when it was written.
+#[tokio::test]
+async fn payload_bytes_pass_through_from_jsonb() {
+    let records = sent("jsonb", &["{ \"b\":1.50,\"a\" : \"\\u00e9\" }", "null", "[]"]).await;
+    let texts: Vec<_> = records.iter().map(Record::text).collect();
+    assert_eq!(texts, ["{\"a\": \"é\", \"b\": 1.50}", "null", "[]"]);
+}
+
+#[tokio::test]
+async fn payload_bytes_pass_through_from_text() {
+    // nothing is parsed, so it need not be JSON, and it may be nearly as large as the topic takes
+    let long = "0123456789".repeat(90_000);
+    let payloads = ["{not json", "", " ", "\u{1}\r\n\t\u{7f}", "日本語 äöü 😀\u{feff}", &long];
+    let records = sent("text", &payloads).await;
+    for (record, payload) in records.iter().zip(payloads) {
+        assert_eq!(record.text(), payload);
+    }
+}
+
+#[tokio::test]
+async fn payload_bytes_pass_through_from_bytea() {
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let long = [0, 0x5c, 0x78, 0xff].repeat(200_000);
+    let payloads = [every_byte, vec![], b"\\x00".to_vec(), vec![0], long];
+    let records = sent("bytea", &payloads).await;
+    for (record, payload) in records.iter().zip(payloads) {
+        assert!(record.value.as_ref() == Some(&payload), "{} bytes came out otherwise", payload.len());
+    }
+}
+
+#[tokio::test]
+async fn payload_bytes_pass_through_and_null_is_a_tombstone() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox.execute("INSERT INTO outbox (aggregate_type, aggregate_id) VALUES ('order', 'a')").await;
+    let records = kafka.records_when(&outbox.name, 1).await;
+    router.stop().await;
+    assert_eq!((records[0].key(), records[0].value.as_ref()), (Some("a"), None));
+    assert_eq!(records[0].header("type"), Some("happened"));
+}
+
+#[tokio::test]
+async fn headers_are_the_members_of_their_column_after_the_routers_own() {
+    let (outbox, kafka) = (Outbox::with_table(shared::postgres(), &table("text")).await, Kafka::shared());
+    // json keeps the members as they were written, in their order and all of one name
+    outbox
+        .execute("ALTER TABLE outbox ALTER headers DROP DEFAULT, ALTER headers TYPE json USING headers::json")
+        .await;
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox
+        .execute(
+            r#"INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) VALUES ('order', 'a',
+               'order/made é', '', '{"traceparent": "00-1-2", "id": "forged", "none": null, "count": 1.50,
+               "nested": {"a": [1, "é"]}, "quoted": "a\"b\u20ac", "type": "forged", "": "empty", "flag": true}')"#,
+        )
+        .await;
+    let records = kafka.records_when(&outbox.name, 1).await;
+    let id: String = outbox.query("SELECT id::text FROM outbox").await[0].get(0);
+    let headers: Vec<_> = records[0]
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_ref().map(|value| std::str::from_utf8(value).unwrap())))
+        .collect();
+    let expected = [
+        ("id", Some(id.as_str())),
+        ("type", Some("order/made é")),
+        ("traceparent", Some("00-1-2")),
+        ("none", None),
+        ("count", Some("1.50")),
+        ("nested", Some("{\"a\": [1, \"é\"]}")),
+        ("quoted", Some("a\"b€")),
+        ("", Some("empty")),
+        ("flag", Some("true")),
+    ];
+    assert_eq!(headers, expected);
+    router
+        .shows("two headers were dropped", |status| (status["totals"]["headers_dropped"] == 2).then_some(()))
+        .await;
+    router.stop().await;
+}
+
+/// Hashes of Kafka's own test (`UtilsTest.testMurmur2`), and so the partitions of a Java producer.
+#[tokio::test]
+async fn keys_land_in_the_partition_that_a_java_producer_chooses() {
+    let hashes: [(&str, i32); 6] = [
+        ("21", -973_932_308),
+        ("foobar", -790_332_482),
+        ("a-little-bit-long-string", -985_981_536),
+        ("a-little-bit-longer-string", -1_486_304_829),
+        ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
+        ("abc", 479_470_107),
+    ];
+    const PARTITIONS: i32 = 12;
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka).set("topics.partitions", PARTITIONS);
+    let router = Router::active(&settings).await;
+    for (key, _) in hashes {
+        outbox.insert("order", key, "{}").await;
+    }
+    let records = kafka.records_when(&outbox.name, hashes.len()).await;
+    router.stop().await;
+    for (key, hash) in hashes {
+        let record = records.iter().find(|record| record.key() == Some(key)).unwrap();
+        assert_eq!(record.partition, (hash & i32::MAX) % PARTITIONS, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn the_timestamp_is_the_commits_or_the_columns() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let insert = |key: &str, created_at: &str| {
+        format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, created_at) \
+             VALUES ('order', '{key}', clock_timestamp() + interval '{created_at}')"
+        )
+    };
+    let millis = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let now = async || outbox.query(millis).await[0].get::<_, i64>(0);
+
+    let router = Router::active(&settings).await;
+    let before = now().await;
+    outbox.execute(&insert("commit", "-1 hour")).await;
+    let after = now().await;
+    let records = kafka.records_when(&outbox.name, 1).await;
+    let timestamp = records[0].timestamp.unwrap();
+    assert!((before..=after).contains(&timestamp), "{before} <= {timestamp} <= {after}");
+    router.stop().await;
+
+    // Kafka takes nothing that is more than an hour ahead
+    let mut router = Router::active(&settings.set("route.timestamp", "created_at")).await;
+    outbox.execute(&insert("column", "-1 hour")).await;
+    outbox.execute(&insert("ahead", "2 hours")).await;
+    let records = kafka.records_when(&outbox.name, 3).await;
+    let timestamp = |key| records.iter().find(|record| record.key() == Some(key)).unwrap().timestamp.unwrap();
+    let column =
+        "SELECT (extract(epoch FROM created_at) * 1000)::bigint FROM outbox WHERE aggregate_id = 'column'";
+    let column: i64 = outbox.query(column).await[0].get(0);
+    assert!((timestamp("column") - column).abs() <= 1, "{} is not {column}", timestamp("column"));
+    let latest = now().await;
+    assert!((after..=latest).contains(&timestamp("ahead")), "{after} <= {} <= {latest}", timestamp("ahead"));
+    router
+        .shows("one timestamp was replaced", |status| {
+            (status["totals"]["timestamps_replaced"] == 1).then_some(())
+        })
+        .await;
+    router.stop().await;
+}

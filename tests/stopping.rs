@@ -1,0 +1,105 @@
+//! How the router ends when it is asked to.
+
+use std::os::unix::process::ExitStatusExt;
+
+use crate::support::comparison::{Repeats, same};
+use crate::support::kafka::Kafka;
+use crate::support::mock::Mock;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+use crate::support::signal::Signal;
+
+/// Many transactions, so that there is a position between each two.
+async fn backlog(outbox: &Outbox) {
+    outbox
+        .execute(
+            "CREATE PROCEDURE backlog() LANGUAGE plpgsql AS $$ BEGIN FOR n IN 1..10000 LOOP \
+             INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             VALUES ('order', n % 20, jsonb_build_object('n', (n - 1) / 20 + 1)); COMMIT; END LOOP; END $$",
+        )
+        .await;
+    outbox.execute("CALL backlog()").await;
+}
+
+#[tokio::test]
+async fn stopping_in_a_backlog_confirms_all_that_was_sent() {
+    for signal in [Signal::Terminate, Signal::Interrupt] {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        // few at a time, so that the backlog lasts
+        let settings = Settings::new(&outbox, &kafka).set("delivery.window.records", 20);
+        backlog(&outbox).await;
+        let router = Router::start(&settings);
+        kafka.holds(&outbox.name, 100).await;
+        router.signal(signal);
+        router.exits(0).await;
+        let sent = kafka.count(&outbox.name).await.unwrap();
+        assert!(sent < 10_000, "it had sent everything before it was stopped");
+
+        let router = Router::start(&Settings::new(&outbox, &kafka));
+        outbox.all_confirmed().await;
+        router.stop().await;
+        same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+    }
+}
+
+/// A router that has sent an event which the broker does not acknowledge.
+async fn stuck(shutdown_timeout: &str) -> (Outbox, Mock, Router) {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
+    mock.create_topic(&outbox.topic("order"), 1, 2);
+    let settings = Settings::new(&outbox, &mock.client()).set("delivery.shutdown_timeout", shutdown_timeout);
+    let mut router = Router::active(&settings).await;
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    mock.cluster.broker_down(2).unwrap();
+    outbox.insert("order", "a", "{\"n\": 2}").await;
+    router.shows("an event waits", |status| (status["in_flight"]["records"] == 1).then_some(())).await;
+    (outbox, mock, router)
+}
+
+async fn second_signal(first: Signal, second: Signal, code: i32) {
+    let (_outbox, _mock, mut router) = stuck("10m").await;
+    router.signal(first);
+    router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
+    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    router.signal(second);
+    let ended = router.exits(code).await;
+    assert_eq!(ended.status.signal(), None);
+}
+
+#[tokio::test]
+async fn stopping_at_once_at_a_second_signal() {
+    second_signal(Signal::Terminate, Signal::Terminate, 128 + 15).await;
+    second_signal(Signal::Terminate, Signal::Interrupt, 128 + 2).await;
+}
+
+#[tokio::test]
+async fn stopping_waits_no_longer_than_the_shutdown_timeout() {
+    let (outbox, mock, router) = stuck("1s").await;
+    router.signal(Signal::Terminate);
+    let ended = router.exits(0).await;
+    assert!(ended.log.contains("before Kafka acknowledged everything"), "{}", ended.log);
+
+    mock.cluster.broker_up(2).unwrap();
+    let kafka = mock.client();
+    let router = Router::start(&Settings::new(&outbox, &kafka));
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
+}
+
+#[tokio::test]
+async fn stopping_waits_for_the_events_under_way() {
+    let (outbox, mock, mut router) = stuck("10m").await;
+    router.signal(Signal::Terminate);
+    router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
+    mock.cluster.broker_up(2).unwrap();
+    router.exits(0).await;
+    let kafka = mock.client();
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}

@@ -1,0 +1,54 @@
+//! Topics before their first record, and when they vanish.
+
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+#[tokio::test]
+async fn topics_are_made_as_configured() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("topics.partitions", 5)
+        .set("topics.replication_factor", 1)
+        .set("topics.config.'retention.ms'", "3600000");
+    let router = Router::active(&settings).await;
+    outbox.insert("order", "a", "{}").await;
+    outbox.insert("customer", "a", "{}").await;
+    kafka.holds(&outbox.name, 2).await;
+    router.stop().await;
+    for topic in ["order", "customer"] {
+        assert_eq!(kafka.partitions(&outbox.topic(topic)).await, 5);
+        assert_eq!(kafka.topic_setting(&outbox.topic(topic), "retention.ms").await, "3600000");
+    }
+}
+
+#[tokio::test]
+async fn topics_that_are_missing_stop_the_router_that_may_not_make_them() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka).set("topics.create", false);
+    let router = Router::active(&settings).await;
+    outbox.insert("order", "a", "{}").await;
+    router.exits(3).await.says(&[&outbox.topic("order"), "does not exist", "create"]);
+    assert_eq!(kafka.partitions(&outbox.topic("order")).await, 0);
+
+    kafka.create_topic(&outbox.topic("order"), 1, &[]).await;
+    let router = Router::start(&settings);
+    kafka.holds(&outbox.name, 1).await;
+    router.stop().await;
+}
+
+#[tokio::test]
+async fn topics_that_vanish_are_made_again() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    kafka.delete_topic(&outbox.topic("order")).await;
+    outbox.insert_numbers("order", "a", 4..7).await;
+    outbox.all_confirmed().await;
+    let numbers: Vec<_> = kafka.records(&outbox.name).await.iter().map(|record| record.number()).collect();
+    assert_eq!(numbers, [4, 5, 6]);
+    router.stop().await;
+}
