@@ -11,6 +11,7 @@
 
 mod confirmation;
 mod ending;
+mod sending;
 mod window;
 
 use std::sync::Arc;
@@ -25,17 +26,18 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, TopicCounters};
-use crate::outbox::{Outbox, OutboxEvent};
-use crate::postgres::pgoutput::{Insert, Message, PgTimestamp};
+use crate::outbox::Outbox;
+use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
-use crate::progress::{Change, OutOfStep, Position, Progress, Sequence};
+use crate::progress::{Change, Position, Progress, Sequence};
 use crate::routing::Router;
-use crate::sink::kafka::{KafkaSink, NotSent, TopicLimits};
+use crate::sink::kafka::{KafkaSink, TopicLimits};
 use crate::sink::{Outcomes, Refusal};
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
-use window::{InFlight, Window};
+use sending::{Handled, Sending, Stuck, not_readable, out_of_step};
+use window::Window;
 
 /// A status update goes out at least this often, and at most this late after something was acknowledged.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
@@ -110,12 +112,6 @@ enum Pause {
     /// There is none: more bytes are needed.
     NeedsInput,
     /// Something has to happen first; reading on would only fill memory.
-    HeldBack,
-}
-
-/// What came of one change.
-enum Handled {
-    Done,
     HeldBack,
 }
 
@@ -375,87 +371,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     }
 }
 
-/// What an insert needs of the relay, apart from the stream that its bytes are borrowed from.
-struct Sending<'r> {
-    outbox: &'r Outbox,
-    router: &'r mut Router,
-    sink: &'r mut KafkaSink,
-    progress: &'r mut Progress,
-    window: &'r mut Window,
-    pending: &'r mut Option<Change>,
-    monitor: &'r Monitor,
-    commit_time: PgTimestamp,
-    one_at_a_time: u64,
-    last_sent: &'r mut Option<String>,
-}
-
-enum Stuck {
-    NeedsTopic(String),
-    Failed(Error),
-}
-
-impl Sending<'_> {
-    fn insert(&mut self, insert: &Insert<'_>) -> Result<Handled, Stuck> {
-        if self.window.is_full() {
-            return Ok(Handled::HeldBack);
-        }
-        let change = match self.pending.take() {
-            Some(change) => change,
-            None => self.progress.change().map_err(|error| Stuck::Failed(out_of_step(error)))?,
-        };
-        let Change::New(sequence) = change else { return Ok(Handled::Done) };
-        let event = self.outbox.event(insert).map_err(|error| Stuck::Failed(not_readable(&error)))?;
-        let Some(event) = event else {
-            self.monitor.ignored_changes(1);
-            self.progress.acknowledge(sequence);
-            return Ok(Handled::Done);
-        };
-        let alone = sequence.0 < self.one_at_a_time;
-        // nor may the record after it share a batch with it
-        if (alone || self.last_sent.is_some()) && !self.window.is_empty() {
-            *self.pending = Some(change);
-            return Ok(Handled::HeldBack);
-        }
-        self.send(&event, sequence, alone)
-    }
-
-    fn send(&mut self, event: &OutboxEvent<'_>, sequence: Sequence, alone: bool) -> Result<Handled, Stuck> {
-        let unroutable = "Correct the row's writer or the configuration, or delete the row and reset the slot by hand; \
-                          nothing was skipped";
-        let record = self
-            .router
-            .route(event, self.commit_time)
-            .map_err(|error| Stuck::Failed(unsendable(event, &error.to_string(), unroutable)))?;
-        let sent = match self.sink.send(&record, sequence) {
-            Ok(sent) => sent,
-            Err(NotSent::TopicUnknown) => {
-                *self.pending = Some(Change::New(sequence));
-                return Err(Stuck::NeedsTopic(record.topic.to_owned()));
-            }
-            Err(NotSent::Full) => {
-                *self.pending = Some(Change::New(sequence));
-                return Ok(Handled::HeldBack);
-            }
-            Err(NotSent::Impossible { reason, remedy }) => {
-                return Err(Stuck::Failed(unsendable(event, &reason, &remedy)));
-            }
-        };
-        let in_flight = InFlight { bytes: record.size(), commit_time: self.commit_time, topic: sent.topic };
-        self.window.sent(sequence, in_flight);
-        if record.key.is_none() {
-            self.monitor.keyless_events(1);
-        }
-        if record.headers_dropped > 0 {
-            self.monitor.headers_dropped(u64::from(record.headers_dropped));
-        }
-        if sent.timestamp_replaced {
-            self.monitor.timestamps_replaced(1);
-        }
-        *self.last_sent = alone.then(|| format!("{} to the topic {}", event.printable_id(), record.topic));
-        Ok(Handled::Done)
-    }
-}
-
 /// Waits for a topic's preparation, for ever if there is none.
 async fn prepared(preparing: &mut Option<Preparing>) -> Result<TopicLimits, Error> {
     match preparing {
@@ -480,21 +395,6 @@ fn now() -> PgTimestamp {
 
 fn undecodable(error: crate::postgres::pgoutput::DecodeError) -> Error {
     Error::transient(Peer::Postgres, format!("the replication stream cannot be read: {error}"))
-}
-
-fn out_of_step(error: OutOfStep) -> Error {
-    Error::transient(Peer::Postgres, format!("the replication stream is out of step: {error}"))
-}
-
-fn not_readable(error: &crate::outbox::OutboxError) -> Error {
-    Error::not_safe(
-        error.to_string(),
-        "Correct the table, or `[outbox]` in the configuration, and start the router again; nothing was skipped",
-    )
-}
-
-fn unsendable(event: &OutboxEvent<'_>, reason: &str, remedy: &str) -> Error {
-    Error::not_safe(format!("the event with id {} cannot be sent: {reason}", event.printable_id()), remedy)
 }
 
 /// Somebody else confirmed the slot past what the router has delivered.
