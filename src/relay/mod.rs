@@ -60,6 +60,8 @@ pub struct Parts<S> {
     pub watch: Watch,
     /// Where the stream was started.
     pub start: Position,
+    /// The end of the server's log as of the start: what the router has to catch up with.
+    pub head: Lsn,
     /// How many changes from the start on are sent one at a time, because a batch of them was refused.
     pub one_at_a_time: u64,
     /// Shows what goes on.
@@ -91,6 +93,8 @@ pub struct Relay<S> {
     commit_time: PgTimestamp,
     received: Lsn,
     counters: Vec<TopicCounters>,
+    /// Not yet reached since the start.
+    head: Option<Lsn>,
     /// Changes with a lower number are sent alone.
     one_at_a_time: u64,
     /// The record that was sent last, for a message about it; kept only while records are sent alone.
@@ -138,6 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             commit_time: PgTimestamp::default(),
             received: parts.start.flush,
             counters: Vec::new(),
+            head: Some(parts.head),
             one_at_a_time: parts.one_at_a_time,
             last_sent: None,
             ending: None,
@@ -179,6 +184,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             if !read {
                 self.stream.not_listening();
             }
+            self.caught_up();
             self.show();
             if let Some(outcome) = self.ended() {
                 return Ok(outcome);
@@ -361,6 +367,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let status = StandbyStatus { written: self.received.max(flushed), flushed };
         self.stream.queue_status(status, reply_requested);
         self.monitor.confirmed(flushed);
+    }
+
+    /// Says once per session that the backlog of its start is gone.
+    fn caught_up(&mut self) {
+        let flush = self.progress.position().flush;
+        if self.head.is_some_and(|head| head <= flush) {
+            self.head = None;
+            tracing::info!(position = %flush, "caught up");
+        }
     }
 
     fn show(&self) {
