@@ -6,10 +6,10 @@
 mod bad_input;
 mod columns;
 mod commands;
-mod secure_connection;
 mod faults;
 mod invariants;
 mod postgres_connection;
+mod secure_connection;
 mod stopping;
 mod support;
 mod topics;
