@@ -84,7 +84,7 @@ impl Field {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
     /// The table has no such column (any more).
-    #[error("table {table} has no column {column:?}, which `[outbox] columns` names as `{key}`")]
+    #[error("table {table} has no column {column:?}, which {}", named_by(.key))]
     MissingColumn {
         /// The table.
         table: String,
@@ -126,6 +126,15 @@ pub enum OutboxError {
         /// What came.
         form: &'static str,
     },
+}
+
+/// Where the configuration names a column.
+fn named_by(key: &str) -> String {
+    if key == "topic" {
+        "`[route] topic` names".to_owned()
+    } else {
+        format!("`[outbox] columns` names as `{key}`")
+    }
 }
 
 /// One row of the outbox, by meaning.
