@@ -26,6 +26,7 @@ use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, TopicCounters};
 use crate::outbox::{Outbox, OutboxEvent};
+use crate::postgres::catalog;
 use crate::postgres::pgoutput::{Insert, Message, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
@@ -87,6 +88,8 @@ pub struct Relay<S> {
     /// A topic takes smaller batches than the producer makes: nothing is sent until it is replaced.
     rebuild: bool,
     commit_time: PgTimestamp,
+    /// Where the commit of the transaction under way begins.
+    final_lsn: Lsn,
     received: Lsn,
     counters: Vec<TopicCounters>,
     /// Changes with a lower number are sent alone.
@@ -140,6 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             preparing: None,
             rebuild: false,
             commit_time: PgTimestamp::default(),
+            final_lsn: Lsn::INVALID,
             received: parts.start.flush,
             counters: Vec::new(),
             one_at_a_time: parts.one_at_a_time,
@@ -228,6 +232,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                     match message {
                         Message::Begin(begin) => {
                             self.commit_time = begin.commit_time;
+                            self.final_lsn = begin.final_lsn;
                             self.progress.begin(begin.final_lsn).map_err(out_of_step)?;
                         }
                         Message::Insert(insert) => {
@@ -240,6 +245,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                                 pending: &mut self.pending,
                                 monitor: &self.monitor,
                                 commit_time: self.commit_time,
+                                final_lsn: self.final_lsn,
+                                slot: &self.config.postgres.slot,
                                 one_at_a_time: self.one_at_a_time,
                                 last_sent: &mut self.last_sent,
                             };
@@ -385,6 +392,8 @@ struct Sending<'r> {
     pending: &'r mut Option<Change>,
     monitor: &'r Monitor,
     commit_time: PgTimestamp,
+    final_lsn: Lsn,
+    slot: &'r str,
     one_at_a_time: u64,
     last_sent: &'r mut Option<String>,
 }
@@ -420,12 +429,9 @@ impl Sending<'_> {
     }
 
     fn send(&mut self, event: &OutboxEvent<'_>, sequence: Sequence, alone: bool) -> Result<Handled, Stuck> {
-        let unroutable = "Correct the row's writer or the configuration, or delete the row and reset the slot by hand; \
-                          nothing was skipped";
-        let record = self
-            .router
-            .route(event, self.commit_time)
-            .map_err(|error| Stuck::Failed(unsendable(event, &error.to_string(), unroutable)))?;
+        let record = self.router.route(event, self.commit_time).map_err(|error| {
+            Stuck::Failed(unsendable(event, &error.to_string(), &unroutable(self.slot, self.final_lsn)))
+        })?;
         let sent = match self.sink.send(&record, sequence) {
             Ok(sent) => sent,
             Err(NotSent::TopicUnknown) => {
@@ -437,6 +443,7 @@ impl Sending<'_> {
                 return Ok(Handled::HeldBack);
             }
             Err(NotSent::Impossible { reason, remedy }) => {
+                let remedy = format!("Nothing was skipped. {remedy}");
                 return Err(Stuck::Failed(unsendable(event, &reason, &remedy)));
             }
         };
@@ -489,7 +496,20 @@ fn out_of_step(error: OutOfStep) -> Error {
 fn not_readable(error: &crate::outbox::OutboxError) -> Error {
     Error::not_safe(
         error.to_string(),
-        "Correct the table, or `[outbox]` in the configuration, and start the router again; nothing was skipped",
+        "Nothing was skipped. Rows are read as the table was when they were written, so altering it once more helps later \
+         rows only: for this one correct `[outbox] columns` or `[route]`, and start the router again",
+    )
+}
+
+/// The row is in the log for good: correcting or deleting it in the table changes nothing for the router.
+fn unroutable(slot: &str, final_lsn: Lsn) -> String {
+    // a transaction is left out by a position behind the beginning of its commit
+    let past = Lsn(final_lsn.0 + 1);
+    format!(
+        "Nothing was skipped. Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
+         `[outbox] columns` so that it can be sent, or leave its whole transaction out: \
+         SELECT pg_replication_slot_advance({}, '{past}')",
+        catalog::literal(slot)
     )
 }
 
