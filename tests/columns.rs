@@ -3,7 +3,9 @@
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
+use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
+use crate::support::shared;
 
 struct Setting {
     outbox: Outbox,
@@ -26,16 +28,6 @@ impl Setting {
         self.outbox.all_confirmed().await;
         self.router.stop().await;
         texts(&records)
-    }
-
-    /// The router ends and names the column; with `key` of its configuration set to `value` it goes on where it was.
-    async fn goes_on_with(self, parts: &[&str], key: &str, value: &str, count: usize) -> Vec<String> {
-        let Setting { outbox, kafka, router } = self;
-        router.exits(3).await.says(parts);
-        assert_eq!(kafka.count(&outbox.name).await, Ok(1));
-        let settings = Settings::new(&outbox, &kafka).set(key, value);
-        let router = Router::start(&settings);
-        Setting { outbox, kafka, router }.texts(count).await
     }
 }
 
@@ -91,45 +83,231 @@ async fn columns_that_change_their_type_are_read_as_what_they_are() {
     assert_eq!(setting.texts(4).await, ["{\"n\": 1}", "[ 2]", "three", "four"]);
 }
 
-#[tokio::test]
-async fn columns_renamed_stop_the_router_which_goes_on_with_the_new_name() {
-    let setting = Setting::new().await;
-    setting.outbox.execute("ALTER TABLE outbox RENAME payload TO body").await;
-    setting
-        .outbox
-        .execute("INSERT INTO outbox (aggregate_type, aggregate_id, body) VALUES ('order', 'a', '2')")
-        .await;
-    setting
-        .outbox
-        .execute("INSERT INTO outbox (aggregate_type, aggregate_id, body) VALUES ('order', 'a', '3')")
-        .await;
-    let texts =
-        setting.goes_on_with(&["outbox", "no column \"payload\""], "outbox.columns.payload", "body", 3).await;
-    assert_eq!(texts, ["{\"n\": 1}", "2", "3"]);
-}
+/// Everything at once, each alteration between two rows. `n` is in the type of each.
+const ALTERATIONS: [(&str, &str); 10] = [
+    ("SELECT", "'a', '{\"n\": 2}'"),
+    // written anew as a whole
+    ("ALTER TABLE outbox ADD COLUMN stamp timestamptz DEFAULT clock_timestamp()", "'a', '{\"n\": 3}'"),
+    ("ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload text", "'a', ' {\"n\":4} '"),
+    (
+        "ALTER TABLE outbox DROP COLUMN aggregate_id; ALTER TABLE outbox ADD COLUMN aggregate_id text",
+        "'b', '5'",
+    ),
+    ("ALTER TABLE outbox ALTER payload TYPE bytea USING convert_to(payload, 'UTF8')", "'b', '6'"),
+    ("ALTER TABLE outbox ALTER aggregate_id TYPE bigint USING ascii(aggregate_id)", "-7, '7'"),
+    ("ALTER TABLE outbox RENAME payload TO body; ALTER TABLE outbox RENAME body TO payload", "7, '8'"),
+    ("ALTER TABLE outbox RENAME event_type TO kind; ALTER TABLE outbox RENAME stamp TO event_type", "7, '9'"),
+    ("ALTER TABLE outbox DROP COLUMN headers", "7, '10'"),
+    ("ALTER TABLE outbox DROP COLUMN created_at", "7, NULL"),
+];
 
-#[tokio::test]
-async fn columns_dropped_stop_the_router_which_goes_on_with_another() {
-    let setting = Setting::new().await;
-    setting.outbox.execute("ALTER TABLE outbox DROP COLUMN event_type").await;
-    setting.outbox.insert("order", "a", "2").await;
-    let parts = ["outbox", "no column \"event_type\""];
-    let texts = setting.goes_on_with(&parts, "outbox.columns.event_type", "aggregate_type", 2).await;
-    assert_eq!(texts, ["{\"n\": 1}", "2"]);
-}
-
-#[tokio::test]
-async fn columns_of_a_type_that_will_not_do_stop_the_router() {
-    let setting = Setting::new().await;
-    setting
-        .outbox
-        .execute(
-            "ALTER TABLE outbox ALTER headers DROP DEFAULT, ALTER headers TYPE int USING 1, ADD COLUMN meta jsonb; \
-             ALTER TABLE outbox ALTER headers SET DEFAULT 1",
+fn alterations() -> String {
+    let statement = |(alteration, values): (&str, &str)| {
+        format!(
+            "{alteration}; INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', {values}); "
         )
+    };
+    ALTERATIONS.map(statement).concat()
+}
+
+/// In one transaction or in many, while the router runs or before it starts: what comes out is the same.
+#[tokio::test]
+async fn columns_altered_in_every_way_that_leaves_their_names_are_read_at_each_row() {
+    for backlog in [false, true] {
+        for one_transaction in [false, true] {
+            let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+            outbox.execute("ALTER TABLE outbox ALTER event_type DROP NOT NULL").await;
+            let settings = Settings::new(&outbox, &kafka).set("topics.partitions", 1);
+            let running = if backlog { None } else { Some(Router::active(&settings).await) };
+            if one_transaction {
+                outbox.execute(&alterations()).await;
+            } else {
+                for statement in alterations().split_inclusive(';') {
+                    outbox.execute(statement).await;
+                }
+            }
+            let router = running.unwrap_or_else(|| Router::start(&settings));
+            outbox.all_confirmed().await;
+            let ended = router.stop().await;
+            let records = kafka.records(&outbox.name).await;
+            let seen: Vec<_> = records
+                .iter()
+                .map(|record| (record.key().unwrap(), record.value.as_deref().map(String::from_utf8_lossy)))
+                .map(|(key, value)| (key.to_owned(), value.map(|value| value.into_owned())))
+                .collect();
+            let row = |key: &str, value: &str| (key.to_owned(), Some(value.to_owned()));
+            let expected = [
+                row("a", "{\"n\": 2}"),
+                row("a", "{\"n\": 3}"),
+                row("a", " {\"n\":4} "),
+                row("b", "5"),
+                row("b", "6"),
+                row("-7", "7"),
+                row("7", "8"),
+                row("7", "9"),
+                row("7", "10"),
+                ("7".to_owned(), None),
+            ];
+            assert_eq!(
+                seen, expected,
+                "backlog: {backlog}, one transaction: {one_transaction}\n{}",
+                ended.log
+            );
+        }
+    }
+}
+
+/// A table of the user's own: every name is another, one is quoted, two columns are not there, one column has two
+/// meanings, and the topic is made of columns that mean nothing else to the router.
+#[tokio::test]
+async fn columns_of_the_users_own_names_make_several_topics() {
+    let table = "CREATE TABLE outbox (\"Nr\" bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, region text, \
+                 tier smallint, customer uuid, kind varchar(40), body text)";
+    let (outbox, kafka) = (Outbox::with_table(shared::postgres(), table).await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("outbox.columns.id", "Nr")
+        .set("outbox.columns.aggregate_type", "kind")
+        .set("outbox.columns.aggregate_id", "customer")
+        .set("outbox.columns.event_type", "kind")
+        .set("outbox.columns.payload", "body")
+        .set("outbox.columns.headers", false)
+        .set("outbox.columns.created_at", false)
+        .set("route.topic", outbox.topic("${region}-${tier}.${event_type}"));
+    let router = Router::active(&settings).await;
+    let customer = "0b0e3f6c-9a8b-4c5d-8e7f-001122334455";
+    for (region, tier, kind) in
+        [("eu", 1, "placed"), ("us", 2, "placed"), ("eu", 1, "paid"), ("eu", 1, "placed")]
+    {
+        outbox
+            .execute(&format!(
+                "INSERT INTO outbox (region, tier, customer, kind, body) \
+                 VALUES ('{region}', {tier}, '{customer}', '{kind}', 'the body')"
+            ))
+            .await;
+    }
+    let records = kafka.records_when(&outbox.name, 4).await;
+    router.stop().await;
+    let seen: Vec<_> = records.iter().map(|record| (record.topic.as_str(), record.id())).collect();
+    let topic = |name: &str| outbox.topic(name);
+    let (paid, placed, other) = (topic("eu-1.paid"), topic("eu-1.placed"), topic("us-2.placed"));
+    assert_eq!(seen, [(paid.as_str(), "3"), (placed.as_str(), "1"), (&placed, "4"), (&other, "2")]);
+    for record in records {
+        assert_eq!((record.key(), record.text(), record.headers.len()), (Some(customer), "the body", 2));
+        assert!(record.topic.ends_with(record.header("type").unwrap()));
+    }
+}
+
+/// An alteration that the router cannot follow, and the key of the configuration that lets it go on.
+struct Stop {
+    case: &'static str,
+    before: (&'static str, &'static str),
+    alteration: &'static str,
+    after: (&'static str, &'static str),
+}
+
+const UNCHANGED: (&str, &str) = ("outbox.columns.id", "id");
+
+const STOPS: [Stop; 6] = [
+    Stop {
+        case: "renamed",
+        before: UNCHANGED,
+        alteration: "RENAME payload TO body",
+        after: ("outbox.columns.payload", "body"),
+    },
+    Stop {
+        case: "dropped",
+        before: UNCHANGED,
+        alteration: "DROP COLUMN event_type",
+        after: ("outbox.columns.event_type", "aggregate_type"),
+    },
+    Stop {
+        case: "an optional one that was named, dropped",
+        before: ("outbox.columns.headers", "headers"),
+        alteration: "DROP COLUMN headers",
+        after: ("outbox.columns.headers", "false"),
+    },
+    Stop {
+        case: "headers retyped",
+        before: UNCHANGED,
+        alteration: "DROP COLUMN headers, ADD COLUMN headers int DEFAULT 1, ADD COLUMN meta jsonb",
+        after: ("outbox.columns.headers", "meta"),
+    },
+    Stop {
+        case: "created_at retyped",
+        before: ("route.timestamp", "created_at"),
+        alteration: "ALTER created_at DROP DEFAULT, ALTER created_at TYPE text",
+        after: ("route.timestamp", "commit"),
+    },
+    Stop {
+        case: "a column of the topic dropped",
+        before: ("route.topic", "${shop}.${event_type}"),
+        alteration: "DROP COLUMN shop",
+        after: ("route.topic", "${aggregate_type}.${event_type}"),
+    },
+];
+
+fn with(settings: Settings, (key, value): (&str, &str)) -> Settings {
+    if value == "false" { settings.set(key, false) } else { settings.set(key, value) }
+}
+
+/// The row before the alteration arrives and is confirmed, and the ones after it come with the next start, which has the
+/// one key of its configuration corrected.
+#[tokio::test]
+async fn columns_that_stop_the_router_are_named_and_the_next_start_goes_on_at_the_very_row() {
+    let mut sentences = Sentences::default();
+    for stop in STOPS {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let alter = format!(
+            "ALTER TABLE outbox ADD COLUMN shop text DEFAULT '{0}', ALTER aggregate_type SET DEFAULT '{0}', \
+             ALTER created_at DROP NOT NULL",
+            outbox.name
+        );
+        outbox.execute(&alter).await;
+        let settings = Settings::new(&outbox, &kafka).set("route.topic", outbox.topic("all"));
+        let settings = with(settings.set("topics.partitions", 1), stop.before);
+        let router = Router::active(&settings).await;
+        let insert = |n| format!("INSERT INTO outbox (aggregate_id) VALUES ('{n}');");
+        outbox.execute(&insert(1)).await;
+        outbox.all_confirmed().await;
+        outbox.execute(&format!("ALTER TABLE outbox {}", stop.alteration)).await;
+        outbox.execute(&insert(2)).await;
+        outbox.execute(&insert(3)).await;
+        let ended = router.exits(3).await;
+        assert_eq!(kafka.count(&outbox.name).await, Ok(1), "{}: {}", stop.case, ended.log);
+        sentences.of(stop.case, &outbox, &ended);
+
+        let router = Router::start(&with(settings, stop.after));
+        outbox.all_confirmed().await;
+        let ended = router.stop().await;
+        let records = kafka.records(&outbox.name).await;
+        let mut keys: Vec<_> = records.iter().filter_map(Record::key).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["1", "2", "3"], "{}: {}", stop.case, ended.log);
+    }
+    insta::assert_snapshot!(sentences.text());
+}
+
+/// What stands before it in the same transaction was sent, but cannot be confirmed: it comes again.
+#[tokio::test]
+async fn columns_altered_in_the_middle_of_a_transaction_stop_the_router_in_its_middle() {
+    let Setting { outbox, kafka, router } = Setting::new().await;
+    outbox.all_confirmed().await;
+    let insert = |column: &str, n| {
+        format!("INSERT INTO outbox (aggregate_type, aggregate_id, {column}) VALUES ('order', 'a', '{n}');")
+    };
+    let alter = "ALTER TABLE outbox RENAME payload TO body;";
+    let back = "ALTER TABLE outbox RENAME body TO payload;";
+    outbox
+        .execute(&[&insert("payload", 2), alter, &insert("body", 3), back, &insert("payload", 4)].concat())
         .await;
-    setting.outbox.insert("order", "a", "2").await;
-    let texts =
-        setting.goes_on_with(&["outbox", "column \"headers\""], "outbox.columns.headers", "meta", 2).await;
-    assert_eq!(texts, ["{\"n\": 1}", "2"]);
+    outbox.execute(&insert("payload", 5)).await;
+    router.exits(3).await.says(&["no column \"payload\""]);
+    assert_eq!(kafka.count(&outbox.name).await, Ok(2));
+
+    // no name fits all rows of the transaction, so one is taken that stands for both: the row arrives, without its payload
+    let router = Router::start(&Settings::new(&outbox, &kafka).set("outbox.columns.payload", "event_type"));
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    assert_eq!(texts(&records), ["{\"n\": 1}", "2", "happened", "happened", "happened", "happened"]);
 }

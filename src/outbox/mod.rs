@@ -84,7 +84,7 @@ impl Field {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
     /// The table has no such column (any more).
-    #[error("table {table} has no column {column:?}, which `[outbox] columns` names as `{key}`")]
+    #[error("table {table} has no column {column:?}, which {}", named_by(.key))]
     MissingColumn {
         /// The table.
         table: String,
@@ -94,7 +94,7 @@ pub enum OutboxError {
         key: &'static str,
     },
     /// A column's type cannot hold what is expected of it.
-    #[error("column {column:?} of table {table} has type OID {type_id}, where {expected} is needed")]
+    #[error("column {column:?} of table {table} has type {}, where {expected} is needed", type_name(*.type_id))]
     ColumnType {
         /// The table.
         table: String,
@@ -126,6 +126,40 @@ pub enum OutboxError {
         /// What came.
         form: &'static str,
     },
+}
+
+/// Where the configuration names a column.
+fn named_by(key: &str) -> String {
+    if key == "topic" {
+        "`[route] topic` names".to_owned()
+    } else {
+        format!("`[outbox] columns` names as `{key}`")
+    }
+}
+
+/// A type as SQL calls it, if it is one of the usual (`pg_type.dat`).
+fn type_name(type_id: u32) -> String {
+    let name = match type_id {
+        16 => "boolean",
+        17 => "bytea",
+        20 => "bigint",
+        21 => "smallint",
+        23 => "integer",
+        25 => "text",
+        114 => "json",
+        701 => "double precision",
+        1042 => "character",
+        1043 => "character varying",
+        1082 => "date",
+        1083 => "time",
+        1114 => "timestamp",
+        1184 => "timestamptz",
+        1700 => "numeric",
+        2950 => "uuid",
+        3802 => "jsonb",
+        other => return format!("OID {other}"),
+    };
+    name.to_owned()
 }
 
 /// One row of the outbox, by meaning.

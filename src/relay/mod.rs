@@ -91,6 +91,8 @@ pub struct Relay<S> {
     /// A topic takes smaller batches than the producer makes: nothing is sent until it is replaced.
     rebuild: bool,
     commit_time: PgTimestamp,
+    /// Where the commit of the transaction under way begins.
+    final_lsn: Lsn,
     received: Lsn,
     counters: Vec<TopicCounters>,
     /// Not yet reached since the start.
@@ -140,6 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             preparing: None,
             rebuild: false,
             commit_time: PgTimestamp::default(),
+            final_lsn: Lsn::INVALID,
             received: parts.start.flush,
             counters: Vec::new(),
             head: Some(parts.head),
@@ -230,6 +233,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                     match message {
                         Message::Begin(begin) => {
                             self.commit_time = begin.commit_time;
+                            self.final_lsn = begin.final_lsn;
                             self.progress.begin(begin.final_lsn).map_err(out_of_step)?;
                         }
                         Message::Insert(insert) => {
@@ -242,6 +246,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                                 pending: &mut self.pending,
                                 monitor: &self.monitor,
                                 commit_time: self.commit_time,
+                                final_lsn: self.final_lsn,
+                                slot: &self.config.postgres.slot,
                                 one_at_a_time: self.one_at_a_time,
                                 last_sent: &mut self.last_sent,
                             };

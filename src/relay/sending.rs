@@ -2,8 +2,10 @@
 
 use super::window::{InFlight, Window};
 use crate::error::{Error, Peer};
+use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::{Outbox, OutboxError, OutboxEvent};
+use crate::postgres::catalog;
 use crate::postgres::pgoutput::{Insert, PgTimestamp};
 use crate::progress::{Change, OutOfStep, Progress, Sequence};
 use crate::routing::Router;
@@ -25,6 +27,8 @@ pub(super) struct Sending<'r> {
     pub(super) pending: &'r mut Option<Change>,
     pub(super) monitor: &'r Monitor,
     pub(super) commit_time: PgTimestamp,
+    pub(super) final_lsn: Lsn,
+    pub(super) slot: &'r str,
     pub(super) one_at_a_time: u64,
     pub(super) last_sent: &'r mut Option<String>,
 }
@@ -60,12 +64,9 @@ impl Sending<'_> {
     }
 
     fn send(&mut self, event: &OutboxEvent<'_>, sequence: Sequence, alone: bool) -> Result<Handled, Stuck> {
-        let unroutable = "Correct the row's writer or the configuration, or delete the row and reset the slot by hand; \
-                          nothing was skipped";
-        let record = self
-            .router
-            .route(event, self.commit_time)
-            .map_err(|error| Stuck::Failed(unsendable(event, &error.to_string(), unroutable)))?;
+        let record = self.router.route(event, self.commit_time).map_err(|error| {
+            Stuck::Failed(unsendable(event, &error.to_string(), &unroutable(self.slot, self.final_lsn)))
+        })?;
         let sent = match self.sink.send(&record, sequence) {
             Ok(sent) => sent,
             Err(NotSent::TopicUnknown) => {
@@ -77,6 +78,7 @@ impl Sending<'_> {
                 return Ok(Handled::HeldBack);
             }
             Err(NotSent::Impossible { reason, remedy }) => {
+                let remedy = format!("Nothing was skipped. {remedy}");
                 return Err(Stuck::Failed(unsendable(event, &reason, &remedy)));
             }
         };
@@ -103,7 +105,20 @@ pub(super) fn out_of_step(error: OutOfStep) -> Error {
 pub(super) fn not_readable(error: &OutboxError) -> Error {
     Error::not_safe(
         error.to_string(),
-        "Correct the table, or `[outbox]` in the configuration, and start the router again; nothing was skipped",
+        "Nothing was skipped. Rows are read as the table was when they were written, so altering it once more helps later \
+         rows only: for this one correct `[outbox] columns` or `[route]`, and start the router again",
+    )
+}
+
+/// The row is in the log for good: correcting or deleting it in the table changes nothing for the router.
+fn unroutable(slot: &str, final_lsn: Lsn) -> String {
+    // a transaction is left out by a position behind the beginning of its commit
+    let past = Lsn(final_lsn.0 + 1);
+    format!(
+        "Nothing was skipped. Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
+         `[outbox] columns` so that it can be sent, or leave its whole transaction out: \
+         SELECT pg_replication_slot_advance({}, '{past}')",
+        catalog::literal(slot)
     )
 }
 

@@ -74,7 +74,7 @@ pub enum Unroutable {
         reason: &'static str,
     },
     /// The `headers` column is not what headers can be made of. The text of the error quotes none of it.
-    #[error("the headers column is not a JSON object (at byte {at})")]
+    #[error("the headers column is not a JSON object that headers can be made of (at byte {at})")]
     Headers {
         /// Where reading stopped.
         at: usize,

@@ -15,6 +15,7 @@ use crate::monitor::{Monitor, State};
 use crate::relay::{Ended, Outcome};
 use crate::routing::Template;
 use crate::sink::Refusal;
+use crate::sink::kafka::survey;
 use backoff::Backoff;
 use memory::Memory;
 use session::NoSession;
@@ -40,8 +41,10 @@ enum Next {
 /// The definite failure that stopped it. What may pass by itself is waited out here.
 pub async fn run(config: Arc<Config>, monitor: Monitor, stop: CancellationToken) -> Result<(), Definite> {
     // known without a server, so known before one is asked
-    if let Err(Error::Definite(definite)) = Template::of(&config) {
-        return Err(definite);
+    for known in [Template::of(&config).map(drop), survey::verify(&config)] {
+        if let Err(Error::Definite(definite)) = known {
+            return Err(definite);
+        }
     }
     let mut memory = Memory::default();
     let mut backoff = Backoff::default();

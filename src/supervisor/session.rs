@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::postgres::catalog::{self, Catalog, Missing, Slot};
+use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot};
 use crate::postgres::connect::Startup;
 use crate::postgres::replication::{NotStarted, ReplicationStream};
 use crate::postgres::session::Session;
@@ -68,6 +68,12 @@ async fn start(
     let system = answered(config, System::identify(&mut session)).await?;
     let (catalog, slot) = free_slot(&mut session, config, monitor, memory).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
+    let template = Template::of(config)?;
+    let outbox = Outbox::of(config, &template);
+    if let (false, Some(table)) = (memory.was_active, &catalog.table) {
+        let columns = Columns::look(&mut session, table.oid, &config.postgres.slot);
+        answered(config, columns).await?.verdict(&outbox)?;
+    }
     if let Some(before) = &memory.system {
         answered(config, system.check(before, start.flush, &mut session)).await?;
     }
@@ -106,8 +112,6 @@ async fn start(
     memory.system = Some(system);
     memory.fingerprint = Some(fingerprint.clone());
 
-    let template = Template::of(config)?;
-    let outbox = Outbox::of(config, &template);
     Ok(Parts {
         config: Arc::clone(config),
         stream,

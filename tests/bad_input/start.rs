@@ -1,91 +1,96 @@
-//! What is found at the start, and what is waited for.
-
-use std::net::Ipv4Addr;
-
-use tokio::net::TcpSocket;
+//! A definite answer of Postgres at the start ends with 1.
 
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
 use crate::support::postgres::PrivatePostgres;
 use crate::support::router::Router;
+use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
 #[tokio::test]
-async fn bad_input_in_the_configuration_ends_with_2_before_any_server_is_asked() {
-    let settings = Settings::default()
-        .set("postgres.url", "postgres://nobody@192.0.2.1/nowhere")
-        .set("kafka.'bootstrap.servers'", "192.0.2.1:9092")
-        .set("admin.listen", "127.0.0.1:0");
-    for (key, value, parts) in [
-        ("postgres.publicaton", "x", ["[postgres]", "`publication`"]),
-        ("delivery.shutdown_timeout", "soon", ["shutdown_timeout", "duration"]),
-        ("kafka.'enable.idempotence'", "false", ["enable.idempotence", "kafka"]),
-        ("kafka.'linger.mss'", "5", ["linger.mss", "linger.ms"]),
-        ("route.topic", "a${b", ["route", "not closed"]),
-        ("admin.listen", "127.0.0.1:port", ["listen", "port"]),
-    ] {
-        let ended = Router::start(&settings.clone().set(key, value)).exits(2).await;
-        for part in parts {
-            assert!(ended.log.contains(part), "no {part:?} in\n{}", ended.log);
-        }
-    }
-}
-
-/// Each answer is definite, and says what to do.
-#[tokio::test]
-async fn bad_input_that_a_server_answers_at_once_ends_with_1() {
+async fn bad_input_that_postgres_answers_at_once_ends_with_1() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let url = outbox.url();
-    for (key, value, parts) in [
-        ("outbox.table", "public.outbax", ["public.outbax", "does not exist"]),
-        ("postgres.publication", "outbax", ["publication outbax", "does not exist"]),
-        ("postgres.url", &url.replace("postgres@", "nobody_knows@"), ["role", "nobody_knows"]),
-        ("postgres.url", &url.replace(&outbox.name, "nowhere_known"), ["database", "nowhere_known"]),
+    let nobody = url.replace("postgres@", "nobody_knows@");
+    let nowhere = url.replace(&outbox.name, "nowhere_known");
+    let mut sentences = Sentences::default();
+    for (case, key, value) in [
+        ("an unknown table", "outbox.table", "public.outbax"),
+        ("a table in another schema", "outbox.table", "\"Sales\".outbox"),
+        ("an unknown publication", "postgres.publication", "outbax"),
+        ("an unknown role", "postgres.url", nobody.as_str()),
+        ("an unknown database", "postgres.url", nowhere.as_str()),
+        ("a missing column", "outbox.columns.payload", "body"),
+        ("a missing optional column that was named", "outbox.columns.headers", "meta"),
+        ("a missing column of the topic", "route.topic", "events.${region}"),
     ] {
         let ended = Router::start(&settings.clone().set(key, value)).exits(1).await;
-        ended.says(&parts);
+        sentences.of(case, &outbox, &ended);
     }
 
-    outbox.execute("ALTER PUBLICATION outbox_router SET (publish = 'delete')").await;
-    Router::start(&settings).exits(1).await.says(&["does not publish inserts"]);
-    outbox.execute("ALTER PUBLICATION outbox_router DROP TABLE outbox").await;
-    Router::start(&settings).exits(1).await.says(&["does not publish the outbox table"]);
-}
-
-/// The rows of a backlog may be of a time when the table still had the column, so only a row can tell.
-#[tokio::test]
-async fn bad_input_of_columns_stops_the_router_at_the_first_row() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    let settings = Settings::new(&outbox, &kafka);
-    outbox.insert("order", "a", "{}").await;
-    for (key, value, part) in [
-        ("outbox.columns.payload", "body", "no column \"body\""),
-        ("outbox.columns.headers", "meta", "no column \"meta\""),
-        ("route.topic", "x.${region}", "no column \"region\""),
+    for (case, sql) in [
+        ("inserts are not published", "ALTER PUBLICATION outbox_router SET (publish = 'delete')"),
+        ("the table is not published", "ALTER PUBLICATION outbox_router DROP TABLE outbox"),
+        (
+            "the table is unlogged",
+            "DROP PUBLICATION outbox_router; ALTER TABLE outbox SET UNLOGGED; CREATE PUBLICATION outbox_router FOR ALL TABLES",
+        ),
     ] {
-        Router::start(&settings.clone().set(key, value)).exits(3).await.says(&["public.outbox", part]);
-        outbox.released().await;
+        outbox.execute(sql).await;
+        sentences.of(case, &outbox, &Router::start(&settings).exits(1).await);
     }
-    let router = Router::start(&settings);
-    kafka.holds(&outbox.name, 1).await;
-    outbox.all_confirmed().await;
-    router.stop().await;
+
+    let other = TABLE.replace("headers jsonb NOT NULL DEFAULT '{}'", "headers int");
+    let other = Outbox::with_table(shared::postgres(), &other).await;
+    let ended = Router::start(&Settings::new(&other, &kafka)).exits(1).await;
+    sentences.of("headers of a wrong type", &other, &ended);
+    insta::assert_snapshot!(sentences.text());
+    assert_eq!(kafka.count(&outbox.name).await, Ok(0));
 }
 
+/// What is made one after the other is also missed one after the other.
 #[tokio::test]
-async fn bad_input_of_passwords_and_privileges_ends_with_1() {
-    let hba = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+async fn bad_input_of_an_empty_database_hints_at_init() {
+    let outbox = Outbox::bare(shared::postgres()).await;
+    let settings = Settings::new(&outbox, &Kafka::shared());
+    let mut sentences = Sentences::default();
+    sentences.of("an empty database", &outbox, &Router::start(&settings).exits(3).await);
+    outbox.create_slot("pgoutput").await;
+    sentences.of("with a slot", &outbox, &Router::start(&settings).exits(1).await);
+    outbox.execute(TABLE).await;
+    sentences.of("with a table", &outbox, &Router::start(&settings).exits(1).await);
+    outbox.execute(PUBLICATION).await;
+    let router = Router::active(&settings).await;
+    router.stop().await;
+    insta::assert_snapshot!(sentences.text());
+}
+
+const OF_15: &str = "must be superuser or replication role to start walsender";
+const OF_16: &str = "permission denied to start WAL sender: Only roles with the REPLICATION attribute may start a WAL sender process";
+
+#[tokio::test]
+async fn bad_input_of_passwords_privileges_and_wal_level_ends_with_1() {
+    let hba = "host all postgres 127.0.0.1/32 trust\nhost all unwanted 127.0.0.1/32 reject\n\
+               host all all 127.0.0.1/32 scram-sha-256\n";
     let server = PrivatePostgres::start(hba, &[]).await;
-    server.execute(&["CREATE ROLE weak LOGIN PASSWORD 'sesame'"]).await;
+    server
+        .execute(&["CREATE ROLE weak LOGIN PASSWORD 'sesame'", "CREATE ROLE unwanted LOGIN REPLICATION"])
+        .await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let with = |user: &str| {
         Settings::new(&outbox, &kafka).set("postgres.url", outbox.url().replace("postgres@", user))
     };
-    Router::start(&with("weak:wrong@")).exits(1).await.says(&["password authentication failed", "weak"]);
-    Router::start(&with("weak@")).exits(1).await.says(&["password"]);
-    Router::start(&with("weak:sesame@")).exits(1).await.says(&["42501", "REPLICATION"]);
+    let mut sentences = Sentences::default();
+    for (case, user) in [
+        ("a wrong password", "weak:wrong@"),
+        ("no password", "weak@"),
+        ("no privilege to replicate", "weak:sesame@"),
+        ("not welcome by pg_hba.conf", "unwanted@"),
+    ] {
+        sentences.of(case, &outbox, &Router::start(&with(user)).exits(1).await);
+    }
     assert_eq!(kafka.count(&outbox.name).await, Ok(0));
 
     // with what `init` grants, it runs
@@ -95,45 +100,13 @@ async fn bad_input_of_passwords_and_privileges_ends_with_1() {
     outbox.all_confirmed().await;
     router.stop().await;
 
-    server.execute(&["ALTER SYSTEM SET wal_level = 'replica'"]).await;
     outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)).await;
-    server.restart(&[]);
-    Router::start(&Settings::new(&outbox, &kafka)).exits(1).await.says(&["wal_level"]);
-}
-
-/// Nobody answers: it is said once, and tried until somebody does or the router is stopped.
-#[tokio::test]
-async fn bad_input_unreachable_servers_are_waited_for() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    // bound but not listening: whoever calls is refused, and nobody else can take the port
-    let dead = TcpSocket::new_v4().unwrap();
-    dead.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let dead = format!("127.0.0.1:{}", dead.local_addr().unwrap().port());
-    let settings = Settings::new(&outbox, &kafka);
-    let mut routers = Vec::new();
-    for (key, value, peer, part) in [
-        ("kafka.'bootstrap.servers'", dead.clone(), "kafka", dead.as_str()),
-        ("kafka.'bootstrap.servers'", "broker.invalid:9092".into(), "kafka", "broker.invalid"),
-        ("postgres.url", format!("postgres://postgres@{dead}/x"), "postgres", dead.as_str()),
-        ("postgres.url", "postgres://postgres@db.invalid/x".into(), "postgres", "db.invalid"),
-    ] {
-        routers.push((Router::start(&settings.clone().set(key, value)), peer, part));
-    }
-    for (mut router, peer, part) in routers {
-        router
-            .shows(&format!("several attempts at {part}"), |status| {
-                let problem = status["last_problem"]["what"].as_str()?;
-                assert!(problem.contains(part), "{problem}");
-                (status["reconnects"][peer].as_u64()? >= 3).then_some(())
-            })
-            .await;
-        let (status, body) = router.get("/readyz").unwrap();
-        assert!(status == 503 && body.contains(part), "{status} {body}");
-        assert_eq!(router.get("/healthz").unwrap().0, 200);
-        let ended = router.stop().await;
-        assert_eq!(ended.log.matches("WARN").count(), 1, "{}", ended.log);
-        assert!(ended.log.contains("not connected") && ended.log.contains(part), "{}", ended.log);
-    }
+    server.restart(&["wal_level=replica"]);
+    let ended = Router::start(&Settings::new(&outbox, &kafka)).exits(1).await;
+    sentences.of("wal_level = replica", &outbox, &ended);
+    insta::assert_snapshot!(
+        sentences.text().replace(OF_15, "SERVER'S REASON").replace(OF_16, "SERVER'S REASON")
+    );
 }
 
 /// Somebody else reads the slot: a second router waits, says for whom, and takes over.
@@ -155,19 +128,4 @@ async fn a_second_router_waits_for_the_slot_and_takes_over() {
     outbox.all_confirmed().await;
     assert_eq!(kafka.count(&outbox.name).await, Ok(2));
     second.stop().await;
-}
-
-/// Of all that is missing, the first that would have to be made.
-#[tokio::test]
-async fn bad_input_an_empty_database_ends_with_a_hint_at_init() {
-    let outbox = Outbox::bare(shared::postgres()).await;
-    let settings = Settings::new(&outbox, &Kafka::shared());
-    let ended = Router::start(&settings).ended().await;
-    assert!(matches!(ended.status.code(), Some(1 | 3)), "{}", ended.log);
-    ended.says(&["does not exist", "outbox-router init"]);
-    outbox.create_slot("pgoutput").await;
-    Router::start(&settings).exits(1).await.says(&["public.outbox", "outbox-router init"]);
-    outbox.execute(TABLE).await;
-    Router::start(&settings).exits(1).await.says(&["publication", "outbox-router init"]);
-    outbox.execute(PUBLICATION).await;
 }

@@ -12,6 +12,7 @@ pub(crate) mod postgres;
 pub(crate) mod private_kafka;
 pub(crate) mod router;
 pub(crate) mod seed;
+pub(crate) mod sentences;
 pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod signal;

@@ -70,6 +70,11 @@ impl Outbox {
         format!("{}/{}", self.server, self.name)
     }
 
+    /// The server's host and port.
+    pub(crate) fn address(&self) -> &str {
+        self.server.rsplit_once('@').unwrap().1
+    }
+
     /// The name of the topic of an aggregate type.
     pub(crate) fn topic(&self, aggregate_type: &str) -> String {
         format!("{}.{aggregate_type}", self.name)

@@ -3,9 +3,11 @@
 //! The same query serves the start of a session, the watch beside it, and `check`; it runs on a replication session as
 //! well as on an ordinary one, so all values travel as text.
 
+mod columns;
 mod publication;
 mod slot;
 
+pub use columns::Columns;
 pub use publication::{Publication, Table, WAY_OUT as PUBLICATION_WAY_OUT};
 pub use slot::{FLUSH_LSN, Slot, holder};
 

@@ -193,6 +193,18 @@ fn answer(what: &str, code: Code) -> Error {
     }
 }
 
+/// Finds out what is wrong with the properties under `[kafka]` by making a producer that knows no broker.
+///
+/// # Errors
+/// librdkafka makes none: exit code 2.
+pub fn verify(config: &Config) -> Result<(), Error> {
+    let mut settings = properties::producer(config, properties::DEFAULT_BATCH_BYTES);
+    settings.remove("bootstrap.servers");
+    settings.remove("metadata.broker.list");
+    let made = settings.create_with_context(Quiet::default());
+    made.map(|_: BaseProducer<_>| ()).map_err(|error| super::not_made(&error))
+}
+
 /// Keeps errors for the findings, where they are told once, instead of logging them.
 #[derive(Debug, Default)]
 struct Quiet {

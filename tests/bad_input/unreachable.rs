@@ -1,0 +1,83 @@
+//! Nobody answers: it is said once, and tried until somebody does or the router is stopped.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::net::TcpSocket;
+
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::sentences::masked;
+use crate::support::settings::Settings;
+
+/// Bound but not listening: whoever calls is refused, and nobody else can take the port.
+fn dead() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+#[tokio::test]
+async fn bad_input_unreachable_servers_are_waited_for_and_told_once() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (_dead, address) = dead();
+    let dead = address.to_string();
+    let settings = Settings::new(&outbox, &kafka);
+    let mut said = String::new();
+    for (key, value, peer, part) in [
+        ("kafka.'bootstrap.servers'", dead.clone(), "kafka", dead.as_str()),
+        ("kafka.'bootstrap.servers'", "broker.invalid:9092".into(), "kafka", "broker.invalid"),
+        ("postgres.url", format!("postgres://postgres@{dead}/x"), "postgres", dead.as_str()),
+        ("postgres.url", "postgres://postgres@db.invalid/x".into(), "postgres", "db.invalid"),
+        ("postgres.url", "postgres://postgres@%2Fnowhere/x".into(), "postgres", "/nowhere"),
+    ] {
+        let mut router = Router::start(&settings.clone().set(key, value.as_str()));
+        router
+            .shows(&format!("several attempts at {part}"), |status| {
+                let problem = status["last_problem"]["what"].as_str()?;
+                assert!(problem.contains(part), "{problem}");
+                (status["reconnects"][peer].as_u64()? >= 3).then_some(())
+            })
+            .await;
+        let (status, body) = router.get("/readyz").unwrap();
+        assert!(status == 503 && body.contains(part), "{status} {body}");
+        assert_eq!(router.get("/healthz").unwrap().0, 200);
+        let ended = router.stop().await;
+        let lines: Vec<_> = ended.log.lines().filter(|line| line.contains("WARN")).collect();
+        assert_eq!(lines.len(), 1, "{}", ended.log);
+        let line = lines[0].split_once("WARN").unwrap().1.trim();
+        said.push_str(&format!("{key} = {value:?}\n    {line}\n"));
+    }
+    // as the resolver of the machine puts it
+    for reason in ["Name or service not known", "Temporary failure in name resolution"] {
+        said = said.replace(reason, "RESOLVER'S REASON");
+    }
+    insta::assert_snapshot!(masked(&said, &[(&dead, "HOST:PORT"), (&outbox.name, "NAME")]));
+}
+
+/// Both come up at last, one after the other, and the same process goes to work.
+#[tokio::test]
+async fn bad_input_an_address_that_answers_later_is_reached_without_a_restart() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (socket, address) = dead();
+    let url = outbox.url().replace(outbox.address(), &address.to_string());
+    let mut router = Router::start(&Settings::new(&outbox, &kafka).set("postgres.url", url));
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    router
+        .shows("several attempts", |status| (status["reconnects"]["postgres"].as_u64()? >= 2).then_some(()))
+        .await;
+    let listener = socket.listen(16).unwrap();
+    let server = outbox.address().to_owned();
+    let proxy = tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = tokio::net::TcpStream::connect(&server).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await.ok() });
+        }
+    });
+    kafka.holds(&outbox.name, 1).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    proxy.abort();
+}

@@ -1,0 +1,68 @@
+//! What a router says at its end, for snapshots that show a reader every sentence.
+
+use super::outbox::Outbox;
+use super::router::Ended;
+
+/// Cases, the code that each ends with, and what is said.
+#[derive(Default)]
+pub(crate) struct Sentences(String);
+
+impl Sentences {
+    /// Adds the last words of a router. `known` is what differs from run to run and what to show for it, longer texts
+    /// first.
+    pub(crate) fn add(&mut self, case: &str, ended: &Ended, known: &[(&str, &str)]) {
+        let code = ended.status.code().map_or_else(|| "by a signal".to_owned(), |code| code.to_string());
+        let said = ended.log.split_inclusive('\n').skip_while(|line| !line.starts_with("error: "));
+        let said: String = said.collect();
+        let said = said
+            .strip_prefix("error: ")
+            .unwrap_or_else(|| panic!("{case}: it ended without a reason\n{}", ended.log));
+        self.0.push_str(&format!("{case}\n    {code}: {}\n", masked(said.trim_end(), known)));
+    }
+
+    /// The same where the outbox alone is known.
+    pub(crate) fn of(&mut self, case: &str, outbox: &Outbox, ended: &Ended) {
+        self.add(case, ended, &[(outbox.address(), "HOST"), (&outbox.name, "NAME")]);
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Replaces what is known, and then what can be told by its form: files of the test, UUIDs and positions in the log.
+pub(crate) fn masked(text: &str, known: &[(&str, &str)]) -> String {
+    let mut text = text.to_owned();
+    for (from, to) in known {
+        text = text.replace(from, to);
+    }
+    let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '.' | '_');
+    let mut shown = String::new();
+    for part in text.split_inclusive(|c| !word(c)) {
+        let bare = part.trim_end_matches(|c| !word(c)).trim_end_matches('.');
+        let mask = match bare {
+            _ if bare.starts_with("/tmp/") => {
+                shown.push_str(&part.replace(bare, bare.rsplit('/').next().unwrap_or_default()));
+                continue;
+            }
+            _ if is_uuid(bare) => "UUID",
+            _ if is_lsn(bare) => "LSN",
+            _ => bare,
+        };
+        shown.push_str(&if bare.is_empty() { part.to_owned() } else { part.replacen(bare, mask, 1) });
+    }
+    shown
+}
+
+fn is_hex(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn is_uuid(word: &str) -> bool {
+    let parts: Vec<_> = word.split('-').collect();
+    parts.iter().all(|part| is_hex(part)) && parts.iter().map(|part| part.len()).eq([8, 4, 4, 4, 12])
+}
+
+fn is_lsn(word: &str) -> bool {
+    word.split_once('/').is_some_and(|(high, low)| is_hex(high) && is_hex(low))
+}
