@@ -4,12 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bad_input;
-mod columns;
 mod commands;
-mod encrypted;
 mod faults;
 mod invariants;
 mod postgres_connection;
-mod stopping;
+mod program;
 mod support;
-mod topics;

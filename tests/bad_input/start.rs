@@ -20,7 +20,7 @@ async fn bad_input_in_the_configuration_ends_with_2_before_any_server_is_asked()
     for (key, value, parts) in [
         ("postgres.publicaton", "x", ["[postgres]", "`publication`"]),
         ("delivery.shutdown_timeout", "soon", ["shutdown_timeout", "duration"]),
-        ("kafka.'enable.idempotence'", "false", ["enable.idempotence", "kafka"]),
+        ("kafka.'enable.idempotence'", "false", ["enable.idempotence", "reorder"]),
         ("kafka.'linger.mss'", "5", ["linger.mss", "linger.ms"]),
         ("route.topic", "a${b", ["route", "not closed"]),
         ("admin.listen", "127.0.0.1:port", ["listen", "port"]),

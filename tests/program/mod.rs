@@ -1,0 +1,6 @@
+//! The running program, subject by subject.
+
+mod columns;
+mod encrypted;
+mod stopping;
+mod topics;
