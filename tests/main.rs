@@ -4,9 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bad_input;
+mod columns;
 mod commands;
 mod faults;
 mod invariants;
 mod postgres_connection;
-mod program;
+mod secure_connection;
+mod stopping;
 mod support;
+mod topics;

@@ -6,5 +6,5 @@ pub(crate) mod feedback_never_starves;
 mod idle_ack;
 mod no_guessing;
 mod order_per_aggregate;
-mod payload_passes_through;
-mod secrets_stay_out;
+mod payload_bytes_pass_through;
+mod secrets_and_payloads_stay_out;
