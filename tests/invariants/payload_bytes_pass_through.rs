@@ -70,6 +70,16 @@ async fn payload_bytes_pass_through_from_text() {
 }
 
 #[tokio::test]
+async fn payload_bytes_pass_through_from_varchar_and_other_types() {
+    let records = sent("varchar(20)", &["{not json", "", " trailing  ", "日本語 😀"]).await;
+    let texts: Vec<_> = records.iter().map(Record::text).collect();
+    assert_eq!(texts, ["{not json", "", " trailing  ", "日本語 😀"]);
+    // any other type as Postgres prints it
+    let records = sent("numeric[]", &["{1.50,NULL}"]).await;
+    assert_eq!(records[0].text(), "{1.50,NULL}");
+}
+
+#[tokio::test]
 async fn payload_bytes_pass_through_from_bytea() {
     let every_byte: Vec<u8> = (0..=255).collect();
     let long = [0, 0x5c, 0x78, 0xff].repeat(200_000);
@@ -128,34 +138,109 @@ async fn headers_are_the_members_of_their_column_after_the_routers_own() {
     router
         .shows("two headers were dropped", |status| (status["totals"]["headers_dropped"] == 2).then_some(()))
         .await;
+    assert_counts(&router, "headers_dropped_total", 2);
     router.stop().await;
 }
 
-/// Hashes of Kafka's own test (`UtilsTest.testMurmur2`), and so the partitions of a Java producer.
+/// The key is the text of the column, whatever its type, and so are the bytes that Java's producers would hash.
+#[tokio::test]
+async fn keys_are_the_text_of_aggregate_id_of_any_type() {
+    for (column, values) in [
+        ("text", vec!["a", "", " a b ", "日本語", "{\"json\": 1}"]),
+        ("uuid", vec!["0b0e3f6c-9a8b-4c5d-8e7f-001122334455"]),
+        ("bigint", vec!["-9223372036854775808", "0", "42"]),
+        ("numeric", vec!["1.50"]),
+    ] {
+        let table = table("text").replace("aggregate_id text", &format!("aggregate_id {column}"));
+        let (outbox, kafka) = (Outbox::with_table(shared::postgres(), &table).await, Kafka::shared());
+        let router = Router::active(&Settings::new(&outbox, &kafka).set("topics.partitions", 7)).await;
+        for value in &values {
+            let insert =
+                format!("INSERT INTO outbox (aggregate_type, aggregate_id) VALUES ('order', '{value}')");
+            outbox.execute(&insert).await;
+        }
+        let records = kafka.records_when(&outbox.name, values.len()).await;
+        router.stop().await;
+        for value in values {
+            let record = records.iter().find(|record| record.key() == Some(value));
+            let record = record.unwrap_or_else(|| panic!("no {column} key {value:?} in {records:?}"));
+            assert_eq!(record.partition, partition(value.as_bytes(), 7), "{value}");
+        }
+    }
+}
+
+/// `org.apache.kafka.common.utils.Utils.murmur2`, written down once more.
+fn murmur2(data: &[u8]) -> i32 {
+    const M: u32 = 0x5bd1_e995;
+    let mut hash = 0x9747_b28c ^ u32::try_from(data.len()).unwrap();
+    let (words, rest) = data.as_chunks::<4>();
+    for word in words {
+        let k = u32::from_le_bytes(*word).wrapping_mul(M);
+        hash = hash.wrapping_mul(M) ^ (k ^ (k >> 24)).wrapping_mul(M);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        hash = (hash ^ u32::from_le_bytes(last)).wrapping_mul(M);
+    }
+    hash = (hash ^ (hash >> 13)).wrapping_mul(M);
+    (hash ^ (hash >> 15)).cast_signed()
+}
+
+/// `BuiltInPartitioner.partitionForKey`
+fn partition(key: &[u8], partitions: i32) -> i32 {
+    (murmur2(key) & i32::MAX) % partitions
+}
+
+/// Hashes of Kafka's own test (`UtilsTest.testMurmur2`).
+const HASHES: [(&str, i32); 6] = [
+    ("21", -973_932_308),
+    ("foobar", -790_332_482),
+    ("a-little-bit-long-string", -985_981_536),
+    ("a-little-bit-longer-string", -1_486_304_829),
+    ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
+    ("abc", 479_470_107),
+];
+
+/// So many that no partition is right by chance.
 #[tokio::test]
 async fn keys_land_in_the_partition_that_a_java_producer_chooses() {
-    let hashes: [(&str, i32); 6] = [
-        ("21", -973_932_308),
-        ("foobar", -790_332_482),
-        ("a-little-bit-long-string", -985_981_536),
-        ("a-little-bit-longer-string", -1_486_304_829),
-        ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
-        ("abc", 479_470_107),
-    ];
     const PARTITIONS: i32 = 12;
+    for (key, hash) in HASHES {
+        assert_eq!(murmur2(key.as_bytes()), hash, "{key}");
+    }
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka).set("topics.partitions", PARTITIONS);
     let router = Router::active(&settings).await;
-    for (key, _) in hashes {
+    for (key, _) in HASHES {
         outbox.insert("order", key, "{}").await;
     }
-    let records = kafka.records_when(&outbox.name, hashes.len()).await;
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id) \
+             SELECT 'order', left(md5(n::text), n % 33) || n FROM generate_series(1, 200) n",
+        )
+        .await;
+    let records = kafka.records_when(&outbox.name, HASHES.len() + 200).await;
     router.stop().await;
-    for (key, hash) in hashes {
-        let record = records.iter().find(|record| record.key() == Some(key)).unwrap();
-        assert_eq!(record.partition, (hash & i32::MAX) % PARTITIONS, "{key}");
+    for record in records {
+        assert_eq!(record.partition, partition(record.key.as_ref().unwrap(), PARTITIONS), "{record:?}");
     }
 }
+
+fn assert_counts(router: &Router, metric: &str, count: usize) {
+    let (_, metrics) = router.get("/metrics").unwrap();
+    assert!(metrics.contains(&format!("\noutbox_router_{metric} {count}\n")), "{metrics}");
+}
+
+/// What no record can bear, or not in its topic.
+const REPLACED: [(&str, &str); 5] = [
+    ("ahead", "clock_timestamp() + interval '2 hours'"),
+    ("long ago", "clock_timestamp() - interval '2 days'"),
+    ("before 1970", "'1969-12-31 23:59:59+00'"),
+    ("never", "'infinity'"),
+    ("before Christ", "'0044-03-15 12:00:00+00 BC'"),
+];
 
 #[tokio::test]
 async fn the_timestamp_is_the_commits_or_the_columns() {
@@ -179,22 +264,34 @@ async fn the_timestamp_is_the_commits_or_the_columns() {
     assert!((before..=after).contains(&timestamp), "{before} <= {timestamp} <= {after}");
     router.stop().await;
 
-    // Kafka takes nothing that is more than an hour ahead
+    // Kafka takes nothing that is more than an hour ahead; how old a record may be is the topic's own
+    let bounds = [("message.timestamp.before.max.ms", "86400000")];
+    kafka.alter_topic(&outbox.topic("order"), &bounds).await;
     let mut router = Router::active(&settings.set("route.timestamp", "created_at")).await;
     outbox.execute(&insert("column", "-1 hour")).await;
-    outbox.execute(&insert("ahead", "2 hours")).await;
-    let records = kafka.records_when(&outbox.name, 3).await;
+    for (key, created_at) in REPLACED {
+        outbox
+            .execute(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, created_at) VALUES ('order', '{key}', {created_at})"
+            ))
+            .await;
+    }
+    let records = kafka.records_when(&outbox.name, 2 + REPLACED.len()).await;
     let timestamp = |key| records.iter().find(|record| record.key() == Some(key)).unwrap().timestamp.unwrap();
     let column =
         "SELECT (extract(epoch FROM created_at) * 1000)::bigint FROM outbox WHERE aggregate_id = 'column'";
     let column: i64 = outbox.query(column).await[0].get(0);
     assert!((timestamp("column") - column).abs() <= 1, "{} is not {column}", timestamp("column"));
     let latest = now().await;
-    assert!((after..=latest).contains(&timestamp("ahead")), "{after} <= {} <= {latest}", timestamp("ahead"));
+    for (key, _) in REPLACED {
+        let replaced = timestamp(key);
+        assert!((after..=latest).contains(&replaced), "{key}: {after} <= {replaced} <= {latest}");
+    }
     router
-        .shows("one timestamp was replaced", |status| {
-            (status["totals"]["timestamps_replaced"] == 1).then_some(())
+        .shows("timestamps were replaced", |status| {
+            (status["totals"]["timestamps_replaced"] == REPLACED.len()).then_some(())
         })
         .await;
+    assert_counts(&router, "timestamps_replaced_total", REPLACED.len());
     router.stop().await;
 }

@@ -118,7 +118,7 @@ impl Router {
     }
 
     /// The port that it listens at. The configuration leaves the choice to the system, so that no two tests clash.
-    fn admin_port(&self) -> Option<u16> {
+    pub(crate) fn admin_port(&self) -> Option<u16> {
         let process = format!("/proc/{}", self.pid());
         let sockets: Vec<_> = fs::read_dir(format!("{process}/fd"))
             .ok()?
