@@ -1,12 +1,16 @@
 //! The broker ends and comes back.
 
+use rand::Rng;
+
 use crate::invariants::feedback_never_starves::{PG_HBA, TIMEOUT, a_silent_reader_is_dropped};
 use crate::support::comparison::{Repeats, same};
 use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
+use crate::support::seed;
 use crate::support::settings::Settings;
+use crate::support::writers::Writers;
 
 #[tokio::test]
 async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
@@ -36,4 +40,28 @@ async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
     assert_eq!(outbox.slot().await.unwrap().active_pid, Some(walsender), "dropped\n{}", router.log());
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+#[tokio::test]
+async fn broker_killed_again_and_again_loses_nothing_and_keeps_order_per_aggregate() {
+    const KILLS: usize = 2;
+    let mut random = seed::random();
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    let writers = Writers::start(&outbox, 2, &mut random).await;
+    let mut seen = 0;
+    for _ in 0..KILLS {
+        kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+        broker.kill();
+        broker.start_again();
+        seen = kafka.count(&outbox.name).await.unwrap();
+    }
+    kafka.holds(&outbox.name, seen + 1).await;
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    // the topics of three types may each end the producer
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3 * KILLS)).await;
 }

@@ -9,8 +9,8 @@ use crate::support::settings::Settings;
 
 const ROWS: usize = 200_000;
 
-/// The program itself, the window and what librdkafka adds to it. Without optimisation the program alone is larger.
-const BOUND: u64 = if cfg!(debug_assertions) { 96 << 20 } else { 64 << 20 };
+/// The program itself, the window of 16 MiB, and what librdkafka and the allocator add to it.
+const BOUND: u64 = 64 << 20;
 
 #[tokio::test]
 async fn bounded_memory_in_a_transaction_of_200_000_rows() {

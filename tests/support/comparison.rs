@@ -17,6 +17,7 @@ pub(crate) enum Repeats {
     Mocked,
 }
 
+#[derive(Debug)]
 struct Row {
     topic: String,
     key: Option<String>,
@@ -48,8 +49,8 @@ pub(crate) async fn same(outbox: &Outbox, records: &[Record], repeats: Repeats) 
         row.assert_is(record);
     }
     let sent: HashSet<_> = records.iter().map(Record::id).collect();
-    let lost: Vec<_> = rows.keys().filter(|id| !sent.contains(id.as_str())).collect();
-    assert!(lost.is_empty(), "{} of {} rows are not in Kafka: {lost:?}", lost.len(), rows.len());
+    let lost: Vec<_> = rows.iter().filter(|(id, _)| !sent.contains(id.as_str())).collect();
+    assert!(lost.is_empty(), "{} of {} rows are not in Kafka: {lost:#?}", lost.len(), rows.len());
     in_order(records, repeats);
 }
 

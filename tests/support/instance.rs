@@ -44,6 +44,13 @@ impl Instance {
         succeed(stop);
     }
 
+    /// Ends it at once, as a power failure would.
+    pub(crate) fn kill(&self) {
+        let mut kill = self.services("kill");
+        kill.arg(self.server);
+        succeed(kill);
+    }
+
     /// Starts it again with more settings; comes back when it serves.
     pub(crate) fn start(&self, settings: &[&str]) {
         let mut start = self.services("start");

@@ -46,6 +46,11 @@ impl PrivateKafka {
         self.instance.stop(&[]);
     }
 
+    /// Ends it at once.
+    pub(crate) fn kill(&self) {
+        self.instance.kill();
+    }
+
     /// Starts it again with the same data and port.
     pub(crate) fn start_again(&self) {
         self.instance.start(&[]);

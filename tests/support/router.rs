@@ -180,7 +180,10 @@ impl Router {
         let status = eventually("the router ends", async || self.child.try_wait().unwrap()).await;
         // all that it wrote is in the pipe by now
         self.reader.take().unwrap().join().unwrap();
-        Ended { status, log: self.log() }
+        let log = self.log();
+        // shown if the test fails later
+        println!("--- log of router {}\n{log}---", self.pid());
+        Ended { status, log }
     }
 
     /// Fails with the log if it has ended.

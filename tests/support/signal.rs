@@ -6,7 +6,6 @@ use std::process::Command;
 pub(crate) enum Signal {
     Interrupt,
     Terminate,
-    Kill,
     /// Frozen until [`Signal::Continue`].
     Stop,
     Continue,
@@ -17,7 +16,6 @@ pub(crate) fn send(signal: Signal, pid: u32) -> bool {
     let name = match signal {
         Signal::Interrupt => "INT",
         Signal::Terminate => "TERM",
-        Signal::Kill => "KILL",
         Signal::Stop => "STOP",
         Signal::Continue => "CONT",
     };
