@@ -23,9 +23,8 @@ pub async fn run(config: Config) -> Result<(), Error> {
         Some(listen) => Some(Endpoint::bind(listen)?.serve(monitor.clone(), admin_stop.clone())?),
         None => None,
     };
-    if let Some(admin) = &admin {
-        tracing::info!(listen = %admin.address(), "admin endpoint");
-    }
+    let listen = admin.as_ref().map(|admin| admin.address().to_string());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), name = config.name, admin = listen, "starting");
     let stop = CancellationToken::new();
     tokio::spawn(Signals::new()?.obey(stop.clone()));
 

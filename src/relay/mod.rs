@@ -11,6 +11,7 @@
 
 mod confirmation;
 mod ending;
+mod sending;
 mod window;
 
 use std::sync::Arc;
@@ -25,18 +26,18 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, TopicCounters};
-use crate::outbox::{Outbox, OutboxEvent};
-use crate::postgres::catalog;
-use crate::postgres::pgoutput::{Insert, Message, PgTimestamp};
+use crate::outbox::Outbox;
+use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
-use crate::progress::{Change, OutOfStep, Position, Progress, Sequence};
+use crate::progress::{Change, Position, Progress, Sequence};
 use crate::routing::Router;
-use crate::sink::kafka::{KafkaSink, NotSent, TopicLimits};
+use crate::sink::kafka::{KafkaSink, TopicLimits};
 use crate::sink::{Outcomes, Refusal};
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
-use window::{InFlight, Window};
+use sending::{Handled, Sending, Stuck, not_readable, out_of_step};
+use window::Window;
 
 /// A status update goes out at least this often, and at most this late after something was acknowledged.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
@@ -59,6 +60,8 @@ pub struct Parts<S> {
     pub watch: Watch,
     /// Where the stream was started.
     pub start: Position,
+    /// The end of the server's log as of the start: what the router has to catch up with.
+    pub head: Lsn,
     /// How many changes from the start on are sent one at a time, because a batch of them was refused.
     pub one_at_a_time: u64,
     /// Shows what goes on.
@@ -92,6 +95,8 @@ pub struct Relay<S> {
     final_lsn: Lsn,
     received: Lsn,
     counters: Vec<TopicCounters>,
+    /// Not yet reached since the start.
+    head: Option<Lsn>,
     /// Changes with a lower number are sent alone.
     one_at_a_time: u64,
     /// The record that was sent last, for a message about it; kept only while records are sent alone.
@@ -113,12 +118,6 @@ enum Pause {
     /// There is none: more bytes are needed.
     NeedsInput,
     /// Something has to happen first; reading on would only fill memory.
-    HeldBack,
-}
-
-/// What came of one change.
-enum Handled {
-    Done,
     HeldBack,
 }
 
@@ -146,6 +145,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             final_lsn: Lsn::INVALID,
             received: parts.start.flush,
             counters: Vec::new(),
+            head: Some(parts.head),
             one_at_a_time: parts.one_at_a_time,
             last_sent: None,
             ending: None,
@@ -187,6 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             if !read {
                 self.stream.not_listening();
             }
+            self.caught_up();
             self.show();
             if let Some(outcome) = self.ended() {
                 return Ok(outcome);
@@ -374,92 +375,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.monitor.confirmed(flushed);
     }
 
+    /// Says once per session that the backlog of its start is gone.
+    fn caught_up(&mut self) {
+        let flush = self.progress.position().flush;
+        if self.head.is_some_and(|head| head <= flush) {
+            self.head = None;
+            tracing::info!(position = %flush, "caught up");
+        }
+    }
+
     fn show(&self) {
         self.monitor.in_flight(self.window.records(), self.window.bytes());
         self.monitor.oldest_unacknowledged(self.window.oldest());
         self.monitor.received(self.received);
         self.monitor.flushed(self.progress.position().flush);
-    }
-}
-
-/// What an insert needs of the relay, apart from the stream that its bytes are borrowed from.
-struct Sending<'r> {
-    outbox: &'r Outbox,
-    router: &'r mut Router,
-    sink: &'r mut KafkaSink,
-    progress: &'r mut Progress,
-    window: &'r mut Window,
-    pending: &'r mut Option<Change>,
-    monitor: &'r Monitor,
-    commit_time: PgTimestamp,
-    final_lsn: Lsn,
-    slot: &'r str,
-    one_at_a_time: u64,
-    last_sent: &'r mut Option<String>,
-}
-
-enum Stuck {
-    NeedsTopic(String),
-    Failed(Error),
-}
-
-impl Sending<'_> {
-    fn insert(&mut self, insert: &Insert<'_>) -> Result<Handled, Stuck> {
-        if self.window.is_full() {
-            return Ok(Handled::HeldBack);
-        }
-        let change = match self.pending.take() {
-            Some(change) => change,
-            None => self.progress.change().map_err(|error| Stuck::Failed(out_of_step(error)))?,
-        };
-        let Change::New(sequence) = change else { return Ok(Handled::Done) };
-        let event = self.outbox.event(insert).map_err(|error| Stuck::Failed(not_readable(&error)))?;
-        let Some(event) = event else {
-            self.monitor.ignored_changes(1);
-            self.progress.acknowledge(sequence);
-            return Ok(Handled::Done);
-        };
-        let alone = sequence.0 < self.one_at_a_time;
-        // nor may the record after it share a batch with it
-        if (alone || self.last_sent.is_some()) && !self.window.is_empty() {
-            *self.pending = Some(change);
-            return Ok(Handled::HeldBack);
-        }
-        self.send(&event, sequence, alone)
-    }
-
-    fn send(&mut self, event: &OutboxEvent<'_>, sequence: Sequence, alone: bool) -> Result<Handled, Stuck> {
-        let record = self.router.route(event, self.commit_time).map_err(|error| {
-            Stuck::Failed(unsendable(event, &error.to_string(), &unroutable(self.slot, self.final_lsn)))
-        })?;
-        let sent = match self.sink.send(&record, sequence) {
-            Ok(sent) => sent,
-            Err(NotSent::TopicUnknown) => {
-                *self.pending = Some(Change::New(sequence));
-                return Err(Stuck::NeedsTopic(record.topic.to_owned()));
-            }
-            Err(NotSent::Full) => {
-                *self.pending = Some(Change::New(sequence));
-                return Ok(Handled::HeldBack);
-            }
-            Err(NotSent::Impossible { reason, remedy }) => {
-                let remedy = format!("Nothing was skipped. {remedy}");
-                return Err(Stuck::Failed(unsendable(event, &reason, &remedy)));
-            }
-        };
-        let in_flight = InFlight { bytes: record.size(), commit_time: self.commit_time, topic: sent.topic };
-        self.window.sent(sequence, in_flight);
-        if record.key.is_none() {
-            self.monitor.keyless_events(1);
-        }
-        if record.headers_dropped > 0 {
-            self.monitor.headers_dropped(u64::from(record.headers_dropped));
-        }
-        if sent.timestamp_replaced {
-            self.monitor.timestamps_replaced(1);
-        }
-        *self.last_sent = alone.then(|| format!("{} to the topic {}", event.printable_id(), record.topic));
-        Ok(Handled::Done)
     }
 }
 
@@ -487,34 +416,6 @@ fn now() -> PgTimestamp {
 
 fn undecodable(error: crate::postgres::pgoutput::DecodeError) -> Error {
     Error::transient(Peer::Postgres, format!("the replication stream cannot be read: {error}"))
-}
-
-fn out_of_step(error: OutOfStep) -> Error {
-    Error::transient(Peer::Postgres, format!("the replication stream is out of step: {error}"))
-}
-
-fn not_readable(error: &crate::outbox::OutboxError) -> Error {
-    Error::not_safe(
-        error.to_string(),
-        "Nothing was skipped. Rows are read as the table was when they were written, so altering it once more helps later \
-         rows only: for this one correct `[outbox] columns` or `[route]`, and start the router again",
-    )
-}
-
-/// The row is in the log for good: correcting or deleting it in the table changes nothing for the router.
-fn unroutable(slot: &str, final_lsn: Lsn) -> String {
-    // a transaction is left out by a position behind the beginning of its commit
-    let past = Lsn(final_lsn.0 + 1);
-    format!(
-        "Nothing was skipped. Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
-         `[outbox] columns` so that it can be sent, or leave its whole transaction out: \
-         SELECT pg_replication_slot_advance({}, '{past}')",
-        catalog::literal(slot)
-    )
-}
-
-fn unsendable(event: &OutboxEvent<'_>, reason: &str, remedy: &str) -> Error {
-    Error::not_safe(format!("the event with id {} cannot be sent: {reason}", event.printable_id()), remedy)
 }
 
 /// Somebody else confirmed the slot past what the router has delivered.

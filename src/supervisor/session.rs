@@ -108,6 +108,7 @@ async fn start(
         again = memory.was_active, "connected; events flow"
     );
     monitor.state(State::Active);
+    let head = system.flush;
     memory.system = Some(system);
     memory.fingerprint = Some(fingerprint.clone());
 
@@ -120,6 +121,7 @@ async fn start(
         outcomes,
         watch: Watch::start(Arc::clone(config), fingerprint),
         start,
+        head,
         one_at_a_time: memory.one_at_a_time,
         monitor: monitor.clone(),
         stop: stop.clone(),

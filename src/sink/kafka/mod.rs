@@ -300,8 +300,6 @@ fn no_answer(servers: &str, last_error: Option<(Code, String)>) -> Error {
             "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
         ),
         Some((_, reason)) => {
-            // librdkafka appends how long it took, which makes the same failure look new each time
-            let reason = reason.split(" (after ").next().unwrap_or_default();
             Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}"))
         }
         None => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
