@@ -97,6 +97,14 @@ impl Error {
         Self::definite(Exit::Unsafe, what, remedy)
     }
 
+    /// The same, if it is definite, as a finding that makes it unsafe to go on.
+    pub fn unsafe_to_go_on(self) -> Self {
+        match self {
+            Error::Definite(definite) => Definite { exit: Exit::Unsafe, ..definite }.into(),
+            transient => transient,
+        }
+    }
+
     fn definite(exit: Exit, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Definite { exit, what: what.into(), remedy: remedy.into() }.into()
     }

@@ -311,3 +311,19 @@ async fn columns_altered_in_the_middle_of_a_transaction_stop_the_router_in_its_m
     let records = kafka.records(&outbox.name).await;
     assert_eq!(texts(&records), ["{\"n\": 1}", "2", "happened", "happened", "happened", "happened"]);
 }
+
+/// Rows in the log bear the table's name of their time.
+#[tokio::test]
+async fn rows_from_before_the_table_was_renamed_are_events_too() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    outbox.insert("order", "a", "1").await;
+    outbox.execute("ALTER TABLE outbox RENAME TO events").await;
+    outbox
+        .execute("INSERT INTO events (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '2')")
+        .await;
+    let settings = Settings::new(&outbox, &kafka).set("outbox.table", "public.events");
+    let router = Router::active(&settings).await;
+    let records = kafka.records_when(&outbox.name, 2).await;
+    assert_eq!(texts(&records), ["1", "2"]);
+    router.stop().await;
+}

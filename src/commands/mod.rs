@@ -66,7 +66,10 @@ fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         Error::usage(format!("Cannot start: {error}"), "Raise the limit of the process on open files")
     })?;
-    Ok(runtime.block_on(command))
+    let done = runtime.block_on(command);
+    // a request that nobody waits for any more must not hold up the end
+    runtime.shutdown_background();
+    Ok(done)
 }
 
 #[cfg(test)]

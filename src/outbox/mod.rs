@@ -221,7 +221,9 @@ pub struct Outbox {
     columns: Columns,
     extra: Vec<String>,
     needs_created_at: bool,
-    /// The outbox table's OID, once the stream has described it.
+    /// The OID of the table that bears the name now, as the catalogues say.
+    known: Option<Oid>,
+    /// The outbox table's OID, once the stream has described it under its name.
     id: Option<Oid>,
     /// `None` for a table that is not ours.
     relations: HashMap<Oid, Option<Layout>>,
@@ -238,7 +240,14 @@ impl Outbox {
     /// Reads `table` by `columns`. `extra` names further columns whose values are wanted; `needs_created_at` makes
     /// a wrong type of that column an error.
     pub fn new(table: TableName, columns: Columns, extra: Vec<String>, needs_created_at: bool) -> Self {
-        Outbox { table, columns, extra, needs_created_at, id: None, relations: HashMap::new() }
+        Outbox { table, columns, extra, needs_created_at, known: None, id: None, relations: HashMap::new() }
+    }
+
+    /// The table that bears the name now has this OID: rows in the log that were written before it was renamed to that
+    /// are the outbox's too.
+    pub fn known_as(mut self, oid: Oid) -> Self {
+        self.known = Some(oid);
+        self
     }
 
     /// What is wrong with the table, if its columns have these types: all that a Relation message would be refused for.
@@ -248,8 +257,10 @@ impl Outbox {
 
     /// Takes in a table's definition, ours or not.
     pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), OutboxError> {
-        let ours = relation.namespace == self.table.schema && relation.name == self.table.name;
-        if !ours {
+        let named = relation.namespace == self.table.schema && relation.name == self.table.name;
+        // an earlier name, unless the stream has shown the table under its present one: then it is a later one
+        let once_named = self.known == Some(relation.id) && self.id != self.known;
+        if !named && !once_named {
             if self.id == Some(relation.id) {
                 let now = format!("{}.{}", relation.namespace, relation.name);
                 return Err(OutboxError::Renamed { table: self.table.to_string(), now });
@@ -258,7 +269,9 @@ impl Outbox {
             return Ok(());
         }
         let layout = Layout::new(self, relation)?;
-        self.id = Some(relation.id);
+        if named {
+            self.id = Some(relation.id);
+        }
         self.relations.insert(relation.id, Some(layout));
         Ok(())
     }

@@ -156,6 +156,17 @@ fn a_renamed_outbox_is_an_error_not_silence() {
 }
 
 #[test]
+fn rows_from_before_the_table_got_its_name_are_events_too() {
+    let mut outbox = outbox(Columns::default(), &[]).known_as(Oid(7));
+    describe(&mut outbox, 7, ("public", "outbox_before"), &TABLE).unwrap();
+    assert_eq!(read(&outbox, 7, &ROW, 0), Some(texts(&ROW)));
+    describe(&mut outbox, 7, ("public", "outbox"), &TABLE).unwrap();
+    assert_eq!(read(&outbox, 7, &ROW, 0), Some(texts(&ROW)));
+    // and one that gets another name afterwards is still found out
+    assert!(describe(&mut outbox, 7, ("public", "outbox_after"), &TABLE).is_err());
+}
+
+#[test]
 fn a_row_that_does_not_fit_is_an_error() {
     let mut outbox = outbox(Columns::default(), &[]);
     describe(&mut outbox, 7, ("public", "outbox"), &TABLE).unwrap();

@@ -298,12 +298,15 @@ fn unexpected(tag: u8) -> Error {
 }
 
 fn ended(frame: Frame<'_>) -> Error {
-    match ServerError::parse(frame.body) {
-        Ok(error) => {
-            Error::transient(Peer::Postgres, format!("the server ended the replication stream: {error}"))
-        }
-        Err(error) => lost(&error.to_string()),
-    }
+    let Ok(error) = ServerError::parse(frame.body) else { return lost("an error that cannot be read") };
+    let remedy = |_: &ServerError| {
+        "The stream cannot be read past this place, and nothing was skipped. Run `outbox-router check`; what the log holds \
+         from here on can be read from a copy of the slot: \
+         pg_copy_logical_replication_slot(slot, 'rescue', true, 'test_decoding')"
+            .to_owned()
+    };
+    // whatever the server refuses here, it would refuse at the same place again
+    error.into_error("the server ended the replication stream", remedy).unsafe_to_go_on()
 }
 
 fn unix_micros() -> i64 {

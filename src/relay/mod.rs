@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::monitor::{Monitor, TopicCounters};
+use crate::monitor::{Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
 use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
@@ -97,6 +97,7 @@ pub struct Relay<S> {
     counters: Vec<TopicCounters>,
     /// Not yet reached since the start.
     head: Option<Lsn>,
+    brokers_down: bool,
     /// Changes with a lower number are sent alone.
     one_at_a_time: u64,
     /// The record that was sent last, for a message about it; kept only while records are sent alone.
@@ -146,6 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             received: parts.start.flush,
             counters: Vec::new(),
             head: Some(parts.head),
+            brokers_down: false,
             one_at_a_time: parts.one_at_a_time,
             last_sent: None,
             ending: None,
@@ -188,6 +190,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 self.stream.not_listening();
             }
             self.caught_up();
+            self.broker_state();
             self.show();
             if let Some(outcome) = self.ended() {
                 return Ok(outcome);
@@ -346,6 +349,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return Err(Error::transient(Peer::Postgres, what));
         }
         self.queue_status(silent > limit / 2);
+        if self.brokers_down {
+            self.sink.look_for_brokers();
+        }
         Ok(())
     }
 
@@ -375,6 +381,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.monitor.confirmed(flushed);
     }
 
+    /// Readiness and state follow the brokers: nothing flows while none can be reached.
+    fn broker_state(&mut self) {
+        let down = self.sink.brokers_down();
+        if down.is_some() == self.brokers_down || self.ending.is_some() {
+            return;
+        }
+        self.brokers_down = down.is_some();
+        match down {
+            Some(reason) => {
+                self.monitor.last_problem(reason.clone());
+                self.monitor.reconnected(Peer::Kafka);
+                self.monitor.state(State::Reconnecting { peer: Peer::Kafka, reason });
+            }
+            None => self.monitor.state(State::Active),
+        }
+    }
+
     /// Says once per session that the backlog of its start is gone.
     fn caught_up(&mut self) {
         let flush = self.progress.position().flush;
@@ -386,7 +409,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     fn show(&self) {
         self.monitor.in_flight(self.window.records(), self.window.bytes());
-        self.monitor.oldest_unacknowledged(self.window.oldest());
+        // a commit that was read and not yet wholly sent waits too
+        let waits = self.progress.inside_transaction().then_some(self.commit_time);
+        self.monitor.oldest_unacknowledged(self.window.oldest().or(waits));
         self.monitor.received(self.received);
         self.monitor.flushed(self.progress.position().flush);
     }

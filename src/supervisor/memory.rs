@@ -21,6 +21,8 @@ pub(super) struct Memory {
     pub(super) batch_bytes: usize,
     /// How many changes from the start on are sent one at a time.
     pub(super) one_at_a_time: u64,
+    /// The server process of the last session.
+    pub(super) walsender: Option<i32>,
     /// Whether a session of this process has got as far as the stream.
     pub(super) was_active: bool,
 }
@@ -33,6 +35,7 @@ impl Default for Memory {
             fingerprint: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
             one_at_a_time: 0,
+            walsender: None,
             was_active: false,
         }
     }

@@ -97,8 +97,11 @@ fn after_session(ended: Ended, memory: &mut Memory) -> Next {
     let skipped = ended.position.partial.map_or(0, |partial| partial.changes);
     memory.position = Some(ended.position);
     memory.batch_bytes = ended.batch_bytes;
-    let still_alone = memory.one_at_a_time.saturating_sub(ended.handled);
-    memory.one_at_a_time = if still_alone > 0 { skipped + still_alone } else { 0 };
+    // Both sessions count from their flush LSN. What lies between the two is done with; what the next session skips is
+    // counted again there.
+    let done = ended.handled.saturating_sub(skipped);
+    memory.one_at_a_time =
+        Some(memory.one_at_a_time.saturating_sub(done)).filter(|alone| *alone > skipped).unwrap_or(0);
     match ended.outcome {
         Outcome::Stopped => {
             if ended.unacknowledged > 0 {

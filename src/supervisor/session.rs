@@ -13,6 +13,7 @@ use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot};
 use crate::postgres::connect::Startup;
+use crate::postgres::pgoutput::Oid;
 use crate::postgres::replication::{NotStarted, ReplicationStream};
 use crate::postgres::session::Session;
 use crate::postgres::timeline::System;
@@ -69,7 +70,10 @@ async fn start(
     let (catalog, slot) = free_slot(&mut session, config, monitor, memory).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
     let template = Template::of(config)?;
-    let outbox = Outbox::of(config, &template);
+    let mut outbox = Outbox::of(config, &template);
+    if let Some(table) = &catalog.table {
+        outbox = outbox.known_as(Oid(table.oid));
+    }
     if let (false, Some(table)) = (memory.was_active, &catalog.table) {
         let columns = Columns::look(&mut session, table.oid, &config.postgres.slot);
         answered(config, columns).await?.verdict(&outbox)?;
@@ -86,10 +90,16 @@ async fn start(
         monitor.state(State::Connecting { peer: Peer::Kafka });
     }
     let outcomes = Arc::new(Outcomes::default());
-    let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes).await?;
+    let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes).await;
+    let sink = sink.map_err(|error| match error {
+        // credentials are changed under running routers
+        Error::Definite(refused) if memory.was_active => Error::transient(Peer::Kafka, refused.to_string()),
+        error => error,
+    })?;
 
     let version = session.parameters().get("server_version").cloned().unwrap_or_default();
     let place = session.info().place.clone();
+    memory.walsender = Some(session.backend_pid());
     // From here on wal_sender_timeout finds out that the router is gone. TCP's own timeout would also end the connection
     // of one that lives and reads nothing for a while, because the broker takes nothing.
     session.query("SET tcp_user_timeout = 0").await?;
@@ -173,7 +183,7 @@ async fn free_slot(
     session: &mut Session,
     config: &Config,
     monitor: &Monitor,
-    memory: &Memory,
+    memory: &mut Memory,
 ) -> Result<(Catalog, Slot), Error> {
     let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
     let wal_level = session.query_one("SHOW wal_level").await?.unwrap_or_default();
@@ -201,6 +211,11 @@ async fn free_slot(
             tracing::info!(peer = "postgres", reason, "waiting for the slot");
             monitor.state(State::Waiting { reason });
             told = Some(pid);
+            // Unless it is what is left of our own last session, somebody else reads the slot, and may move it by what
+            // it delivers: our own position is history then.
+            if memory.walsender != Some(pid) {
+                memory.position = None;
+            }
         }
         monitor.turned();
         tokio::time::sleep(wait).await;

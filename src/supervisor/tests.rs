@@ -52,6 +52,9 @@ fn sending_one_at_a_time_outlasts_a_lost_connection() {
     let lost = || Outcome::Failed(Error::transient(Peer::Postgres, "lost"));
     assert!(matches!(after_session(ended(lost(), 2, 4, 0, None), &mut memory), Next::Later(_)));
     assert_eq!(memory.one_at_a_time, 2 + 6);
+    // one that ends before it has come to anything changes nothing
+    assert!(matches!(after_session(ended(lost(), 2, 0, 0, None), &mut memory), Next::Later(_)));
+    assert_eq!(memory.one_at_a_time, 2 + 6);
     assert!(matches!(after_session(ended(lost(), 2, 9, 0, None), &mut memory), Next::Later(_)));
     assert_eq!(memory.one_at_a_time, 0);
 }

@@ -1,5 +1,6 @@
 //! A definite answer of Postgres at the start ends with 1.
 
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
 use crate::support::postgres::PrivatePostgres;
@@ -48,6 +49,37 @@ async fn bad_input_that_postgres_answers_at_once_ends_with_1() {
     sentences.of("headers of a wrong type", &other, &ended);
     insta::assert_snapshot!(sentences.text());
     assert_eq!(kafka.count(&outbox.name).await, Ok(0));
+}
+
+/// A row of the time before an alteration may still be in the log, until the slot is past it.
+#[tokio::test]
+async fn bad_input_of_a_column_of_an_altered_table_is_known_once_the_slot_is_past_the_alteration() {
+    let server = PrivatePostgres::start("host all all 127.0.0.1/32 trust\n", &[]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    outbox.execute("ALTER TABLE outbox RENAME payload TO body").await;
+    outbox.execute("INSERT INTO outbox (aggregate_type, body) VALUES ('order', '1')").await;
+    let settings = Settings::new(&outbox, &kafka);
+    // it could not know, until it read the row
+    let ended = Router::start(&settings).exits(3).await;
+    assert!(ended.log.contains("the table was altered"), "{}", ended.log);
+
+    let renamed = settings.clone().set("outbox.columns.payload", "body");
+    let mut router = Router::active(&renamed).await;
+    let past = format!(
+        "SELECT bool_and(age(a.xmin) > age(s.catalog_xmin)) FROM pg_attribute a, pg_replication_slots s \
+         WHERE a.attrelid = 'outbox'::regclass AND a.attnum > 0 AND s.slot_name = '{}'",
+        outbox.name
+    );
+    eventually("the slot is past the alteration", async || {
+        router.assert_running();
+        // writes down which transactions run, from which the slot learns what it needs no more
+        outbox.execute("CHECKPOINT").await;
+        outbox.query(&past).await[0].get::<_, bool>(0).then_some(())
+    })
+    .await;
+    router.stop().await;
+    let ended = Router::start(&settings).exits(1).await;
+    ended.says(&["no column \"payload\""]);
 }
 
 /// What is made one after the other is also missed one after the other.

@@ -65,3 +65,26 @@ async fn broker_killed_again_and_again_loses_nothing_and_keeps_order_per_aggrega
     // the topics of three types may each end the producer
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3 * KILLS)).await;
 }
+
+/// Nothing is under way here that could fail or be acknowledged: only the state tells.
+#[tokio::test]
+async fn broker_away_is_seen_in_state_and_readiness_and_so_is_its_return() {
+    let broker = PrivateKafka::start(&[]).await;
+    let outbox = Outbox::new().await;
+    let mut router = Router::active(&Settings::new(&outbox, &broker.client())).await;
+    broker.stop();
+    // of a type that has no topic yet, so that it cannot even be sent
+    outbox.insert("order", "a", "{}").await;
+    let named = |status: &serde_json::Value| {
+        let (state, peer) = (status["state"].as_str()?, status["peer"].as_str()?);
+        let waits = status["lag"]["seconds"].as_f64()? > 0.0;
+        (state == "reconnecting" && peer == "kafka" && waits).then_some(())
+    };
+    router.shows("the router is reconnecting to Kafka, and an event waits", named).await;
+    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    broker.start_again();
+    router.ready().await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+}

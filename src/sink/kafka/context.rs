@@ -34,8 +34,16 @@ impl Connection {
         self.reached.store(true, Ordering::Relaxed);
     }
 
+    /// Why no broker can be reached, if that is so.
+    pub(super) fn down(&self) -> Option<String> {
+        let down = self.down.load(Ordering::Relaxed);
+        down.then(|| {
+            self.last_error().map_or_else(|| "no broker can be reached".to_owned(), |(_, reason)| reason)
+        })
+    }
+
     /// Logged once when it goes and once when it comes back.
-    fn set_down(&self, down: bool) {
+    pub(super) fn set_down(&self, down: bool) {
         if self.reached.load(Ordering::Relaxed) && self.down.swap(down, Ordering::Relaxed) != down {
             if down {
                 let reason = self.last_error().map(|(_, reason)| reason).unwrap_or_default();
@@ -157,6 +165,8 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         "CONFWARN" => RDKafkaLogLevel::Debug,
         // each attempt at a connection; the error callback gets the same
         "FAIL" => RDKafkaLogLevel::Debug,
+        // our own purge at the end of a session
+        _ if message.contains("Local: Purged") => RDKafkaLogLevel::Debug,
         _ => level,
     };
     match level {

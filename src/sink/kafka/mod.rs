@@ -30,6 +30,9 @@ pub use topics::TopicLimits;
 /// How long the first answer of a broker may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a sign of life from the brokers may take; it is asked for about once a second.
+const LOOK_TIMEOUT: Duration = Duration::from_millis(800);
+
 /// What a record batch takes besides its records' own bytes, at least (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
 const BATCH_OVERHEAD: usize = 61;
 
@@ -235,6 +238,22 @@ impl KafkaSink {
         let fresh = settings.create_with_context(reports).map_err(|error| not_made(&error))?;
         discard(std::mem::replace(&mut self.producer, fresh)).await;
         Ok(())
+    }
+
+    /// Why no broker can be reached, if that is so.
+    pub fn brokers_down(&self) -> Option<String> {
+        self.connection.down()
+    }
+
+    /// Asks for a sign of life, without waiting for it: a quiet producer sends nothing that could be answered.
+    pub fn look_for_brokers(&self) {
+        let (producer, connection) = (self.producer.clone(), Arc::clone(&self.connection));
+        let topic = self.topics.keys().next().map(ToString::to_string);
+        drop(tokio::task::spawn_blocking(move || {
+            if producer.client().fetch_metadata(topic.as_deref(), LOOK_TIMEOUT).is_ok() {
+                connection.set_down(false);
+            }
+        }));
     }
 
     /// Throws away what is queued or under way. What is on its way to the broker may still arrive there.
