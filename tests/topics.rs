@@ -1,5 +1,6 @@
 //! Topics before their first record, and when they vanish.
 
+use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
@@ -51,4 +52,30 @@ async fn topics_that_vanish_are_made_again() {
     let numbers: Vec<_> = kafka.records(&outbox.name).await.iter().map(|record| record.number()).collect();
     assert_eq!(numbers, [4, 5, 6]);
     router.stop().await;
+}
+
+/// A broker shows a new topic before it has made all of its partitions. What reaches a partition too early is refused,
+/// and what follows it a moment later is taken: the broker knows nothing yet of the producer's sequence.
+#[tokio::test]
+async fn topics_lose_nothing_while_the_broker_makes_them() {
+    const TOPICS: i32 = 5;
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings =
+        Settings::new(&outbox, &kafka).set("topics.partitions", 150).set("kafka.'batch.num.messages'", 1);
+    let router = Router::active(&settings).await;
+    for topic in 0..TOPICS {
+        outbox
+            .execute(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+                 SELECT 'order{topic}', n % 3, jsonb_build_object('n', n / 3 + 1) FROM generate_series(0, 299) n"
+            ))
+            .await;
+    }
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    same(&outbox, &records, Repeats::Never).await;
+    for topic in 0..TOPICS {
+        kafka.delete_topic(&outbox.topic(&format!("order{topic}"))).await;
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rdkafka::ClientContext;
+use rdkafka::Message;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
@@ -114,15 +115,34 @@ impl ClientContext for ProducerReports {
     }
 }
 
+impl ProducerReports {
+    /// Only an offset proves that the broker has written the record. librdkafka also reports one as delivered because
+    /// a later one of its partition was, which is no proof: a broker that knows no sequence of this producer takes any.
+    fn delivered(&self, offset: i64, sequence: Sequence) {
+        if offset >= 0 {
+            return self.outcomes.delivered(sequence);
+        }
+        self.outcomes.refused(Refusal {
+            last: sequence,
+            transient: true,
+            reason: "the broker took a record and not the one before it".to_owned(),
+            remedy: String::new(),
+        });
+    }
+}
+
 impl ProducerContext for ProducerReports {
     /// The [`Sequence`] of the record.
     type DeliveryOpaque = usize;
 
     fn delivery(&self, report: &DeliveryResult<'_>, sequence: usize) {
         let sequence = Sequence(sequence as u64);
-        let Err((error, _)) = report else {
-            self.connection.set_down(false);
-            return self.outcomes.delivered(sequence);
+        let error = match report {
+            Ok(message) => {
+                self.connection.set_down(false);
+                return self.delivered(message.offset(), sequence);
+            }
+            Err((error, _)) => error,
         };
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
         let (transient, remedy) = match verdict(code) {

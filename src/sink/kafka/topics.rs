@@ -1,7 +1,7 @@
 //! Topics before their first record: there or made, and what they take.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backon::{ExponentialBuilder, Retryable};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
@@ -14,6 +14,9 @@ use crate::error::{Error, Peer};
 
 /// How long one request may take before it is tried again.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a topic may take to be ready before that is worth a line.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// What a topic takes, as far as the broker says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,12 +54,13 @@ impl TopicKeeper {
             .with_max_delay(Duration::from_secs(1))
             .with_jitter()
             .without_max_times();
-        let mut told = false;
+        let (begun, mut told) = (Instant::now(), false);
         attempt
             .retry(backoff)
             .when(|error| matches!(error, Error::Transient(_)))
             .notify(|error, _| {
-                if !std::mem::replace(&mut told, true) {
+                // a new topic takes the brokers a moment
+                if begun.elapsed() > QUIET && !std::mem::replace(&mut told, true) {
                     tracing::warn!(peer = "kafka", topic, reason = %error, "topic cannot be prepared yet; trying on");
                 }
             })
@@ -84,22 +88,37 @@ impl TopicKeeper {
     }
 
     async fn look_up(self: Arc<Self>, topic: String) -> Result<Lookup, Error> {
-        let name = topic.clone();
-        let metadata = tokio::task::spawn_blocking(move || {
-            self.admin.inner().fetch_metadata(Some(&name), REQUEST_TIMEOUT).map(|metadata| {
-                let found = metadata.topics().iter().find(|found| found.name() == name);
-                let broker = metadata.brokers().first().map(|broker| broker.id());
-                (found.map(|found| found.error().map(Code::from)), broker)
-            })
-        })
-        .await
-        .map_err(|error| Error::transient(Peer::Kafka, format!("looking up topic {topic}: {error}")))?;
-        let (found, broker) = metadata.map_err(|error| failed("look up", &topic, &error))?;
-        match found {
-            None | Some(Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) => Ok(Lookup::Missing),
-            Some(Some(code)) => Err(answer("look up", &topic, code)),
-            Some(None) => Ok(Lookup::There(broker)),
+        let looked_up = topic.clone();
+        tokio::task::spawn_blocking(move || self.look(&looked_up))
+            .await
+            .map_err(|error| Error::transient(Peer::Kafka, format!("looking up topic {topic}: {error}")))?
+    }
+
+    /// Blocks. A topic is there when the brokers that lead its partitions serve them, which is later than when they are
+    /// shown. A batch that came earlier would be refused and the one behind it taken, for the broker knows no sequence
+    /// of this producer yet; librdkafka would count both as delivered (KAFKA-15591).
+    fn look(&self, topic: &str) -> Result<Lookup, Error> {
+        let client = self.admin.inner();
+        let metadata = client.fetch_metadata(Some(topic), REQUEST_TIMEOUT);
+        let metadata = metadata.map_err(|error| failed("look up", topic, &error))?;
+        let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+            return Ok(Lookup::Missing);
+        };
+        match found.error().map(Code::from) {
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(Lookup::Missing),
+            Some(code) => return Err(answer("look up", topic, code)),
+            None => {}
         }
+        // one without a leader gets its records later
+        for partition in found.partitions().iter().filter(|partition| partition.leader() >= 0) {
+            let served = client.fetch_watermarks(topic, partition.id(), REQUEST_TIMEOUT);
+            served.map_err(|error| {
+                let what =
+                    format!("partition {} of the topic {topic} is not served yet: {error}", partition.id());
+                Error::transient(Peer::Kafka, what)
+            })?;
+        }
+        Ok(Lookup::There(metadata.brokers().first().map(|broker| broker.id())))
     }
 
     async fn create(&self, topic: &str) -> Result<(), Error> {
