@@ -4,6 +4,7 @@ use rand::Rng;
 
 use crate::invariants::feedback_never_starves::{PG_HBA, TIMEOUT, a_silent_reader_is_dropped};
 use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
@@ -55,7 +56,7 @@ async fn broker_killed_again_and_again_loses_nothing_and_keeps_order_per_aggrega
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
         broker.kill();
         broker.start_again();
-        seen = kafka.count(&outbox.name).await.unwrap();
+        seen = eventually("the broker answers again", async || kafka.count(&outbox.name).await.ok()).await;
     }
     kafka.holds(&outbox.name, seen + 1).await;
     writers.finish().await;
