@@ -31,9 +31,10 @@ fn numbers(records: &[crate::support::kafka::Record]) -> Vec<u64> {
 const SMALL: [(&str, &str); 1] = [("max.message.bytes", "5000")];
 const LARGE: [(&str, &str); 1] = [("max.message.bytes", "1000000")];
 
-/// A compressed record may fit although it is larger than the limit, so it is the broker that has to refuse it.
+/// A compressed record may fit although it is larger than the limit, so it is the broker that has to refuse it. Each
+/// record travels alone, so that its successors are under way when it is refused.
 fn compressing(outbox: &Outbox, kafka: &Kafka) -> Settings {
-    Settings::new(outbox, kafka).set("kafka.'compression.type'", "lz4")
+    Settings::new(outbox, kafka).set("kafka.'compression.type'", "lz4").set("kafka.'batch.num.messages'", 1)
 }
 
 #[tokio::test]
