@@ -51,7 +51,7 @@ async fn stuck(shutdown_timeout: &str) -> (Outbox, Mock, Router) {
     let mut router = Router::active(&settings).await;
     outbox.insert("order", "a", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
-    mock.cluster.broker_down(2).unwrap();
+    mock.down(2);
     outbox.insert("order", "a", "{\"n\": 2}").await;
     router.shows("an event waits", |status| (status["in_flight"]["records"] == 1).then_some(())).await;
     (outbox, mock, router)
@@ -81,7 +81,7 @@ async fn stopping_waits_no_longer_than_the_shutdown_timeout() {
     let ended = router.exits(0).await;
     assert!(ended.log.contains("before Kafka acknowledged everything"), "{}", ended.log);
 
-    mock.cluster.broker_up(2).unwrap();
+    mock.up(2);
     let kafka = mock.client();
     let router = Router::start(&Settings::new(&outbox, &kafka));
     outbox.all_confirmed().await;
@@ -94,7 +94,7 @@ async fn stopping_waits_for_the_events_under_way() {
     let (outbox, mock, mut router) = stuck("10m").await;
     router.signal(Signal::Terminate);
     router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
-    mock.cluster.broker_up(2).unwrap();
+    mock.up(2);
     router.exits(0).await;
     let kafka = mock.client();
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;

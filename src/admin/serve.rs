@@ -26,7 +26,10 @@ const CONNECTIONS: usize = 64;
 /// A client has this long to send a request's head, and a kept-alive connection may idle for as long.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the answers under way may take once the endpoint is told to stop.
+/// How long a connection is kept, so that clients which ask and never read cannot hold all of them for ever.
+const LIFETIME: Duration = Duration::from_secs(60);
+
+/// How long the answers under way may take once the connection or the endpoint is to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause after a failed accept, for instance with no file left to open.
@@ -79,12 +82,12 @@ async fn converse(stream: TcpStream, app: Router, stop: CancellationToken, _perm
     tokio::pin!(connection);
     // a client that hangs up early is its own affair
     tokio::select! {
-        _ = connection.as_mut() => {}
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
-        }
+        _ = connection.as_mut() => return,
+        () = stop.cancelled() => {}
+        () = time::sleep(LIFETIME) => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ = time::timeout(STOP_TIMEOUT, connection).await;
 }
 
 async fn upkeep(monitor: &Monitor) {

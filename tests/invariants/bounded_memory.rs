@@ -49,7 +49,7 @@ async fn bounded_memory_while_the_broker_takes_nothing() {
     let mut router = Router::active(&Settings::new(&outbox, &mock.client())).await;
     outbox.insert("large", "a0", "{}").await;
     outbox.all_confirmed().await;
-    mock.cluster.broker_down(2).unwrap();
+    mock.down(2);
     // 100 MB
     outbox
         .execute(
@@ -68,7 +68,7 @@ async fn bounded_memory_while_the_broker_takes_nothing() {
         .await;
     outbox.watched().await;
     let blocked = router.peak_memory();
-    mock.cluster.broker_up(2).unwrap();
+    mock.up(2);
     outbox.all_confirmed().await;
     let memory = router.peak_memory();
     println!("peak memory: {} kB blocked, {} kB in all", blocked / 1024, memory / 1024);

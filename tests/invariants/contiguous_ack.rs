@@ -35,7 +35,7 @@ impl Setting {
     async fn block(&self) {
         let end = self.outbox.commit(&[event("open", 1), event("blocked", 1)].concat()).await;
         self.outbox.confirmed_past(end).await;
-        self.mock.cluster.broker_down(SECOND).unwrap();
+        self.mock.down(SECOND);
     }
 
     /// Waits until the open topic holds so many events, and the slot has been moved as far as it may.
@@ -68,7 +68,7 @@ async fn contiguous_ack_waits_for_the_oldest_event_whatever_follows_it() {
     let confirmed = setting.outbox.confirmed().await;
     assert!(confirmed >= acknowledged && confirmed < waits, "{acknowledged} <= {confirmed} < {waits}");
 
-    setting.mock.cluster.broker_up(SECOND).unwrap();
+    setting.mock.up(SECOND);
     setting.outbox.all_confirmed().await;
     router.stop().await;
     same(&setting.outbox, &setting.kafka.records(&setting.outbox.name).await, Repeats::Never).await;
@@ -88,7 +88,7 @@ async fn contiguous_ack_waits_for_every_event_of_a_transaction() {
     let confirmed = setting.outbox.confirmed().await;
     assert!(confirmed < waits, "{confirmed} < {waits}");
 
-    setting.mock.cluster.broker_up(SECOND).unwrap();
+    setting.mock.up(SECOND);
     setting.outbox.all_confirmed().await;
     router.stop().await;
     same(&setting.outbox, &setting.kafka.records(&setting.outbox.name).await, Repeats::Never).await;
@@ -106,7 +106,7 @@ async fn contiguous_ack_holds_across_a_kill() {
     }
     setting.sent(10).await;
     router.kill();
-    setting.mock.cluster.broker_up(SECOND).unwrap();
+    setting.mock.up(SECOND);
     let router = Router::start(&setting.settings());
     setting.outbox.all_confirmed().await;
     router.stop().await;
