@@ -59,6 +59,8 @@ pub struct Progress {
     resume: Option<Partial>,
     /// How many changes of the transaction under way an earlier session has acknowledged already.
     skip: u64,
+    /// What the last keepalive said that nothing has followed yet.
+    reached: Lsn,
 }
 
 /// A change's number, and whether an earlier session has already delivered it.
@@ -91,6 +93,7 @@ impl Progress {
             transactions: VecDeque::new(),
             resume: position.partial,
             skip: 0,
+            reached: Lsn::INVALID,
         }
     }
 
@@ -109,6 +112,7 @@ impl Progress {
             self.resume = None;
         }
         self.transactions.push_back(Transaction { final_lsn, first: self.next, end: None });
+        self.reached = Lsn::INVALID;
         Ok(())
     }
 
@@ -152,10 +156,12 @@ impl Progress {
         }
     }
 
-    /// The server says that it has sent all of the log up to `wal_end`. Counts only if nothing is unacknowledged.
+    /// The server says that it has sent all of the log up to `wal_end`. Counts as soon as all that was sent before is
+    /// acknowledged, if nothing has come since: the server may not say it again for a while.
     pub fn reached(&mut self, wal_end: Lsn) {
-        if self.is_idle() {
-            self.flush = self.flush.max(wal_end);
+        if !self.inside_transaction() {
+            self.reached = wal_end;
+            self.advance();
         }
     }
 
@@ -197,6 +203,9 @@ impl Progress {
             }
             self.flush = self.flush.max(end_lsn);
             self.transactions.pop_front();
+        }
+        if self.is_idle() {
+            self.flush = self.flush.max(self.reached);
         }
     }
 }

@@ -163,13 +163,32 @@ fn idle_ack_counts_only_when_nothing_is_open() {
     progress.begin(Lsn(10)).unwrap();
     progress.reached(Lsn(6));
     progress.change().unwrap();
+    progress.acknowledge(Sequence(0));
+    assert_eq!(progress.position().flush, Lsn(5), "the transaction is not complete");
+    progress.change().unwrap();
     progress.commit(Lsn(15)).unwrap();
     progress.reached(Lsn(30));
     assert_eq!(progress.position().flush, Lsn(5), "a change is still open");
-    progress.acknowledge(Sequence(0));
-    assert_eq!(progress.position().flush, Lsn(15), "a keepalive that was too early is not remembered");
+    progress.acknowledge(Sequence(1));
+    assert_eq!(
+        progress.position().flush,
+        Lsn(30),
+        "the keepalive came when all was sent, and now all is acknowledged"
+    );
+}
+
+#[test]
+fn idle_ack_of_a_keepalive_that_something_followed_is_left_to_the_commit() {
+    let mut progress = Progress::new(Position::default());
+    progress.begin(Lsn(10)).unwrap();
+    progress.change().unwrap();
+    progress.commit(Lsn(15)).unwrap();
     progress.reached(Lsn(30));
-    assert_eq!(progress.position().flush, Lsn(30));
+    progress.begin(Lsn(40)).unwrap();
+    progress.acknowledge(Sequence(0));
+    assert_eq!(progress.position().flush, Lsn(15));
+    progress.commit(Lsn(45)).unwrap();
+    assert_eq!(progress.position().flush, Lsn(45));
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Kafka {
         client(&self.bootstrap).create().unwrap()
     }
 
-    /// Makes a topic.
+    /// Makes a topic, and comes back when the broker shows it.
     pub(crate) async fn create_topic(&self, topic: &str, partitions: i32, config: &[(&str, &str)]) {
         let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
         for (name, value) in config {
@@ -158,6 +158,10 @@ impl Kafka {
         let options = AdminOptions::new().operation_timeout(Some(REQUEST));
         let results = self.admin().create_topics([&new], &options).await.unwrap();
         results.into_iter().for_each(|result| drop(result.unwrap()));
+        eventually(&format!("the broker shows the topic {topic}"), async || {
+            (self.partitions(topic).await > 0).then_some(())
+        })
+        .await;
     }
 
     /// Replaces the configuration of a topic, and comes back when the broker acts by it.
