@@ -167,7 +167,7 @@ pub struct Topics {
 pub struct Delivery {
     /// `mode`
     pub mode: DeliveryMode,
-    /// `window.records`: records sent and not yet acknowledged, at most. Default 50,000.
+    /// `window.records`: records sent and not yet acknowledged, at most. Default 20,000.
     pub window_records: usize,
     /// `window.bytes`: the same in bytes of keys, values and headers. Default 16 MiB.
     pub window_bytes: usize,
@@ -179,7 +179,7 @@ impl Default for Delivery {
     fn default() -> Self {
         Self {
             mode: DeliveryMode::AtLeastOnce,
-            window_records: 50_000,
+            window_records: 20_000,
             window_bytes: 16 << 20,
             shutdown_timeout: Duration::from_secs(10),
         }
