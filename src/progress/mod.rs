@@ -31,12 +31,12 @@ pub struct Position {
     pub partial: Option<Partial>,
 }
 
-/// The acknowledged beginning of one transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The beginning of one transaction. Unlike a [`Sequence`] it means the same in every session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Partial {
-    /// The transaction's `final_lsn`.
+    /// The transaction's `final_lsn`. In the order of the stream, as those of later transactions are greater.
     pub final_lsn: Lsn,
-    /// How many of its changes, from the first one on and without a hole, are acknowledged.
+    /// How many of its changes, from the first one on and without a hole.
     pub changes: u64,
 }
 
@@ -185,14 +185,16 @@ impl Progress {
         self.transactions.back().is_some_and(|last| last.end.is_none())
     }
 
-    /// How many changes lie between the oldest unacknowledged one and the newest.
-    pub fn span(&self) -> u64 {
-        self.next.0 - self.acknowledged.prefix()
+    /// Whether anything at all was acknowledged.
+    pub fn has_advanced(&self) -> bool {
+        self.acknowledged.prefix() > 0
     }
 
-    /// The number of the oldest change that is not acknowledged; the next one's if all are.
-    pub fn oldest_open(&self) -> Sequence {
-        Sequence(self.acknowledged.prefix())
+    /// Its transaction up to and including a change, if that transaction is not yet acknowledged as a whole.
+    pub fn up_to(&self, sequence: Sequence) -> Option<Partial> {
+        let after = self.transactions.partition_point(|transaction| transaction.first <= sequence);
+        let transaction = self.transactions.get(after.checked_sub(1)?)?;
+        Some(Partial { final_lsn: transaction.final_lsn, changes: sequence.0 - transaction.first.0 + 1 })
     }
 
     fn advance(&mut self) {

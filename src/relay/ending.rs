@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Relay;
 use crate::error::Error;
 use crate::monitor::State;
-use crate::progress::Position;
+use crate::progress::{Partial, Position};
 use crate::sink::Refusal;
 
 /// How long the end waits for a last look at the catalogues, so that the last confirmation covers everything.
@@ -34,10 +34,10 @@ pub struct Ended {
     pub position: Position,
     /// Records that were sent and not acknowledged.
     pub unacknowledged: usize,
-    /// How many changes from the start on are acknowledged without a hole.
-    pub handled: u64,
-    /// How many changes after the position may have been refused together; for [`Parts::one_at_a_time`](super::Parts).
-    pub doubtful: u64,
+    /// Whether any change was acknowledged.
+    pub advanced: bool,
+    /// The last change that may have been refused together with others; for [`Parts::alone_up_to`](super::Parts).
+    pub doubtful: Option<Partial>,
     /// The record that was under way alone, if records were sent one at a time.
     pub alone: Option<String>,
     /// The largest batch that all topics take.
@@ -89,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Closes the producer and reads the reports that closing brought; `orderly` says goodbye to Postgres too.
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
-        let Relay { sink, stream, outcomes, mut progress, window, last_sent, preparing, .. } = self;
+        let Relay { sink, stream, outcomes, mut progress, window, alone, preparing, .. } = self;
         if let Some(preparing) = preparing {
             preparing.task.abort();
         }
@@ -104,14 +104,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         for sequence in reports {
             progress.acknowledge(sequence);
         }
-        let handled = progress.oldest_open().0;
-        let doubtful = refusal.as_ref().map_or(0, |refusal| (refusal.last.0 + 1).saturating_sub(handled));
+        let doubtful = refusal.as_ref().and_then(|refusal| progress.up_to(refusal.last));
         let outcome = match (outcome, refusal) {
             // closing brought the reports of the whole batch
             (Outcome::Refused(_), Some(refusal)) => Outcome::Refused(refusal),
             (outcome, _) => outcome,
         };
         let (position, unacknowledged) = (progress.position(), window.records());
-        Ended { outcome, position, unacknowledged, handled, doubtful, alone: last_sent, batch_bytes }
+        let advanced = progress.has_advanced();
+        Ended { outcome, position, unacknowledged, advanced, doubtful, alone, batch_bytes }
     }
 }

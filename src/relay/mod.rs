@@ -30,7 +30,7 @@ use crate::outbox::Outbox;
 use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
-use crate::progress::{Change, Position, Progress, Sequence};
+use crate::progress::{Change, Partial, Position, Progress, Sequence};
 use crate::routing::Router;
 use crate::sink::kafka::{KafkaSink, TopicLimits};
 use crate::sink::{Outcomes, Refusal};
@@ -62,8 +62,8 @@ pub struct Parts<S> {
     pub start: Position,
     /// The end of the server's log as of the start: what the router has to catch up with.
     pub head: Lsn,
-    /// How many changes from the start on are sent one at a time, because a batch of them was refused.
-    pub one_at_a_time: u64,
+    /// Changes up to and including this one are sent one at a time, because a batch of them was refused.
+    pub alone_up_to: Option<Partial>,
     /// Shows what goes on.
     pub monitor: Monitor,
     /// Cancelled when the router is asked to stop.
@@ -98,10 +98,9 @@ pub struct Relay<S> {
     /// Not yet reached since the start.
     head: Option<Lsn>,
     brokers_down: bool,
-    /// Changes with a lower number are sent alone.
-    one_at_a_time: u64,
-    /// The record that was sent last, for a message about it; kept only while records are sent alone.
-    last_sent: Option<String>,
+    alone_up_to: Option<Partial>,
+    /// The record that was sent last, for a message about it, if it was sent alone.
+    alone: Option<String>,
     /// Why intake has ended, and when the wait for the records in flight does.
     ending: Option<(Outcome, Instant)>,
     /// Taken reports, kept for its allocation.
@@ -148,8 +147,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             counters: Vec::new(),
             head: Some(parts.head),
             brokers_down: false,
-            one_at_a_time: parts.one_at_a_time,
-            last_sent: None,
+            alone_up_to: parts.alone_up_to,
+            alone: None,
             ending: None,
             reports: Vec::new(),
             config: parts.config,
@@ -251,8 +250,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                                 commit_time: self.commit_time,
                                 final_lsn: self.final_lsn,
                                 slot: &self.config.postgres.slot,
-                                one_at_a_time: self.one_at_a_time,
-                                last_sent: &mut self.last_sent,
+                                alone_up_to: self.alone_up_to,
+                                alone: &mut self.alone,
                             };
                             match sending.insert(&insert) {
                                 Ok(done) => handled = done,

@@ -7,7 +7,7 @@ use crate::monitor::Monitor;
 use crate::outbox::{Outbox, OutboxError, OutboxEvent};
 use crate::postgres::catalog;
 use crate::postgres::pgoutput::{Insert, PgTimestamp};
-use crate::progress::{Change, OutOfStep, Progress, Sequence};
+use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
 use crate::routing::Router;
 use crate::sink::kafka::{KafkaSink, NotSent};
 
@@ -29,8 +29,8 @@ pub(super) struct Sending<'r> {
     pub(super) commit_time: PgTimestamp,
     pub(super) final_lsn: Lsn,
     pub(super) slot: &'r str,
-    pub(super) one_at_a_time: u64,
-    pub(super) last_sent: &'r mut Option<String>,
+    pub(super) alone_up_to: Option<Partial>,
+    pub(super) alone: &'r mut Option<String>,
 }
 
 pub(super) enum Stuck {
@@ -54,9 +54,9 @@ impl Sending<'_> {
             self.progress.acknowledge(sequence);
             return Ok(Handled::Done);
         };
-        let alone = sequence.0 < self.one_at_a_time;
+        let alone = self.alone_up_to.is_some_and(|last| self.progress.up_to(sequence) <= Some(last));
         // nor may the record after it share a batch with it
-        if (alone || self.last_sent.is_some()) && !self.window.is_empty() {
+        if (alone || self.alone.is_some()) && !self.window.is_empty() {
             *self.pending = Some(change);
             return Ok(Handled::HeldBack);
         }
@@ -93,7 +93,7 @@ impl Sending<'_> {
         if sent.timestamp_replaced {
             self.monitor.timestamps_replaced(1);
         }
-        *self.last_sent = alone.then(|| format!("{} to the topic {}", event.printable_id(), record.topic));
+        *self.alone = alone.then(|| format!("{} to the topic {}", event.printable_id(), record.topic));
         Ok(Handled::Done)
     }
 }

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::postgres::catalog::{Fingerprint, Slot};
 use crate::postgres::timeline::System;
-use crate::progress::Position;
+use crate::progress::{Partial, Position};
 use crate::relay::moved_by_another;
 use crate::sink::kafka::DEFAULT_BATCH_BYTES;
 
@@ -19,8 +19,8 @@ pub(super) struct Memory {
     pub(super) fingerprint: Option<Fingerprint>,
     /// The largest batch that every topic takes.
     pub(super) batch_bytes: usize,
-    /// How many changes from the start on are sent one at a time.
-    pub(super) one_at_a_time: u64,
+    /// The last change of those that are sent one at a time.
+    pub(super) alone_up_to: Option<Partial>,
     /// The server process of the last session.
     pub(super) walsender: Option<i32>,
     /// Whether a session of this process has got as far as the stream.
@@ -34,7 +34,7 @@ impl Default for Memory {
             system: None,
             fingerprint: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
-            one_at_a_time: 0,
+            alone_up_to: None,
             walsender: None,
             was_active: false,
         }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::monitor::{Monitor, State};
+use crate::progress::Partial;
 use crate::relay::{Ended, Outcome};
 use crate::routing::Template;
 use crate::sink::Refusal;
@@ -54,7 +55,7 @@ pub async fn run(config: Arc<Config>, monitor: Monitor, stop: CancellationToken)
         let next = match session::run(&config, &monitor, &stop, &mut memory).await {
             Ok(ended) => {
                 // one that ends as soon as it has started is no sign that all is well
-                if ended.handled > 0 || started.elapsed() >= SETTLED {
+                if ended.advanced || started.elapsed() >= SETTLED {
                     backoff.reset();
                 }
                 after_session(ended, &mut memory)
@@ -94,14 +95,8 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 
 /// Takes in what a session leaves behind.
 fn after_session(ended: Ended, memory: &mut Memory) -> Next {
-    let skipped = ended.position.partial.map_or(0, |partial| partial.changes);
     memory.position = Some(ended.position);
     memory.batch_bytes = ended.batch_bytes;
-    // Both sessions count from their flush LSN. What lies between the two is done with; what the next session skips is
-    // counted again there.
-    let done = ended.handled.saturating_sub(skipped);
-    memory.one_at_a_time =
-        Some(memory.one_at_a_time.saturating_sub(done)).filter(|alone| *alone > skipped).unwrap_or(0);
     match ended.outcome {
         Outcome::Stopped => {
             if ended.unacknowledged > 0 {
@@ -114,7 +109,7 @@ fn after_session(ended: Ended, memory: &mut Memory) -> Next {
             Next::Stop
         }
         Outcome::Failed(error) => after_failure(error, memory),
-        Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, skipped, memory),
+        Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, memory),
     }
 }
 
@@ -133,9 +128,8 @@ fn after_failure(error: Error, memory: &Memory) -> Next {
 /// A batch is refused as a whole, because of one record in it: only a record that is refused alone is to blame.
 fn after_refusal(
     refusal: &Refusal,
-    doubtful: u64,
+    doubtful: Option<Partial>,
     alone: Option<String>,
-    skipped: u64,
     memory: &mut Memory,
 ) -> Next {
     let reason = &refusal.reason;
@@ -153,10 +147,9 @@ fn after_refusal(
             tracing::warn!(
                 peer = "kafka",
                 reason,
-                records = doubtful,
                 "a batch was refused; its records are sent one at a time to find the one to blame"
             );
-            memory.one_at_a_time = skipped + doubtful.max(1);
+            memory.alone_up_to = doubtful;
             Next::Again
         }
     }

@@ -132,7 +132,7 @@ async fn start(
         watch: Watch::start(Arc::clone(config), fingerprint),
         start,
         head,
-        one_at_a_time: memory.one_at_a_time,
+        alone_up_to: memory.alone_up_to,
         monitor: monitor.clone(),
         stop: stop.clone(),
     })

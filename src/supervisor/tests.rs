@@ -1,15 +1,16 @@
 use super::*;
 use crate::lsn::Lsn;
-use crate::progress::{Partial, Position, Sequence};
+use crate::progress::{Position, Sequence};
 
-fn ended(outcome: Outcome, partial: u64, handled: u64, doubtful: u64, alone: Option<&str>) -> Ended {
-    let partial = (partial > 0).then_some(Partial { final_lsn: Lsn(20), changes: partial });
+const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };
+
+fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
     Ended {
         outcome,
-        position: Position { flush: Lsn(10), partial },
+        position: Position { flush: Lsn(10), partial: None },
         unacknowledged: 0,
-        handled,
-        doubtful,
+        advanced: true,
+        doubtful: Some(DOUBTFUL),
         alone: alone.map(str::to_owned),
         batch_bytes: 1_000,
     }
@@ -31,37 +32,26 @@ fn refused() -> Error {
 #[test]
 fn a_refused_batch_is_sent_one_at_a_time_from_the_position_on() {
     let mut memory = Memory::default();
-    assert_eq!(after_session(ended(refusal(false), 3, 50, 60, None), &mut memory), Next::Again);
-    // the three changes that are skipped count, for numbers start at the flush LSN
-    assert_eq!(memory.one_at_a_time, 63);
+    assert_eq!(after_session(ended(refusal(false), None), &mut memory), Next::Again);
+    assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
     assert_eq!(memory.batch_bytes, 1_000);
+    // also after a connection that is lost meanwhile
+    let lost = Outcome::Failed(Error::transient(Peer::Postgres, "lost"));
+    assert!(matches!(after_session(ended(lost, None), &mut memory), Next::Later(_)));
+    assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
 }
 
 #[test]
 fn a_record_refused_alone_stops_the_router_and_is_named() {
-    let next =
-        after_session(ended(refusal(false), 0, 5, 1, Some("42 to the topic orders")), &mut Memory::default());
+    let next = after_session(ended(refusal(false), Some("42 to the topic orders")), &mut Memory::default());
     let Next::Never(definite) = next else { panic!("{next:?}") };
     assert_eq!(definite.exit, Exit::Unsafe);
     assert!(definite.what.contains("id 42 to the topic orders: too large"), "{definite}");
 }
 
 #[test]
-fn sending_one_at_a_time_outlasts_a_lost_connection() {
-    let mut memory = Memory { one_at_a_time: 10, ..Memory::default() };
-    let lost = || Outcome::Failed(Error::transient(Peer::Postgres, "lost"));
-    assert!(matches!(after_session(ended(lost(), 2, 4, 0, None), &mut memory), Next::Later(_)));
-    assert_eq!(memory.one_at_a_time, 2 + 6);
-    // one that ends before it has come to anything changes nothing
-    assert!(matches!(after_session(ended(lost(), 2, 0, 0, None), &mut memory), Next::Later(_)));
-    assert_eq!(memory.one_at_a_time, 2 + 6);
-    assert!(matches!(after_session(ended(lost(), 2, 9, 0, None), &mut memory), Next::Later(_)));
-    assert_eq!(memory.one_at_a_time, 0);
-}
-
-#[test]
 fn what_may_pass_is_tried_again() {
-    let next = after_session(ended(refusal(true), 0, 0, 0, None), &mut Memory::default());
+    let next = after_session(ended(refusal(true), None), &mut Memory::default());
     assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })));
 }
 
