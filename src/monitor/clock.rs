@@ -1,6 +1,6 @@
 //! The monitor's clock, which a test can set.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::postgres::pgoutput::PgTimestamp;
 
@@ -32,11 +32,7 @@ impl Clock {
     /// The date.
     pub(crate) fn now(&self) -> PgTimestamp {
         match self {
-            Clock::System(_) => {
-                // a machine whose clock is before 1970 has worse problems than a wrong lag
-                let micros = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-                PgTimestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
-            }
+            Clock::System(_) => PgTimestamp::now(),
             #[cfg(test)]
             Clock::Set(clock) => clock.now(),
         }

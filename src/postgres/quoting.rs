@@ -1,6 +1,5 @@
-//! Names and texts in SQL that a person reads.
+//! Names and texts in SQL.
 
-use super::catalog::identifier;
 use crate::config::TableName;
 
 /// Words that SQL takes for something else when they stand unquoted as a name (Postgres manual, "SQL Key Words": all
@@ -149,7 +148,18 @@ const RESERVED: &[&str] = &[
     "with",
 ];
 
-/// An identifier, in quotes only where SQL needs them.
+/// A string literal. With a backslash in it Postgres wants the escape form, whatever `standard_conforming_strings` says.
+pub fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    if quoted.contains('\\') { format!("E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
+}
+
+/// A quoted identifier.
+pub fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// An identifier for a person to read, in quotes only where SQL needs them.
 pub fn name(name: &str) -> String {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let bare = name.chars().all(plain) && name.starts_with(|c: char| !c.is_ascii_digit());
@@ -176,6 +186,13 @@ pub fn dollar_quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn literals_and_identifiers_cannot_be_left() {
+        assert_eq!(literal("a'b"), "'a''b'");
+        assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
+        assert_eq!(identifier("a\"b"), "\"a\"\"b\"");
+    }
 
     #[test]
     fn names_are_quoted_where_they_must_be() {

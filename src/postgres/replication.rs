@@ -7,14 +7,14 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use super::catalog::{identifier, literal};
 use super::frames::{BadLength, Frame, FrameBuffer};
 use super::pgoutput::PgTimestamp;
+use super::quoting::{identifier, literal};
 use super::server_error::ServerError;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -206,7 +206,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
 
     /// Queues a StandbyStatusUpdate; [`io`](Self::io) sends it.
     pub fn queue_status(&mut self, status: StandbyStatus, reply_requested: bool) {
-        let clock = PgTimestamp::from_unix_micros(unix_micros());
+        let clock = PgTimestamp::now();
         self.queue(b'd', |body| {
             body.push(b'r');
             for lsn in [status.written, status.flushed, status.flushed] {
@@ -307,11 +307,6 @@ fn ended(frame: Frame<'_>) -> Error {
     };
     // whatever the server refuses here, it would refuse at the same place again
     error.into_error("the server ended the replication stream", remedy).unsafe_to_go_on()
-}
-
-fn unix_micros() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

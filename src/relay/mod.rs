@@ -15,7 +15,7 @@ mod sending;
 mod window;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
@@ -27,6 +27,7 @@ use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
+use crate::postgres::catalog;
 use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
@@ -293,7 +294,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     fn take_reports(&mut self) -> Option<Refusal> {
         let mut reports = std::mem::take(&mut self.reports);
         let refusal = self.outcomes.take(&mut reports);
-        let now = now();
+        let now = PgTimestamp::now();
         // records of one transaction are usually acknowledged together, and have the same age
         let mut run = (PgTimestamp::default(), 0);
         for sequence in reports.drain(..) {
@@ -363,7 +364,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.monitor.server_wal_end(checked);
         // nobody but this session moves the slot; START_REPLICATION would have been forwarded silently
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
-            return Err(moved_by_another(&self.config.postgres.slot, moved, self.progress.position().flush));
+            return Err(catalog::moved_by_another(
+                &self.config.postgres.slot,
+                moved,
+                self.progress.position().flush,
+            ));
         }
         let before = self.confirmation.confirmed();
         self.confirmation.checked(self.progress.position().flush, checked);
@@ -433,23 +438,6 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-fn now() -> PgTimestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    PgTimestamp::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
-}
-
 fn undecodable(error: crate::postgres::pgoutput::DecodeError) -> Error {
     Error::transient(Peer::Postgres, format!("the replication stream cannot be read: {error}"))
-}
-
-/// Somebody else confirmed the slot past what the router has delivered.
-pub fn moved_by_another(slot: &str, confirmed: Lsn, ours: Lsn) -> Error {
-    Error::not_safe(
-        format!(
-            "the slot {slot} was moved by another: it is confirmed up to {confirmed}, and the router has delivered up \
-             to {ours}"
-        ),
-        "Events committed between the two positions may be missing in Kafka: compare the outbox table. Find out who \
-         reads the slot (pg_replication_slots.active_pid), then start the router again; it goes on at the slot's position",
-    )
 }

@@ -5,8 +5,8 @@ use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::{Outbox, OutboxError, OutboxEvent};
-use crate::postgres::catalog;
 use crate::postgres::pgoutput::{Insert, PgTimestamp};
+use crate::postgres::quoting::literal;
 use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
 use crate::routing::Router;
 use crate::sink::kafka::{KafkaSink, NotSent};
@@ -118,7 +118,7 @@ fn unroutable(slot: &str, final_lsn: Lsn) -> String {
         "Nothing was skipped. Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
          `[outbox] columns` so that it can be sent, or leave its whole transaction out: \
          SELECT pg_replication_slot_advance({}, '{past}')",
-        catalog::literal(slot)
+        literal(slot)
     )
 }
 

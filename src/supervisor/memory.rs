@@ -2,10 +2,9 @@
 
 use crate::error::Error;
 use crate::lsn::Lsn;
-use crate::postgres::catalog::{Fingerprint, Slot};
+use crate::postgres::catalog::{Fingerprint, Slot, moved_by_another};
 use crate::postgres::timeline::System;
 use crate::progress::{Partial, Position};
-use crate::relay::moved_by_another;
 use crate::sink::kafka::DEFAULT_BATCH_BYTES;
 
 /// Grows with each session.

@@ -7,9 +7,9 @@ use crate::commands::init::columns_query;
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox};
-use crate::postgres::catalog::{Catalog, Missing, Publication, literal};
+use crate::postgres::catalog::{Catalog, Missing, Publication};
 use crate::postgres::pgoutput::Oid;
-use crate::postgres::quoting;
+use crate::postgres::quoting::{self, literal};
 use crate::postgres::session::Session;
 use crate::routing::Template;
 

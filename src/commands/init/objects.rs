@@ -3,8 +3,8 @@
 use super::{general_remedy, outbox_table, role};
 use crate::config::Config;
 use crate::config::secret::Secret;
-use crate::postgres::catalog::literal;
 use crate::postgres::quoting;
+use crate::postgres::quoting::literal;
 
 /// One thing to make.
 pub(super) struct Object {

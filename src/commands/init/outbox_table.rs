@@ -3,9 +3,9 @@
 use crate::config::{Columns, Config, Outbox as OutboxConfig};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError};
-use crate::postgres::catalog::literal;
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::quoting;
+use crate::postgres::quoting::literal;
 use crate::postgres::session::Session;
 
 /// A column's type and constraints.

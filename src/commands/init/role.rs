@@ -4,8 +4,8 @@
 //! without asking for SELECT, and the catalogues can be read by everybody.
 
 use super::objects::Object;
-use crate::postgres::catalog::literal;
 use crate::postgres::quoting;
+use crate::postgres::quoting::literal;
 
 /// LOGIN and REPLICATION.
 pub(super) fn object(role: &str) -> Object {

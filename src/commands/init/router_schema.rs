@@ -4,8 +4,8 @@ use refinery::{Migration, SchemaVersion};
 
 use crate::config::conninfo::ConnInfo;
 use crate::error::{Error, Peer};
-use crate::postgres::catalog::literal;
 use crate::postgres::quoting;
+use crate::postgres::quoting::literal;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
 use crate::postgres::sql;

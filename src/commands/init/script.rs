@@ -3,8 +3,8 @@
 use super::objects::{Object, Objects};
 use super::router_schema;
 use crate::error::Error;
-use crate::postgres::catalog::literal;
 use crate::postgres::quoting;
+use crate::postgres::quoting::literal;
 
 /// The whole script.
 pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {

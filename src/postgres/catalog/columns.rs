@@ -1,9 +1,9 @@
 //! The outbox table's columns at a start.
 
-use super::literal;
 use crate::error::Error;
 use crate::outbox::Outbox;
 use crate::postgres::pgoutput::Oid;
+use crate::postgres::quoting::literal;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
 

@@ -9,8 +9,9 @@ mod slot;
 
 pub use columns::Columns;
 pub use publication::{Publication, Table, WAY_OUT as PUBLICATION_WAY_OUT};
-pub use slot::{FLUSH_LSN, Slot, holder};
+pub use slot::{FLUSH_LSN, Slot, holder, moved_by_another};
 
+use super::quoting::literal;
 use super::server_error::QueryError;
 use super::session::{Row, Session};
 use crate::config::{Outbox, Postgres};
@@ -134,27 +135,4 @@ fn parsed<T: std::str::FromStr>(value: Option<String>) -> Result<Option<T>, Unre
 
 fn flag(value: Option<String>) -> bool {
     value.as_deref() == Some("t")
-}
-
-/// A string literal. With a backslash in it Postgres wants the escape form, whatever `standard_conforming_strings` says.
-pub fn literal(text: &str) -> String {
-    let quoted = text.replace('\'', "''");
-    if quoted.contains('\\') { format!("E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
-}
-
-/// A quoted identifier.
-pub fn identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quoting() {
-        assert_eq!(literal("a'b"), "'a''b'");
-        assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
-        assert_eq!(identifier("a\"b"), "\"a\"\"b\"");
-    }
 }

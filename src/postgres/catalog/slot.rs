@@ -84,6 +84,19 @@ pub async fn holder(session: &mut Session, pid: i32) -> Result<String, QueryErro
     Ok(text)
 }
 
+/// Somebody else confirmed the slot past what the router has delivered.
+pub fn moved_by_another(slot: &str, confirmed: Lsn, ours: Lsn) -> Error {
+    Error::not_safe(
+        format!(
+            "the slot {slot} was moved by another: it is confirmed up to {confirmed}, and the router has delivered up \
+             to {ours}"
+        ),
+        "Events committed between the two positions may be missing in Kafka: compare the outbox table. Find out who \
+         moved it (the server's log shows each START_REPLICATION, and with log_statement = 'all' each \
+         pg_replication_slot_advance), then start the router again: it goes on at the slot's position",
+    )
+}
+
 pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {
     let name = &postgres.slot;
     let Some(slot) = slot else {

@@ -17,6 +17,8 @@ pub use tuple::{Tuple, Value};
 
 use std::fmt;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::lsn::Lsn;
 use crate::redacted::Redacted;
 use reader::Reader;
@@ -33,6 +35,12 @@ pub struct PgTimestamp(pub i64);
 const PG_EPOCH_SECONDS: i64 = 946_684_800;
 
 impl PgTimestamp {
+    /// The machine's clock. One before 1970 has worse problems than a wrong lag.
+    pub fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        PgTimestamp::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
     /// Microseconds since 1970-01-01, the Unix epoch.
     pub fn unix_micros(self) -> i64 {
         self.0.saturating_add(PG_EPOCH_SECONDS * 1_000_000)

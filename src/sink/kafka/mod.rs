@@ -11,7 +11,7 @@ mod verdict;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -20,6 +20,7 @@ use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
 
 use crate::config::Config;
 use crate::error::{Error, Peer};
+use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
 use crate::routing::Record;
 use crate::sink::Outcomes;
@@ -147,7 +148,7 @@ impl KafkaSink {
     pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
         let Topic { number, limits } = self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
         self.check_size(record, limits)?;
-        let timestamp = limits.timestamp(record, now_millis());
+        let timestamp = limits.timestamp(record, PgTimestamp::now().unix_millis());
 
         let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
         for (key, value) in record.headers.iter() {
@@ -299,11 +300,6 @@ fn compressed(settings: &ClientConfig) -> bool {
 
 fn number(settings: &ClientConfig, name: &str) -> Option<usize> {
     settings.get(name)?.parse().ok()
-}
-
-fn now_millis() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn servers(config: &Config) -> &str {

@@ -11,10 +11,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
 use super::topics::{REQUEST_TIMEOUT, new_topic};
-use super::verdict::{Verdict, verdict};
+use super::verdict::{answer, failed};
 use super::{PROBE_TIMEOUT, no_answer, not_made, properties, servers};
 use crate::config::{Config, Topics};
-use crate::error::{Error, Peer};
+use crate::error::{Error, Exit, Peer};
 
 /// A connection that only asks.
 pub struct Survey {
@@ -95,7 +95,7 @@ impl Survey {
         let fetched = self.ask(|producer| producer.client().fetch_metadata(None, REQUEST_TIMEOUT)).await;
         let metadata = match fetched {
             Some(Ok(metadata)) => metadata,
-            Some(Err(error)) => return Err(failed("list the topics", &error)),
+            Some(Err(error)) => return Err(failed("list the topics", &error, Exit::Refused)),
             None => return Err(Error::transient(Peer::Kafka, "cannot list the topics")),
         };
         let seen = metadata.topics().iter().filter(|topic| topic.error().is_none()).map(|topic| SeenTopic {
@@ -140,13 +140,13 @@ impl Survey {
     ) -> Result<Vec<Result<Settings, Error>>, Error> {
         let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
         let described = self.admin.describe_configs(specifiers, &options).await;
-        let described = described.map_err(|error| failed("describe settings", &error))?;
+        let described = described.map_err(|error| failed("describe settings", &error, Exit::Refused))?;
         let settings = described.into_iter().map(|resource| match resource {
             Ok(resource) => {
                 let entries = resource.entries.into_iter();
                 Ok(Settings(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
             }
-            Err(code) => Err(answer("describe settings", code)),
+            Err(code) => Err(answer("describe settings", code, Exit::Refused)),
         });
         Ok(settings.collect())
     }
@@ -162,8 +162,10 @@ impl Survey {
         let new = new_topic(topic, &self.topics);
         let results = self.admin.create_topics([&new], &options.validate_only(true)).await;
         let what = format!("create a topic like {topic}");
-        match results.map_err(|error| failed(&what, &error))?.into_iter().next() {
-            Some(Err((_, code))) if code != Code::TopicAlreadyExists => Err(answer(&what, code)),
+        match results.map_err(|error| failed(&what, &error, Exit::Refused))?.into_iter().next() {
+            Some(Err((_, code))) if code != Code::TopicAlreadyExists => {
+                Err(answer(&what, code, Exit::Refused))
+            }
             _ => Ok(()),
         }
     }
@@ -175,21 +177,6 @@ impl Survey {
     ) -> Option<T> {
         let producer = Arc::clone(&self.producer);
         tokio::task::spawn_blocking(move || call(&producer)).await.ok()
-    }
-}
-
-fn failed(what: &str, error: &KafkaError) -> Error {
-    match error.rdkafka_error_code() {
-        Some(code) => answer(what, code),
-        None => Error::transient(Peer::Kafka, format!("cannot {what}: {error}")),
-    }
-}
-
-fn answer(what: &str, code: Code) -> Error {
-    let sentence = format!("cannot {what}: {code}");
-    match verdict(code) {
-        Verdict::Refused(remedy) => Error::refused(sentence, remedy),
-        Verdict::Again | Verdict::Consequence => Error::transient(Peer::Kafka, sentence),
     }
 }
 

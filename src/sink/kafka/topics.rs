@@ -8,15 +8,18 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, Top
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::context::AdminContext;
-use super::verdict::{Verdict, verdict};
+use super::verdict::{answer, failed};
 use crate::config::Topics;
-use crate::error::{Error, Peer};
+use crate::error::{Error, Exit, Peer};
 
 /// How long one request may take before it is tried again.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a topic may take to be ready before that is worth a line.
 const QUIET: Duration = Duration::from_secs(2);
+
+/// An event is waiting for the topic, so a definite answer stops the router where it is.
+const WAITING: Exit = Exit::Unsafe;
 
 /// What a topic takes, as far as the broker says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -100,13 +103,14 @@ impl TopicKeeper {
     fn look(&self, topic: &str) -> Result<Lookup, Error> {
         let client = self.admin.inner();
         let metadata = client.fetch_metadata(Some(topic), REQUEST_TIMEOUT);
-        let metadata = metadata.map_err(|error| failed("look up", topic, &error))?;
+        let metadata =
+            metadata.map_err(|error| failed(&format!("look up the topic {topic}"), &error, WAITING))?;
         let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
             return Ok(Lookup::Missing);
         };
         match found.error().map(Code::from) {
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(Lookup::Missing),
-            Some(code) => return Err(answer("look up", topic, code)),
+            Some(code) => return Err(answer(&format!("look up the topic {topic}"), code, WAITING)),
             None => {}
         }
         // one without a leader gets its records later
@@ -125,12 +129,13 @@ impl TopicKeeper {
         let new = new_topic(topic, &self.topics);
         let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
         let results = self.admin.create_topics([&new], &options).await;
-        let results = results.map_err(|error| failed("create", topic, &error))?;
+        let results =
+            results.map_err(|error| failed(&format!("create the topic {topic}"), &error, WAITING))?;
         for result in results {
             match result {
                 Ok(_) => tracing::info!(topic, "topic created"),
                 Err((_, Code::TopicAlreadyExists)) => {}
-                Err((_, code)) => return Err(answer("create", topic, code)),
+                Err((_, code)) => return Err(answer(&format!("create the topic {topic}"), code, WAITING)),
             }
         }
         Ok(())
@@ -146,7 +151,9 @@ impl TopicKeeper {
                 tracing::warn!(topic, "the broker knows no DESCRIBE_CONFIGS: the topic's limits are unknown");
                 return Ok(TopicLimits::default());
             }
-            described => described.map_err(|error| failed("describe", topic, &error))?,
+            described => {
+                described.map_err(|error| failed(&format!("describe the topic {topic}"), &error, WAITING))?
+            }
         };
         let resource = match described.into_iter().next() {
             Some(Ok(resource)) => resource,
@@ -154,7 +161,7 @@ impl TopicKeeper {
                 tracing::warn!(topic, "no right to DESCRIBE_CONFIGS: the topic's limits are unknown");
                 return Ok(TopicLimits::default());
             }
-            Some(Err(code)) => return Err(answer("describe", topic, code)),
+            Some(Err(code)) => return Err(answer(&format!("describe the topic {topic}"), code, WAITING)),
         };
         let number = |name: &str| -> Option<i64> { resource.get(name)?.value.as_ref()?.parse().ok() };
         // Long.MAX_VALUE is no bound; before Kafka 3.6 one property stood for both directions
@@ -181,20 +188,4 @@ pub(super) fn new_topic<'a>(topic: &'a str, wanted: &'a Topics) -> NewTopic<'a> 
         new = new.set(name, value);
     }
     new
-}
-
-fn failed(what: &str, topic: &str, error: &KafkaError) -> Error {
-    match error.rdkafka_error_code() {
-        Some(code) => answer(what, topic, code),
-        None => Error::transient(Peer::Kafka, format!("cannot {what} the topic {topic}: {error}")),
-    }
-}
-
-/// An event is waiting for the topic, so a definite answer stops the router where it is.
-fn answer(what: &str, topic: &str, code: Code) -> Error {
-    let sentence = format!("cannot {what} the topic {topic}: {code}");
-    match verdict(code) {
-        Verdict::Refused(remedy) => Error::not_safe(sentence, remedy),
-        Verdict::Again | Verdict::Consequence => Error::transient(Peer::Kafka, sentence),
-    }
 }

@@ -1,6 +1,8 @@
 //! One table of what an error of Kafka's means: try again, or tell a person what to change.
 
-use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+use crate::error::{Definite, Error, Exit, Peer};
 
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,23 @@ pub(super) fn verdict(code: Code) -> Verdict {
             Verdict::Refused("Choose another compression.type under `[kafka]`")
         }
         _ => Verdict::Again,
+    }
+}
+
+/// A request for `what` that a broker has answered with an error; `exit` is what a definite one means.
+pub(super) fn answer(what: &str, code: Code, exit: Exit) -> Error {
+    let what = format!("cannot {what}: {code}");
+    match verdict(code) {
+        Verdict::Refused(remedy) => Error::Definite(Definite { exit, what, remedy: remedy.to_owned() }),
+        Verdict::Again | Verdict::Consequence => Error::transient(Peer::Kafka, what),
+    }
+}
+
+/// A request for `what` that failed, perhaps before any broker saw it.
+pub(super) fn failed(what: &str, error: &KafkaError, exit: Exit) -> Error {
+    match error.rdkafka_error_code() {
+        Some(code) => answer(what, code, exit),
+        None => Error::transient(Peer::Kafka, format!("cannot {what}: {error}")),
     }
 }
 
