@@ -16,6 +16,8 @@ use crate::config::load::load;
 use crate::error::Error;
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
+use crate::routing::Template;
+use crate::sink::kafka::survey;
 
 /// How long one attempt to connect to Postgres may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,6 +37,9 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
         }
     }
     let config = &loaded.config;
+    // what is wrong without a server is said before one is asked
+    Template::of(config)?;
+    survey::verify(config)?;
     match cli.command {
         Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),
         Command::Run => block_on(run::run(loaded.config))?.map(|()| ExitCode::SUCCESS),

@@ -191,6 +191,9 @@ fn kafka(reader: &mut Reader<'_>, raw: Properties, delivery: &Delivery) -> (Kafk
     let mut holds_secret = false;
     for (name, Located { text, span, inline }) in reader.properties("kafka", raw, kafka_properties::canonical)
     {
+        if name == "bootstrap.servers" && text.trim().is_empty() {
+            reader.fault(&span, "kafka.\"bootstrap.servers\"", "it is empty", "Name a broker: \"host:9092\"");
+        }
         match kafka_properties::judge(&name, &text, delivery.window_records, delivery.window_bytes) {
             Ok(()) => {
                 holds_secret |= inline && kafka_properties::is_secret(&name);
@@ -202,7 +205,7 @@ fn kafka(reader: &mut Reader<'_>, raw: Properties, delivery: &Delivery) -> (Kafk
             }
         }
     }
-    if properties.get("bootstrap.servers").is_none_or(|servers| servers.reveal().trim().is_empty()) {
+    if !properties.contains_key("bootstrap.servers") {
         reader.missing(
             "kafka.\"bootstrap.servers\"",
             "Add `\"bootstrap.servers\" = \"host:9092\"` to [kafka], or set OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS",

@@ -198,7 +198,7 @@ fn remedy(error: &ServerError, conninfo: &ConnInfo, startup: &Startup<'_>) -> St
             "Correct the password (postgres.url, postgres.password_file, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'"
         ),
         "28000" => format!(
-            "Make sure that role \"{user}\" exists and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate"
+            "Make sure that role \"{user}\" exists (`outbox-router init --url ADMINISTRATOR --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate"
         ),
         "3D000" => format!("Create database \"{dbname}\", or correct the database's name in postgres.url"),
         "42501" if startup.replication => format!(

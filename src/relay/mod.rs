@@ -111,6 +111,8 @@ pub struct Relay<S> {
 /// A topic on its way to being usable.
 struct Preparing {
     topic: String,
+    /// The id of the event that waits for it.
+    event: String,
     task: JoinHandle<Result<TopicLimits, Error>>,
 }
 
@@ -256,8 +258,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             };
                             match sending.insert(&insert) {
                                 Ok(done) => handled = done,
-                                Err(Stuck::NeedsTopic(topic)) => {
-                                    self.prepare(topic);
+                                Err(Stuck::NeedsTopic(topic, event)) => {
+                                    self.prepare(topic, event);
                                     handled = Handled::HeldBack;
                                 }
                                 Err(Stuck::Failed(error)) => {
@@ -322,13 +324,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    fn prepare(&mut self, topic: String) {
+    fn prepare(&mut self, topic: String, event: String) {
         let task = tokio::spawn(self.sink.prepare(topic.clone()));
-        self.preparing = Some(Preparing { topic, task });
+        self.preparing = Some(Preparing { topic, event, task });
     }
 
     fn topic_prepared(&mut self, limits: Result<TopicLimits, Error>) {
-        let Some(Preparing { topic, .. }) = self.preparing.take() else { return };
+        let Some(Preparing { topic, event, .. }) = self.preparing.take() else { return };
         match limits {
             Ok(limits) => {
                 let admitted = self.sink.admit(&topic, limits);
@@ -336,7 +338,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 self.counters.push(self.monitor.topic_counters(&topic));
                 self.rebuild |= admitted.rebuild_first;
             }
-            Err(error) => self.end_intake(Outcome::Failed(error)),
+            Err(error) => {
+                let waits = format!("the event with id {event} cannot be sent: ");
+                self.end_intake(Outcome::Failed(error.preceded_by(&waits)));
+            }
         }
     }
 

@@ -34,7 +34,8 @@ pub(super) struct Sending<'r> {
 }
 
 pub(super) enum Stuck {
-    NeedsTopic(String),
+    /// The topic, and the id of the event that waits for it.
+    NeedsTopic(String, String),
     Failed(Error),
 }
 
@@ -71,7 +72,7 @@ impl Sending<'_> {
             Ok(sent) => sent,
             Err(NotSent::TopicUnknown) => {
                 *self.pending = Some(Change::New(sequence));
-                return Err(Stuck::NeedsTopic(record.topic.to_owned()));
+                return Err(Stuck::NeedsTopic(record.topic.to_owned(), event.printable_id()));
             }
             Err(NotSent::Full) => {
                 *self.pending = Some(Change::New(sequence));

@@ -148,11 +148,15 @@ impl Router {
     }
 }
 
+/// How much of the memory of a large payload is kept for the next.
+const KEPT_PAYLOAD: usize = 1 << 20;
+
 /// `\x0aff` to bytes (Postgres manual, "bytea Hex Format").
 fn decode_bytea(text: &[u8], into: &mut Vec<u8>) -> Option<()> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (pairs, rest) = text.strip_prefix(b"\\x")?.as_chunks::<2>();
     into.clear();
+    into.shrink_to(KEPT_PAYLOAD);
     for [high, low] in pairs {
         into.push(digit(high)? << 4 | digit(low)?);
     }

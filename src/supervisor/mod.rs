@@ -14,9 +14,7 @@ use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
 use crate::relay::{Ended, Outcome};
-use crate::routing::Template;
 use crate::sink::Refusal;
-use crate::sink::kafka::survey;
 use backoff::Backoff;
 use memory::Memory;
 use session::NoSession;
@@ -41,12 +39,6 @@ enum Next {
 /// # Errors
 /// The definite failure that stopped it. What may pass by itself is waited out here.
 pub async fn run(config: Arc<Config>, monitor: Monitor, stop: CancellationToken) -> Result<(), Definite> {
-    // known without a server, so known before one is asked
-    for known in [Template::of(&config).map(drop), survey::verify(&config)] {
-        if let Err(Error::Definite(definite)) = known {
-            return Err(definite);
-        }
-    }
     let mut memory = Memory::default();
     let mut backoff = Backoff::default();
     loop {
@@ -67,6 +59,9 @@ pub async fn run(config: Arc<Config>, monitor: Monitor, stop: CancellationToken)
             Next::Stop => return Ok(()),
             Next::Again => {}
             Next::Never(definite) => {
+                if let Some(position) = memory.position {
+                    tracing::info!(position = %position.flush, "stopped; Kafka has everything before this position");
+                }
                 monitor.state(State::Refused { reason: definite.what.clone() });
                 return Err(definite);
             }

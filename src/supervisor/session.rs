@@ -66,8 +66,9 @@ async fn start(
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
     let mut session = connect(config).await?;
-    let system = answered(config, System::identify(&mut session)).await?;
     let (catalog, slot) = free_slot(&mut session, config, monitor, memory).await?;
+    // after the wait for the slot, for the end of the log must not be older than the slot's position
+    let system = answered(config, System::identify(&mut session)).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
     let template = Template::of(config)?;
     let mut outbox = Outbox::of(config, &template);
@@ -75,7 +76,7 @@ async fn start(
         outbox = outbox.known_as(Oid(table.oid));
     }
     if let (false, Some(table)) = (memory.was_active, &catalog.table) {
-        let columns = Columns::look(&mut session, table.oid, &config.postgres.slot);
+        let columns = Columns::look(&mut session, table.oid, &config.postgres);
         answered(config, columns).await?.verdict(&outbox)?;
     }
     if let Some(before) = &memory.system {

@@ -8,6 +8,7 @@ use crate::support::router::Router;
 use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
 use crate::support::shared;
+use crate::support::signal::Signal;
 
 #[tokio::test]
 async fn bad_input_that_postgres_answers_at_once_ends_with_1() {
@@ -42,6 +43,12 @@ async fn bad_input_that_postgres_answers_at_once_ends_with_1() {
         outbox.execute(sql).await;
         sentences.of(case, &outbox, &Router::start(&settings).exits(1).await);
     }
+
+    let lower = "region text GENERATED ALWAYS AS (lower(aggregate_type)) STORED, id uuid";
+    let generated = TABLE.replace("id uuid", lower);
+    let generated = Outbox::with_table(shared::postgres(), &generated).await;
+    let settings = Settings::new(&generated, &kafka).set("route.topic", "events.${region}");
+    sentences.of("a generated column", &generated, &Router::start(&settings).exits(1).await);
 
     let other = TABLE.replace("headers jsonb NOT NULL DEFAULT '{}'", "headers int");
     let other = Outbox::with_table(shared::postgres(), &other).await;
@@ -139,6 +146,32 @@ async fn bad_input_of_passwords_privileges_and_wal_level_ends_with_1() {
     insta::assert_snapshot!(
         sentences.text().replace(OF_15, "SERVER'S REASON").replace(OF_16, "SERVER'S REASON")
     );
+}
+
+/// While another router has the slot, this one's position is history: it goes on where the other has left the slot, and
+/// does not take the other's deliveries for a hole.
+#[tokio::test]
+async fn a_router_that_lost_its_slot_to_another_goes_on_when_it_is_given_back() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let mut first = Router::active(&settings).await;
+    outbox.insert("order", "a", "1").await;
+    outbox.all_confirmed().await;
+    first.signal(Signal::Stop);
+    outbox.execute(&format!("SELECT pg_terminate_backend({}, 60000)", outbox.active_pid().await)).await;
+    outbox.released().await;
+
+    let second = Router::active(&settings).await;
+    first.signal(Signal::Continue);
+    first.shows("it waits", |status| (status["state"] == "waiting").then_some(())).await;
+    outbox.insert("order", "a", "2").await;
+    outbox.all_confirmed().await;
+    second.stop().await;
+    first.shows("it is active", |status| (status["state"] == "active").then_some(())).await;
+    outbox.insert("order", "a", "3").await;
+    outbox.all_confirmed().await;
+    assert_eq!(kafka.count(&outbox.name).await, Ok(3));
+    first.stop().await;
 }
 
 /// Somebody else reads the slot: a second router waits, says for whom, and takes over.

@@ -174,6 +174,31 @@ fn columns_that_are_missing_or_of_the_wrong_type() {
     insta::assert_snapshot!(found.of("columns"));
 }
 
+/// Postgres publishes the values of generated columns from 18 on, and only if it is told to.
+#[test]
+fn generated_columns_count_if_they_are_published() {
+    let place = ready();
+    place
+        .psql("ALTER TABLE outbox ADD COLUMN region text GENERATED ALWAYS AS (lower(aggregate_type)) STORED");
+    let topic = format!("{}.${{region}}", place.name);
+    let place = place.with("ROUTE__TOPIC", &topic);
+    let found = Found::at(&place);
+    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["columns"])));
+    insta::assert_snapshot!(found.of("columns"));
+    if place.server_version() >= 180_000 {
+        let name = &place.name;
+        for sql in [
+            "ALTER PUBLICATION {} SET (publish_generated_columns = stored)",
+            "ALTER PUBLICATION {} SET (publish_generated_columns = none); ALTER PUBLICATION {} SET TABLE outbox \
+             (id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, region)",
+        ] {
+            place.psql(&sql.replace("{}", name));
+            let found = Found::at(&place);
+            assert_eq!(found.checks("error"), BTreeSet::new(), "{sql}: {}", found.of("columns"));
+        }
+    }
+}
+
 #[test]
 fn an_aggregate_that_may_be_null_and_topics_by_event() {
     let place = ready();

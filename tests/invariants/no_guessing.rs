@@ -107,6 +107,28 @@ async fn no_guessing_about_a_publication_that_was_dropped_and_made_again() {
     router.stop().await;
 }
 
+/// Until 17 a server cannot read rows of a time without the publication, not even after it is back; 18 leaves them out.
+#[tokio::test]
+async fn no_guessing_about_a_stretch_that_the_server_cannot_read() {
+    let Setting { outbox, kafka, router } = Setting::new().await;
+    router.stop().await;
+    let version: i32 = outbox.query("SELECT current_setting('server_version_num')::int").await[0].get(0);
+    if version >= 180_000 {
+        return;
+    }
+    outbox.execute("DROP PUBLICATION outbox_router").await;
+    let event = outbox.commit(EVENT).await;
+    outbox.execute(PUBLICATION).await;
+    let settings = Settings::new(&outbox, &kafka);
+    for _ in 0..2 {
+        let ended = Router::start(&settings).exits(3).await;
+        ended.says(&["publication", "does not exist", "nothing was skipped", "rescue"]);
+    }
+    let confirmed = outbox.confirmed().await;
+    assert!(confirmed < event, "confirmed up to {confirmed}, past the event that ends at {event}");
+    assert_eq!(kafka.count(&outbox.name).await, Ok(1));
+}
+
 #[tokio::test]
 async fn no_guessing_about_a_table_that_is_no_longer_published() {
     altered("ALTER PUBLICATION outbox_router DROP TABLE outbox", EVENT, &["does not publish", "outbox"])

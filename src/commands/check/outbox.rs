@@ -7,7 +7,7 @@ use crate::commands::init::columns_query;
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox};
-use crate::postgres::catalog::{Catalog, Missing, Publication};
+use crate::postgres::catalog::{self, Catalog, Missing, Publication};
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::quoting::{self, literal};
 use crate::postgres::session::Session;
@@ -27,6 +27,8 @@ pub(super) struct Column {
     pub(super) name: String,
     pub(super) type_id: Oid,
     not_null: bool,
+    /// Its values are in the stream.
+    sent: bool,
 }
 
 pub(super) async fn judge(
@@ -44,7 +46,7 @@ pub(super) async fn judge(
     let published = findings.verdict("publication", verdict, fine);
     let Some(table) = &catalog.table else { return Ok(OutboxLook::default()) };
     let columns = columns(session, config).await?;
-    let type_of = |name: &str| columns.iter().find(|column| column.name == name).map(|column| column.type_id);
+    let type_of = |name: &str| find(&columns, name).map(|column| column.type_id);
     let complete = judge_columns(config, outbox, &columns, findings);
     judge_template(config, template, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
@@ -62,25 +64,39 @@ pub(super) async fn judge(
     })
 }
 
+/// A column whose values arrive.
+fn find<'c>(columns: &'c [Column], name: &str) -> Option<&'c Column> {
+    columns.iter().find(|column| column.name == name && column.sent)
+}
+
 async fn columns(session: &mut Session, config: &Config) -> Result<Vec<Column>, Error> {
-    let rows = session.query(&columns_query(&config.outbox)).await?;
+    let rows = session.query(&columns_query(config)).await?;
     let column = |row: &crate::postgres::session::Row| {
         let type_id = Oid(row.get(1)?.parse().ok()?);
-        Some(Column { name: row.get(0)?.to_owned(), type_id, not_null: row.get(2) == Some("t") })
+        Some(Column {
+            name: row.get(0)?.to_owned(),
+            type_id,
+            not_null: row.get(2) == Some("t"),
+            sent: row.get(4) == Some("t"),
+        })
     };
     Ok(rows.iter().filter_map(column).collect())
 }
 
 /// Whether the table has what is needed.
 fn judge_columns(config: &Config, outbox: &Outbox, columns: &[Column], findings: &mut Findings) -> bool {
-    let find = |name: &str| columns.iter().find(|column| column.name == name);
+    let find = |name: &str| find(columns, name);
     let faults = outbox.faults(|name| find(name).map(|column| column.type_id));
+    let withheld: Vec<&str> =
+        columns.iter().filter(|column| !column.sent).map(|column| column.name.as_str()).collect();
     for fault in &faults {
-        findings.error(
-            "columns",
-            fault.to_string(),
-            "Correct `[outbox] columns`, `[route] topic` or the table: the router stops at the first row",
-        );
+        let mut remedy =
+            "Correct `[outbox] columns`, `[route] topic` or the table: the router stops at the first row"
+                .to_owned();
+        if !withheld.is_empty() {
+            remedy.push_str(&format!(" ({} is {})", withheld.join(", "), catalog::WITHHELD));
+        }
+        findings.error("columns", fault.to_string(), remedy);
     }
     if !faults.is_empty() {
         return false;

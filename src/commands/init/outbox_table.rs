@@ -3,6 +3,7 @@
 use crate::config::{Columns, Config, Outbox as OutboxConfig};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError};
+use crate::postgres::catalog;
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
@@ -120,10 +121,11 @@ pub(super) fn emit_fits(outbox: &OutboxConfig) -> String {
     )
 }
 
-/// A query for the names and types of the table's columns.
-pub(in crate::commands) fn columns_query(outbox: &OutboxConfig) -> String {
+/// A query for the names and types of the table's columns, and whether their values are published.
+pub(in crate::commands) fn columns_query(config: &Config) -> String {
+    let (outbox, sent) = (&config.outbox, catalog::sent(&config.postgres.publication));
     format!(
-        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod) \
+        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod), {sent} \
          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {} AND c.relname = {} \
          AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
@@ -156,9 +158,9 @@ pub(super) async fn verify(session: &mut Session, config: &Config, outbox: &Outb
             format!("Run ALTER TABLE {} SET LOGGED", quoting::table(table)),
         ));
     }
-    let rows = session.query(&columns_query(&config.outbox)).await?;
+    let rows = session.query(&columns_query(config)).await?;
     let type_of = |name: &str| {
-        let row = rows.iter().find(|row| row.get(0) == Some(name))?;
+        let row = rows.iter().find(|row| row.get(0) == Some(name) && row.get(4) == Some("t"))?;
         row.get(1)?.parse().ok().map(Oid)
     };
     let faults = outbox.faults(type_of);

@@ -1,5 +1,6 @@
 //! The outbox table's columns at a start.
 
+use crate::config::Postgres;
 use crate::error::Error;
 use crate::outbox::Outbox;
 use crate::postgres::pgoutput::Oid;
@@ -11,19 +12,23 @@ use crate::postgres::session::Session;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
     types: Vec<(String, Oid)>,
+    /// There, and not in the stream.
+    withheld: Vec<String>,
     /// Every row that the slot has yet to deliver was written to these columns.
     settled: bool,
 }
 
 impl Columns {
     /// Asks for the columns of the table with this OID, which `slot` is to deliver.
-    pub async fn look(session: &mut Session, table: u32, slot: &str) -> Result<Self, QueryError> {
-        let rows = session.query(&query(table, slot)).await?;
+    pub async fn look(session: &mut Session, table: u32, postgres: &Postgres) -> Result<Self, QueryError> {
+        let rows = session.query(&query(table, postgres)).await?;
         let column = |row: &crate::postgres::session::Row| {
             Some((row.get(0)?.to_owned(), Oid(row.get(1)?.parse().ok()?)))
         };
+        let (sent, withheld): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.get(3) == Some("t"));
         Ok(Columns {
-            types: rows.iter().filter_map(column).collect(),
+            types: sent.into_iter().filter_map(column).collect(),
+            withheld: withheld.into_iter().filter_map(column).map(|(name, _)| name).collect(),
             settled: rows.first().is_some_and(|row| row.get(2) == Some("t")),
         })
     }
@@ -45,23 +50,42 @@ impl Columns {
             return Ok(());
         }
         let names: Vec<&str> = self.types.iter().map(|(name, _)| name.as_str()).collect();
-        Err(Error::refused(
-            fault.to_string(),
-            format!("Correct `[outbox] columns` or `[route]`: the table's columns are {}", names.join(", ")),
-        ))
+        let mut remedy =
+            format!("Correct `[outbox] columns` or `[route]`: the table's columns are {}", names.join(", "));
+        if !self.withheld.is_empty() {
+            remedy.push_str(&format!(", and {}: {WITHHELD}", self.withheld.join(", ")));
+        }
+        Err(Error::refused(fault.to_string(), remedy))
     }
+}
+
+/// Why a column that is there is not in the stream.
+pub const WITHHELD: &str =
+    "generated, so not published (Postgres 18 can: publish_generated_columns = stored)";
+
+/// An expression over `pg_attribute a`: are the values of the column published? Those of a generated one are from
+/// Postgres 18 on, if the publication says so (Postgres manual, "Generated Column Replication"). Read as JSON, because
+/// older catalogues lack the columns.
+pub fn sent(publication: &str) -> String {
+    format!(
+        "(a.attgenerated = '' OR a.attgenerated = 's' AND EXISTS (SELECT FROM pg_catalog.pg_publication p \
+         WHERE p.pubname = {} AND (pg_catalog.to_jsonb(p) ->> 'pubgencols' = 's' OR EXISTS \
+         (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = a.attrelid \
+         AND pg_catalog.to_jsonb(r) -> 'prattrs' @> pg_catalog.to_jsonb(a.attnum)))))",
+        literal(publication)
+    )
 }
 
 /// A table is settled if it was never altered, for then each of its columns was written by the same transaction, or not
 /// since the slot's `catalog_xmin`: whatever was done to the catalogues before, the slot is past (Postgres manual,
 /// `pg_replication_slots`).
-fn query(table: u32, slot: &str) -> String {
-    let slot = literal(slot);
+fn query(table: u32, postgres: &Postgres) -> String {
+    let (slot, sent) = (literal(&postgres.slot), sent(&postgres.publication));
     format!(
         "WITH x AS (SELECT xmin FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attnum > 0) \
          SELECT a.attname, a.atttypid, (SELECT count(DISTINCT x.xmin::text) = 1 FROM x) OR NOT EXISTS \
          (SELECT FROM x, pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot} \
-         AND pg_catalog.age(x.xmin) <= pg_catalog.age(s.catalog_xmin)) \
+         AND pg_catalog.age(x.xmin) <= pg_catalog.age(s.catalog_xmin)), {sent} \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped \
          ORDER BY a.attnum"
     )

@@ -7,7 +7,7 @@ mod columns;
 mod publication;
 mod slot;
 
-pub use columns::Columns;
+pub use columns::{Columns, WITHHELD, sent};
 pub use publication::{Publication, Table, WAY_OUT as PUBLICATION_WAY_OUT};
 pub use slot::{FLUSH_LSN, Slot, holder, moved_by_another};
 

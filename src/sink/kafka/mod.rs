@@ -179,9 +179,17 @@ impl KafkaSink {
         }
         match limits.max_message_bytes {
             Some(limit) if !self.compressed && size + BATCH_OVERHEAD > limit => {
+                let limit = limit.saturating_sub(BATCH_OVERHEAD);
                 let remedy = "Raise the topic's max.message.bytes, set a compression.type under `[kafka]`, or write \
                               smaller payloads";
-                Err(impossible(limit, &format!("max.message.bytes of the topic {}", record.topic), remedy))
+                Err(impossible(
+                    limit,
+                    &format!(
+                        "max.message.bytes of the topic {} less {BATCH_OVERHEAD} for the batch",
+                        record.topic
+                    ),
+                    remedy,
+                ))
             }
             _ => Ok(()),
         }

@@ -40,7 +40,10 @@ pub(super) fn verdict(code: Code) -> Verdict {
             "Grant the router's principal CREATE on the topics, or create them yourself: \
              `outbox-router init --print-acls` prints all that it needs",
         ),
-        Code::InvalidTopic => Verdict::Refused("Correct the aggregate type, or `[route] topic`"),
+        Code::InvalidTopic => Verdict::Refused(
+            "Correct the aggregate type, or `[route] topic`; a topic that differs from another only in `.` and `_` is \
+             refused too",
+        ),
         Code::PolicyViolation => Verdict::Refused("The broker's policy forbids it: ask who runs the cluster"),
         Code::InvalidConfig => Verdict::Refused("Correct `[topics] config`"),
         Code::InvalidPartitions => Verdict::Refused("Correct `[topics] partitions`"),
