@@ -97,3 +97,35 @@ async fn upkeep(monitor: &Monitor) {
         monitor.run_upkeep();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+
+    /// The clock of the test stands until all wait for it.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_used_again_and_again_ends_all_the_same() {
+        let (monitor, _) = Monitor::for_test("shop.outbox_router");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let server = tokio::spawn(serve(listener, monitor, stop.clone()));
+
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (begun, mut answers) = (Instant::now(), 0);
+        let mut buffer = [0; 1 << 16];
+        while client.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.is_ok()
+            && client.read(&mut buffer).await.is_ok_and(|read| read > 0)
+        {
+            answers += 1;
+            time::sleep(LIFETIME / 10).await;
+            assert!(begun.elapsed() < LIFETIME * 2, "still open after {answers} answers");
+        }
+        assert!(answers >= 9, "{answers} answers");
+        stop.cancel();
+        server.await.unwrap().unwrap();
+    }
+}
