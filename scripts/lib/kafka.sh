@@ -75,7 +75,9 @@ kafka_launch() {
   if port_answers "$kafka_port"; then
     die "another program took port $kafka_port while Kafka was stopped; end it, or begin anew with 'down' and 'up'"
   fi
-  local jvm=("$java" -cp "$kafka_classpath" -Dlog4j2.configurationFile="file://$root/scripts/lib/kafka/log4j2.properties")
+  mkdir -p "$kafka/tmp"
+  # What a JVM that is killed leaves in /tmp would stay there.
+  local jvm=("$java" -XX:-UsePerfData "-Djava.io.tmpdir=$kafka/tmp" -cp "$kafka_classpath" -Dlog4j2.configurationFile="file://$root/scripts/lib/kafka/log4j2.properties")
   local cluster
   cluster=$(head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d =)
   # A session of its own: Ctrl-C at a terminal is not for the broker, and all of it can be ended by one number.

@@ -110,7 +110,15 @@ need_rust() {
   command -v cargo >/dev/null && return
   command -v curl >/dev/null || need_packages curl ca-certificates
   say "installing Rust with rustup, into ${CARGO_HOME:-$HOME/.cargo}"
-  curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://sh.rustup.rs |
+  curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://static.rust-lang.org/rustup/rustup-init.sh |
     sh -s -- -y --quiet --profile minimal --no-modify-path ||
     die "rustup could not be installed; see https://rustup.rs, then try again"
+}
+
+# need_lints: cargo fmt and cargo clippy, which rustup's minimal profile leaves out.
+need_lints() {
+  cargo fmt --version &>/dev/null && cargo clippy --version &>/dev/null && return
+  command -v rustup >/dev/null || die "install by hand: rustfmt and clippy for $(command -v cargo)"
+  say "installing rustfmt and clippy with rustup"
+  rustup --quiet component add rustfmt clippy || die "rustup could not install them; the lines above say why"
 }

@@ -10,6 +10,7 @@ use crate::support::place::{Place, Ran};
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::shared;
+use crate::support::signal::{Signal, send};
 
 const TRUST: &str = "host all all 127.0.0.1/32 trust\n";
 
@@ -57,7 +58,7 @@ async fn without_a_free_slot_or_sender_nothing_is_made() {
 async fn a_lost_slot_is_found_and_never_made_again_behind_the_operators_back() {
     let settings = ["max_slot_wal_keep_size=1MB", "max_wal_size=32MB", "min_wal_size=32MB"];
     let server = PrivatePostgres::start(TRUST, &settings).await;
-    let place = place(&server);
+    let place = place(&server).with("ADMIN__LISTEN", "127.0.0.1:1");
     assert_eq!(place.run(&["init"]).code, 0);
     for _ in 0..4 {
         place.psql("SELECT pg_logical_emit_message(false, 'x', 'x')");
@@ -107,8 +108,7 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     );
     assert!(word.starts_with(&expected), "{word}");
     let asked = Instant::now();
-    let kill = Command::new("kill").args(["-INT", &init.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    assert!(send(Signal::Interrupt, init.id()));
     let status = init.wait().unwrap();
     assert!(asked.elapsed() < Duration::from_secs(3), "Ctrl-C took {:?}", asked.elapsed());
     let mut err = String::new();
