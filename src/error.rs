@@ -105,16 +105,6 @@ impl Error {
         }
     }
 
-    /// The same, with words before it, if it is definite.
-    pub fn preceded_by(self, words: &str) -> Self {
-        match self {
-            Error::Definite(definite) => {
-                Definite { what: format!("{words}{}", definite.what), ..definite }.into()
-            }
-            transient => transient,
-        }
-    }
-
     fn definite(exit: Exit, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Definite { exit, what: what.into(), remedy: remedy.into() }.into()
     }

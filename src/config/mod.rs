@@ -169,7 +169,8 @@ pub struct Delivery {
     pub mode: DeliveryMode,
     /// `window.records`: records sent and not yet acknowledged, at most. Default 20,000.
     pub window_records: usize,
-    /// `window.bytes`: the same in bytes of keys, values and headers. Default 16 MiB.
+    /// `window.bytes`: the same in bytes, those of keys, values and headers and what the client keeps besides.
+    /// Default 16 MiB.
     pub window_bytes: usize,
     /// `shutdown_timeout`: how long a stop waits for the records in flight. Default 10 s.
     pub shutdown_timeout: Duration,

@@ -35,7 +35,10 @@ pub(super) fn lay_over<'i>(
         } else if insert(root, &path, 0, value, &ranges, sources).is_err() {
             problems.push(
                 sources.place(&ranges.value()),
-                "sets a part of a value that another variable sets as a whole",
+                format!(
+                    "sets a part of a value that another variable ({PREFIX}{}) sets as a whole",
+                    key.rsplit_once("__").map_or(key, |(whole, _)| whole)
+                ),
                 "Unset one of the two",
             );
         }

@@ -99,7 +99,10 @@ async fn try_host(
             }),
         };
         match outcome {
-            Ok((session, None)) => return Search::Found(Box::new(session)),
+            Ok((mut session, None)) => {
+                session.connected_to(exact(host, &address));
+                return Search::Found(Box::new(session));
+            }
             Ok((session, Some(mismatch))) => {
                 session.close().await;
                 attempts.note(place, Error::transient(Peer::Postgres, mismatch));
@@ -127,6 +130,17 @@ async fn try_host(
 enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),
+}
+
+/// The host as this address of it.
+fn exact(host: &Host, address: &Address) -> Host {
+    let addr = match (&host.addr, address) {
+        (HostAddr::Tcp { name, .. }, Address::Tcp(address)) => {
+            HostAddr::Tcp { name: name.clone(), hostaddr: Some(address.ip().to_string()) }
+        }
+        (addr, _) => addr.clone(),
+    };
+    Host { addr, port: host.port }
 }
 
 async fn resolve(conninfo: &ConnInfo, host: &Host) -> Result<Vec<Address>, Error> {

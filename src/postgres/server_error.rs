@@ -201,7 +201,12 @@ impl From<QueryError> for Error {
 
 /// A failure of an I/O operation in the words of an operator, without the operating system's number for it.
 pub(super) fn io_reason(error: &io::Error) -> String {
+    /// `EMFILE`
+    const TOO_MANY_OPEN_FILES: i32 = 24;
     match error.kind() {
+        _ if error.raw_os_error() == Some(TOO_MANY_OPEN_FILES) => {
+            "too many open files: raise the limit of this process (ulimit -n)".to_owned()
+        }
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
             "the server closed the connection".to_owned()

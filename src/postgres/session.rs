@@ -16,7 +16,7 @@ use super::failure::{Failure, unexpected};
 use super::server_error::{QueryError, ServerError, io_reason};
 use super::stream::Stream;
 use super::wire::Wire;
-use crate::config::conninfo::ConnInfo;
+use crate::config::conninfo::{ConnInfo, Host};
 use crate::error::{Error, Peer};
 
 /// What is known of a session besides its socket.
@@ -24,6 +24,8 @@ use crate::error::{Error, Peer};
 pub struct SessionInfo {
     /// Host and port, with the address that the name stood for: `db:5432 (10.0.0.7)`, or the path of a unix socket.
     pub place: String,
+    /// The server itself, of all that the connection string names: with the address that was connected to.
+    pub host: Host,
     /// What the server reported of itself: `server_version`, `in_hot_standby`, ... (`ParameterStatus`; Postgres manual,
     /// "Asynchronous Operations").
     pub parameters: BTreeMap<String, String>,
@@ -124,6 +126,7 @@ impl Session {
         wire.authenticated();
         let info = SessionInfo {
             place: place.to_owned(),
+            host: login.host.clone(),
             parameters: BTreeMap::new(),
             backend_pid: 0,
             cancel_key: 0,
@@ -144,6 +147,10 @@ impl Session {
                 }
             }
         }
+    }
+
+    pub(super) fn connected_to(&mut self, host: Host) {
+        self.info.host = host;
     }
 
     /// What the server reported of itself, kept up to date by every query.
@@ -309,6 +316,7 @@ fn startup_options(given: Option<&str>, settings: &[(&str, &str)]) -> Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::conninfo::HostAddr;
 
     #[test]
     fn settings_follow_the_users_options_so_that_they_win() {
@@ -338,6 +346,7 @@ mod tests {
     fn debug_shows_neither_the_cancel_key_nor_values() {
         let info = SessionInfo {
             place: "db:5432".into(),
+            host: Host { addr: HostAddr::Unix("/run".into()), port: 5432 },
             parameters: BTreeMap::new(),
             backend_pid: 7,
             cancel_key: 918_273_645,

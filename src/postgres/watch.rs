@@ -16,6 +16,7 @@ use super::connect::Startup;
 use super::server_error::QueryError;
 use super::session::Session;
 use crate::config::Config;
+use crate::config::conninfo::{ConnInfo, Host};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 
@@ -48,12 +49,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts looking. `baseline` is what the start of the session found.
-    pub fn start(config: Arc<Config>, baseline: Fingerprint) -> Self {
+    /// Starts looking, at the server that the stream comes from. `baseline` is what the start of the session found.
+    pub fn start(config: Arc<Config>, host: Host, baseline: Fingerprint) -> Self {
         // one report at a time: a relay that does not take it needs no second one
         let (sender, reports) = mpsc::channel(1);
         let look_now = Arc::new(Notify::new());
-        let watcher = Watcher { config, baseline, sender, look_now: Arc::clone(&look_now), blind: false };
+        let mut conninfo = config.postgres.conninfo.clone();
+        // another of several hosts has another idea of slot and log
+        conninfo.hosts = vec![host];
+        let look_now_too = Arc::clone(&look_now);
+        let watcher = Watcher { config, conninfo, baseline, sender, look_now: look_now_too, blind: false };
         Watch { reports, look_now, task: tokio::spawn(watcher.run()) }
     }
 
@@ -80,6 +85,7 @@ impl Drop for Watch {
 
 struct Watcher {
     config: Arc<Config>,
+    conninfo: ConnInfo,
     baseline: Fingerprint,
     sender: mpsc::Sender<Report>,
     look_now: Arc<Notify>,
@@ -115,7 +121,7 @@ impl Watcher {
     async fn connect(&self) -> Result<Session, Error> {
         let name = format!("{} watch", self.config.name);
         let startup = Startup { replication: false, application_name: &name, settings: &[] };
-        let session = Session::connect(&self.config.postgres.conninfo, &startup);
+        let session = Session::connect(&self.conninfo, &startup);
         match timeout(LOOK_TIMEOUT, session).await {
             // the stream runs with the same credentials, so a refusal here must not end it
             Ok(Err(Error::Definite(refused))) => Err(Error::transient(Peer::Postgres, refused.to_string())),

@@ -35,6 +35,15 @@ impl Acknowledged {
         added
     }
 
+    /// Whether all numbers from `first` up to and without `end` are there.
+    pub(super) fn has_all(&self, first: u64, end: u64) -> bool {
+        (first.max(self.prefix())..end).all(|number| {
+            let word =
+                usize::try_from(number / 64 - self.words_done).ok().and_then(|index| self.words.get(index));
+            word.is_some_and(|word| word & (1 << (number % 64)) != 0)
+        })
+    }
+
     /// The smallest number that is missing: all below it are there.
     pub(super) fn prefix(&self) -> u64 {
         let in_first = self.words.front().map_or(0, |word| u64::from(word.trailing_ones()));

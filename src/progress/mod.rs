@@ -137,9 +137,9 @@ impl Progress {
         let last =
             self.transactions.back_mut().filter(|last| last.end.is_none()).ok_or(OutOfStep::Outside)?;
         last.end = Some((next, end_lsn));
-        let empty = last.first == next;
-        // Empty transactions must not pile up behind one that waits: its end takes theirs over.
-        if empty && self.transactions.len() > 1 {
+        let settled = self.acknowledged.has_all(last.first.0, next.0);
+        // What has nothing left to acknowledge must not pile up behind a transaction that waits: its end takes theirs over.
+        if settled && self.transactions.len() > 1 {
             self.transactions.pop_back();
             if let Some(before) = self.transactions.back_mut() {
                 before.end = Some((next, end_lsn));
@@ -183,6 +183,11 @@ impl Progress {
     /// Whether a Begin has come without its Commit.
     pub fn inside_transaction(&self) -> bool {
         self.transactions.back().is_some_and(|last| last.end.is_none())
+    }
+
+    /// How many changes lie between the oldest unacknowledged one and the newest.
+    pub fn span(&self) -> u64 {
+        self.next.0 - self.acknowledged.prefix()
     }
 
     /// Whether anything at all was acknowledged.

@@ -200,6 +200,26 @@ fn what_was_acknowledged_of_a_transaction_is_kept_until_it_comes_again() {
 }
 
 #[test]
+fn transactions_without_events_do_not_pile_up_behind_one_that_waits() {
+    let mut progress = Progress::new(Position::default());
+    progress.begin(Lsn(10)).unwrap();
+    progress.change().unwrap();
+    progress.commit(Lsn(15)).unwrap();
+    for n in 2..1_000 {
+        progress.begin(Lsn(n * 10)).unwrap();
+        for _ in 0..n % 3 {
+            let Ok(Change::New(ignored)) = progress.change() else { panic!("nothing to skip") };
+            progress.acknowledge(ignored);
+        }
+        progress.commit(Lsn(n * 10 + 5)).unwrap();
+        assert_eq!(progress.transactions.len(), 1);
+    }
+    assert_eq!(progress.position(), Position::default());
+    progress.acknowledge(Sequence(0));
+    assert_eq!(progress.position().flush, Lsn(9_995));
+}
+
+#[test]
 fn a_change_has_the_same_place_in_every_session() {
     let mut first = Progress::new(Position::default());
     for (final_lsn, end_lsn, changes) in [(10, 15, 2), (20, 25, 0), (30, 35, 3)] {

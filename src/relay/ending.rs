@@ -6,6 +6,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 use super::Relay;
+use super::sending::{Sending, SentAlone};
 use crate::error::Error;
 use crate::monitor::State;
 use crate::progress::{Partial, Position};
@@ -39,26 +40,42 @@ pub struct Ended {
     /// The last change that may have been refused together with others; for [`Parts::alone_up_to`](super::Parts).
     pub doubtful: Option<Partial>,
     /// The record that was under way alone, if records were sent one at a time.
-    pub alone: Option<String>,
+    pub alone: Option<SentAlone>,
     /// The largest batch that all topics take.
     pub batch_bytes: usize,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
-    /// Reads no more; the session ends when nothing is in flight.
+    /// Reads no more; the session ends when nothing is in flight. A stop waits for that only so long. A failure does as
+    /// long as it takes: what it tells a person to do takes for granted that everything before it has arrived.
     pub(super) fn end_intake(&mut self, outcome: Outcome) {
-        if self.ending.is_none() {
-            if let Outcome::Stopped = outcome {
+        let deadline = match &outcome {
+            Outcome::Stopped => {
                 self.monitor.state(State::Stopping);
+                Some(Instant::now() + self.config.delivery.shutdown_timeout)
             }
-            self.ending = Some((outcome, Instant::now() + self.config.delivery.shutdown_timeout));
-        }
+            Outcome::Failed(reason) => {
+                let records = self.sending.window.records();
+                if records > 0 {
+                    tracing::warn!(%reason, records, "stopping, once Kafka has acknowledged what comes before");
+                }
+                None
+            }
+            Outcome::Refused(_) => None,
+        };
+        self.ending = Some((outcome, deadline));
+    }
+
+    /// Whether the router was asked to stop.
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.ending, Some((Outcome::Stopped, _)))
     }
 
     /// Whether intake has ended and there is nothing left to wait for.
     pub(super) fn ended(&mut self) -> Option<Outcome> {
         let (outcome, deadline) = self.ending.take()?;
-        if self.window.is_empty() || Instant::now() >= deadline {
+        let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if late || self.sending.window.is_empty() {
             return Some(outcome);
         }
         self.ending = Some((outcome, deadline));
@@ -76,7 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// A look at the catalogues has to cover the last confirmation too. Without one it waits for the next start.
     async fn confirm_last(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + LAST_LOOK;
-        while self.confirmation.confirmed() < self.progress.position().flush {
+        while self.confirmation.confirmed() < self.sending.progress.position().flush {
             self.watch.look_now();
             match timeout_at(deadline, self.watch.report()).await {
                 Ok(report) => self.looked(report)?,
@@ -89,7 +106,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Closes the producer and reads the reports that closing brought; `orderly` says goodbye to Postgres too.
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
-        let Relay { sink, stream, outcomes, mut progress, window, alone, preparing, .. } = self;
+        let Relay { sending, stream, outcomes, preparing, .. } = self;
+        let Sending { sink, mut progress, window, sent_alone: alone, .. } = sending;
         if let Some(preparing) = preparing {
             preparing.task.abort();
         }

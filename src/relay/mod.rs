@@ -31,13 +31,14 @@ use crate::postgres::catalog;
 use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
-use crate::progress::{Change, Partial, Position, Progress, Sequence};
+use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::Router;
 use crate::sink::kafka::{KafkaSink, TopicLimits};
 use crate::sink::{Outcomes, Refusal};
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
-use sending::{Handled, Sending, Stuck, not_readable, out_of_step};
+pub use sending::SentAlone;
+use sending::{Handled, Sending, Waiting, not_readable, out_of_step, without_topic};
 use window::Window;
 
 /// A status update goes out at least this often, and at most this late after something was acknowledged.
@@ -75,44 +76,30 @@ pub struct Parts<S> {
 pub struct Relay<S> {
     config: Arc<Config>,
     stream: ReplicationStream<S>,
-    outbox: Outbox,
-    router: Router,
-    sink: KafkaSink,
+    sending: Sending,
     outcomes: Arc<Outcomes>,
+    confirmation: Confirmation,
     watch: Watch,
     monitor: Monitor,
     stop: CancellationToken,
 
-    progress: Progress,
-    window: Window,
-    confirmation: Confirmation,
-    /// The number of a change that was looked at and could not be dealt with yet.
-    pending: Option<Change>,
     preparing: Option<Preparing>,
     /// A topic takes smaller batches than the producer makes: nothing is sent until it is replaced.
     rebuild: bool,
-    commit_time: PgTimestamp,
-    /// Where the commit of the transaction under way begins.
-    final_lsn: Lsn,
     received: Lsn,
     counters: Vec<TopicCounters>,
-    /// Not yet reached since the start.
+    /// The end of the server's log as of the start; `None` once it is reached.
     head: Option<Lsn>,
     brokers_down: bool,
-    alone_up_to: Option<Partial>,
-    /// The record that was sent last, for a message about it, if it was sent alone.
-    alone: Option<String>,
-    /// Why intake has ended, and when the wait for the records in flight does.
-    ending: Option<(Outcome, Instant)>,
+    /// Why intake has ended, and how long the records in flight are waited for; `None`: as long as it takes.
+    ending: Option<(Outcome, Option<Instant>)>,
     /// Taken reports, kept for its allocation.
     reports: Vec<Sequence>,
 }
 
 /// A topic on its way to being usable.
 struct Preparing {
-    topic: String,
-    /// The id of the event that waits for it.
-    event: String,
+    waiting: Waiting,
     task: JoinHandle<Result<TopicLimits, Error>>,
 }
 
@@ -129,29 +116,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     pub fn new(parts: Parts<S>) -> Self {
         let delivery = &parts.config.delivery;
         let window = Window::new(delivery.window_records, delivery.window_bytes);
-        Relay {
-            stream: parts.stream,
+        let sending = Sending {
+            config: Arc::clone(&parts.config),
             outbox: parts.outbox,
             router: parts.router,
             sink: parts.sink,
+            progress: Progress::new(parts.start),
+            window,
+            monitor: parts.monitor.clone(),
+            commit_time: PgTimestamp::default(),
+            final_lsn: Lsn::INVALID,
+            pending: None,
+            alone_up_to: parts.alone_up_to,
+            sent_alone: None,
+        };
+        Relay {
+            stream: parts.stream,
+            sending,
             outcomes: parts.outcomes,
+            confirmation: Confirmation::new(parts.start.flush),
             watch: parts.watch,
             monitor: parts.monitor,
             stop: parts.stop,
-            progress: Progress::new(parts.start),
-            window,
-            confirmation: Confirmation::new(parts.start.flush),
-            pending: None,
             preparing: None,
             rebuild: false,
-            commit_time: PgTimestamp::default(),
-            final_lsn: Lsn::INVALID,
             received: parts.start.flush,
             counters: Vec::new(),
             head: Some(parts.head),
             brokers_down: false,
-            alone_up_to: parts.alone_up_to,
-            alone: None,
             ending: None,
             reports: Vec::new(),
             config: parts.config,
@@ -177,11 +169,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             self.monitor.turned();
             if let Some(refusal) = self.take_reports() {
                 // before anything that takes time: nothing may be sent behind a refused record
-                self.sink.purge();
+                self.sending.sink.purge();
                 return Ok(Outcome::Refused(refusal));
             }
-            if self.rebuild && self.window.is_empty() {
-                self.sink.rebuild().await?;
+            if self.rebuild && self.sending.window.is_empty() {
+                self.sending.sink.rebuild().await?;
                 self.rebuild = false;
             }
             let read = match self.work()? {
@@ -197,12 +189,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             if let Some(outcome) = self.ended() {
                 return Ok(outcome);
             }
-            let deadline = self.ending.as_ref().map(|(_, deadline)| *deadline);
+            let deadline = self.ending.as_ref().and_then(|(_, deadline)| *deadline);
             // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
             // only then more work.
             tokio::select! {
                 biased;
-                () = stop.cancelled(), if self.ending.is_none() => self.end_intake(Outcome::Stopped),
+                () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
                 () = self.outcomes.changed() => {}
                 _ = status_timer.tick() => self.status_due()?,
                 report = self.watch.report() => self.looked(report)?,
@@ -224,7 +216,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             match message {
                 ReplicationMessage::PrimaryKeepAlive { wal_end, reply_requested } => {
                     self.received = self.received.max(wal_end);
-                    self.progress.reached(wal_end);
+                    self.sending.progress.reached(wal_end);
                     self.monitor.server_wal_end(wal_end);
                     self.stream.consume(length);
                     if reply_requested {
@@ -234,47 +226,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 ReplicationMessage::XLogData { wal_end, data } => {
                     self.received = self.received.max(wal_end);
                     let message = Message::decode(data).map_err(undecodable)?;
-                    let mut handled = Handled::Done;
                     match message {
                         Message::Begin(begin) => {
-                            self.commit_time = begin.commit_time;
-                            self.final_lsn = begin.final_lsn;
-                            self.progress.begin(begin.final_lsn).map_err(out_of_step)?;
+                            self.sending.commit_time = begin.commit_time;
+                            self.sending.final_lsn = begin.final_lsn;
+                            self.sending.progress.begin(begin.final_lsn).map_err(out_of_step)?;
                         }
-                        Message::Insert(insert) => {
-                            let mut sending = Sending {
-                                outbox: &self.outbox,
-                                router: &mut self.router,
-                                sink: &mut self.sink,
-                                progress: &mut self.progress,
-                                window: &mut self.window,
-                                pending: &mut self.pending,
-                                monitor: &self.monitor,
-                                commit_time: self.commit_time,
-                                final_lsn: self.final_lsn,
-                                slot: &self.config.postgres.slot,
-                                alone_up_to: self.alone_up_to,
-                                alone: &mut self.alone,
-                            };
-                            match sending.insert(&insert) {
-                                Ok(done) => handled = done,
-                                Err(Stuck::NeedsTopic(topic, event)) => {
-                                    self.prepare(topic, event);
-                                    handled = Handled::HeldBack;
-                                }
-                                Err(Stuck::Failed(error)) => {
-                                    self.end_intake(Outcome::Failed(error));
-                                    handled = Handled::HeldBack;
-                                }
+                        Message::Insert(insert) => match self.sending.insert(&insert) {
+                            Handled::Done => {}
+                            Handled::HeldBack => return Ok(Pause::HeldBack),
+                            Handled::NeedsTopic(waiting) => {
+                                self.prepare(waiting);
+                                return Ok(Pause::HeldBack);
                             }
-                        }
+                            Handled::Failed(error) => {
+                                self.end_intake(Outcome::Failed(error));
+                                return Ok(Pause::HeldBack);
+                            }
+                        },
                         Message::Commit(commit) => {
-                            self.progress.commit(commit.end_lsn).map_err(out_of_step)?
+                            self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?
                         }
                         Message::Relation(relation) => {
-                            if let Err(error) = self.outbox.relation(&relation) {
+                            if let Err(error) = self.sending.outbox.relation(&relation) {
                                 self.end_intake(Outcome::Failed(not_readable(&error)));
-                                handled = Handled::HeldBack;
+                                return Ok(Pause::HeldBack);
                             }
                         }
                         // A publication may publish more than the router needs. Only what is inserted is an event.
@@ -283,10 +259,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                         }
                         Message::Origin(_) | Message::Type(_) | Message::Logical(_) => {}
                     }
-                    match handled {
-                        Handled::Done => self.stream.consume(length),
-                        Handled::HeldBack => return Ok(Pause::HeldBack),
-                    }
+                    self.stream.consume(length);
                 }
             }
         }
@@ -300,8 +273,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         // records of one transaction are usually acknowledged together, and have the same age
         let mut run = (PgTimestamp::default(), 0);
         for sequence in reports.drain(..) {
-            self.progress.acknowledge(sequence);
-            let Some(record) = self.window.acknowledged(sequence) else { continue };
+            self.sending.progress.acknowledge(sequence);
+            let Some(record) = self.sending.window.acknowledged(sequence) else { continue };
             if let Some(counters) = self.counters.get(record.topic) {
                 counters.delivered(1, record.bytes as u64);
             }
@@ -324,24 +297,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    fn prepare(&mut self, topic: String, event: String) {
-        let task = tokio::spawn(self.sink.prepare(topic.clone()));
-        self.preparing = Some(Preparing { topic, event, task });
+    fn prepare(&mut self, waiting: Waiting) {
+        let task = tokio::spawn(self.sending.sink.prepare(waiting.topic.clone()));
+        self.preparing = Some(Preparing { waiting, task });
     }
 
     fn topic_prepared(&mut self, limits: Result<TopicLimits, Error>) {
-        let Some(Preparing { topic, event, .. }) = self.preparing.take() else { return };
+        let Some(Preparing { waiting, .. }) = self.preparing.take() else { return };
         match limits {
             Ok(limits) => {
-                let admitted = self.sink.admit(&topic, limits);
+                let admitted = self.sending.sink.admit(&waiting.topic, limits);
                 // topics are numbered as they are admitted
-                self.counters.push(self.monitor.topic_counters(&topic));
+                self.counters.push(self.monitor.topic_counters(&waiting.topic));
                 self.rebuild |= admitted.rebuild_first;
             }
-            Err(error) => {
-                let waits = format!("the event with id {event} cannot be sent: ");
-                self.end_intake(Outcome::Failed(error.preceded_by(&waits)));
-            }
+            Err(error) => self.end_intake(Outcome::Failed(without_topic(&waiting, error))),
         }
     }
 
@@ -355,7 +325,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
         self.queue_status(silent > limit / 2);
         if self.brokers_down {
-            self.sink.look_for_brokers();
+            self.sending.sink.look_for_brokers();
         }
         Ok(())
     }
@@ -372,11 +342,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return Err(catalog::moved_by_another(
                 &self.config.postgres.slot,
                 moved,
-                self.progress.position().flush,
+                self.sending.progress.position().flush,
             ));
         }
         let before = self.confirmation.confirmed();
-        self.confirmation.checked(self.progress.position().flush, checked);
+        self.confirmation.checked(self.sending.progress.position().flush, checked);
         if self.confirmation.confirmed() > before {
             self.queue_status(false);
         }
@@ -392,8 +362,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Readiness and state follow the brokers: nothing flows while none can be reached.
     fn broker_state(&mut self) {
-        let down = self.sink.brokers_down();
-        if down.is_some() == self.brokers_down || self.ending.is_some() {
+        let down = self.sending.sink.brokers_down();
+        if down.is_some() == self.brokers_down || self.is_stopping() {
             return;
         }
         self.brokers_down = down.is_some();
@@ -409,7 +379,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Says once per session that the backlog of its start is gone.
     fn caught_up(&mut self) {
-        let flush = self.progress.position().flush;
+        let flush = self.sending.progress.position().flush;
         if self.head.is_some_and(|head| head <= flush) {
             self.head = None;
             tracing::info!(position = %flush, "caught up");
@@ -417,12 +387,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     }
 
     fn show(&self) {
-        self.monitor.in_flight(self.window.records(), self.window.bytes());
+        self.monitor.in_flight(self.sending.window.records(), self.sending.window.bytes());
         // a commit that was read and not yet wholly sent waits too
-        let waits = self.progress.inside_transaction().then_some(self.commit_time);
-        self.monitor.oldest_unacknowledged(self.window.oldest().or(waits));
+        let waits = self.sending.progress.inside_transaction().then_some(self.sending.commit_time);
+        self.monitor.oldest_unacknowledged(self.sending.window.oldest().or(waits));
         self.monitor.received(self.received);
-        self.monitor.flushed(self.progress.position().flush);
+        self.monitor.flushed(self.sending.progress.position().flush);
     }
 }
 
@@ -430,7 +400,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 async fn prepared(preparing: &mut Option<Preparing>) -> Result<TopicLimits, Error> {
     match preparing {
         Some(preparing) => (&mut preparing.task).await.unwrap_or_else(|error| {
-            Err(Error::transient(Peer::Kafka, format!("preparing the topic {}: {error}", preparing.topic)))
+            Err(Error::transient(
+                Peer::Kafka,
+                format!("preparing the topic {}: {error}", preparing.waiting.topic),
+            ))
         }),
         None => std::future::pending().await,
     }

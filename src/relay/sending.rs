@@ -1,90 +1,132 @@
 //! One insert on its way: read, routed, handed to the sink, and counted.
 
+use std::sync::Arc;
+
 use super::window::{InFlight, Window};
-use crate::error::{Error, Peer};
+use crate::config::Config;
+use crate::error::{Definite, Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
-use crate::outbox::{Outbox, OutboxError, OutboxEvent};
+use crate::outbox::{Outbox, OutboxError};
 use crate::postgres::pgoutput::{Insert, PgTimestamp};
 use crate::postgres::quoting::literal;
-use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
+use crate::progress::{Change, OutOfStep, Partial, Progress};
 use crate::routing::Router;
 use crate::sink::kafka::{KafkaSink, NotSent};
 
-/// What came of one change.
+/// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
+/// also for those that are no events.
+const MAX_SPAN: u64 = 1 << 27;
+
+/// The parts that an insert passes, and what is remembered between two of them.
+pub(super) struct Sending {
+    pub(super) config: Arc<Config>,
+    pub(super) outbox: Outbox,
+    pub(super) router: Router,
+    pub(super) sink: KafkaSink,
+    pub(super) progress: Progress,
+    pub(super) window: Window,
+    pub(super) monitor: Monitor,
+    /// The commit time of the transaction under way.
+    pub(super) commit_time: PgTimestamp,
+    /// Where its commit begins.
+    pub(super) final_lsn: Lsn,
+    /// The number of a change that was looked at and could not be dealt with yet.
+    pub(super) pending: Option<Change>,
+    /// Changes up to and including this one are sent one at a time.
+    pub(super) alone_up_to: Option<Partial>,
+    /// The record that was sent last, if it was sent so.
+    pub(super) sent_alone: Option<SentAlone>,
+}
+
+/// A record that is under way alone, for a message about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentAlone {
+    /// The event's id, and the topic.
+    pub event: String,
+    /// What can be done to go on without it.
+    pub way_past: String,
+}
+
+/// What came of one insert.
 pub(super) enum Handled {
     Done,
+    /// Something has to be acknowledged first.
     HeldBack,
-}
-
-/// What an insert needs of the relay, apart from the stream that its bytes are borrowed from.
-pub(super) struct Sending<'r> {
-    pub(super) outbox: &'r Outbox,
-    pub(super) router: &'r mut Router,
-    pub(super) sink: &'r mut KafkaSink,
-    pub(super) progress: &'r mut Progress,
-    pub(super) window: &'r mut Window,
-    pub(super) pending: &'r mut Option<Change>,
-    pub(super) monitor: &'r Monitor,
-    pub(super) commit_time: PgTimestamp,
-    pub(super) final_lsn: Lsn,
-    pub(super) slot: &'r str,
-    pub(super) alone_up_to: Option<Partial>,
-    pub(super) alone: &'r mut Option<String>,
-}
-
-pub(super) enum Stuck {
-    /// The topic, and the id of the event that waits for it.
-    NeedsTopic(String, String),
+    /// The topic has to be prepared first.
+    NeedsTopic(Waiting),
+    /// It cannot be sent.
     Failed(Error),
 }
 
-impl Sending<'_> {
-    pub(super) fn insert(&mut self, insert: &Insert<'_>) -> Result<Handled, Stuck> {
-        if self.window.is_full() {
-            return Ok(Handled::HeldBack);
+/// An event that waits for its topic.
+pub(super) struct Waiting {
+    pub(super) topic: String,
+    pub(super) id: String,
+    way_past: String,
+}
+
+impl Sending {
+    pub(super) fn insert(&mut self, insert: &Insert<'_>) -> Handled {
+        if self.window.is_full() || self.progress.span() >= MAX_SPAN {
+            return Handled::HeldBack;
         }
         let change = match self.pending.take() {
             Some(change) => change,
-            None => self.progress.change().map_err(|error| Stuck::Failed(out_of_step(error)))?,
+            None => match self.progress.change() {
+                Ok(change) => change,
+                Err(error) => return Handled::Failed(out_of_step(error)),
+            },
         };
-        let Change::New(sequence) = change else { return Ok(Handled::Done) };
-        let event = self.outbox.event(insert).map_err(|error| Stuck::Failed(not_readable(&error)))?;
-        let Some(event) = event else {
-            self.monitor.ignored_changes(1);
-            self.progress.acknowledge(sequence);
-            return Ok(Handled::Done);
+        let Change::New(sequence) = change else { return Handled::Done };
+        let event = match self.outbox.event(insert) {
+            Ok(Some(event)) => event,
+            Ok(None) => {
+                self.monitor.ignored_changes(1);
+                self.progress.acknowledge(sequence);
+                return Handled::Done;
+            }
+            Err(error) => return Handled::Failed(not_readable(&error)),
         };
         let alone = self.alone_up_to.is_some_and(|last| self.progress.up_to(sequence) <= Some(last));
         // nor may the record after it share a batch with it
-        if (alone || self.alone.is_some()) && !self.window.is_empty() {
-            *self.pending = Some(change);
-            return Ok(Handled::HeldBack);
+        if (alone || self.sent_alone.is_some()) && !self.window.is_empty() {
+            self.pending = Some(change);
+            return Handled::HeldBack;
         }
-        self.send(&event, sequence, alone)
-    }
 
-    fn send(&mut self, event: &OutboxEvent<'_>, sequence: Sequence, alone: bool) -> Result<Handled, Stuck> {
-        let record = self.router.route(event, self.commit_time).map_err(|error| {
-            Stuck::Failed(unsendable(event, &error.to_string(), &unroutable(self.slot, self.final_lsn)))
-        })?;
+        let slot = &self.config.postgres.slot;
+        let record = match self.router.route(&event, self.commit_time) {
+            Ok(record) => record,
+            Err(error) => {
+                let remedy = "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
+                              `[outbox] columns` so that it can be sent";
+                let (id, way_past) = (event.printable_id(), way_past(slot, self.final_lsn));
+                return Handled::Failed(unsendable(&id, &error.to_string(), remedy, &way_past));
+            }
+        };
         let sent = match self.sink.send(&record, sequence) {
             Ok(sent) => sent,
             Err(NotSent::TopicUnknown) => {
-                *self.pending = Some(Change::New(sequence));
-                return Err(Stuck::NeedsTopic(record.topic.to_owned(), event.printable_id()));
+                self.pending = Some(change);
+                return Handled::NeedsTopic(Waiting {
+                    topic: record.topic.to_owned(),
+                    id: event.printable_id(),
+                    way_past: way_past(slot, self.final_lsn),
+                });
             }
             Err(NotSent::Full) => {
-                *self.pending = Some(Change::New(sequence));
-                return Ok(Handled::HeldBack);
+                self.pending = Some(change);
+                return Handled::HeldBack;
             }
             Err(NotSent::Impossible { reason, remedy }) => {
-                let remedy = format!("Nothing was skipped. {remedy}");
-                return Err(Stuck::Failed(unsendable(event, &reason, &remedy)));
+                let (id, way_past) = (event.printable_id(), way_past(slot, self.final_lsn));
+                return Handled::Failed(unsendable(&id, &reason, &remedy, &way_past));
             }
         };
-        let in_flight = InFlight { bytes: record.size(), commit_time: self.commit_time, topic: sent.topic };
-        self.window.sent(sequence, in_flight);
+        let (bytes, memory) = (record.size(), record.memory());
+        self.window
+            .sent(sequence, InFlight { bytes, memory, commit_time: self.commit_time, topic: sent.topic });
         if record.key.is_none() {
             self.monitor.keyless_events(1);
         }
@@ -94,8 +136,11 @@ impl Sending<'_> {
         if sent.timestamp_replaced {
             self.monitor.timestamps_replaced(1);
         }
-        *self.alone = alone.then(|| format!("{} to the topic {}", event.printable_id(), record.topic));
-        Ok(Handled::Done)
+        self.sent_alone = alone.then(|| SentAlone {
+            event: format!("{} to the topic {}", event.printable_id(), record.topic),
+            way_past: way_past(slot, self.final_lsn),
+        });
+        Handled::Done
     }
 }
 
@@ -111,18 +156,30 @@ pub(super) fn not_readable(error: &OutboxError) -> Error {
     )
 }
 
-/// The row is in the log for good: correcting or deleting it in the table changes nothing for the router.
-fn unroutable(slot: &str, final_lsn: Lsn) -> String {
-    // a transaction is left out by a position behind the beginning of its commit
-    let past = Lsn(final_lsn.0 + 1);
-    format!(
-        "Nothing was skipped. Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
-         `[outbox] columns` so that it can be sent, or leave its whole transaction out: \
-         SELECT pg_replication_slot_advance({}, '{past}')",
-        literal(slot)
+/// Why the topic that an event waits for cannot be had.
+pub(super) fn without_topic(waiting: &Waiting, error: Error) -> Error {
+    match error {
+        Error::Definite(Definite { what, remedy, .. }) => {
+            unsendable(&waiting.id, &what, &remedy, &waiting.way_past)
+        }
+        transient @ Error::Transient(_) => transient,
+    }
+}
+
+fn unsendable(id: &str, reason: &str, remedy: &str, way_past: &str) -> Error {
+    Error::not_safe(
+        format!("the event with id {id} cannot be sent: {reason}"),
+        format!("Nothing was skipped. {remedy}, or {way_past}"),
     )
 }
 
-fn unsendable(event: &OutboxEvent<'_>, reason: &str, remedy: &str) -> Error {
-    Error::not_safe(format!("the event with id {} cannot be sent: {reason}", event.printable_id()), remedy)
+/// The row is in the log for good: correcting or deleting it in the table changes nothing for the router. True only when
+/// everything before the transaction is acknowledged, which the relay waits for.
+fn way_past(slot: &str, final_lsn: Lsn) -> String {
+    // a transaction is left out by a position behind the beginning of its commit
+    let past = Lsn(final_lsn.0 + 1);
+    format!(
+        "leave its whole transaction out: SELECT pg_replication_slot_advance({}, '{past}')",
+        literal(slot)
+    )
 }

@@ -1,4 +1,4 @@
-//! The bound on memory: how many records, and bytes of them, are under way.
+//! The bound on memory: how many records, and bytes for them, are under way.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,10 @@ use crate::progress::Sequence;
 /// What is remembered of a record that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InFlight {
+    /// Of its key, value and headers.
     pub(super) bytes: usize,
+    /// What it takes until it is acknowledged.
+    pub(super) memory: usize,
     pub(super) commit_time: PgTimestamp,
     /// Which of the relay's topics it goes to.
     pub(super) topic: usize,
@@ -68,14 +71,14 @@ impl Window {
         self.places.resize(index.max(self.places.len()), None);
         self.places.push_back(Some(record));
         self.records += 1;
-        self.bytes += record.bytes;
+        self.bytes += record.memory;
     }
 
     pub(super) fn acknowledged(&mut self, sequence: Sequence) -> Option<InFlight> {
         let index = usize::try_from(sequence.0.checked_sub(self.base)?).ok()?;
         let record = self.places.get_mut(index)?.take()?;
         self.records -= 1;
-        self.bytes -= record.bytes;
+        self.bytes -= record.memory;
         while let Some(None) = self.places.front() {
             self.places.pop_front();
             self.base += 1;
@@ -89,7 +92,7 @@ mod tests {
     use super::*;
 
     fn record(bytes: usize) -> InFlight {
-        InFlight { bytes, commit_time: PgTimestamp(bytes as i64), topic: 0 }
+        InFlight { bytes, memory: bytes, commit_time: PgTimestamp(bytes as i64), topic: 0 }
     }
 
     #[test]

@@ -47,8 +47,17 @@ impl fmt::Debug for Record<'_> {
     }
 }
 
+/// What librdkafka keeps for each record, and for each header, besides their bytes: about.
+const MEMORY_PER_RECORD: usize = 256;
+const MEMORY_PER_HEADER: usize = 80;
+
 impl Record<'_> {
-    /// The bytes of key, value and headers: what the window counts.
+    /// The memory that it takes while it is under way: what the window counts.
+    pub fn memory(&self) -> usize {
+        self.size() + MEMORY_PER_RECORD + self.headers.len() * MEMORY_PER_HEADER
+    }
+
+    /// The bytes of key, value and headers.
     pub fn size(&self) -> usize {
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + self.headers.size()
     }
@@ -74,7 +83,7 @@ pub enum Unroutable {
         reason: &'static str,
     },
     /// The `headers` column is not what headers can be made of. The text of the error quotes none of it.
-    #[error("the headers column is not a JSON object that headers can be made of (at byte {at})")]
+    #[error("the headers column is not a JSON object, or a name in it holds a zero character (at byte {at})")]
     Headers {
         /// Where reading stopped.
         at: usize,
@@ -115,9 +124,10 @@ impl Router {
         self.headers.push(headers::ID, event.field(Field::Id));
         self.headers.push(headers::TYPE, event.field(Field::EventType));
         let headers_dropped = match event.field(Field::Headers) {
-            Some(json) => {
-                self.headers.push_members(json).map_err(|error| Unroutable::Headers { at: error.column() })?
-            }
+            Some(json) => self
+                .headers
+                .push_members(json)
+                .map_err(|error| Unroutable::Headers { at: offset(json, &error) })?,
             None => 0,
         };
 
@@ -146,6 +156,12 @@ impl Router {
             headers_dropped,
         })
     }
+}
+
+/// Where reading JSON stopped, counted from 1.
+fn offset(json: &[u8], error: &serde_json::Error) -> usize {
+    let before = json.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1));
+    before.map(<[u8]>::len).sum::<usize>() + error.column()
 }
 
 /// How much of the memory of a large payload is kept for the next.

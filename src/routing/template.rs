@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::topic;
 use crate::config::{Columns, Config};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, OutboxEvent};
@@ -60,12 +61,18 @@ impl Template {
     /// # Errors
     /// It cannot be used: exit code 2.
     pub fn of(config: &Config) -> Result<Self, Error> {
-        Self::parse(&config.route.topic, &config.outbox.columns).map_err(|error| {
+        let refused = |error: &dyn fmt::Display| {
             Error::usage(
                 format!("`[route] topic` is {:?}: {error}", config.route.topic),
                 "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"",
             )
-        })
+        };
+        let template =
+            Self::parse(&config.route.topic, &config.outbox.columns).map_err(|error| refused(&error))?;
+        // what every topic of it begins with
+        let known = template.fixed().or(Some(template.prefix()).filter(|prefix| prefix.starts_with("__")));
+        known.map_or(Ok(()), topic::check).map_err(|error| refused(&error))?;
+        Ok(template)
     }
 
     /// Reads `text`. A name is one of the keys of `[outbox] columns` (`aggregate_type`), or else a column of the table.

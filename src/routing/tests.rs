@@ -91,6 +91,13 @@ impl Case<'_> {
 }
 
 #[test]
+fn headers_that_are_none_say_where() {
+    let headers = "{\"ok\": \"first\",\n \"é\": tru}";
+    let error = Case { headers: Some(headers), ..Case::default() }.route().unwrap_err();
+    assert_eq!(error, Unroutable::Headers { at: headers.find('}').unwrap() + 1 });
+}
+
+#[test]
 fn the_defaults_make_the_record_of_the_contract() {
     let pair = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
     assert_eq!(

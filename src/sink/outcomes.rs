@@ -13,9 +13,9 @@ pub struct Refusal {
     pub last: Sequence,
     /// Whether sending the same record again could have another end.
     pub transient: bool,
-    /// What the broker said, and what can be done about it.
+    /// What the broker said.
     pub reason: String,
-    /// The part of it that tells the operator what to do.
+    /// What a person can do about it; empty if it may pass.
     pub remedy: String,
 }
 

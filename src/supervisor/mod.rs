@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
-use crate::relay::{Ended, Outcome};
+use crate::relay::{Ended, Outcome, SentAlone};
 use crate::sink::Refusal;
 use backoff::Backoff;
 use memory::Memory;
@@ -111,7 +111,8 @@ fn after_session(ended: Ended, memory: &mut Memory) -> Next {
 fn after_failure(error: Error, memory: &Memory) -> Next {
     match error {
         Error::Transient(transient) => Next::Later(transient),
-        // A password may be rotated under a running router: its file is read again at each attempt.
+        // A password may be rotated under a running router: its file is read again at each attempt. What Kafka refuses
+        // has been made transient before.
         Error::Definite(definite) if memory.was_active && definite.exit == Exit::Refused => {
             let what = definite.to_string();
             Next::Later(Transient { peer: Peer::Postgres, what })
@@ -124,7 +125,7 @@ fn after_failure(error: Error, memory: &Memory) -> Next {
 fn after_refusal(
     refusal: &Refusal,
     doubtful: Option<Partial>,
-    alone: Option<String>,
+    alone: Option<SentAlone>,
     memory: &mut Memory,
 ) -> Next {
     let reason = &refusal.reason;
@@ -133,10 +134,10 @@ fn after_refusal(
             let what = format!("the producer gave up, and is made anew: {reason}");
             Next::Later(Transient { peer: Peer::Kafka, what })
         }
-        Some(event) => Next::Never(Definite {
+        Some(SentAlone { event, way_past }) => Next::Never(Definite {
             exit: Exit::Unsafe,
             what: format!("Kafka refuses the event with id {event}: {reason}"),
-            remedy: format!("{}; nothing was skipped", refusal.remedy),
+            remedy: format!("Nothing was skipped. {}, or {way_past}", refusal.remedy),
         }),
         None => {
             tracing::warn!(

@@ -99,7 +99,7 @@ async fn start(
     })?;
 
     let version = session.parameters().get("server_version").cloned().unwrap_or_default();
-    let place = session.info().place.clone();
+    let (place, host) = (session.info().place.clone(), session.info().host.clone());
     memory.walsender = Some(session.backend_pid());
     // From here on wal_sender_timeout finds out that the router is gone. TCP's own timeout would also end the connection
     // of one that lives and reads nothing for a while, because the broker takes nothing.
@@ -130,7 +130,7 @@ async fn start(
         router: Router::new(template, config.route.timestamp),
         sink,
         outcomes,
-        watch: Watch::start(Arc::clone(config), fingerprint),
+        watch: Watch::start(Arc::clone(config), host, fingerprint),
         start,
         head,
         alone_up_to: memory.alone_up_to,

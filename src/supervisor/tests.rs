@@ -11,7 +11,7 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
         unacknowledged: 0,
         advanced: true,
         doubtful: Some(DOUBTFUL),
-        alone: alone.map(str::to_owned),
+        alone: alone.map(|event| SentAlone { event: event.to_owned(), way_past: "leave it out".to_owned() }),
         batch_bytes: 1_000,
     }
 }

@@ -36,6 +36,8 @@ async fn bad_input_in_the_configuration_ends_with_2_before_any_server_is_asked()
         ("kafka.'linger.ms'", "a while"),
         ("route.topic", "outbox.${aggregate_type"),
         ("route.topic", "outbox/${aggregate_type}"),
+        ("route.topic", "outbox-router.positions"),
+        ("route.topic", "__${aggregate_type}"),
         ("outbox.table", "a.b.c"),
         ("postgres.slot", "Outbox-Router"),
         ("postgres.url", "mysql://db/shop"),

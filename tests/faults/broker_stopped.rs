@@ -67,6 +67,56 @@ async fn broker_killed_again_and_again_loses_nothing_and_keeps_order_per_aggrega
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3 * KILLS)).await;
 }
 
+/// What the router then advises, to leave the bad event's transaction out, must not leave out what came before it.
+#[tokio::test]
+async fn broker_away_an_event_that_cannot_be_sent_waits_for_those_before_it() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let settings = Settings::new(&outbox, &kafka).set("delivery.shutdown_timeout", "0s");
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..2).await;
+    outbox.all_confirmed().await;
+    broker.kill();
+    outbox.insert_numbers("order", "a", 2..3).await;
+    outbox.insert("two words", "b", "{}").await;
+    outbox.insert_numbers("order", "a", 3..4).await;
+    router.logs("stopping, once Kafka has acknowledged what comes before").await;
+    router.logs("no broker can be reached").await;
+    router.assert_running();
+
+    broker.start_again();
+    let ended = router.ended().await;
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.log);
+    ended.says(&["two words", "Nothing was skipped"]);
+    let (_, advance) = ended.log.rsplit_once("leave its whole transaction out: ").unwrap();
+    outbox.released().await;
+    outbox.execute(advance).await;
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let numbers: Vec<_> = kafka.records(&outbox.name).await.iter().map(|record| record.number()).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn broker_frozen_is_told_once_with_a_reason() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let settings = Settings::new(&outbox, &kafka).set("kafka.'socket.timeout.ms'", 1000);
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..2).await;
+    outbox.all_confirmed().await;
+    broker.freeze();
+    outbox.insert_numbers("order", "a", 2..3).await;
+    router.logs("no broker can be reached").await;
+    router.logs("the broker does not answer").await;
+    broker.thaw();
+    outbox.all_confirmed().await;
+    let log = router.stop().await.log;
+    assert_eq!(log.matches("no broker can be reached").count(), 1, "{log}");
+    assert!(!log.contains("Timed out"), "{log}");
+}
+
 /// Nothing is under way here that could fail or be acknowledged: only the state tells.
 #[tokio::test]
 async fn broker_away_is_seen_in_state_and_readiness_and_so_is_its_return() {

@@ -40,6 +40,32 @@ async fn bounded_memory_in_a_transaction_of_200_000_rows() {
     assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
 }
 
+/// The client keeps each header by itself, which is many times the size of a short one.
+#[tokio::test]
+async fn bounded_memory_of_records_with_thousands_of_headers() {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
+    mock.create_topic(&outbox.topic("large"), 1, 2);
+    let mut router = Router::active(&Settings::new(&outbox, &mock.client())).await;
+    outbox.insert("large", "a0", "{}").await;
+    outbox.all_confirmed().await;
+    mock.down(2);
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, headers) SELECT 'large', 'a', \
+             (SELECT jsonb_object_agg(to_hex(h), '') FROM generate_series(1, 2000) h) FROM generate_series(1, 500)",
+        )
+        .await;
+    let full =
+        |status: &serde_json::Value| (status["in_flight"]["bytes"].as_u64()? >= 16 << 20).then_some(());
+    router.shows("the window is full", full).await;
+    let memory = router.peak_memory();
+    println!("peak memory: {} kB", memory / 1024);
+    mock.up(2);
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
+}
+
 /// The broker takes nothing: what is committed stays in Postgres.
 #[tokio::test]
 async fn bounded_memory_while_the_broker_takes_nothing() {

@@ -106,9 +106,16 @@ pub(super) fn verdict(
         return Err(missing.error(format!("the publication {name} does not exist"), remedy.to_owned()));
     };
     if table.unlogged {
+        let remedy = match missing {
+            Missing::AtStart => format!("Run ALTER TABLE {table_sql} SET LOGGED"),
+            Missing::WhileRunning => format!(
+                "Run ALTER TABLE {table_sql} SET LOGGED. Rows committed meanwhile are in the table only, and will not be \
+                 sent: compare it with the topics before you start the router again"
+            ),
+        };
         return Err(missing.error(
             format!("the outbox table {table_name} is unlogged, so its rows are not in the write-ahead log"),
-            format!("Run ALTER TABLE {table_sql} SET LOGGED"),
+            remedy,
         ));
     }
     if table.partitioned && !publication.via_root {
@@ -189,7 +196,7 @@ mod tests {
                 Some(TABLE),
                 "publish = 'insert'",
             ),
-            (Some(publication()), Some(Table { unlogged: true, ..TABLE }), "unlogged"),
+            (Some(publication()), Some(Table { unlogged: true, ..TABLE }), "SET LOGGED"),
             (
                 Some(Publication { via_root: false, ..publication() }),
                 Some(Table { partitioned: true, ..TABLE }),

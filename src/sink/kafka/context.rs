@@ -24,7 +24,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// The last error of the connection, and whether it is a refused password.
+    /// The last error of the connection since a broker was reached: its code, and what librdkafka says of it.
     pub(super) fn last_error(&self) -> Option<(RDKafkaErrorCode, String)> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -37,29 +37,32 @@ impl Connection {
     /// Why no broker can be reached, if that is so.
     pub(super) fn down(&self) -> Option<String> {
         let down = self.down.load(Ordering::Relaxed);
-        down.then(|| {
-            self.last_error().map_or_else(|| "no broker can be reached".to_owned(), |(_, reason)| reason)
-        })
+        down.then(|| self.last_error().map_or_else(|| NO_REASON.to_owned(), |(_, reason)| reason))
     }
 
     /// Logged once when it goes and once when it comes back.
     pub(super) fn set_down(&self, down: bool) {
         if self.reached.load(Ordering::Relaxed) && self.down.swap(down, Ordering::Relaxed) != down {
             if down {
-                let reason = self.last_error().map(|(_, reason)| reason).unwrap_or_default();
+                let reason = self.last_error().map_or_else(|| NO_REASON.to_owned(), |(_, reason)| reason);
                 tracing::warn!(peer = "kafka", reason, "no broker can be reached; events wait in Postgres");
             } else {
+                *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 tracing::info!(peer = "kafka", "broker reached again");
             }
         }
+    }
+
+    fn failed(&self, code: RDKafkaErrorCode, reason: &str) {
+        let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Some((code, lasting(reason)));
     }
 
     fn error(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
         // "all brokers down" follows the reason and says less
         if code != RDKafkaErrorCode::AllBrokersDown {
-            let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
-            *last = Some((code, lasting(reason).to_owned()));
+            self.failed(code, reason);
         }
         match code {
             RDKafkaErrorCode::AllBrokersDown => self.set_down(true),
@@ -68,9 +71,18 @@ impl Connection {
     }
 }
 
+/// What is said of brokers that are gone before librdkafka has a reason: a connection that is closed is none.
+const NO_REASON: &str = "they closed the connections, or do not answer";
+
 /// A reason without the times and counts that differ from attempt to attempt: the same failure is logged once.
-fn lasting(reason: &str) -> &str {
-    reason.split_once(" (after ").map_or(reason, |(lasting, _)| lasting)
+fn lasting(reason: &str) -> String {
+    let lasting = reason.split_once(" (after ").map_or(reason, |(lasting, _)| lasting);
+    let ours = if lasting.contains("Too many open files") {
+        "; raise the limit of this process (ulimit -n)"
+    } else {
+        ""
+    };
+    format!("{lasting}{ours}")
 }
 
 /// For clients that send nothing: administration, probes.
@@ -98,7 +110,16 @@ pub(super) struct ProducerReports {
 
 impl ClientContext for ProducerReports {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        // a request that is not answered is no error to librdkafka; it is sent again for ever
+        if facility == "REQTMOUT" {
+            self.connection.failed(RDKafkaErrorCode::OperationTimedOut, "the broker does not answer");
+        }
         log(level, facility, message);
+    }
+
+    fn stats_raw(&self, statistics: &[u8]) {
+        // for who sets statistics.interval.ms
+        tracing::debug!(target: "librdkafka", statistics = %String::from_utf8_lossy(statistics));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -163,8 +184,8 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     let level = match facility {
         // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
         "CONFWARN" => RDKafkaLogLevel::Debug,
-        // each attempt at a connection; the error callback gets the same
-        "FAIL" => RDKafkaLogLevel::Debug,
+        // each attempt at a connection, of which the error callback hears too, and each request without an answer
+        "FAIL" | "REQTMOUT" => RDKafkaLogLevel::Debug,
         // our own purge at the end of a session
         _ if message.contains("Local: Purged") => RDKafkaLogLevel::Debug,
         _ => level,

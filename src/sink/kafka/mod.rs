@@ -103,12 +103,10 @@ impl KafkaSink {
         let reports =
             ProducerReports { outcomes: Arc::clone(&outcomes), connection: Arc::clone(&connection) };
         let settings = properties::producer(&config, batch_bytes);
-        let producer: ThreadedProducer<_> =
-            settings.create_with_context(reports).map_err(|error| not_made(&error))?;
+        let producer = properties::make(&settings, reports)?;
         // librdkafka's administrative client is a producer that is never given a record
         let context = AdminContext { connection: Arc::clone(&connection) };
-        let admin =
-            properties::client(&config).create_with_context(context).map_err(|error| not_made(&error))?;
+        let admin = properties::make(&properties::client(&config), context)?;
         let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone()));
         let sink = KafkaSink {
             outcomes,
@@ -173,15 +171,13 @@ impl KafkaSink {
             remedy: remedy.to_owned(),
         };
         if size > self.message_max_bytes {
-            let remedy =
-                "Raise message.max.bytes under `[kafka]` and on the broker, or write smaller payloads";
+            let remedy = "Raise message.max.bytes under `[kafka]` and on the broker";
             return Err(impossible(self.message_max_bytes, "message.max.bytes of the producer", remedy));
         }
         match limits.max_message_bytes {
             Some(limit) if !self.compressed && size + BATCH_OVERHEAD > limit => {
                 let limit = limit.saturating_sub(BATCH_OVERHEAD);
-                let remedy = "Raise the topic's max.message.bytes, set a compression.type under `[kafka]`, or write \
-                              smaller payloads";
+                let remedy = "Raise the topic's max.message.bytes or set a compression.type under `[kafka]`";
                 Err(impossible(
                     limit,
                     &format!(
@@ -244,7 +240,7 @@ impl KafkaSink {
         let connection = Arc::clone(&self.connection);
         let reports = ProducerReports { outcomes: Arc::clone(&self.outcomes), connection };
         let settings = properties::producer(&self.config, self.batch_bytes);
-        let fresh = settings.create_with_context(reports).map_err(|error| not_made(&error))?;
+        let fresh = properties::make(&settings, reports)?;
         discard(std::mem::replace(&mut self.producer, fresh)).await;
         Ok(())
     }
@@ -311,8 +307,7 @@ fn number(settings: &ClientConfig, name: &str) -> Option<usize> {
 }
 
 fn servers(config: &Config) -> &str {
-    let given = |name| config.kafka.properties.get(name);
-    given("bootstrap.servers").or_else(|| given("metadata.broker.list")).map_or("", |value| value.reveal())
+    config.kafka.properties.get("bootstrap.servers").map_or("", |servers| servers.reveal())
 }
 
 /// Why no broker answered, by the last error of the connection.
@@ -327,15 +322,4 @@ fn no_answer(servers: &str, last_error: Option<(Code, String)>) -> Error {
         }
         None => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
     }
-}
-
-/// librdkafka's answer to a property names its value; a value may be a secret, so only the name is passed on.
-fn not_made(error: &KafkaError) -> Error {
-    let what = match error {
-        KafkaError::ClientConfig(_, _, property, _) => {
-            format!("librdkafka refuses the value of `[kafka] {property}`")
-        }
-        other => format!("librdkafka cannot make a client of the properties under `[kafka]`: {other}"),
-    };
-    Error::usage(what, "Compare it with librdkafka's CONFIGURATION.md")
 }

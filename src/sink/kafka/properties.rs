@@ -1,8 +1,13 @@
 //! The producer's properties: what the guarantees need, what is a better default, and what the user set.
 
-use rdkafka::ClientConfig;
+use std::panic::{self, AssertUnwindSafe};
+
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::error::KafkaError;
+use rdkafka::{ClientConfig, ClientContext};
 
 use crate::config::{Config, Delivery};
+use crate::error::{Error, Peer};
 
 /// librdkafka's largest batch unless a topic takes less (`batch.size`).
 pub(super) const DEFAULT_BATCH_BYTES: usize = 1_000_000;
@@ -25,6 +30,32 @@ const DEFAULTS: [(&str, &str); 7] = [
     // the default logs each connection that an idle broker closes
     ("log.connection.close", "false"),
 ];
+
+/// Makes a client. Where no thread can be started rdkafka panics; that may pass, as other processes end.
+pub(super) fn make<C: ClientContext, T: FromClientConfigAndContext<C>>(
+    settings: &ClientConfig,
+    context: C,
+) -> Result<T, Error> {
+    let made = panic::catch_unwind(AssertUnwindSafe(|| settings.create_with_context(context)));
+    match made {
+        Ok(made) => made.map_err(|error| not_made(&error)),
+        Err(_) => Err(Error::transient(
+            Peer::Kafka,
+            "the threads of a Kafka client cannot be started: raise this process's limits on threads and memory",
+        )),
+    }
+}
+
+/// librdkafka's answer to a property names its value; a value may be a secret, so only the name is passed on.
+fn not_made(error: &KafkaError) -> Error {
+    let what = match error {
+        KafkaError::ClientConfig(_, _, property, _) => {
+            format!("librdkafka refuses the value of `[kafka] {property}`")
+        }
+        other => format!("librdkafka cannot make a client of the properties under `[kafka]`: {other}"),
+    };
+    Error::usage(what, "Compare it with librdkafka's CONFIGURATION.md")
+}
 
 /// What every client of the router's starts from: the user's properties over the defaults.
 pub fn client(config: &Config) -> ClientConfig {

@@ -12,7 +12,7 @@ use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext}
 
 use super::topics::{REQUEST_TIMEOUT, new_topic};
 use super::verdict::{answer, failed};
-use super::{PROBE_TIMEOUT, no_answer, not_made, properties, servers};
+use super::{PROBE_TIMEOUT, no_answer, properties, servers};
 use crate::config::{Config, Topics};
 use crate::error::{Error, Exit, Peer};
 
@@ -71,9 +71,9 @@ impl Survey {
         let settings = properties::client(config);
         let context = Quiet::default();
         let last_error = Arc::clone(&context.last_error);
-        let producer = settings.create_with_context(context).map_err(|error| not_made(&error))?;
-        let admin = settings.create_with_context(Quiet::default()).map_err(|error| not_made(&error))?;
-        let survey = Survey { admin, producer: Arc::new(producer), topics: config.topics.clone() };
+        let producer = Arc::new(properties::make(&settings, context)?);
+        let admin = properties::make(&settings, Quiet::default())?;
+        let survey = Survey { admin, producer, topics: config.topics.clone() };
         let answered = survey.ask(|producer| {
             let answered = producer.client().fetch_cluster_id(PROBE_TIMEOUT).is_some();
             // each call hands over some of the errors meanwhile
@@ -187,9 +187,7 @@ impl Survey {
 pub fn verify(config: &Config) -> Result<(), Error> {
     let mut settings = properties::producer(config, properties::DEFAULT_BATCH_BYTES);
     settings.remove("bootstrap.servers");
-    settings.remove("metadata.broker.list");
-    let made = settings.create_with_context(Quiet::default());
-    made.map(|_: BaseProducer<_>| ()).map_err(|error| super::not_made(&error))
+    properties::make(&settings, Quiet::default()).map(|_: BaseProducer<_>| ())
 }
 
 /// Keeps errors for the findings, where they are told once, instead of logging them.

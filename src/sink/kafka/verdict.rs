@@ -20,9 +20,7 @@ pub(super) fn verdict(code: Code) -> Verdict {
     match code {
         Code::PurgeQueue | Code::PurgeInflight | Code::GaplessGuarantee | Code::Fatal => Verdict::Consequence,
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
-            Verdict::Refused(
-                "Raise the topic's max.message.bytes (or the broker's message.max.bytes), or write smaller payloads",
-            )
+            Verdict::Refused("Raise the topic's max.message.bytes (or the broker's message.max.bytes)")
         }
         Code::InvalidRecord => Verdict::Refused(
             "The broker refuses the record as such; a compacted topic, for one, takes no record without a key \
