@@ -90,6 +90,13 @@ fn the_printed_script_makes_the_same() {
 }
 
 #[test]
+fn a_role_that_postgres_keeps_for_itself_is_a_fault_of_usage() {
+    let ran = Place::new().run(&["init", "--role", "pg_router"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.err.contains("Choose another"), "{ran:?}");
+}
+
+#[test]
 fn printing_needs_no_server() {
     let place = Place::new()
         .with("POSTGRES__URL", "postgres://router@127.0.0.1:1/shop")

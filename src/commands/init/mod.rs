@@ -45,6 +45,12 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     if args.role.as_deref().is_some_and(|role| role.is_empty() || role.len() > 63 || role.contains('\0')) {
         return Err(Error::usage("--role is not a name: it has 1 to 63 bytes", "Name the role that runs"));
     }
+    if args.role.as_deref().is_some_and(|role| role.starts_with("pg_") || matches!(role, "public" | "none")) {
+        return Err(Error::usage(
+            "--role is a name that Postgres keeps for itself",
+            "Choose another, without pg_ in front",
+        ));
+    }
     if args.print_acls {
         return terminal::print(&acls::commands(config, &template));
     }
