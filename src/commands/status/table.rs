@@ -81,7 +81,11 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     } else if let Some(status) = &report.slot.wal_status {
         lines.push(("slot", status.clone()));
     }
-    lines.push(("delivered", format!("{} events, {}", report.totals.events, bytes(report.totals.bytes))));
+    let plural = if report.totals.events == 1 { "" } else { "s" };
+    lines.push((
+        "delivered",
+        format!("{} event{plural}, {}", report.totals.events, bytes(report.totals.bytes)),
+    ));
     lines.push((
         "reconnects",
         format!("{} to Postgres, {} to Kafka", report.reconnects.postgres, report.reconnects.kafka),

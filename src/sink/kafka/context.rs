@@ -186,6 +186,8 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         "CONFWARN" => RDKafkaLogLevel::Debug,
         // each attempt at a connection, of which the error callback hears too, and each request without an answer
         "FAIL" | "REQTMOUT" => RDKafkaLogLevel::Debug,
+        // a broker that has just started is asked again
+        "GETPID" if message.contains("retrying") => RDKafkaLogLevel::Debug,
         // our own purge at the end of a session
         _ if message.contains("Local: Purged") => RDKafkaLogLevel::Debug,
         _ => level,
