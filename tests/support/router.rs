@@ -195,9 +195,10 @@ impl Router {
 }
 
 impl Ended {
-    /// Its last line, which says why.
+    /// The line that says why it ended: the last, unless everything is logged, also what threads do after it.
     pub(crate) fn last_line(&self) -> &str {
-        self.log.lines().last().unwrap_or_default()
+        let mut lines = self.log.lines().rev();
+        lines.clone().find(|line| line.starts_with("error: ")).or_else(|| lines.next()).unwrap_or_default()
     }
 
     /// Fails unless the last line has all of these in it.

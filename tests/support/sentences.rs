@@ -13,7 +13,8 @@ impl Sentences {
     pub(crate) fn add(&mut self, case: &str, ended: &Ended, known: &[(&str, &str)]) {
         let code = ended.status.code().map_or_else(|| "by a signal".to_owned(), |code| code.to_string());
         let said = ended.log.split_inclusive('\n').skip_while(|line| !line.starts_with("error: "));
-        let said: String = said.collect();
+        // where everything is logged, threads have their say after it; a log line begins with its time
+        let said: String = said.take_while(|line| !line.starts_with(|c: char| c.is_ascii_digit())).collect();
         let said = said
             .strip_prefix("error: ")
             .unwrap_or_else(|| panic!("{case}: it ended without a reason\n{}", ended.log));
