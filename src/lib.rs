@@ -45,4 +45,5 @@ pub mod routing;
 pub mod sink;
 pub mod supervisor;
 pub mod terminal;
+pub mod topic_name;
 mod utc;

@@ -25,6 +25,63 @@ async fn topics_are_made_as_configured() {
 }
 
 #[tokio::test]
+async fn topics_are_made_of_columns_headers_and_the_place_in_the_log() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let template = format!(
+        "{}.${{aggregate_type | kebab}}.${{headers.region | default('eu') | lower}}.${{source.table}}",
+        outbox.name
+    );
+    let router = Router::active(&Settings::new(&outbox, &kafka).set("route.topic", template)).await;
+    for headers in ["{}", "{\"region\": \"US\"}", "{\"region\": null}"] {
+        outbox
+            .execute(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, headers) VALUES ('PurchaseOrder', 'a', '{headers}')"
+            ))
+            .await;
+    }
+    outbox.all_confirmed().await;
+    router.stop().await;
+    for (topic, records) in [("purchase-order.eu.outbox", 2), ("purchase-order.us.outbox", 1)] {
+        assert_eq!(kafka.records(&outbox.topic(topic)).await.len(), records, "{topic}");
+    }
+}
+
+/// A restart sends the same events again, and their sequence is the same then.
+#[tokio::test]
+async fn topics_by_sequence_are_the_same_after_a_restart() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let template = format!("{}.${{source.sequence}}", outbox.name);
+    let settings = Settings::new(&outbox, &kafka).set("route.topic", template);
+    outbox.insert_numbers("order", "a", 1..4).await;
+    let slot_of_before = format!("{}_before", outbox.name);
+    outbox
+        .execute(&format!("SELECT pg_copy_logical_replication_slot('{}', '{slot_of_before}')", outbox.name))
+        .await;
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let topics = |records: Vec<crate::support::kafka::Record>| {
+        let mut topics: Vec<_> =
+            records.into_iter().map(|record| (record.topic.clone(), record.number())).collect();
+        topics.sort();
+        topics
+    };
+    let first = topics(kafka.records(&outbox.name).await);
+    assert_eq!(
+        first.iter().map(|(_, number)| *number).collect::<Vec<_>>(),
+        [1, 2, 3],
+        "in the order of delivery"
+    );
+
+    let router = Router::active(&settings.clone().set("postgres.slot", slot_of_before.as_str())).await;
+    kafka.holds(&outbox.name, 6).await;
+    router.stop().await;
+    let twice: Vec<_> = first.iter().flat_map(|once| [once.clone(), once.clone()]).collect();
+    assert_eq!(topics(kafka.records(&outbox.name).await), twice);
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{slot_of_before}')")).await;
+}
+
+#[tokio::test]
 async fn topics_that_are_missing_stop_the_router_that_may_not_make_them() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka).set("topics.create", false);

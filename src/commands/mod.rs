@@ -16,7 +16,6 @@ use crate::config::load::load;
 use crate::error::Error;
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
-use crate::routing::Template;
 use crate::sink::kafka::survey;
 
 /// How long one attempt to connect to Postgres may take.
@@ -38,7 +37,6 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
     }
     let config = &loaded.config;
     // what is wrong without a server is said before one is asked
-    Template::of(config)?;
     survey::verify(config)?;
     match cli.command {
         Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),

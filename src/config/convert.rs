@@ -15,11 +15,13 @@ use super::raw::{
 use super::read::{Located, Reader};
 use super::secret::Secret;
 use super::source::{Problems, Sources};
+use super::template::{self, Name, Part, Template};
 use super::{
     Admin, Columns, Config, Delivery, DeliveryMode, Kafka, Outbox, Postgres, RecordTimestamp, Route,
     TableName, Topics,
 };
 use crate::error::Error;
+use crate::topic_name;
 
 /// Reads everything, then fails if anything was wrong with it.
 pub(super) fn convert(
@@ -162,14 +164,9 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns) -> Columns {
 }
 
 fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns) -> Route {
-    let topic = match reader.text("route.topic", raw.topic) {
-        Some(Located { text, span, .. }) if text.is_empty() => {
-            reader.fault(&span, "route.topic", "it is empty", "Remove it for the default, or name a topic");
-            text
-        }
-        Some(located) => located.text,
-        None => "outbox.event.${aggregate_type}".to_owned(),
-    };
+    let topic = reader.text("route.topic", raw.topic).and_then(|Located { text, span, .. }| {
+        topic_template(&text).map_err(|what| reader.fault(&span, "route.topic", what, TOPIC_FORM)).ok()
+    });
     let span = raw.timestamp.as_ref().map(toml::Spanned::span);
     let choices = [("commit", RecordTimestamp::Commit), ("created_at", RecordTimestamp::CreatedAt)];
     let timestamp =
@@ -182,7 +179,34 @@ fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns) -> Route {
             "Name the column in `outbox.columns`, or set timestamp = \"commit\"",
         );
     }
-    Route { topic, timestamp }
+    Route { topic: topic.unwrap_or_else(default_topic), timestamp }
+}
+
+const TOPIC_FORM: &str =
+    "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"";
+
+/// `outbox.event.${aggregate_type}`
+fn default_topic() -> Template {
+    let name = Name::Column("aggregate_type".to_owned());
+    Template::new(vec![
+        Part::Text("outbox.event.".to_owned()),
+        Part::Value(template::Value { name, filters: Vec::new() }),
+    ])
+}
+
+/// A template whose fixed parts can stand in a topic's name.
+fn topic_template(text: &str) -> Result<Template, String> {
+    let template = Template::parse(text).map_err(|error| error.to_string())?;
+    for part in template.parts() {
+        let Part::Text(text) = part else { continue };
+        if let Some(other) = text.chars().find(|c| !u8::try_from(*c).is_ok_and(topic_name::legal)) {
+            return Err(format!("{other:?} cannot stand in a topic name"));
+        }
+    }
+    // what every topic of it begins with
+    let known = template.fixed().or(Some(template.prefix()).filter(|prefix| prefix.starts_with("__")));
+    known.map_or(Ok(()), topic_name::check).map_err(|error| error.to_string())?;
+    Ok(template)
 }
 
 /// The flag says whether a secret stands in the file.

@@ -14,6 +14,7 @@ mod raw;
 mod read;
 pub mod secret;
 mod source;
+pub mod template;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use conninfo::ConnInfo;
 use secret::Secret;
+use template::Template;
 
 /// The whole configuration of one router.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,7 +128,7 @@ impl Default for Columns {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// `topic`: a template over the row's columns, default `outbox.event.${aggregate_type}`.
-    pub topic: String,
+    pub topic: Template,
     /// `timestamp`
     pub timestamp: RecordTimestamp,
 }

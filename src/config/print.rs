@@ -54,7 +54,7 @@ impl Config {
         }
 
         writeln!(out, "\n[route]")?;
-        writeln!(out, "topic = {}", quoted(&self.route.topic))?;
+        writeln!(out, "topic = {}", quoted(&self.route.topic.to_string()))?;
         let timestamp = match self.route.timestamp {
             RecordTimestamp::Commit => "commit",
             RecordTimestamp::CreatedAt => "created_at",

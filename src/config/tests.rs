@@ -55,7 +55,7 @@ fn two_keys_are_enough_and_the_rest_has_defaults() {
     );
     assert_eq!(config.outbox.table, TableName { schema: "public".to_owned(), name: "outbox".to_owned() });
     assert_eq!(config.outbox.columns, Columns::default());
-    assert_eq!(config.route.topic, "outbox.event.${aggregate_type}");
+    assert_eq!(config.route.topic.to_string(), "outbox.event.${aggregate_type}");
     assert_eq!(config.route.timestamp, RecordTimestamp::Commit);
     assert_eq!(property(&config, "bootstrap.servers").unwrap(), "kafka:9092");
     assert_eq!(config.kafka.properties.len(), 1);
@@ -112,7 +112,10 @@ fn every_key_is_read() {
     assert_eq!((columns.id.as_str(), columns.payload.as_str()), ("Id", "p"));
     assert_eq!((columns.headers.as_deref(), columns.headers_named), (None, false));
     assert_eq!((columns.created_at.as_deref(), columns.created_at_named), (Some("ts"), true));
-    assert_eq!((config.route.topic.as_str(), config.route.timestamp), ("orders", RecordTimestamp::CreatedAt));
+    assert_eq!(
+        (config.route.topic.to_string(), config.route.timestamp),
+        ("orders".to_owned(), RecordTimestamp::CreatedAt)
+    );
     assert_eq!(property(&config, "bootstrap.servers").unwrap(), "a:1,b:2");
     assert_eq!(property(&config, "linger.ms").unwrap(), "20");
     assert_eq!(property(&config, "socket.keepalive.enable").unwrap(), "true");

@@ -47,7 +47,7 @@ impl Layout {
 
     pub(super) fn read<'a>(
         &'a self,
-        outbox: &Outbox,
+        outbox: &'a Outbox,
         insert: &Insert<'a>,
     ) -> Result<OutboxEvent<'a>, OutboxError> {
         if insert.new.len() != self.fields.len() {
@@ -71,7 +71,13 @@ impl Layout {
             }
         }
         let payload_is_bytea = self.payload_is_bytea;
-        Ok(OutboxEvent { fields, payload_is_bytea, tuple: insert.new, extra: &self.extra })
+        Ok(OutboxEvent {
+            fields,
+            payload_is_bytea,
+            tuple: insert.new,
+            extra: &self.extra,
+            table: &outbox.table,
+        })
     }
 }
 

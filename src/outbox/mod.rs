@@ -10,7 +10,6 @@ use std::fmt;
 
 use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::postgres::pgoutput::{Insert, Oid, Relation, Tuple, Value};
-use crate::routing::Template;
 use layout::Layout;
 
 /// The columns that the router itself gives a meaning to, in the order of [`Columns`].
@@ -169,6 +168,7 @@ pub struct OutboxEvent<'a> {
     payload_is_bytea: bool,
     tuple: Tuple<'a>,
     extra: &'a [usize],
+    table: &'a TableName,
 }
 
 impl fmt::Debug for OutboxEvent<'_> {
@@ -181,6 +181,11 @@ impl<'a> OutboxEvent<'a> {
     /// A field's value as Postgres prints it; `None` for NULL and for a column that the table does not have.
     pub fn field(&self, field: Field) -> Option<&'a [u8]> {
         self.fields.get(field as usize).copied().flatten()
+    }
+
+    /// The outbox table that it was written to.
+    pub fn table(&self) -> &'a TableName {
+        self.table
     }
 
     /// Whether the payload is a `bytea`, which Postgres prints in hexadecimal.
@@ -230,11 +235,11 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// The outbox of `config`, with the columns that its topic template and its timestamp need.
-    pub fn of(config: &Config, template: &Template) -> Self {
+    /// The outbox of `config`, with these columns besides, which its routes name.
+    pub fn of(config: &Config, extra: &[String]) -> Self {
         let needs_created_at = config.route.timestamp == RecordTimestamp::CreatedAt;
         let (table, columns) = (config.outbox.table.clone(), config.outbox.columns.clone());
-        Self::new(table, columns, template.extra_columns().to_vec(), needs_created_at)
+        Self::new(table, columns, extra.to_vec(), needs_created_at)
     }
 
     /// Reads `table` by `columns`. `extra` names further columns whose values are wanted; `needs_created_at` makes

@@ -195,6 +195,11 @@ impl Progress {
         self.acknowledged.prefix() > 0
     }
 
+    /// The number of a change of the transaction under way within it, counted from 1.
+    pub fn ordinal(&self, sequence: Sequence) -> u64 {
+        self.transactions.back().map_or(0, |last| sequence.0.saturating_sub(last.first.0) + 1)
+    }
+
     /// Its transaction up to and including a change, if that transaction is not yet acknowledged as a whole.
     pub fn up_to(&self, sequence: Sequence) -> Option<Partial> {
         let after = self.transactions.partition_point(|transaction| transaction.first <= sequence);

@@ -32,7 +32,7 @@ use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
 use crate::progress::{Partial, Position, Progress, Sequence};
-use crate::routing::Router;
+use crate::routing::{Origin, Router};
 use crate::sink::kafka::{KafkaSink, TopicLimits};
 use crate::sink::{Outcomes, Refusal};
 use confirmation::Confirmation;
@@ -124,8 +124,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             progress: Progress::new(parts.start),
             window,
             monitor: parts.monitor.clone(),
-            commit_time: PgTimestamp::default(),
-            final_lsn: Lsn::INVALID,
+            origin: Origin {
+                final_lsn: Lsn::INVALID,
+                xid: 0,
+                commit_time: PgTimestamp::default(),
+                ordinal: 0,
+            },
             pending: None,
             alone_up_to: parts.alone_up_to,
             sent_alone: None,
@@ -228,8 +232,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                     let message = Message::decode(data).map_err(undecodable)?;
                     match message {
                         Message::Begin(begin) => {
-                            self.sending.commit_time = begin.commit_time;
-                            self.sending.final_lsn = begin.final_lsn;
+                            self.sending.origin = Origin {
+                                final_lsn: begin.final_lsn,
+                                xid: begin.xid,
+                                commit_time: begin.commit_time,
+                                ordinal: 0,
+                            };
                             self.sending.progress.begin(begin.final_lsn).map_err(out_of_step)?;
                         }
                         Message::Insert(insert) => match self.sending.insert(&insert) {
@@ -389,7 +397,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     fn show(&self) {
         self.monitor.in_flight(self.sending.window.records(), self.sending.window.bytes());
         // a commit that was read and not yet wholly sent waits too
-        let waits = self.sending.progress.inside_transaction().then_some(self.sending.commit_time);
+        let waits = self.sending.progress.inside_transaction().then_some(self.sending.origin.commit_time);
         self.monitor.oldest_unacknowledged(self.sending.window.oldest().or(waits));
         self.monitor.received(self.received);
         self.monitor.flushed(self.sending.progress.position().flush);

@@ -8,10 +8,10 @@ use crate::error::{Definite, Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::{Outbox, OutboxError};
-use crate::postgres::pgoutput::{Insert, PgTimestamp};
+use crate::postgres::pgoutput::Insert;
 use crate::postgres::quoting::literal;
 use crate::progress::{Change, OutOfStep, Partial, Progress};
-use crate::routing::Router;
+use crate::routing::{Origin, Router};
 use crate::sink::kafka::{KafkaSink, NotSent};
 
 /// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
@@ -27,10 +27,8 @@ pub(super) struct Sending {
     pub(super) progress: Progress,
     pub(super) window: Window,
     pub(super) monitor: Monitor,
-    /// The commit time of the transaction under way.
-    pub(super) commit_time: PgTimestamp,
-    /// Where its commit begins.
-    pub(super) final_lsn: Lsn,
+    /// The place in the stream: of the transaction under way, and of the change within it.
+    pub(super) origin: Origin,
     /// The number of a change that was looked at and could not be dealt with yet.
     pub(super) pending: Option<Change>,
     /// Changes up to and including this one are sent one at a time.
@@ -95,13 +93,14 @@ impl Sending {
             return Handled::HeldBack;
         }
 
+        self.origin.ordinal = self.progress.ordinal(sequence);
         let slot = &self.config.postgres.slot;
-        let record = match self.router.route(&event, self.commit_time) {
+        let record = match self.router.route(&event, &self.origin) {
             Ok(record) => record,
             Err(error) => {
                 let remedy = "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
                               `[outbox] columns` so that it can be sent";
-                let (id, way_past) = (event.printable_id(), way_past(slot, self.final_lsn));
+                let (id, way_past) = (event.printable_id(), way_past(slot, self.origin.final_lsn));
                 return Handled::Failed(unsendable(&id, &error.to_string(), remedy, &way_past));
             }
         };
@@ -112,7 +111,7 @@ impl Sending {
                 return Handled::NeedsTopic(Waiting {
                     topic: record.topic.to_owned(),
                     id: event.printable_id(),
-                    way_past: way_past(slot, self.final_lsn),
+                    way_past: way_past(slot, self.origin.final_lsn),
                 });
             }
             Err(NotSent::Full) => {
@@ -120,13 +119,15 @@ impl Sending {
                 return Handled::HeldBack;
             }
             Err(NotSent::Impossible { reason, remedy }) => {
-                let (id, way_past) = (event.printable_id(), way_past(slot, self.final_lsn));
+                let (id, way_past) = (event.printable_id(), way_past(slot, self.origin.final_lsn));
                 return Handled::Failed(unsendable(&id, &reason, &remedy, &way_past));
             }
         };
         let (bytes, memory) = (record.size(), record.memory());
-        self.window
-            .sent(sequence, InFlight { bytes, memory, commit_time: self.commit_time, topic: sent.topic });
+        self.window.sent(
+            sequence,
+            InFlight { bytes, memory, commit_time: self.origin.commit_time, topic: sent.topic },
+        );
         if record.key.is_none() {
             self.monitor.keyless_events(1);
         }
@@ -138,7 +139,7 @@ impl Sending {
         }
         self.sent_alone = alone.then(|| SentAlone {
             event: format!("{} to the topic {}", event.printable_id(), record.topic),
-            way_past: way_past(slot, self.final_lsn),
+            way_past: way_past(slot, self.origin.final_lsn),
         });
         Handled::Done
     }

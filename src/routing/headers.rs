@@ -1,5 +1,6 @@
 //! Record headers: the router's own, then the members of the `headers` column.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -84,6 +85,54 @@ impl Headers {
         let dropped = Members(self).deserialize(&mut deserializer)?;
         deserializer.end()?;
         Ok(dropped)
+    }
+}
+
+/// The text of one member of a JSON object: a string as it is, other values as JSON text; `None` if it is null or not
+/// there. Of several with the name, the last.
+pub(super) fn member<'a>(json: &'a [u8], name: &str) -> Result<Option<Cow<'a, str>>, serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let found = Member(name).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    let Some(found) = found.map(RawValue::get).filter(|text| *text != "null") else { return Ok(None) };
+    match plain_string(found) {
+        Some(plain) => Ok(Some(plain.into())),
+        None if found.starts_with('"') => serde_json::from_str::<String>(found).map(|text| Some(text.into())),
+        None => Ok(Some(found.into())),
+    }
+}
+
+/// Finds one member, and reads the others past.
+struct Member<'n>(&'n str);
+
+impl<'de> DeserializeSeed<'de> for Member<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Member<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(name) = map.next_key_seed(Name)? {
+            let value: &RawValue = map.next_value()?;
+            if name == self.0 {
+                found = Some(value);
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -1,20 +1,22 @@
 //! What becomes of an event: an [`OutboxEvent`] in, a [`Record`] out. Pure, and without allocation per event.
 
+mod filters;
 mod headers;
+mod origin;
 mod template;
 mod timestamp;
-pub mod topic;
 
 use std::fmt;
 
 pub use headers::Headers;
-pub use template::{Template, TemplateError};
-pub use topic::TopicNameError;
+pub use origin::Origin;
+pub use template::field;
 
-use crate::config::RecordTimestamp;
+use crate::config::{Columns, Config, RecordTimestamp, Route};
 use crate::outbox::{Field, OutboxEvent, printable};
-use crate::postgres::pgoutput::PgTimestamp;
 use crate::redacted::Redacted;
+use crate::topic_name::{self, TopicNameError};
+use template::{Bound, Extra};
 
 /// What goes to the sink. It borrows from the receive buffer and from the [`Router`], until the next event.
 #[derive(Clone, Copy)]
@@ -75,10 +77,10 @@ pub enum Unroutable {
         error: TopicNameError,
     },
     /// A column that the topic is made of has no usable value.
-    #[error("the topic cannot be made: column `{column}` {reason}")]
+    #[error("the topic cannot be made: `{name}` {reason}")]
     NoValue {
         /// As the template names it.
-        column: String,
+        name: String,
         /// What is wrong with it.
         reason: &'static str,
     },
@@ -95,7 +97,8 @@ pub enum Unroutable {
 
 /// Makes records. Holds the buffers that they borrow from.
 pub struct Router {
-    template: Template,
+    topic_template: Bound,
+    extra: Extra,
     timestamp: RecordTimestamp,
     topic: String,
     headers: Headers,
@@ -103,21 +106,39 @@ pub struct Router {
 }
 
 impl Router {
-    /// Routes by `template`.
-    pub fn new(template: Template, timestamp: RecordTimestamp) -> Self {
-        Router { template, timestamp, topic: String::new(), headers: Headers::default(), payload: Vec::new() }
+    /// Routes as `config` says.
+    pub fn of(config: &Config) -> Self {
+        Self::new(&config.route, &config.outbox.columns)
     }
 
-    /// The record of one event of a transaction that committed at `commit_time`.
+    /// Routes by `route`; `columns` names the columns of the fields.
+    pub fn new(route: &Route, columns: &Columns) -> Self {
+        let mut extra = Extra::default();
+        Router {
+            topic_template: Bound::new(&route.topic, columns, &mut extra),
+            extra,
+            timestamp: route.timestamp,
+            topic: String::new(),
+            headers: Headers::default(),
+            payload: Vec::new(),
+        }
+    }
+
+    /// The columns that are wanted besides those of `[outbox] columns`, for [`crate::outbox::Outbox::of`].
+    pub fn extra_columns(&self) -> &[String] {
+        self.extra.names()
+    }
+
+    /// The record of one event.
     pub fn route<'a>(
         &'a mut self,
         event: &OutboxEvent<'a>,
-        commit_time: PgTimestamp,
+        origin: &Origin,
     ) -> Result<Record<'a>, Unroutable> {
-        self.template
-            .render(event, &mut self.topic)
-            .map_err(|missing| Unroutable::NoValue { column: missing.column, reason: missing.reason })?;
-        topic::check(&self.topic)
+        self.topic_template
+            .render(event, origin, &mut self.topic)
+            .map_err(|missing| Unroutable::NoValue { name: missing.name, reason: missing.reason })?;
+        topic_name::check(&self.topic)
             .map_err(|error| Unroutable::Topic { name: printable(self.topic.as_bytes()), error })?;
 
         self.headers.clear();
@@ -138,7 +159,7 @@ impl Router {
             }
             other => other,
         };
-        let commit_timestamp = commit_time.unix_millis();
+        let commit_timestamp = origin.commit_time.unix_millis();
         let timestamp = match self.timestamp {
             RecordTimestamp::Commit => commit_timestamp,
             // what no record can bear is left to the topic's bounds to replace

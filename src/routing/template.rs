@@ -1,185 +1,127 @@
-//! The topic template: text with `${column}` in it.
+//! Templates at work: bound to the table's columns once, filled in for each event.
 
-use std::fmt;
+use std::borrow::Cow;
+use std::fmt::Write;
 
-use super::topic;
-use crate::config::{Columns, Config};
-use crate::error::Error;
+use super::Origin;
+use super::filters;
+use super::headers::member;
+use crate::config::Columns;
+use crate::config::template::{Name, Part, SourceValue, Template, Value};
 use crate::outbox::{FIELDS, Field, OutboxEvent};
+use crate::utc::Utc;
 
-/// Why a template cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
-    /// A `${` without its `}`.
-    #[error("`${{` at character {0} is not closed by `}}`")]
-    Unclosed(usize),
-    /// A `${}`.
-    #[error("`${{}}` at character {0} names no column")]
-    Empty(usize),
-    /// A `$` that starts no column; a topic name cannot hold one.
-    #[error("`$` at character {0} is not followed by `{{column}}`")]
-    LoneDollar(usize),
-    /// A character that no topic name can hold.
-    #[error("{0:?} cannot stand in a topic name")]
-    Character(char),
-    /// No text at all.
-    #[error("it is empty")]
-    Nothing,
+/// The columns that are wanted besides the [`Field`]s, each once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Extra(Vec<String>);
+
+impl Extra {
+    pub(super) fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    fn index(&mut self, name: &str) -> usize {
+        self.0.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.0.push(name.to_owned());
+            self.0.len() - 1
+        })
+    }
 }
 
-/// A value that a template puts in.
+/// The field that a template means by a column's name: a key of `[outbox] columns` first, a column that serves as one
+/// second.
+pub fn field(name: &str, columns: &Columns) -> Option<Field> {
+    let by_key = FIELDS.into_iter().find(|field| field.key() == name);
+    by_key.or_else(|| FIELDS.into_iter().find(|field| field.column(columns) == Some(name)))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum Place {
     Field(Field),
-    /// The n-th of [`Template::extra_columns`].
+    /// The n-th of [`Extra`].
     Extra(usize),
+    /// Not in a column of its own: the name itself says.
+    Elsewhere,
 }
 
+/// A template whose names are resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Text(String),
-    Value(Source),
+pub(super) struct Bound {
+    parts: Vec<(Part, Place)>,
 }
 
-/// A parsed template.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
-    parts: Vec<Part>,
-    extra: Vec<String>,
-}
-
-/// A column that the template names is NULL, or not text.
+/// A value that a template needs is NULL, or not text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NoValue {
-    pub(super) column: String,
+    pub(super) name: String,
     pub(super) reason: &'static str,
 }
 
-impl Template {
-    /// The template of `[route] topic`.
-    ///
-    /// # Errors
-    /// It cannot be used: exit code 2.
-    pub fn of(config: &Config) -> Result<Self, Error> {
-        let refused = |error: &dyn fmt::Display| {
-            Error::usage(
-                format!("`[route] topic` is {:?}: {error}", config.route.topic),
-                "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"",
-            )
+impl Bound {
+    pub(super) fn new(template: &Template, columns: &Columns, extra: &mut Extra) -> Self {
+        let mut place = |part: &Part| match part {
+            Part::Value(Value { name: Name::Column(name), .. }) => match field(name, columns) {
+                Some(field) => Place::Field(field),
+                None => Place::Extra(extra.index(name)),
+            },
+            _ => Place::Elsewhere,
         };
-        let template =
-            Self::parse(&config.route.topic, &config.outbox.columns).map_err(|error| refused(&error))?;
-        // what every topic of it begins with
-        let known = template.fixed().or(Some(template.prefix()).filter(|prefix| prefix.starts_with("__")));
-        known.map_or(Ok(()), topic::check).map_err(|error| refused(&error))?;
-        Ok(template)
+        Bound { parts: template.parts().iter().map(|part| (part.clone(), place(part))).collect() }
     }
 
-    /// Reads `text`. A name is one of the keys of `[outbox] columns` (`aggregate_type`), or else a column of the table.
-    pub fn parse(text: &str, columns: &Columns) -> Result<Self, TemplateError> {
-        let mut template = Template { parts: Vec::new(), extra: Vec::new() };
-        let mut rest = text;
-        let place = |rest: &str| text.chars().count() - rest.chars().count() + 1;
-        while let Some((before, after)) = rest.split_once('$') {
-            template.text(before)?;
-            let at = place(after) - 1;
-            let inside = after.strip_prefix('{').ok_or(TemplateError::LoneDollar(at))?;
-            let (name, after) = inside.split_once('}').ok_or(TemplateError::Unclosed(at))?;
-            if name.is_empty() {
-                return Err(TemplateError::Empty(at));
-            }
-            let source = template.source(name, columns);
-            template.parts.push(Part::Value(source));
-            rest = after;
-        }
-        template.text(rest)?;
-        if template.parts.is_empty() {
-            return Err(TemplateError::Nothing);
-        }
-        Ok(template)
-    }
-
-    fn text(&mut self, text: &str) -> Result<(), TemplateError> {
-        if let Some(other) = text.chars().find(|c| !u8::try_from(*c).is_ok_and(super::topic::legal)) {
-            return Err(TemplateError::Character(other));
-        }
-        if !text.is_empty() {
-            self.parts.push(Part::Text(text.to_owned()));
-        }
-        Ok(())
-    }
-
-    fn source(&mut self, name: &str, columns: &Columns) -> Source {
-        let by_key = FIELDS.into_iter().find(|field| field.key() == name);
-        let by_column = || FIELDS.into_iter().find(|field| field.column(columns) == Some(name));
-        if let Some(field) = by_key.or_else(by_column) {
-            return Source::Field(field);
-        }
-        let known = self.extra.iter().position(|column| column == name);
-        Source::Extra(known.unwrap_or_else(|| {
-            self.extra.push(name.to_owned());
-            self.extra.len() - 1
-        }))
-    }
-
-    /// The columns that the template names besides the fields, for [`crate::outbox::Outbox::new`].
-    pub fn extra_columns(&self) -> &[String] {
-        &self.extra
-    }
-
-    /// Whether the template names `field`.
-    pub fn names(&self, field: Field) -> bool {
-        self.parts.contains(&Part::Value(Source::Field(field)))
-    }
-
-    /// The text in front of the first value: what all topics of this template begin with.
-    pub fn prefix(&self) -> &str {
-        match self.parts.first() {
-            Some(Part::Text(text)) => text,
-            _ => "",
-        }
-    }
-
-    /// The topic itself, if the template names no column.
-    pub fn fixed(&self) -> Option<&str> {
-        match self.parts.as_slice() {
-            [Part::Text(text)] => Some(text),
-            _ => None,
-        }
-    }
-
-    pub(super) fn render(&self, event: &OutboxEvent<'_>, into: &mut String) -> Result<(), NoValue> {
+    /// Fills `into`.
+    pub(super) fn render(
+        &self,
+        event: &OutboxEvent<'_>,
+        origin: &Origin,
+        into: &mut String,
+    ) -> Result<(), NoValue> {
         into.clear();
-        for part in &self.parts {
+        for (part, place) in &self.parts {
             match part {
                 Part::Text(text) => into.push_str(text),
-                Part::Value(source) => {
-                    let no_value = |reason| NoValue { column: self.name(*source), reason };
-                    let value = match source {
-                        Source::Field(field) => event.field(*field),
-                        Source::Extra(n) => event.extra(*n),
+                Part::Value(value) => {
+                    let no_value = |reason| NoValue { name: value.name.to_string(), reason };
+                    if let Name::Source(source) = value.name {
+                        write_source(source, event, origin, into);
+                        continue;
+                    }
+                    let found = match place {
+                        Place::Field(field) => text(event.field(*field)),
+                        Place::Extra(n) => text(event.extra(*n)),
+                        Place::Elsewhere => header(event, &value.name),
                     };
-                    let value = value.ok_or_else(|| no_value("is NULL"))?;
-                    into.push_str(std::str::from_utf8(value).map_err(|_| no_value("is not UTF-8"))?);
+                    let found = filters::apply(&value.filters, found.map_err(no_value)?);
+                    into.push_str(&found.ok_or_else(|| no_value("is NULL"))?);
                 }
             }
         }
         Ok(())
     }
+}
 
-    fn name(&self, source: Source) -> String {
-        match source {
-            Source::Field(field) => field.key().to_owned(),
-            Source::Extra(n) => self.extra.get(n).cloned().unwrap_or_default(),
+fn text(value: Option<&[u8]>) -> Result<Option<Cow<'_, str>>, &'static str> {
+    let text = value.map(std::str::from_utf8).transpose().map_err(|_| "is not UTF-8")?;
+    Ok(text.map(Cow::Borrowed))
+}
+
+fn header<'a>(event: &OutboxEvent<'a>, name: &Name) -> Result<Option<Cow<'a, str>>, &'static str> {
+    match (name, event.field(Field::Headers)) {
+        (Name::Header(name), Some(json)) => {
+            member(json, name).map_err(|_| "is in a headers column that is not a JSON object")
         }
+        _ => Ok(None),
     }
 }
 
-impl fmt::Display for Template {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.parts.iter().try_for_each(|part| match part {
-            Part::Text(text) => f.write_str(text),
-            Part::Value(source) => write!(f, "${{{}}}", self.name(*source)),
-        })
-    }
+fn write_source(source: SourceValue, event: &OutboxEvent<'_>, origin: &Origin, into: &mut String) {
+    // writing to a String does not fail
+    let _ = match source {
+        SourceValue::Schema => into.write_str(&event.table().schema),
+        SourceValue::Table => into.write_str(&event.table().name),
+        SourceValue::Lsn => write!(into, "{}", origin.final_lsn),
+        SourceValue::Xid => write!(into, "{}", origin.xid),
+        SourceValue::CommitTime => write!(into, "{}", Utc(origin.commit_time.unix_micros())),
+        SourceValue::Sequence => write!(into, "{}", origin.sequence()),
+    };
 }

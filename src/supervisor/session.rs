@@ -19,7 +19,7 @@ use crate::postgres::session::Session;
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
 use crate::relay::{Ended, Parts, Relay};
-use crate::routing::{Router, Template};
+use crate::routing::Router;
 use crate::sink::Outcomes;
 use crate::sink::kafka::KafkaSink;
 
@@ -70,8 +70,8 @@ async fn start(
     // after the wait for the slot, for the end of the log must not be older than the slot's position
     let system = answered(config, System::identify(&mut session)).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
-    let template = Template::of(config)?;
-    let mut outbox = Outbox::of(config, &template);
+    let router = Router::of(config);
+    let mut outbox = Outbox::of(config, router.extra_columns());
     if let Some(table) = &catalog.table {
         outbox = outbox.known_as(Oid(table.oid));
     }
@@ -127,7 +127,7 @@ async fn start(
         config: Arc::clone(config),
         stream,
         outbox,
-        router: Router::new(template, config.route.timestamp),
+        router,
         sink,
         outcomes,
         watch: Watch::start(Arc::clone(config), host, fingerprint),

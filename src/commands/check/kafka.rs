@@ -3,7 +3,6 @@
 use super::finding::Findings;
 use crate::config::Config;
 use crate::error::Error;
-use crate::routing::Template;
 use crate::sink::kafka::survey::{SeenTopic, Settings, Survey};
 
 /// What to do where Kafka cannot be reached.
@@ -25,10 +24,10 @@ pub(super) struct Seen {
 }
 
 /// Looks at Kafka.
-pub(super) async fn look(config: &Config, template: &Template) -> (Findings, Option<Seen>) {
+pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
     let mut findings = Findings::default();
     let seen = match Survey::open(config).await {
-        Ok(survey) => look_with(&survey, config, template, &mut findings).await,
+        Ok(survey) => look_with(&survey, config, &mut findings).await,
         Err(error) => Err(error),
     };
     match seen {
@@ -40,12 +39,8 @@ pub(super) async fn look(config: &Config, template: &Template) -> (Findings, Opt
     }
 }
 
-async fn look_with(
-    survey: &Survey,
-    config: &Config,
-    template: &Template,
-    findings: &mut Findings,
-) -> Result<Seen, Error> {
+async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) -> Result<Seen, Error> {
+    let template = &config.route.topic;
     let mut cluster = survey.cluster().await?;
     let defaults = match cluster.brokers.first() {
         Some(broker) => survey.broker_settings(*broker).await.ok(),

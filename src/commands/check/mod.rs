@@ -21,29 +21,26 @@ pub use finding::{Finding, Level};
 use crate::cli::CheckArgs;
 use crate::config::load::Loaded;
 use crate::error::Error;
-use crate::routing::Template;
 use crate::terminal;
 use finding::Findings;
 
 /// Looks and prints. The code is 1 if there is an error among the findings.
 ///
 /// # Errors
-/// The topic template cannot be used, or standard output cannot be written to.
+/// Standard output cannot be written to.
 pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<ExitCode, Error> {
     let config = &loaded.config;
     if args.print_config {
         terminal::print(&config.to_redacted_toml())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let template = Template::of(config)?;
     let mut findings = Findings::default();
     configuration(loaded, &mut findings);
-    let ((postgres, outbox), (kafka, seen)) =
-        tokio::join!(postgres::look(config, &template), kafka::look(config, &template));
+    let ((postgres, outbox), (kafka, seen)) = tokio::join!(postgres::look(config), kafka::look(config));
     findings.0.extend(postgres.0);
     findings.0.extend(kafka.0);
     if let Some(seen) = seen {
-        topics::judge(config, &template, &seen, outbox.as_ref(), &mut findings);
+        topics::judge(config, &seen, outbox.as_ref(), &mut findings);
     }
     report::print(&findings.0, args.json)?;
     let bad = findings.0.iter().any(|finding| finding.level == Level::Error);

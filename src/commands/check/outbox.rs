@@ -5,13 +5,14 @@ use super::row_sizes::{self, RowSizes};
 use super::server::Server;
 use crate::commands::init::columns_query;
 use crate::config::Config;
+use crate::config::template::{Name, SourceValue};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox};
 use crate::postgres::catalog::{self, Catalog, Missing, Publication};
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::quoting::{self, literal};
 use crate::postgres::session::Session;
-use crate::routing::Template;
+use crate::routing::field;
 
 /// What the topics are judged by.
 #[derive(Debug, Clone, Default)]
@@ -35,7 +36,6 @@ pub(super) async fn judge(
     session: &mut Session,
     config: &Config,
     outbox: &Outbox,
-    template: &Template,
     server: &Server,
     catalog: &Catalog,
     findings: &mut Findings,
@@ -48,7 +48,7 @@ pub(super) async fn judge(
     let columns = columns(session, config).await?;
     let type_of = |name: &str| find(&columns, name).map(|column| column.type_id);
     let complete = judge_columns(config, outbox, &columns, findings);
-    judge_template(config, template, findings);
+    judge_template(config, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
         judge_publication(config, publication, findings);
         if complete && server.number >= 150_000 {
@@ -124,16 +124,24 @@ fn judge_columns(config: &Config, outbox: &Outbox, columns: &[Column], findings:
 }
 
 /// A column with a value of its own in every row makes a topic of its own for every event.
-fn judge_template(config: &Config, template: &Template, findings: &mut Findings) {
-    let columns = [Field::Id, Field::AggregateId, Field::CreatedAt, Field::Payload, Field::Headers];
-    let named: Vec<&str> =
-        columns.into_iter().filter(|field| template.names(*field)).map(Field::key).collect();
+fn judge_template(config: &Config, findings: &mut Findings) {
+    let of_each_event = |name: &Name| match name {
+        Name::Column(name) => !matches!(
+            field(name, &config.outbox.columns),
+            None | Some(Field::AggregateType | Field::EventType)
+        ),
+        Name::Source(value) => !matches!(value, SourceValue::Schema | SourceValue::Table),
+        Name::Header(_) => false,
+    };
+    let values = config.route.topic.values().map(|value| &value.name);
+    let mut named: Vec<String> = values.filter(|name| of_each_event(name)).map(ToString::to_string).collect();
+    named.dedup();
     if !named.is_empty() {
         findings.warning(
             "topic_template",
             format!(
                 "`[route] topic` is {:?}: {} differs from event to event, and so would the topics",
-                config.route.topic,
+                config.route.topic.to_string(),
                 named.join(" and ")
             ),
             "Name a column with few values, such as aggregate_type; order holds within one topic only",

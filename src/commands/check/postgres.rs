@@ -11,13 +11,13 @@ use crate::outbox::Outbox;
 use crate::postgres::catalog::Catalog;
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
-use crate::routing::Template;
+use crate::routing::Router;
 
 /// What to do where Postgres cannot be reached.
 const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";
 
 /// Looks at Postgres. What is learnt of the table is needed to judge the topics.
-pub(super) async fn look(config: &Config, template: &Template) -> (Findings, Option<OutboxLook>) {
+pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>) {
     let mut findings = Findings::default();
     encryption(&config.postgres.conninfo, &mut findings);
     let application_name = format!("{} check", config.name);
@@ -29,7 +29,7 @@ pub(super) async fn look(config: &Config, template: &Template) -> (Findings, Opt
             return (findings, None);
         }
     };
-    let outbox = match look_with(&mut session, config, template, &mut findings).await {
+    let outbox = match look_with(&mut session, config, &mut findings).await {
         Ok(outbox) => Some(outbox),
         Err(error) => {
             findings.failure("postgres_connection", error, UNREACHABLE);
@@ -43,7 +43,6 @@ pub(super) async fn look(config: &Config, template: &Template) -> (Findings, Opt
 async fn look_with(
     session: &mut Session,
     config: &Config,
-    template: &Template,
     findings: &mut Findings,
 ) -> Result<OutboxLook, Error> {
     let server = server::Server::look(session).await?;
@@ -57,7 +56,8 @@ async fn look_with(
     server.judge_settings(&catalog, findings);
     role::judge(session, config, &server, &catalog, findings).await?;
     slot::judge(session, config, &server, &catalog, findings).await?;
-    outbox::judge(session, config, &Outbox::of(config, template), template, &server, &catalog, findings).await
+    let outbox = Outbox::of(config, Router::of(config).extra_columns());
+    outbox::judge(session, config, &outbox, &server, &catalog, findings).await
 }
 
 /// A host that is not this machine should prove who it is.

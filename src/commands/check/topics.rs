@@ -5,7 +5,6 @@ use super::kafka::Seen;
 use super::outbox::OutboxLook;
 use crate::commands::status::table::bytes;
 use crate::config::Config;
-use crate::routing::Template;
 use crate::sink::kafka::survey::{SeenTopic, Settings};
 
 /// What a record batch and a record take besides the row's own bytes: names of headers, lengths, checksums.
@@ -15,14 +14,8 @@ const OVERHEAD: u64 = 200;
 const SHORT_RETENTION_MS: i64 = 24 * 3_600_000;
 
 /// Judges the topics that are there, and how new ones would be made. `outbox` is what is known of the rows.
-pub(super) fn judge(
-    config: &Config,
-    template: &Template,
-    seen: &Seen,
-    outbox: Option<&OutboxLook>,
-    findings: &mut Findings,
-) {
-    presence(config, template, seen, findings);
+pub(super) fn judge(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, findings: &mut Findings) {
+    presence(config, seen, findings);
     let before = findings.0.len();
     for (topic, settings) in &seen.topics {
         durability(topic, settings.as_ref(), findings);
@@ -43,7 +36,8 @@ pub(super) fn judge(
     }
 }
 
-fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Findings) {
+fn presence(config: &Config, seen: &Seen, findings: &mut Findings) {
+    let template = &config.route.topic;
     let count = seen.topics.len();
     match (template.fixed(), count) {
         (Some(fixed), 0) if !config.topics.create => {

@@ -2,11 +2,11 @@
 
 use super::objects::Objects;
 use crate::config::Config;
-use crate::routing::Template;
+use crate::config::template::Template;
 
 /// The command lines.
-pub(super) fn commands(config: &Config, template: &Template) -> String {
-    let (resource, which) = resource(template);
+pub(super) fn commands(config: &Config) -> String {
+    let (resource, which) = resource(&config.route.topic);
     let mut operations = vec!["Describe", "DescribeConfigs", "Write"];
     if config.topics.create {
         operations.push("Create");
@@ -65,7 +65,7 @@ mod tests {
             env = env.with_variable(name, value);
         }
         let config = load(None, &env).unwrap().config;
-        commands(&config, &Template::of(&config).unwrap())
+        commands(&config)
     }
 
     #[test]

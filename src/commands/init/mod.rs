@@ -23,7 +23,7 @@ use crate::postgres::connect::Startup;
 use crate::postgres::quoting;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
-use crate::routing::Template;
+use crate::routing::Router;
 use crate::terminal;
 use objects::{Object, Objects};
 pub(super) use outbox_table::columns_query;
@@ -41,7 +41,6 @@ const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
 /// Postgres cannot be reached or refuses, or something that is there already cannot be used: nothing is altered then.
 /// What was made before that stays, and is found by the next run.
 pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result<(), Error> {
-    let template = Template::of(config)?;
     if args.role.as_deref().is_some_and(|role| role.is_empty() || role.len() > 63 || role.contains('\0')) {
         return Err(Error::usage("--role is not a name: it has 1 to 63 bytes", "Name the role that runs"));
     }
@@ -52,7 +51,7 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
         ));
     }
     if args.print_acls {
-        return terminal::print(&acls::commands(config, &template));
+        return terminal::print(&acls::commands(config));
     }
     if args.print_sql {
         let role = args.role.as_deref().unwrap_or(&config.postgres.conninfo.user);
@@ -62,7 +61,7 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
         None => config.postgres.conninfo.clone(),
         Some(url) => administrators(ConnInfo::parse(url.reveal(), env)?, config)?,
     };
-    let outbox = Outbox::of(config, &template);
+    let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let mut init = Init::connect(config, conninfo, args.role.as_deref()).await?;
     let performed = init.perform(&outbox).await;
     init.end().await;

@@ -27,7 +27,7 @@ pub enum TopicNameError {
 }
 
 /// Whether `byte` may stand in a topic name.
-pub(super) fn legal(byte: u8) -> bool {
+pub fn legal(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 

@@ -1,0 +1,327 @@
+//! Templates: text with values of the event in it, `outbox.event.${aggregate_type | lower}`. Syntax only; what the names
+//! stand for is known to `routing`.
+
+use std::fmt;
+
+/// Why a text is no template. Places are characters, counted from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// A `${` without its `}`.
+    #[error("`${{` at character {0} is not closed by `}}`")]
+    Unclosed(usize),
+    /// A `${}`.
+    #[error("`${{}}` at character {0} names nothing")]
+    Empty(usize),
+    /// A `$` that starts no value.
+    #[error("`$` at character {0} is not followed by `{{name}}` (`$$` stands for the character itself)")]
+    LoneDollar(usize),
+    /// A filter that does not exist.
+    #[error("there is no filter {0:?}: there are `lower`, `kebab` and `default('text')`")]
+    Filter(String),
+    /// `source.` with something that the source does not have.
+    #[error("there is no {0:?}: there are `source.` {names}", names = SourceValue::names())]
+    Source(String),
+    /// No text at all.
+    #[error("it is empty")]
+    Nothing,
+}
+
+/// A parsed template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+/// One piece of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Stands for itself.
+    Text(String),
+    /// Is put in.
+    Value(Value),
+}
+
+/// A value of the event, and what is done to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    /// Which.
+    pub name: Name,
+    /// In the order in which they apply.
+    pub filters: Vec<Filter>,
+}
+
+/// Names a value of the event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Name {
+    /// A key of `[outbox] columns`, or any other column of the table.
+    Column(String),
+    /// `headers.x`: a member of the `headers` column.
+    Header(String),
+    /// `source.x`: where the event comes from.
+    Source(SourceValue),
+}
+
+/// What is known of every event besides its row. The names are those of Debezium's `source` block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceValue {
+    /// `source.schema`
+    Schema,
+    /// `source.table`
+    Table,
+    /// `source.lsn`: where the transaction's commit begins, as `0/16B3748`.
+    Lsn,
+    /// `source.xid`: the transaction's number.
+    Xid,
+    /// `source.commit_time`: RFC 3339 in UTC, with milliseconds.
+    CommitTime,
+    /// `source.sequence`: LSN and ordinal as one sortable text, strictly increasing in delivery order.
+    Sequence,
+}
+
+impl SourceValue {
+    const ALL: [SourceValue; 6] = [
+        SourceValue::Schema,
+        SourceValue::Table,
+        SourceValue::Lsn,
+        SourceValue::Xid,
+        SourceValue::CommitTime,
+        SourceValue::Sequence,
+    ];
+
+    /// The name behind `source.`.
+    pub fn key(self) -> &'static str {
+        match self {
+            SourceValue::Schema => "schema",
+            SourceValue::Table => "table",
+            SourceValue::Lsn => "lsn",
+            SourceValue::Xid => "xid",
+            SourceValue::CommitTime => "commit_time",
+            SourceValue::Sequence => "sequence",
+        }
+    }
+
+    fn names() -> String {
+        Self::ALL.map(Self::key).join(", ")
+    }
+}
+
+/// Changes a value on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Filter {
+    /// `lower`: Unicode lower case.
+    Lower,
+    /// `kebab`: `OrderPlaced`, `order_placed` and `order placed` become `order-placed`.
+    Kebab,
+    /// `default('x')`: in place of NULL and of an empty text.
+    Default(String),
+}
+
+impl Template {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// It is no template.
+    pub fn parse(text: &str) -> Result<Self, TemplateError> {
+        let mut template = Template { parts: Vec::new() };
+        let mut rest = text;
+        let place = |rest: &str| text.chars().count() - rest.chars().count();
+        while let Some((before, after)) = rest.split_once('$') {
+            template.push_text(before);
+            let at = place(after);
+            if let Some(after) = after.strip_prefix('$') {
+                template.push_text("$");
+                rest = after;
+                continue;
+            }
+            let inside = after.strip_prefix('{').ok_or(TemplateError::LoneDollar(at))?;
+            let end = closing(inside).ok_or(TemplateError::Unclosed(at))?;
+            let (expression, after) =
+                (inside.get(..end).unwrap_or_default(), inside.get(end + 1..).unwrap_or_default());
+            template.parts.push(Part::Value(Value::parse(expression, at)?));
+            rest = after;
+        }
+        template.push_text(rest);
+        if template.parts.is_empty() {
+            return Err(TemplateError::Nothing);
+        }
+        Ok(template)
+    }
+
+    /// Of these pieces.
+    pub fn new(parts: Vec<Part>) -> Self {
+        Template { parts }
+    }
+
+    fn push_text(&mut self, more: &str) {
+        match self.parts.last_mut() {
+            _ if more.is_empty() => {}
+            Some(Part::Text(text)) => text.push_str(more),
+            _ => self.parts.push(Part::Text(more.to_owned())),
+        }
+    }
+
+    /// The pieces, in order.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// The values that it puts in.
+    pub fn values(&self) -> impl Iterator<Item = &Value> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Value(value) => Some(value),
+        })
+    }
+
+    /// The text in front of the first value: what everything made by this template begins with.
+    pub fn prefix(&self) -> &str {
+        match self.parts.first() {
+            Some(Part::Text(text)) => text,
+            _ => "",
+        }
+    }
+
+    /// The text itself, if no value is put in.
+    pub fn fixed(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// Where the `}` is that ends an expression; one inside of quotes does not.
+fn closing(expression: &str) -> Option<usize> {
+    let mut quoted = false;
+    expression.char_indices().find_map(|(index, character)| {
+        quoted ^= character == '\'';
+        (character == '}' && !quoted).then_some(index)
+    })
+}
+
+impl Value {
+    fn parse(expression: &str, at: usize) -> Result<Self, TemplateError> {
+        let mut pieces = split_at_bars(expression).into_iter();
+        let name = pieces.next().unwrap_or_default().trim();
+        let name = match name.split_once('.') {
+            _ if name.is_empty() => return Err(TemplateError::Empty(at)),
+            Some(("headers", member)) if !member.is_empty() => Name::Header(member.to_owned()),
+            Some(("source", key)) => {
+                let known = SourceValue::ALL.into_iter().find(|value| value.key() == key);
+                Name::Source(known.ok_or_else(|| TemplateError::Source(name.to_owned()))?)
+            }
+            _ => Name::Column(name.to_owned()),
+        };
+        let filters = pieces.map(|piece| Filter::parse(piece.trim())).collect::<Result<_, _>>()?;
+        Ok(Value { name, filters })
+    }
+}
+
+fn split_at_bars(expression: &str) -> Vec<&str> {
+    let mut quoted = false;
+    let unquoted_bar = |character: char| {
+        quoted ^= character == '\'';
+        character == '|' && !quoted
+    };
+    expression.split(unquoted_bar).collect()
+}
+
+impl Filter {
+    fn parse(text: &str) -> Result<Self, TemplateError> {
+        let argument = text.strip_prefix("default").map(str::trim).and_then(|argument| {
+            argument.strip_prefix('(')?.strip_suffix(')')?.trim().strip_prefix('\'')?.strip_suffix('\'')
+        });
+        match (text, argument) {
+            ("lower", _) => Ok(Filter::Lower),
+            ("kebab", _) => Ok(Filter::Kebab),
+            (_, Some(argument)) if !argument.contains('\'') => Ok(Filter::Default(argument.to_owned())),
+            _ => Err(TemplateError::Filter(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.parts.iter().try_for_each(|part| match part {
+            Part::Text(text) => f.write_str(&text.replace('$', "$$")),
+            Part::Value(value) => write!(f, "${{{value}}}"),
+        })
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        self.filters.iter().try_for_each(|filter| match filter {
+            Filter::Lower => f.write_str(" | lower"),
+            Filter::Kebab => f.write_str(" | kebab"),
+            Filter::Default(text) => write!(f, " | default('{text}')"),
+        })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Name::Column(name) => f.write_str(name),
+            Name::Header(member) => write!(f, "headers.{member}"),
+            Name::Source(value) => write!(f, "source.{}", value.key()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value(name: Name, filters: &[Filter]) -> Part {
+        Part::Value(Value { name, filters: filters.to_vec() })
+    }
+
+    #[test]
+    fn text_values_and_filters() {
+        let column = |name: &str| Name::Column(name.to_owned());
+        let text = |text: &str| Part::Text(text.to_owned());
+        let parse = |text: &str| Template::parse(text).unwrap().parts().to_vec();
+        assert_eq!(parse("a.${b}$$"), [text("a."), value(column("b"), &[]), text("$")]);
+        assert_eq!(
+            parse("${ Region | default('}|') | kebab|lower }"),
+            [value(column("Region"), &[Filter::Default("}|".into()), Filter::Kebab, Filter::Lower])]
+        );
+        assert_eq!(
+            parse("${headers.tenant}${source.sequence}"),
+            [value(Name::Header("tenant".into()), &[]), value(Name::Source(SourceValue::Sequence), &[])]
+        );
+        assert_eq!(parse("a$$b"), [text("a$b")]);
+    }
+
+    #[test]
+    fn what_is_no_template_says_why_and_where() {
+        let wrong = |text: &str| Template::parse(text).unwrap_err().to_string();
+        insta::assert_snapshot!(
+            [
+                "",
+                "é${a",
+                "a${}",
+                "a$b",
+                "a$",
+                "${a | upper}",
+                "${a | default(x)}",
+                "${a|}",
+                "${source.offset}"
+            ]
+            .map(|text| format!("{text:?}: {}", wrong(text)))
+            .join("\n")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_template_or_an_error(text in "[${}|'a.é ]{0,30}") {
+            if let Ok(template) = Template::parse(&text) {
+                prop_assert_eq!(Template::parse(&template.to_string()), Ok(template));
+            }
+        }
+    }
+}
