@@ -31,7 +31,10 @@ async fn topics_are_made_of_columns_headers_and_the_place_in_the_log() {
         "{}.${{aggregate_type | kebab}}.${{headers.region | default('eu') | lower}}.${{source.table}}",
         outbox.name
     );
-    let router = Router::active(&Settings::new(&outbox, &kafka).set("route.topic", template)).await;
+    let settings = Settings::new(&outbox, &kafka)
+        .set("route.topic", template)
+        .set("route.headers.shop", "${source.schema}/${headers.region | default('none')}");
+    let router = Router::active(&settings).await;
     for headers in ["{}", "{\"region\": \"US\"}", "{\"region\": null}"] {
         outbox
             .execute(&format!(
@@ -41,8 +44,16 @@ async fn topics_are_made_of_columns_headers_and_the_place_in_the_log() {
     }
     outbox.all_confirmed().await;
     router.stop().await;
-    for (topic, records) in [("purchase-order.eu.outbox", 2), ("purchase-order.us.outbox", 1)] {
-        assert_eq!(kafka.records(&outbox.topic(topic)).await.len(), records, "{topic}");
+    for (topic, shops) in [
+        ("purchase-order.eu.outbox", &["public/none", "public/none"][..]),
+        ("purchase-order.us.outbox", &["public/US"]),
+    ] {
+        let records = kafka.records(&outbox.topic(topic)).await;
+        assert_eq!(
+            records.iter().filter_map(|record| record.header("shop")).collect::<Vec<_>>(),
+            shops,
+            "{topic}"
+        );
     }
 }
 

@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     let columns = Columns::default();
     let text = "${aggregate_type | kebab}.${region}.${headers.tenant | default('none')}.${source.sequence}";
     let Ok(topic) = Template::parse(text) else { return };
-    let mut router = Router::new(&Route { topic, timestamp: RecordTimestamp::CreatedAt }, &columns);
+    let mut router = Router::new(&Route { topic, headers: Vec::new(), timestamp: RecordTimestamp::CreatedAt }, &columns);
     let origin = Origin { final_lsn: Lsn(1), xid: 2, commit_time: PgTimestamp(0), ordinal: 1 };
     let table = TableName { schema: "p".to_owned(), name: "o".to_owned() };
     let mut outbox = Outbox::new(table, columns, router.extra_columns().to_vec(), false);

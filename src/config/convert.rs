@@ -18,7 +18,7 @@ use super::source::{Problems, Sources};
 use super::template::{self, Name, Part, Template};
 use super::{
     Admin, Columns, Config, Delivery, DeliveryMode, Kafka, Outbox, Postgres, RecordTimestamp, Route,
-    TableName, Topics,
+    RouteHeader, TableName, Topics,
 };
 use crate::error::Error;
 use crate::topic_name;
@@ -179,7 +179,35 @@ fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns) -> Route {
             "Name the column in `outbox.columns`, or set timestamp = \"commit\"",
         );
     }
-    Route { topic: topic.unwrap_or_else(default_topic), timestamp }
+    let headers = route_headers(reader, raw.headers);
+    Route { topic: topic.unwrap_or_else(default_topic), headers, timestamp }
+}
+
+fn route_headers(reader: &mut Reader<'_>, raw: Properties) -> Vec<RouteHeader> {
+    let mut headers = reader.properties("route.headers", raw, |name| name);
+    // as the file has them; they come sorted by name
+    headers.sort_by_key(|(_, located)| located.span.start);
+    let mut header = |(name, Located { text, span, .. }): (String, Located)| {
+        let key = format!("route.headers.{name}");
+        if name.is_empty() || name.contains('\0') {
+            reader.fault(&span, &key, "a header needs a name, without a zero character", "Name it");
+        } else if matches!(name.as_str(), "id" | "type") {
+            reader.fault(&span, &key, "the router itself sets this header", "Choose another name");
+        }
+        match Template::parse(&text) {
+            Ok(value) => Some(RouteHeader { name, value }),
+            Err(error) => {
+                reader.fault(
+                    &span,
+                    &key,
+                    error.to_string(),
+                    "Write text, with values as in \"${event_type}\"",
+                );
+                None
+            }
+        }
+    };
+    headers.into_iter().filter_map(&mut header).collect()
 }
 
 const TOPIC_FORM: &str =

@@ -129,8 +129,19 @@ impl Default for Columns {
 pub struct Route {
     /// `topic`: a template over the row's columns, default `outbox.event.${aggregate_type}`.
     pub topic: Template,
+    /// `headers`: further headers of each record, in the order of the file.
+    pub headers: Vec<RouteHeader>,
     /// `timestamp`
     pub timestamp: RecordTimestamp,
+}
+
+/// One entry of `[route.headers]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteHeader {
+    /// Its name.
+    pub name: String,
+    /// Its value. One value alone that is NULL makes a null value.
+    pub value: Template,
 }
 
 /// Where a record's timestamp comes from.

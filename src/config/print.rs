@@ -60,6 +60,12 @@ impl Config {
             RecordTimestamp::CreatedAt => "created_at",
         };
         writeln!(out, "timestamp = {}", quoted(timestamp))?;
+        if !self.route.headers.is_empty() {
+            writeln!(out, "\n[route.headers]")?;
+            for header in &self.route.headers {
+                writeln!(out, "{} = {}", quoted(&header.name), quoted(&header.value.to_string()))?;
+            }
+        }
 
         writeln!(out, "\n[kafka]")?;
         for (name, value) in &self.kafka.properties {

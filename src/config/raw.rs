@@ -69,6 +69,8 @@ pub(super) struct RawColumns {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawRoute {
     pub(super) topic: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) headers: Properties,
     pub(super) timestamp: Value,
 }
 

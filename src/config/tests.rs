@@ -315,6 +315,8 @@ fn the_example_uncommented_shows_the_defaults() {
     // what has no default, or is only an example
     config.kafka = defaults.kafka.clone();
     config.topics = defaults.topics.clone();
+    assert_eq!(config.route.headers.len(), 2);
+    config.route.headers.clear();
     config.postgres.conninfo.password = None;
     assert!(config.outbox.columns.headers_named && config.outbox.columns.created_at_named);
     config.outbox.columns.headers_named = false;
@@ -410,6 +412,11 @@ fn messages_for_bad_values() {
         "[route]\ntopic = \"\"",
         "[route]\ntimestamp = \"now\"",
         "[route]\ntimestamp = \"created_at\"\n[outbox]\ncolumns.created_at = false",
+        "route.headers.id = \"x\"",
+        "route.headers.\"\" = \"x\"",
+        "route.headers.a = \"${b | upper}\"",
+        "route.headers.a = \"${source.offset}\"",
+        "route.headers.a = 7.5",
         "topics.partitions = 0",
         "topics.replication_factor = 40000",
         "delivery.mode = \"exactly-once\"",

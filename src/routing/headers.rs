@@ -75,14 +75,15 @@ impl Headers {
     }
 
     /// Adds the members of a JSON object: strings as they are, other values as JSON text, null as a null value.
-    /// Returns how many were left out because they bear the name of one of the router's own.
+    /// Returns how many were left out because they bear the name of a header that is there already.
     pub(super) fn push_members(&mut self, json: &[u8]) -> Result<u32, serde_json::Error> {
         // what most rows hold
         if json == b"{}" {
             return Ok(0);
         }
         let mut deserializer = serde_json::Deserializer::from_slice(json);
-        let dropped = Members(self).deserialize(&mut deserializer)?;
+        let taken = self.entries.len();
+        let dropped = Members { headers: self, taken }.deserialize(&mut deserializer)?;
         deserializer.end()?;
         Ok(dropped)
     }
@@ -137,7 +138,11 @@ impl<'de> Visitor<'de> for Member<'_> {
 }
 
 /// Reads an object's members straight into the buffer.
-struct Members<'h>(&'h mut Headers);
+struct Members<'h> {
+    headers: &'h mut Headers,
+    /// How many of them are the router's own.
+    taken: usize,
+}
 
 impl<'de> DeserializeSeed<'de> for Members<'_> {
     type Value = u32;
@@ -163,7 +168,7 @@ impl<'de> Visitor<'de> for Members<'_> {
         let mut dropped = 0;
         while let Some(name) = map.next_key_seed(Name)? {
             let value: &RawValue = map.next_value()?;
-            if name == ID || name == TYPE {
+            if self.headers.iter().take(self.taken).any(|(taken, _)| taken == name) {
                 dropped += 1;
                 continue;
             }
@@ -172,14 +177,14 @@ impl<'de> Visitor<'de> for Members<'_> {
                 return Err(A::Error::custom("a header's name holds a zero character"));
             }
             match value.get() {
-                "null" => self.0.push(&name, None),
+                "null" => self.headers.push(&name, None),
                 text => match plain_string(text) {
-                    Some(plain) => self.0.push(&name, Some(plain.as_bytes())),
+                    Some(plain) => self.headers.push(&name, Some(plain.as_bytes())),
                     None if text.starts_with('"') => {
                         let unescaped: String = serde_json::from_str(text).map_err(A::Error::custom)?;
-                        self.0.push(&name, Some(unescaped.as_bytes()));
+                        self.headers.push(&name, Some(unescaped.as_bytes()));
                     }
-                    None => self.0.push(&name, Some(text.as_bytes())),
+                    None => self.headers.push(&name, Some(text.as_bytes())),
                 },
             }
         }
@@ -229,8 +234,10 @@ mod tests {
 
     fn members(json: &str) -> Result<(Named, u32), String> {
         let mut headers = Headers::default();
+        headers.push(ID, None);
+        headers.push(TYPE, None);
         let dropped = headers.push_members(json.as_bytes()).map_err(|error| error.to_string())?;
-        let owned = headers.iter().map(|(name, value)| {
+        let owned = headers.iter().skip(2).map(|(name, value)| {
             (name.to_owned(), value.map(|value| String::from_utf8(value.to_vec()).unwrap()))
         });
         Ok((owned.collect(), dropped))

@@ -84,6 +84,16 @@ pub enum Unroutable {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// A value that a header is made of is missing.
+    #[error("the header `{header}` cannot be made: `{name}` {reason}")]
+    Header {
+        /// The header's name.
+        header: String,
+        /// As the template names it.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The `headers` column is not what headers can be made of. The text of the error quotes none of it.
     #[error("the headers column is not a JSON object, or a name in it holds a zero character (at byte {at})")]
     Headers {
@@ -98,9 +108,11 @@ pub enum Unroutable {
 /// Makes records. Holds the buffers that they borrow from.
 pub struct Router {
     topic_template: Bound,
+    header_templates: Vec<(String, Bound)>,
     extra: Extra,
     timestamp: RecordTimestamp,
     topic: String,
+    header: String,
     headers: Headers,
     payload: Vec<u8>,
 }
@@ -114,11 +126,18 @@ impl Router {
     /// Routes by `route`; `columns` names the columns of the fields.
     pub fn new(route: &Route, columns: &Columns) -> Self {
         let mut extra = Extra::default();
+        let mut bind = |template| Bound::new(template, columns, &mut extra);
         Router {
-            topic_template: Bound::new(&route.topic, columns, &mut extra),
+            topic_template: bind(&route.topic),
+            header_templates: route
+                .headers
+                .iter()
+                .map(|header| (header.name.clone(), bind(&header.value)))
+                .collect(),
             extra,
             timestamp: route.timestamp,
             topic: String::new(),
+            header: String::new(),
             headers: Headers::default(),
             payload: Vec::new(),
         }
@@ -144,6 +163,15 @@ impl Router {
         self.headers.clear();
         self.headers.push(headers::ID, event.field(Field::Id));
         self.headers.push(headers::TYPE, event.field(Field::EventType));
+        for (name, value) in &self.header_templates {
+            let present = value.render_or_null(event, origin, &mut self.header);
+            let present = present.map_err(|missing| Unroutable::Header {
+                header: name.clone(),
+                name: missing.name,
+                reason: missing.reason,
+            })?;
+            self.headers.push(name, present.then_some(self.header.as_bytes()));
+        }
         let headers_dropped = match event.field(Field::Headers) {
             Some(json) => self
                 .headers

@@ -57,6 +57,8 @@ pub(super) struct NoValue {
     pub(super) reason: &'static str,
 }
 
+const NULL: &str = "is NULL";
+
 impl Bound {
     pub(super) fn new(template: &Template, columns: &Columns, extra: &mut Extra) -> Self {
         let mut place = |part: &Part| match part {
@@ -67,6 +69,19 @@ impl Bound {
             _ => Place::Elsewhere,
         };
         Bound { parts: template.parts().iter().map(|part| (part.clone(), place(part))).collect() }
+    }
+
+    /// Fills `into`. False if the template is one value alone, and that is NULL.
+    pub(super) fn render_or_null(
+        &self,
+        event: &OutboxEvent<'_>,
+        origin: &Origin,
+        into: &mut String,
+    ) -> Result<bool, NoValue> {
+        match self.render(event, origin, into) {
+            Err(NoValue { reason: NULL, .. }) if self.parts.len() == 1 => Ok(false),
+            rendered => rendered.map(|()| true),
+        }
     }
 
     /// Fills `into`.
@@ -92,7 +107,7 @@ impl Bound {
                         Place::Elsewhere => header(event, &value.name),
                     };
                     let found = filters::apply(&value.filters, found.map_err(no_value)?);
-                    into.push_str(&found.ok_or_else(|| no_value("is NULL"))?);
+                    into.push_str(&found.ok_or_else(|| no_value(NULL))?);
                 }
             }
         }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::template::Template;
-use crate::config::{Columns, TableName};
+use crate::config::{Columns, RouteHeader, TableName};
 use crate::lsn::Lsn;
 use crate::outbox::Outbox;
 use crate::postgres::pgoutput::{Message, PgTimestamp, wire};
@@ -21,6 +21,8 @@ struct Case<'a> {
     headers: Option<&'a str>,
     created_at: Option<&'a str>,
     region: Option<&'a str>,
+    /// `[route.headers]`
+    route_headers: &'a [(&'a str, &'a str)],
 }
 
 impl Default for Case<'_> {
@@ -35,6 +37,7 @@ impl Default for Case<'_> {
             headers: Some("{}"),
             created_at: Some("2026-11-21 09:06:15.123456+00"),
             region: Some("eu"),
+            route_headers: &[],
         }
     }
 }
@@ -49,10 +52,19 @@ struct Routed {
 }
 
 impl Case<'_> {
+    fn route_headers(&self) -> Vec<RouteHeader> {
+        let header = |(name, value): &(&str, &str)| RouteHeader {
+            name: (*name).to_owned(),
+            value: Template::parse(value).unwrap(),
+        };
+        self.route_headers.iter().map(header).collect()
+    }
+
     fn route(&self) -> Result<Routed, Unroutable> {
         let columns = Columns::default();
         let topic = Template::parse(self.template).unwrap();
-        let mut router = Router::new(&Route { topic, timestamp: self.timestamp }, &columns);
+        let mut router =
+            Router::new(&Route { topic, headers: self.route_headers(), timestamp: self.timestamp }, &columns);
         let table = TableName { schema: "public".into(), name: "outbox".into() };
         let mut outbox = Outbox::new(table, columns, router.extra_columns().to_vec(), false);
         let names = [
@@ -182,8 +194,42 @@ fn a_name_is_a_configuration_key_first_and_a_column_second() {
         assert_eq!(field(name, &columns), Some(Field::AggregateType), "{name}");
     }
     let topic = Template::parse("${tenant}-${tenant}-${region}").unwrap();
-    let router = Router::new(&Route { topic, timestamp: RecordTimestamp::Commit }, &columns);
+    let router =
+        Router::new(&Route { topic, headers: Vec::new(), timestamp: RecordTimestamp::Commit }, &columns);
     assert_eq!(router.extra_columns(), ["tenant", "region"]);
+}
+
+#[test]
+fn headers_are_made_of_columns_constants_and_the_place_in_the_log() {
+    let pair = |name: &str, value: Option<&str>| (name.to_owned(), value.map(str::to_owned));
+    let case = Case {
+        headers: Some(r#"{"source": "forged", "trace": "00-1"}"#),
+        region: None,
+        route_headers: &[
+            ("z", "first as in the file"),
+            ("source", "shop"),
+            ("region", "${region}"),
+            ("sequence", "${source.sequence}"),
+            ("tenant", "${headers.trace | lower}"),
+        ],
+        ..Case::default()
+    };
+    assert_eq!(
+        case.route().unwrap().headers,
+        [
+            pair("id", Some("e1")),
+            pair("type", Some("made")),
+            pair("z", Some("first as in the file")),
+            pair("source", Some("shop")),
+            pair("region", None),
+            pair("sequence", Some("000000000016b3740000000000000002")),
+            pair("tenant", Some("00-1")),
+            pair("trace", Some("00-1")),
+        ]
+    );
+    let half = Case { region: None, route_headers: &[("x", "in ${region}")], ..Case::default() };
+    let missing = Unroutable::Header { header: "x".into(), name: "region".into(), reason: "is NULL" };
+    assert_eq!(half.route(), Err(missing));
 }
 
 #[test]
@@ -241,7 +287,8 @@ proptest! {
 fn secrets_and_payloads_are_not_in_debug() {
     let columns = Columns::default();
     let topic = Template::parse("t").unwrap();
-    let mut router = Router::new(&Route { topic, timestamp: RecordTimestamp::Commit }, &columns);
+    let mut router =
+        Router::new(&Route { topic, headers: Vec::new(), timestamp: RecordTimestamp::Commit }, &columns);
     let table = TableName { schema: "public".into(), name: "outbox".into() };
     let mut outbox = Outbox::new(table, columns, Vec::new(), false);
     let names = [
