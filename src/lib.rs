@@ -25,7 +25,7 @@
 //! [`config`] is what the user wrote, typed and checked once. [`commands`] has a file for each command of [`cli`].
 //! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
 //! [`terminal`] are what a person sees. [`error`] tells what may pass by itself from what needs a person. [`lsn`] is a
-//! place in the log.
+//! place in the log, [`topic_name`] what Kafka takes as a topic's name.
 
 pub mod admin;
 pub mod cli;

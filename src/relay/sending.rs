@@ -86,22 +86,26 @@ impl Sending {
             }
             Err(error) => return Handled::Failed(not_readable(&error)),
         };
-        let alone = self.alone_up_to.is_some_and(|last| self.progress.up_to(sequence) <= Some(last));
+        self.origin.ordinal = self.progress.ordinal(sequence);
+        let Origin { final_lsn, commit_time, ordinal, .. } = self.origin;
+        let alone = self.alone_up_to.is_some_and(|last| Partial { final_lsn, changes: ordinal } <= last);
         // nor may the record after it share a batch with it
         if (alone || self.sent_alone.is_some()) && !self.window.is_empty() {
             self.pending = Some(change);
             return Handled::HeldBack;
         }
 
-        self.origin.ordinal = self.progress.ordinal(sequence);
         let slot = &self.config.postgres.slot;
+        let failed = |reason: &str, remedy: &str| {
+            let way_past = way_past(slot, final_lsn);
+            Handled::Failed(unsendable(&event.printable_id(), reason, remedy, &way_past))
+        };
         let record = match self.router.route(&event, &self.origin) {
             Ok(record) => record,
             Err(error) => {
                 let remedy = "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
                               `[outbox] columns` so that it can be sent";
-                let (id, way_past) = (event.printable_id(), way_past(slot, self.origin.final_lsn));
-                return Handled::Failed(unsendable(&id, &error.to_string(), remedy, &way_past));
+                return failed(&error.to_string(), remedy);
             }
         };
         let sent = match self.sink.send(&record, sequence) {
@@ -111,23 +115,17 @@ impl Sending {
                 return Handled::NeedsTopic(Waiting {
                     topic: record.topic.to_owned(),
                     id: event.printable_id(),
-                    way_past: way_past(slot, self.origin.final_lsn),
+                    way_past: way_past(slot, final_lsn),
                 });
             }
             Err(NotSent::Full) => {
                 self.pending = Some(change);
                 return Handled::HeldBack;
             }
-            Err(NotSent::Impossible { reason, remedy }) => {
-                let (id, way_past) = (event.printable_id(), way_past(slot, self.origin.final_lsn));
-                return Handled::Failed(unsendable(&id, &reason, &remedy, &way_past));
-            }
+            Err(NotSent::Impossible { reason, remedy }) => return failed(&reason, &remedy),
         };
         let (bytes, memory) = (record.size(), record.memory());
-        self.window.sent(
-            sequence,
-            InFlight { bytes, memory, commit_time: self.origin.commit_time, topic: sent.topic },
-        );
+        self.window.sent(sequence, InFlight { bytes, memory, commit_time, topic: sent.topic });
         if record.key.is_none() {
             self.monitor.keyless_events(1);
         }
@@ -139,7 +137,7 @@ impl Sending {
         }
         self.sent_alone = alone.then(|| SentAlone {
             event: format!("{} to the topic {}", event.printable_id(), record.topic),
-            way_past: way_past(slot, self.origin.final_lsn),
+            way_past: way_past(slot, final_lsn),
         });
         Handled::Done
     }

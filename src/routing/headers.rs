@@ -68,6 +68,12 @@ impl Headers {
         self.entries.push(Entry { name, value });
     }
 
+    /// Whether one of the first `count` has this name.
+    fn first_have(&self, count: usize, name: &str) -> bool {
+        let mut names = self.entries.iter().take(count).map(|entry| self.bytes.get(entry.name.clone()));
+        names.any(|known| known == Some(name.as_bytes()))
+    }
+
     fn append(&mut self, bytes: &[u8]) -> Range<usize> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
@@ -95,11 +101,20 @@ pub(super) fn member<'a>(json: &'a [u8], name: &str) -> Result<Option<Cow<'a, st
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let found = Member(name).deserialize(&mut deserializer)?;
     deserializer.end()?;
-    let Some(found) = found.map(RawValue::get).filter(|text| *text != "null") else { return Ok(None) };
-    match plain_string(found) {
-        Some(plain) => Ok(Some(plain.into())),
-        None if found.starts_with('"') => serde_json::from_str::<String>(found).map(|text| Some(text.into())),
-        None => Ok(Some(found.into())),
+    found.map_or(Ok(None), text)
+}
+
+/// What a header says of a JSON value: a string as it is, other values as JSON text, nothing for null.
+fn text(value: &RawValue) -> Result<Option<Cow<'_, str>>, serde_json::Error> {
+    match value.get() {
+        "null" => Ok(None),
+        json => match plain_string(json) {
+            Some(plain) => Ok(Some(plain.into())),
+            None if json.starts_with('"') => {
+                serde_json::from_str::<String>(json).map(|text| Some(text.into()))
+            }
+            None => Ok(Some(json.into())),
+        },
     }
 }
 
@@ -168,7 +183,7 @@ impl<'de> Visitor<'de> for Members<'_> {
         let mut dropped = 0;
         while let Some(name) = map.next_key_seed(Name)? {
             let value: &RawValue = map.next_value()?;
-            if self.headers.iter().take(self.taken).any(|(taken, _)| taken == name) {
+            if self.headers.first_have(self.taken, &name) {
                 dropped += 1;
                 continue;
             }
@@ -176,17 +191,8 @@ impl<'de> Visitor<'de> for Members<'_> {
             if name.contains('\0') {
                 return Err(A::Error::custom("a header's name holds a zero character"));
             }
-            match value.get() {
-                "null" => self.headers.push(&name, None),
-                text => match plain_string(text) {
-                    Some(plain) => self.headers.push(&name, Some(plain.as_bytes())),
-                    None if text.starts_with('"') => {
-                        let unescaped: String = serde_json::from_str(text).map_err(A::Error::custom)?;
-                        self.headers.push(&name, Some(unescaped.as_bytes()));
-                    }
-                    None => self.headers.push(&name, Some(text.as_bytes())),
-                },
-            }
+            let value = text(value).map_err(A::Error::custom)?;
+            self.headers.push(&name, value.as_deref().map(str::as_bytes));
         }
         Ok(dropped)
     }

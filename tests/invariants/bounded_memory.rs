@@ -40,15 +40,22 @@ async fn bounded_memory_in_a_transaction_of_200_000_rows() {
     assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
 }
 
-/// The client keeps each header by itself, which is many times the size of a short one.
-#[tokio::test]
-async fn bounded_memory_of_records_with_thousands_of_headers() {
+/// A router whose topic of `partitions` partitions takes nothing any more.
+async fn blocked(partitions: i32) -> (Outbox, Mock, Router) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
-    mock.create_topic(&outbox.topic("large"), 1, 2);
-    let mut router = Router::active(&Settings::new(&outbox, &mock.client())).await;
+    // what is known of the cluster comes from the first broker
+    mock.create_topic(&outbox.topic("large"), partitions, 2);
+    let router = Router::active(&Settings::new(&outbox, &mock.client())).await;
     outbox.insert("large", "a0", "{}").await;
     outbox.all_confirmed().await;
     mock.down(2);
+    (outbox, mock, router)
+}
+
+/// The client keeps each header by itself, which is many times the size of a short one.
+#[tokio::test]
+async fn bounded_memory_of_records_with_thousands_of_headers() {
+    let (outbox, mock, mut router) = blocked(1).await;
     outbox
         .execute(
             "INSERT INTO outbox (aggregate_type, aggregate_id, headers) SELECT 'large', 'a', \
@@ -69,13 +76,7 @@ async fn bounded_memory_of_records_with_thousands_of_headers() {
 /// The broker takes nothing: what is committed stays in Postgres.
 #[tokio::test]
 async fn bounded_memory_while_the_broker_takes_nothing() {
-    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
-    // what is known of the cluster comes from the first broker
-    mock.create_topic(&outbox.topic("large"), 3, 2);
-    let mut router = Router::active(&Settings::new(&outbox, &mock.client())).await;
-    outbox.insert("large", "a0", "{}").await;
-    outbox.all_confirmed().await;
-    mock.down(2);
+    let (outbox, mock, mut router) = blocked(3).await;
     // 100 MB
     outbox
         .execute(

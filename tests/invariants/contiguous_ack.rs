@@ -44,6 +44,14 @@ impl Setting {
         self.kafka.holds_in(&topic, 1, open).await;
         self.outbox.watched().await;
     }
+
+    /// Brings the second broker back: what waited for it arrives, and nothing a second time.
+    async fn all_arrives_once(&self, router: Router) {
+        self.mock.up(SECOND);
+        self.outbox.all_confirmed().await;
+        router.stop().await;
+        same(&self.outbox, &self.kafka.records(&self.outbox.name).await, Repeats::Never).await;
+    }
 }
 
 fn event(aggregate_type: &str, n: u32) -> String {
@@ -68,10 +76,7 @@ async fn contiguous_ack_waits_for_the_oldest_event_whatever_follows_it() {
     let confirmed = setting.outbox.confirmed().await;
     assert!(confirmed >= acknowledged && confirmed < waits, "{acknowledged} <= {confirmed} < {waits}");
 
-    setting.mock.up(SECOND);
-    setting.outbox.all_confirmed().await;
-    router.stop().await;
-    same(&setting.outbox, &setting.kafka.records(&setting.outbox.name).await, Repeats::Never).await;
+    setting.all_arrives_once(router).await;
 }
 
 #[tokio::test]
@@ -88,10 +93,7 @@ async fn contiguous_ack_waits_for_every_event_of_a_transaction() {
     let confirmed = setting.outbox.confirmed().await;
     assert!(confirmed < waits, "{confirmed} < {waits}");
 
-    setting.mock.up(SECOND);
-    setting.outbox.all_confirmed().await;
-    router.stop().await;
-    same(&setting.outbox, &setting.kafka.records(&setting.outbox.name).await, Repeats::Never).await;
+    setting.all_arrives_once(router).await;
 }
 
 /// Killed while an event waits, the router sends that event after its restart.

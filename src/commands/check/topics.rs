@@ -5,6 +5,7 @@ use super::kafka::Seen;
 use super::outbox::OutboxLook;
 use crate::commands::status::table::bytes;
 use crate::config::Config;
+use crate::sink::kafka::properties;
 use crate::sink::kafka::survey::{SeenTopic, Settings};
 
 /// What a record batch and a record take besides the row's own bytes: names of headers, lengths, checksums.
@@ -158,10 +159,7 @@ fn size(
         bytes(limit),
         bytes(sizes.largest)
     );
-    let compressed = ["compression.type", "compression.codec"]
-        .iter()
-        .any(|name| config.kafka.properties.get(*name).is_some_and(|codec| codec.reveal() != "none"));
-    if compressed {
+    if properties::compresses(config) {
         let remedy = "Raise max.message.bytes, unless such rows become small enough by compression";
         findings.warning("message_size", what, remedy);
     } else {

@@ -37,15 +37,22 @@ impl Connection {
     /// Why no broker can be reached, if that is so.
     pub(super) fn down(&self) -> Option<String> {
         let down = self.down.load(Ordering::Relaxed);
-        down.then(|| self.last_error().map_or_else(|| NO_REASON.to_owned(), |(_, reason)| reason))
+        down.then(|| self.reason())
+    }
+
+    fn reason(&self) -> String {
+        self.last_error().map_or_else(|| NO_REASON.to_owned(), |(_, reason)| reason)
     }
 
     /// Logged once when it goes and once when it comes back.
     pub(super) fn set_down(&self, down: bool) {
         if self.reached.load(Ordering::Relaxed) && self.down.swap(down, Ordering::Relaxed) != down {
             if down {
-                let reason = self.last_error().map_or_else(|| NO_REASON.to_owned(), |(_, reason)| reason);
-                tracing::warn!(peer = "kafka", reason, "no broker can be reached; events wait in Postgres");
+                tracing::warn!(
+                    peer = "kafka",
+                    reason = self.reason(),
+                    "no broker can be reached; events wait in Postgres"
+                );
             } else {
                 *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 tracing::info!(peer = "kafka", "broker reached again");

@@ -115,7 +115,7 @@ impl KafkaSink {
             keeper,
             topics: HashMap::new(),
             batch_bytes,
-            compressed: compressed(&settings),
+            compressed: properties::compresses(&config),
             message_max_bytes: number(&settings, "message.max.bytes")
                 .unwrap_or(properties::DEFAULT_MESSAGE_MAX_BYTES),
             config,
@@ -294,12 +294,6 @@ pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
 async fn discard(producer: ThreadedProducer<ProducerReports>) {
     // an error would mean that the runtime is shutting down, and the producer with it
     let _ = tokio::task::spawn_blocking(move || drop(producer)).await;
-}
-
-fn compressed(settings: &ClientConfig) -> bool {
-    ["compression.type", "compression.codec"]
-        .iter()
-        .any(|name| settings.get(name).is_some_and(|codec| codec != "none"))
 }
 
 fn number(settings: &ClientConfig, name: &str) -> Option<usize> {

@@ -101,6 +101,11 @@ pub(super) fn producer(config: &Config, batch_bytes: usize) -> ClientConfig {
     client
 }
 
+/// Whether records are compressed, so that one may be smaller for the broker than it is.
+pub fn compresses(config: &Config) -> bool {
+    config.kafka.properties.get("compression.type").is_some_and(|codec| codec.reveal() != "none")
+}
+
 /// The window is the bound; librdkafka's own must not be met before it.
 fn queue_messages(delivery: &Delivery) -> usize {
     (delivery.window_records + 1).clamp(1, 2_147_483_647)
