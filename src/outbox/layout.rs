@@ -41,7 +41,8 @@ impl Layout {
                 payload_is_bytea = column.type_id.0 == BYTEA;
             }
         }
-        let extra = outbox.extra.iter().filter_map(|name| find(name)).map(|(index, _)| index).collect();
+        let extra =
+            outbox.extra.iter().filter_map(|extra| find(&extra.name)).map(|(index, _)| index).collect();
         Ok(Layout { fields, extra, payload_is_bytea })
     }
 
@@ -98,8 +99,8 @@ pub(super) fn faults(outbox: &Outbox, type_of: impl Fn(&str) -> Option<Oid>) -> 
             None => faults.push(missing(name, field.key())),
         }
     }
-    let extra = outbox.extra.iter().filter(|name| type_of(name).is_none());
-    faults.extend(extra.map(|name| missing(name, "topic")));
+    let extra = outbox.extra.iter().filter(|extra| type_of(&extra.name).is_none());
+    faults.extend(extra.map(|extra| missing(&extra.name, extra.key)));
     faults
 }
 

@@ -79,6 +79,21 @@ impl Field {
     }
 }
 
+/// A column that a template names and that is none of the [`Field`]s.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtraColumn {
+    /// Its name.
+    pub name: String,
+    /// Which template: [`IN_TOPIC`] or [`IN_ROUTE_HEADERS`].
+    pub key: &'static str,
+}
+
+/// `[route] topic`
+pub const IN_TOPIC: &str = "topic";
+
+/// `[route.headers]`
+pub const IN_ROUTE_HEADERS: &str = "route.headers";
+
 /// Why the stream cannot be read on as it is. Each names the table's column or the table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
@@ -89,7 +104,7 @@ pub enum OutboxError {
         table: String,
         /// The column's name.
         column: String,
-        /// The key under `[outbox] columns`, or `topic` where the topic template names the column.
+        /// The key under `[outbox] columns`, or [`ExtraColumn::key`].
         key: &'static str,
     },
     /// A column's type cannot hold what is expected of it.
@@ -129,10 +144,10 @@ pub enum OutboxError {
 
 /// Where the configuration names a column.
 fn named_by(key: &str) -> String {
-    if key == "topic" {
-        "`[route] topic` names".to_owned()
-    } else {
-        format!("`[outbox] columns` names as `{key}`")
+    match key {
+        IN_TOPIC => "`[route] topic` names".to_owned(),
+        IN_ROUTE_HEADERS => "`[route.headers]` names".to_owned(),
+        key => format!("`[outbox] columns` names as `{key}`"),
     }
 }
 
@@ -224,7 +239,7 @@ pub fn printable(value: &[u8]) -> String {
 pub struct Outbox {
     table: TableName,
     columns: Columns,
-    extra: Vec<String>,
+    extra: Vec<ExtraColumn>,
     needs_created_at: bool,
     /// The OID of the table that bears the name now, as the catalogues say.
     known: Option<Oid>,
@@ -236,7 +251,7 @@ pub struct Outbox {
 
 impl Outbox {
     /// The outbox of `config`, with these columns besides, which its routes name.
-    pub fn of(config: &Config, extra: &[String]) -> Self {
+    pub fn of(config: &Config, extra: &[ExtraColumn]) -> Self {
         let needs_created_at = config.route.timestamp == RecordTimestamp::CreatedAt;
         let (table, columns) = (config.outbox.table.clone(), config.outbox.columns.clone());
         Self::new(table, columns, extra.to_vec(), needs_created_at)
@@ -244,7 +259,7 @@ impl Outbox {
 
     /// Reads `table` by `columns`. `extra` names further columns whose values are wanted; `needs_created_at` makes
     /// a wrong type of that column an error.
-    pub fn new(table: TableName, columns: Columns, extra: Vec<String>, needs_created_at: bool) -> Self {
+    pub fn new(table: TableName, columns: Columns, extra: Vec<ExtraColumn>, needs_created_at: bool) -> Self {
         Outbox { table, columns, extra, needs_created_at, known: None, id: None, relations: HashMap::new() }
     }
 

@@ -18,7 +18,8 @@ const TABLE: [(&str, u32); 7] = [
 
 fn outbox(columns: Columns, extra: &[&str]) -> Outbox {
     let table = TableName { schema: "public".into(), name: "outbox".into() };
-    Outbox::new(table, columns, extra.iter().map(|name| (*name).to_owned()).collect(), false)
+    let named = |name: &&str| ExtraColumn { name: (*name).to_owned(), key: IN_TOPIC };
+    Outbox::new(table, columns, extra.iter().map(named).collect(), false)
 }
 
 fn describe(

@@ -11,7 +11,7 @@ use crate::outbox::{Outbox, OutboxError};
 use crate::postgres::pgoutput::Insert;
 use crate::postgres::quoting::literal;
 use crate::progress::{Change, OutOfStep, Partial, Progress};
-use crate::routing::{Origin, Router};
+use crate::routing::{Origin, Router, Unroutable};
 use crate::sink::kafka::{KafkaSink, NotSent};
 
 /// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
@@ -103,8 +103,15 @@ impl Sending {
         let record = match self.router.route(&event, &self.origin) {
             Ok(record) => record,
             Err(error) => {
-                let remedy = "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
-                              `[outbox] columns` so that it can be sent";
+                let remedy = match error {
+                    Unroutable::Header { .. } => {
+                        "Correct what writes such rows, or give the value a default under `[route.headers]`"
+                    }
+                    _ => {
+                        "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
+                         `[outbox] columns` so that it can be sent"
+                    }
+                };
                 return failed(&error.to_string(), remedy);
             }
         };

@@ -13,7 +13,7 @@ pub use origin::Origin;
 pub use template::field;
 
 use crate::config::{Columns, Config, RecordTimestamp, Route};
-use crate::outbox::{Field, OutboxEvent, printable};
+use crate::outbox::{ExtraColumn, Field, IN_ROUTE_HEADERS, IN_TOPIC, OutboxEvent, printable};
 use crate::redacted::Redacted;
 use crate::topic_name::{self, TopicNameError};
 use template::{Bound, Extra};
@@ -126,13 +126,13 @@ impl Router {
     /// Routes by `route`; `columns` names the columns of the fields.
     pub fn new(route: &Route, columns: &Columns) -> Self {
         let mut extra = Extra::default();
-        let mut bind = |template| Bound::new(template, columns, &mut extra);
+        let mut bind = |template, key| Bound::new(template, columns, key, &mut extra);
         Router {
-            topic_template: bind(&route.topic),
+            topic_template: bind(&route.topic, IN_TOPIC),
             header_templates: route
                 .headers
                 .iter()
-                .map(|header| (header.name.clone(), bind(&header.value)))
+                .map(|header| (header.name.clone(), bind(&header.value, IN_ROUTE_HEADERS)))
                 .collect(),
             extra,
             timestamp: route.timestamp,
@@ -144,8 +144,8 @@ impl Router {
     }
 
     /// The columns that are wanted besides those of `[outbox] columns`, for [`crate::outbox::Outbox::of`].
-    pub fn extra_columns(&self) -> &[String] {
-        self.extra.names()
+    pub fn extra_columns(&self) -> &[ExtraColumn] {
+        self.extra.columns()
     }
 
     /// The record of one event.

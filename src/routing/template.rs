@@ -8,21 +8,21 @@ use super::filters;
 use super::headers::member;
 use crate::config::Columns;
 use crate::config::template::{Name, Part, SourceValue, Template, Value};
-use crate::outbox::{FIELDS, Field, OutboxEvent};
+use crate::outbox::{ExtraColumn, FIELDS, Field, OutboxEvent};
 use crate::utc::Utc;
 
 /// The columns that are wanted besides the [`Field`]s, each once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Extra(Vec<String>);
+pub(super) struct Extra(Vec<ExtraColumn>);
 
 impl Extra {
-    pub(super) fn names(&self) -> &[String] {
+    pub(super) fn columns(&self) -> &[ExtraColumn] {
         &self.0
     }
 
-    fn index(&mut self, name: &str) -> usize {
-        self.0.iter().position(|known| known == name).unwrap_or_else(|| {
-            self.0.push(name.to_owned());
+    fn index(&mut self, name: &str, key: &'static str) -> usize {
+        self.0.iter().position(|known| known.name == name).unwrap_or_else(|| {
+            self.0.push(ExtraColumn { name: name.to_owned(), key });
             self.0.len() - 1
         })
     }
@@ -60,11 +60,12 @@ pub(super) struct NoValue {
 const NULL: &str = "is NULL";
 
 impl Bound {
-    pub(super) fn new(template: &Template, columns: &Columns, extra: &mut Extra) -> Self {
+    /// `key` says where the template stands, for a message about a column that it names.
+    pub(super) fn new(template: &Template, columns: &Columns, key: &'static str, extra: &mut Extra) -> Self {
         let mut place = |part: &Part| match part {
             Part::Value(Value { name: Name::Column(name), .. }) => match field(name, columns) {
                 Some(field) => Place::Field(field),
-                None => Place::Extra(extra.index(name)),
+                None => Place::Extra(extra.index(name, key)),
             },
             _ => Place::Elsewhere,
         };

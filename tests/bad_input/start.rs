@@ -27,6 +27,7 @@ async fn bad_input_that_postgres_answers_at_once_ends_with_1() {
         ("a missing column", "outbox.columns.payload", "body"),
         ("a missing optional column that was named", "outbox.columns.headers", "meta"),
         ("a missing column of the topic", "route.topic", "events.${region}"),
+        ("a missing column of a header", "route.headers.region", "${region}"),
     ] {
         let ended = Router::start(&settings.clone().set(key, value)).exits(1).await;
         sentences.of(case, &outbox, &ended);

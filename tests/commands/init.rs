@@ -209,6 +209,14 @@ fn a_template_with_a_column_that_the_new_table_would_not_have() {
 }
 
 #[test]
+fn a_header_with_a_column_that_the_new_table_would_not_have() {
+    let place = Place::new().with("ROUTE__HEADERS__REGION", "${region}");
+    let ran = place.run(&["init"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("`[route.headers]` names the column \"region\""), "{ran:?}");
+}
+
+#[test]
 fn a_view_is_no_outbox() {
     let place = Place::new();
     place.psql("CREATE VIEW outbox AS SELECT 1 AS id");

@@ -2,7 +2,7 @@
 
 use crate::config::{Columns, Config, Outbox as OutboxConfig};
 use crate::error::Error;
-use crate::outbox::{FIELDS, Field, Outbox, OutboxError};
+use crate::outbox::{FIELDS, Field, IN_ROUTE_HEADERS, IN_TOPIC, Outbox, OutboxError};
 use crate::postgres::catalog;
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::quoting;
@@ -167,7 +167,10 @@ pub(super) async fn verify(session: &mut Session, config: &Config, outbox: &Outb
     let Some(first) = faults.first() else { return Ok(()) };
     let what: Vec<String> = faults.iter().map(OutboxError::to_string).collect();
     let remedy = match first {
-        OutboxError::MissingColumn { key: "topic", .. } => {
+        OutboxError::MissingColumn { key: IN_ROUTE_HEADERS, .. } => {
+            "Correct `[route.headers]`, or add the column; init does not alter a table that is there"
+        }
+        OutboxError::MissingColumn { key: IN_TOPIC, .. } => {
             "Correct `[route] topic`, or add the column; init does not alter a table that is there"
         }
         OutboxError::MissingColumn { .. } => {
@@ -186,10 +189,11 @@ pub(super) fn refuse_unknown_columns(config: &Config, outbox: &Outbox) -> Result
     const UNKNOWN: Oid = Oid(u32::MAX);
     let faults = outbox.faults(|name| known.iter().any(|(_, known)| *known == name).then_some(UNKNOWN));
     match faults.first() {
-        Some(OutboxError::MissingColumn { column, .. }) => Err(Error::refused(
+        Some(OutboxError::MissingColumn { column, key, .. }) => Err(Error::refused(
             format!(
-                "the topic template names the column {column:?}, and the table {}, which does not exist yet, would be \
+                "{} names the column {column:?}, and the table {}, which does not exist yet, would be \
                  made without it",
+                if *key == IN_ROUTE_HEADERS { "`[route.headers]`" } else { "the topic template" },
                 config.outbox.table
             ),
             "Make the table yourself, with all columns that you need, and run init again",
