@@ -32,6 +32,14 @@ impl Found {
         lines.collect()
     }
 
+    /// Exactly these checks found errors, and the exit code says so.
+    #[track_caller]
+    fn assert_errors(&self, expected: &[&str]) {
+        let errors = self.checks("error");
+        assert_eq!(errors, expected.iter().copied().collect(), "{:?}", self.list);
+        assert_eq!(self.code, i32::from(!expected.is_empty()), "{:?}", self.list);
+    }
+
     /// The checks that found something of this level.
     pub(crate) fn checks(&self, level: &str) -> BTreeSet<&str> {
         let of_level = self.list.iter().filter(|finding| finding["level"] == level);
@@ -51,8 +59,7 @@ fn ready() -> Place {
 fn all_is_well_after_init() {
     let place = ready();
     let found = Found::at(&place);
-    assert_eq!(found.code, 0, "{:?}", found.list);
-    assert_eq!(found.checks("error"), BTreeSet::new());
+    found.assert_errors(&[]);
     // one broker, no limit, superuser: true of the tests' own servers
     let expected = ["max_slot_wal_keep_size", "replication_factor", "role"];
     assert_eq!(found.checks("warning"), BTreeSet::from(expected));
@@ -85,7 +92,7 @@ fn everything_is_missing() {
 fn kafka_away_hides_nothing_of_postgres() {
     let place = ready().with("KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1");
     let found = Found::at(&place);
-    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["kafka_connection"])));
+    found.assert_errors(&["kafka_connection"]);
     assert!(found.of("kafka_connection").contains("Connection refused"), "{:?}", found.list);
     assert!(found.of("slot").starts_with("ok"), "{:?}", found.list);
 }
@@ -94,7 +101,7 @@ fn kafka_away_hides_nothing_of_postgres() {
 fn postgres_away_hides_nothing_of_kafka() {
     let place = Place::new().with("POSTGRES__URL", "postgres://u:hunter2@127.0.0.1:1/shop");
     let found = Found::at(&place);
-    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["postgres_connection"])));
+    found.assert_errors(&["postgres_connection"]);
     insta::assert_snapshot!(found.of("postgres_connection"));
     assert!(found.of("kafka_connection").starts_with("ok"), "{:?}", found.list);
     assert!(!format!("{:?}", found.list).contains("hunter2"));
@@ -170,7 +177,7 @@ fn columns_that_are_missing_or_of_the_wrong_type() {
     let place = ready();
     place.psql("ALTER TABLE outbox DROP COLUMN payload, DROP COLUMN headers, ADD COLUMN headers int");
     let found = Found::at(&place);
-    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["columns"])));
+    found.assert_errors(&["columns"]);
     insta::assert_snapshot!(found.of("columns"));
 }
 
@@ -183,7 +190,7 @@ fn generated_columns_count_if_they_are_published() {
     let topic = format!("{}.${{region}}", place.name);
     let place = place.with("ROUTE__TOPIC", &topic);
     let found = Found::at(&place);
-    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["columns"])));
+    found.assert_errors(&["columns"]);
     insta::assert_snapshot!(found.of("columns"));
     if place.server_version() >= 180_000 {
         let name = &place.name;
@@ -194,7 +201,7 @@ fn generated_columns_count_if_they_are_published() {
         ] {
             place.psql(&sql.replace("{}", name));
             let found = Found::at(&place);
-            assert_eq!(found.checks("error"), BTreeSet::new(), "{sql}: {}", found.of("columns"));
+            assert_eq!(found.checks("error"), BTreeSet::new(), "{sql}: {:?}", found.list);
         }
     }
 }
@@ -222,7 +229,7 @@ fn a_role_that_may_not_replicate() {
         place.with("POSTGRES__URL", &url)
     };
     let found = Found::at(&place);
-    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["role"])));
+    found.assert_errors(&["role"]);
     insta::assert_snapshot!(place.masked(&found.of("role")));
 }
 
@@ -263,7 +270,7 @@ fn a_fixed_topic_that_nobody_creates() {
     assert!(Found::at(&place).of("topics").contains("will be created"));
     let place = place.with("TOPICS__CREATE", "false");
     let found = Found::at(&place);
-    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["topics"])));
+    found.assert_errors(&["topics"]);
     insta::assert_snapshot!(place.masked(&found.of("topics")));
 }
 
@@ -312,7 +319,7 @@ fn a_pooler_in_the_url() {
     let through = format!("postgres://postgres@127.0.0.1:{port}/{database}?sslmode=disable");
     let place = place.with("POSTGRES__URL", &through);
     let found = Found::at(&place);
-    assert_eq!((found.code, found.checks("error")), (1, BTreeSet::from(["replication_connection"])));
+    found.assert_errors(&["replication_connection"]);
     insta::assert_snapshot!(
         place.masked(&found.of("replication_connection")).replace(&port.to_string(), "PORT")
     );

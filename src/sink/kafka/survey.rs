@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
@@ -10,11 +10,14 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
-use super::topics::{REQUEST_TIMEOUT, new_topic};
+use super::topics::new_topic;
 use super::verdict::{answer, failed};
 use super::{PROBE_TIMEOUT, no_answer, properties, servers};
 use crate::config::{Config, Topics};
 use crate::error::{Error, Exit, Peer};
+
+/// How long one answer may take: `check` asks once, and a busy broker is no fault of the configuration.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A connection that only asks.
 pub struct Survey {
@@ -74,11 +77,19 @@ impl Survey {
         let producer = Arc::new(properties::make(&settings, context)?);
         let admin = properties::make(&settings, Quiet::default())?;
         let survey = Survey { admin, producer, topics: config.topics.clone() };
-        let answered = survey.ask(|producer| {
-            let answered = producer.client().fetch_cluster_id(PROBE_TIMEOUT).is_some();
-            // each call hands over some of the errors meanwhile
-            (0..100).for_each(|_| producer.poll(Duration::ZERO));
-            answered
+        let heard = Arc::clone(&last_error);
+        let answered = survey.ask(move |producer| {
+            let deadline = Instant::now() + ANSWER_TIMEOUT;
+            loop {
+                let answered = producer.client().fetch_cluster_id(PROBE_TIMEOUT).is_some();
+                // each call hands over some of the errors meanwhile
+                (0..100).for_each(|_| producer.poll(Duration::ZERO));
+                // who says nothing at all may just be busy
+                let refused = heard.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+                if answered || refused || Instant::now() >= deadline {
+                    return answered;
+                }
+            }
         });
         if answered.await == Some(true) {
             return Ok(survey);
@@ -92,7 +103,7 @@ impl Survey {
     /// # Errors
     /// No answer in time.
     pub async fn cluster(&self) -> Result<Cluster, Error> {
-        let fetched = self.ask(|producer| producer.client().fetch_metadata(None, REQUEST_TIMEOUT)).await;
+        let fetched = self.ask(|producer| producer.client().fetch_metadata(None, ANSWER_TIMEOUT)).await;
         let metadata = match fetched {
             Some(Ok(metadata)) => metadata,
             Some(Err(error)) => return Err(failed("list the topics", &error, Exit::Refused)),
@@ -138,7 +149,7 @@ impl Survey {
         &self,
         specifiers: &[ResourceSpecifier<'_>],
     ) -> Result<Vec<Result<Settings, Error>>, Error> {
-        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
+        let options = AdminOptions::new().request_timeout(Some(ANSWER_TIMEOUT));
         let described = self.admin.describe_configs(specifiers, &options).await;
         let described = described.map_err(|error| failed("describe settings", &error, Exit::Refused))?;
         let settings = described.into_iter().map(|resource| match resource {
@@ -156,9 +167,8 @@ impl Survey {
     /// # Errors
     /// It could not; the sentence says why.
     pub async fn may_create(&self, topic: &str) -> Result<(), Error> {
-        let options = AdminOptions::new()
-            .operation_timeout(Some(REQUEST_TIMEOUT))
-            .request_timeout(Some(REQUEST_TIMEOUT));
+        let options =
+            AdminOptions::new().operation_timeout(Some(ANSWER_TIMEOUT)).request_timeout(Some(ANSWER_TIMEOUT));
         let new = new_topic(topic, &self.topics);
         let results = self.admin.create_topics([&new], &options.validate_only(true)).await;
         let what = format!("create a topic like {topic}");

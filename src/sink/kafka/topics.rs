@@ -13,7 +13,7 @@ use crate::config::Topics;
 use crate::error::{Error, Exit, Peer};
 
 /// How long one request may take before it is tried again.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a topic may take to be ready before that is worth a line.
 const QUIET: Duration = Duration::from_secs(2);
