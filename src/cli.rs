@@ -98,6 +98,21 @@ Examples:
   watch outbox-router status
   outbox-router status --json | jq .router.lag";
 
+const ROUTE_HELP: &str = "\
+Rows are read from the outbox table, the newest first, which takes the SELECT privilege; with --stdin they are JSON \
+objects, one on each line, with members named like the columns. Neither the slot nor a broker is touched. What is only \
+known of a committed transaction, such as source.lsn, is shown as zero, and the present stands for the commit time.
+
+Exit codes:
+  0  every row has an outcome
+  1  a row could not be sent: the router would stop before it. Or Postgres cannot be reached, or refuses
+  2  usage or configuration
+
+Examples:
+  outbox-router route --dry-run
+  outbox-router route --dry-run --id 7f0c1cde-6f0e-4f8e-9f0a-0d2b1a2c3d4e --json
+  echo '{\"id\": \"1\", \"aggregate_type\": \"order\", \"aggregate_id\": \"42\"}' | outbox-router route --dry-run --stdin";
+
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
     format!("{} (librdkafka {librdkafka})", env!("CARGO_PKG_VERSION"))
@@ -139,6 +154,9 @@ pub enum Command {
     /// Ask the running router how it is
     #[command(after_long_help = STATUS_HELP)]
     Status(StatusArgs),
+    /// Show the records that rows would become
+    #[command(after_long_help = ROUTE_HELP)]
+    Route(RouteArgs),
 }
 
 /// `init`
@@ -177,6 +195,30 @@ pub struct CheckArgs {
 /// `status`
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `route`
+#[derive(Debug, Clone, Args)]
+pub struct RouteArgs {
+    /// Only show, send nothing: the one way in which this command works
+    #[arg(long, required = true)]
+    pub dry_run: bool,
+
+    /// How many rows, of each table
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+
+    /// The row with this id
+    #[arg(long, conflicts_with = "stdin")]
+    pub id: Option<String>,
+
+    /// Read JSON objects from standard input instead
+    #[arg(long)]
+    pub stdin: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -7,8 +7,8 @@
 //!         |  CopyData
 //!         v
 //!     postgres::replication   the connection: frames in, standby status out
-//!     postgres::pgoutput      bytes -> Begin | Relation | Insert | Commit ...    borrowed, never panics
-//!     outbox                  Relation + tuple -> OutboxEvent                    columns found by name once
+//!     postgres::pgoutput      bytes -> Begin | Relation | Insert | Message ...   borrowed, never panics
+//!     outbox                  Relation + tuple, or a message -> OutboxEvent      columns found by name once
 //!     routing                 OutboxEvent -> Record {topic, key, headers, value, timestamp}
 //!     sink::kafka             Record -> broker; durable -> its sequence number
 //!     progress                sequence numbers -> longest acknowledged prefix -> flush LSN
@@ -25,13 +25,16 @@
 //! [`config`] is what the user wrote, typed and checked once. [`commands`] has a file for each command of [`cli`].
 //! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
 //! [`terminal`] are what a person sees. [`error`] tells what may pass by itself from what needs a person. [`lsn`] is a
-//! place in the log, [`topic_name`] what Kafka takes as a topic's name.
+//! place in the log, [`topic_name`] what Kafka takes as a topic's name. [`connect`] writes values as Debezium and Kafka
+//! Connect do.
 
 pub mod admin;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod connect;
 pub mod error;
+mod json;
 pub mod logging;
 pub mod lsn;
 pub mod metrics;

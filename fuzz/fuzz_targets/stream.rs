@@ -4,23 +4,24 @@
 
 use libfuzzer_sys::fuzz_target;
 use outbox_router::config::template::Template;
-use outbox_router::config::{Columns, RecordTimestamp, Route, TableName};
+use outbox_router::config::{Columns, RecordTimestamp, Route, TableName, Topics};
 use outbox_router::lsn::Lsn;
 use outbox_router::outbox::Outbox;
 use outbox_router::postgres::frames::FrameBuffer;
 use outbox_router::postgres::pgoutput::{Message, PgTimestamp};
 use outbox_router::progress::{Change, Position, Progress};
-use outbox_router::routing::{Origin, Router};
+use outbox_router::routing::{Origin, Routed, Router};
 use outbox_router::topic_name;
 
 fuzz_target!(|bytes: &[u8]| {
     let columns = Columns::default();
     let text = "${aggregate_type | kebab}.${region}.${headers.tenant | default('none')}.${source.sequence}";
     let Ok(topic) = Template::parse(text) else { return };
-    let mut router = Router::new(&Route { topic, headers: Vec::new(), timestamp: RecordTimestamp::CreatedAt }, &columns);
+    let route = Route { topic, timestamp: RecordTimestamp::CreatedAt, ..Route::default() };
+    let mut router = Router::new(&route, &columns, &Topics::default());
     let origin = Origin { final_lsn: Lsn(1), xid: 2, commit_time: PgTimestamp(0), ordinal: 1 };
     let table = TableName { schema: "p".to_owned(), name: "o".to_owned() };
-    let mut outbox = Outbox::new(table, columns, router.extra_columns().to_vec(), false);
+    let mut outbox = Outbox::new(vec![table], columns, router.extra_columns().to_vec(), false);
     let mut progress = Progress::new(Position::default());
     let mut frames = FrameBuffer::new(bytes.to_vec());
     while let Ok(Some(frame)) = frames.peek() {
@@ -31,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
             Ok(Message::Relation(relation)) => drop(outbox.relation(&relation)),
             Ok(Message::Insert(insert)) => {
                 if let Ok(Some(event)) = outbox.event(&insert)
-                    && let Ok(record) = router.route(&event, &origin)
+                    && let Ok(Routed::Record(record)) = router.route(&event, &origin)
                 {
                     assert_eq!(topic_name::check(record.topic), Ok(()));
                     assert!(record.headers.len() >= 2);

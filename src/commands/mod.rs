@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod init;
+pub mod route;
 pub mod run;
 pub mod status;
 
@@ -42,6 +43,7 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
         Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),
         Command::Run => block_on(run::run(loaded.config))?.map(|()| ExitCode::SUCCESS),
         Command::Check(args) => block_on(check::check(&loaded, &args))?,
+        Command::Route(args) => block_on(route::route(config, &args))?,
         Command::Status(args) => {
             block_on(status::status(config, &args, async || status::known_to_postgres::ask(config).await))?
         }

@@ -54,6 +54,19 @@ pub(super) fn parse_table(text: &str) -> Result<TableName, String> {
     Ok(TableName { schema, name })
 }
 
+/// The names in a list with commas, which a quoted name may hold too.
+pub(super) fn split_tables(text: &str) -> Vec<&str> {
+    let mut quoted = false;
+    let separator = |c: char| {
+        quoted ^= c == '"';
+        c == ',' && !quoted
+    };
+    if text.trim().is_empty() {
+        return Vec::new();
+    }
+    text.split(separator).map(str::trim).collect()
+}
+
 fn trailing(rest: &str) -> String {
     if rest.starts_with('.') {
         return "it has more than a schema and a name".to_owned();

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 use super::Config;
 use super::convert;
 use super::environment::{Environment, PREFIX};
 use super::overlay;
-use super::raw::{RawConfig, TABLE};
+use super::raw::{RawConfig, TABLE, TABLES};
 use super::source::{Problems, Sources, nearest};
 use crate::error::Error;
 
@@ -108,10 +108,9 @@ fn deserialize<'i>(
         } else {
             // the message of serde would repeat the value, which may be a secret
             let what = format!("`{}` has a value of the wrong kind", path.join("."));
-            let remedy = if error.message().ends_with(TABLE) {
-                format!("It takes {TABLE}")
-            } else {
-                "Write it as a text in quotes".to_owned()
+            let remedy = match [TABLE, TABLES].into_iter().find(|kind| error.message().ends_with(kind)) {
+                Some(kind) => format!("It takes {kind}"),
+                None => "Write it as a text in quotes".to_owned(),
             };
             problems.push(sources.place(&span), what, remedy);
         }
@@ -166,10 +165,26 @@ fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
         return Some(vec![key]);
     }
     table.iter_mut().find_map(|(key, value)| {
-        let DeValue::Table(inner) = value.get_mut() else { return None };
-        let mut path = remove(inner, span)?;
+        let mut path = match value.get_mut() {
+            DeValue::Table(inner) => remove(inner, span)?,
+            DeValue::Array(items) => remove_within(items, span)?,
+            _ => return None,
+        };
         path.insert(0, key.get_ref().to_string());
         Some(path)
+    })
+}
+
+/// The same in the tables of an array, as `[[route.rules]]` makes it.
+fn remove_within(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<String>> {
+    if items.iter().any(|item| item.span() == *span) {
+        let kept = std::mem::replace(items, DeArray::new()).into_iter().filter(|item| item.span() != *span);
+        *items = kept.collect();
+        return Some(Vec::new());
+    }
+    items.iter_mut().find_map(|item| match item.get_mut() {
+        DeValue::Table(inner) => remove(inner, span),
+        _ => None,
     })
 }
 

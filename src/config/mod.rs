@@ -9,9 +9,11 @@ mod identifiers;
 pub mod kafka_properties;
 pub mod load;
 mod overlay;
+pub mod pattern;
 mod print;
 mod raw;
 mod read;
+mod route;
 pub mod secret;
 mod source;
 pub mod template;
@@ -23,8 +25,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conninfo::ConnInfo;
+use pattern::Pattern;
+pub use route::*;
 use secret::Secret;
-use template::Template;
 
 /// The whole configuration of one router.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,13 +63,36 @@ pub struct Postgres {
     pub wal_sender_timeout: Duration,
 }
 
-/// `[outbox]`: the table and the names of its columns.
+/// `[outbox]`: the tables and the names of their columns, which are the same for all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
-    /// `table`: schema and name, default `public.outbox`.
-    pub table: TableName,
+    /// `table`: schema and name of each. Default `public.outbox`; none only if there is a `message_prefix`.
+    pub tables: Vec<TableName>,
     /// `columns`
     pub columns: Columns,
+    /// `on_update`
+    pub on_update: OnUpdate,
+    /// `message_prefix`: logical messages with this prefix are events too. Default none.
+    pub message_prefix: Option<String>,
+}
+
+/// What is done about an UPDATE of an outbox row, which is no event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnUpdate {
+    /// It is counted, and a warning is logged (the default).
+    Warn,
+    /// It is counted, and an error is logged.
+    Error,
+    /// The router stops.
+    Stop,
+}
+
+impl Outbox {
+    /// The tables for a message to a person.
+    pub fn table_names(&self) -> String {
+        let names: Vec<String> = self.tables.iter().map(ToString::to_string).collect();
+        names.join(", ")
+    }
 }
 
 /// A table's schema and name, unquoted.
@@ -94,18 +120,33 @@ pub struct Columns {
     pub aggregate_type: String,
     /// The aggregate: the record key, and the unit of order.
     pub aggregate_id: String,
-    /// Header `type`.
-    pub event_type: String,
+    /// Header `type`. `None`: the table has no such column, and a record no such header.
+    pub event_type: Option<String>,
     /// The record value.
     pub payload: String,
     /// A JSON object whose members become headers. `None`: the table has no such column.
     pub headers: Option<String>,
     /// When the application made the event. `None`: the table has no such column.
     pub created_at: Option<String>,
+    /// The context of a trace, as `java.util.Properties` writes it: its `traceparent` and `tracestate` become headers.
+    pub tracing_span_context: Option<String>,
     /// The user named `headers`, so that it must be there.
     pub headers_named: bool,
     /// The user named `created_at`, so that it must be there.
     pub created_at_named: bool,
+}
+
+impl Columns {
+    /// Whether this is the key of a column that the configuration switches off.
+    pub fn switched_off(&self, key: &str) -> bool {
+        match key {
+            "event_type" => self.event_type.is_none(),
+            "headers" => self.headers.is_none(),
+            "created_at" => self.created_at.is_none(),
+            "tracing_span_context" => self.tracing_span_context.is_none(),
+            _ => false,
+        }
+    }
 }
 
 impl Default for Columns {
@@ -114,43 +155,15 @@ impl Default for Columns {
             id: "id".to_owned(),
             aggregate_type: "aggregate_type".to_owned(),
             aggregate_id: "aggregate_id".to_owned(),
-            event_type: "event_type".to_owned(),
+            event_type: Some("event_type".to_owned()),
             payload: "payload".to_owned(),
             headers: Some("headers".to_owned()),
             created_at: Some("created_at".to_owned()),
+            tracing_span_context: None,
             headers_named: false,
             created_at_named: false,
         }
     }
-}
-
-/// `[route]`: how a row becomes a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// `topic`: a template over the row's columns, default `outbox.event.${aggregate_type}`.
-    pub topic: Template,
-    /// `headers`: further headers of each record, in the order of the file.
-    pub headers: Vec<RouteHeader>,
-    /// `timestamp`
-    pub timestamp: RecordTimestamp,
-}
-
-/// One entry of `[route.headers]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RouteHeader {
-    /// Its name.
-    pub name: String,
-    /// Its value. One value alone that is NULL makes a null value.
-    pub value: Template,
-}
-
-/// Where a record's timestamp comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordTimestamp {
-    /// The commit time of the transaction (the default).
-    Commit,
-    /// The `created_at` column.
-    CreatedAt,
 }
 
 /// `[kafka]`: librdkafka's properties by their own names, secrets kept from `Debug`.
@@ -173,6 +186,20 @@ pub struct Topics {
     pub replication_factor: Option<i32>,
     /// `config`: topic properties for topics that the router makes.
     pub config: BTreeMap<String, String>,
+    /// `allow`: the topics that may be written to. Empty: any.
+    pub allow: Vec<Pattern>,
+}
+
+impl Default for Topics {
+    fn default() -> Self {
+        Topics {
+            create: true,
+            partitions: None,
+            replication_factor: None,
+            config: BTreeMap::new(),
+            allow: Vec::new(),
+        }
+    }
 }
 
 /// `[delivery]`: how much may be under way, and how it ends.
@@ -218,4 +245,14 @@ impl Default for Admin {
     fn default() -> Self {
         Self { listen: Some("127.0.0.1:8084".to_owned()) }
     }
+}
+
+/// The least that works, and these keys besides.
+#[cfg(test)]
+pub(crate) fn minimal_with(more: &str) -> Config {
+    let required = "postgres.url = \"postgres://r@db/shop\"\nkafka.\"bootstrap.servers\" = \"kafka:9092\"\n";
+    let text = format!("{required}{more}");
+    let parsed =
+        load::parse(Some((std::path::Path::new("c.toml"), &text)), &environment::Environment::empty());
+    parsed.map(|parsed| parsed.config).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -15,9 +15,13 @@ use toml::Spanned;
 /// A key's value, if the key is there.
 pub(super) type Value = Option<Spanned<Scalar>>;
 
+/// The value of a key that takes one or several texts.
+pub(super) type List = Option<Spanned<Node>>;
+
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawConfig {
+    pub(super) preset: Value,
     pub(super) name: Value,
     #[serde(deserialize_with = "table")]
     pub(super) postgres: RawPostgres,
@@ -48,9 +52,11 @@ pub(super) struct RawPostgres {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawOutbox {
-    pub(super) table: Value,
+    pub(super) table: List,
     #[serde(deserialize_with = "table")]
     pub(super) columns: RawColumns,
+    pub(super) on_update: Value,
+    pub(super) message_prefix: Value,
 }
 
 #[derive(Default, Deserialize)]
@@ -63,15 +69,65 @@ pub(super) struct RawColumns {
     pub(super) payload: Value,
     pub(super) headers: Value,
     pub(super) created_at: Value,
+    pub(super) tracing_span_context: Value,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawRoute {
     pub(super) topic: Value,
+    pub(super) partition: Value,
     #[serde(deserialize_with = "table")]
     pub(super) headers: Properties,
     pub(super) timestamp: Value,
+    pub(super) text: Value,
+    pub(super) value: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) envelope: Properties,
+    #[serde(deserialize_with = "table")]
+    pub(super) cloudevents: RawCloudEvents,
+    pub(super) payload_json: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) expand: RawExpand,
+    pub(super) tombstone_on_empty: Value,
+    pub(super) missing_columns: Value,
+    pub(super) unmatched: Value,
+    #[serde(deserialize_with = "tables")]
+    pub(super) rules: Vec<RawRule>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawExpand {
+    pub(super) null: Value,
+    pub(super) empty_array: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawCloudEvents {
+    pub(super) source: Value,
+    #[serde(rename = "type")]
+    pub(super) event_type: Value,
+    pub(super) subject: Value,
+    pub(super) datacontenttype: Value,
+    pub(super) dataschema: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) extensions: Properties,
+}
+
+/// One of `[[route.rules]]`.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawRule {
+    #[serde(rename = "match", deserialize_with = "spanned_table")]
+    pub(super) conditions: Option<Spanned<Properties>>,
+    pub(super) topic: Value,
+    pub(super) partition: Value,
+    #[serde(deserialize_with = "table")]
+    pub(super) headers: Properties,
+    pub(super) value: Value,
+    pub(super) drop: Value,
 }
 
 #[derive(Default, Deserialize)]
@@ -82,6 +138,7 @@ pub(super) struct RawTopics {
     pub(super) replication_factor: Value,
     #[serde(deserialize_with = "table")]
     pub(super) config: Properties,
+    pub(super) allow: List,
 }
 
 #[derive(Default, Deserialize)]
@@ -128,6 +185,47 @@ fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
     deserializer.deserialize_map(TableVisitor(PhantomData))
 }
 
+/// The same where the table's place is wanted.
+fn spanned_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Spanned<T>>, D::Error> {
+    Spanned::<T>::deserialize(deserializer).map(Some)
+}
+
+/// What serde says that it expected where several tables must stand.
+pub(super) const TABLES: &str = "several tables, each under a heading in double brackets";
+
+/// Reads an array of tables, each of them from a table only.
+fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Item<T>(T);
+
+    impl<'de, T: Deserialize<'de>> Deserialize<'de> for Item<T> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            table(deserializer).map(Item)
+        }
+    }
+
+    struct TablesVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for TablesVisitor<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(TABLES)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut tables = Vec::new();
+            while let Some(Item(table)) = items.next_element()? {
+                tables.push(table);
+            }
+            Ok(tables)
+        }
+    }
+
+    deserializer.deserialize_seq(TablesVisitor(PhantomData))
+}
+
 /// A table whose keys belong to somebody else (librdkafka, the broker), quoted or dotted.
 pub(super) type Properties = BTreeMap<Spanned<String>, Spanned<Node>>;
 
@@ -137,6 +235,7 @@ pub(super) enum Node {
     Integer(i64),
     Boolean(bool),
     Table(Properties),
+    Array(Vec<Spanned<Node>>),
     /// A kind of value that no key takes, by its name.
     Other(&'static str),
 }
@@ -174,6 +273,7 @@ impl From<Node> for Scalar {
             Node::Integer(number) => Scalar::Integer(number),
             Node::Boolean(truth) => Scalar::Boolean(truth),
             Node::Table(_) => Scalar::Other("a table"),
+            Node::Array(_) => Scalar::Other("an array"),
             Node::Other(kind) => Scalar::Other(kind),
         }
     }
@@ -229,8 +329,11 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-        while items.next_element::<serde::de::IgnoredAny>()?.is_some() {}
-        Ok(Node::Other("an array"))
+        let mut array = Vec::new();
+        while let Some(item) = items.next_element()? {
+            array.push(item);
+        }
+        Ok(Node::Array(array))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {

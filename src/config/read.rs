@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 
-use super::raw::{Node, Properties, Scalar, Value};
+use super::raw::{List, Node, Properties, Scalar, Value};
 use super::source::{Problems, Sources};
 use super::units::{self, DURATION_FORM, SIZE_FORM};
 
@@ -47,6 +47,34 @@ impl Reader<'_> {
     /// Any text.
     pub(super) fn text(&mut self, key: &str, value: Value) -> Option<Located> {
         self.text_expecting(key, value, "a text in quotes")
+    }
+
+    /// One text, or an array of them. In a variable, commas stand between them, and `split` finds them.
+    pub(super) fn texts(
+        &mut self,
+        key: &str,
+        list: List,
+        split: impl Fn(&str) -> Vec<&str>,
+    ) -> Option<Vec<Located>> {
+        const EXPECTED: &str = "a text in quotes, or an array of such";
+        let list = list?;
+        let span = list.span();
+        let items = match list.into_inner() {
+            Node::Array(items) => items,
+            node => vec![Spanned::new(span, node)],
+        };
+        let mut texts = Vec::new();
+        for item in items {
+            let value = Some(Spanned::new(item.span(), Scalar::from(item.into_inner())));
+            let Located { text, span, inline } = self.text_expecting(key, value, EXPECTED)?;
+            let several = if inline { vec![text.as_str()] } else { split(&text) };
+            texts.extend(several.into_iter().map(|text| Located {
+                text: text.to_owned(),
+                span: span.clone(),
+                inline,
+            }));
+        }
+        Some(texts)
     }
 
     fn text_expecting(&mut self, key: &str, value: Value, expected: &str) -> Option<Located> {

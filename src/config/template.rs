@@ -59,6 +59,8 @@ pub enum Name {
     Header(String),
     /// `source.x`: where the event comes from.
     Source(SourceValue),
+    /// `match.x`: what a group of the rule's pattern matched, by name or number.
+    Match(String),
 }
 
 /// What is known of every event besides its row. The names are those of Debezium's `source` block.
@@ -147,9 +149,26 @@ impl Template {
         Ok(template)
     }
 
-    /// Of these pieces.
-    pub fn new(parts: Vec<Part>) -> Self {
-        Template { parts }
+    /// A text, and the value of a column behind it.
+    pub(super) fn of(text: &str, column: &str) -> Self {
+        let mut template = Template { parts: Vec::new() };
+        template.push_text(text);
+        template.push_value(Name::Column(column.to_owned()));
+        template
+    }
+
+    /// `/${source.schema}/${source.table}`
+    pub(super) fn source_path() -> Self {
+        let mut template = Template { parts: Vec::new() };
+        for value in [SourceValue::Schema, SourceValue::Table] {
+            template.push_text("/");
+            template.push_value(Name::Source(value));
+        }
+        template
+    }
+
+    fn push_value(&mut self, name: Name) {
+        self.parts.push(Part::Value(Value { name, filters: Vec::new() }));
     }
 
     fn push_text(&mut self, more: &str) {
@@ -181,6 +200,14 @@ impl Template {
         }
     }
 
+    /// Whether it may make this text, as far as its beginning tells.
+    pub fn may_make(&self, text: &str) -> bool {
+        match self.fixed() {
+            Some(fixed) => text == fixed,
+            None => text.starts_with(self.prefix()),
+        }
+    }
+
     /// The text itself, if no value is put in.
     pub fn fixed(&self) -> Option<&str> {
         match self.parts.as_slice() {
@@ -203,17 +230,27 @@ impl Value {
     fn parse(expression: &str, at: usize) -> Result<Self, TemplateError> {
         let mut pieces = split_at_bars(expression).into_iter();
         let name = pieces.next().unwrap_or_default().trim();
-        let name = match name.split_once('.') {
-            _ if name.is_empty() => return Err(TemplateError::Empty(at)),
+        if name.is_empty() {
+            return Err(TemplateError::Empty(at));
+        }
+        let name = Name::parse(name)?;
+        let filters = pieces.map(|piece| Filter::parse(piece.trim())).collect::<Result<_, _>>()?;
+        Ok(Value { name, filters })
+    }
+}
+
+impl Name {
+    /// Reads a name as it stands between `${` and `}`.
+    pub(super) fn parse(name: &str) -> Result<Self, TemplateError> {
+        Ok(match name.split_once('.') {
             Some(("headers", member)) if !member.is_empty() => Name::Header(member.to_owned()),
+            Some(("match", group)) if !group.is_empty() => Name::Match(group.to_owned()),
             Some(("source", key)) => {
                 let known = SourceValue::ALL.into_iter().find(|value| value.key() == key);
                 Name::Source(known.ok_or_else(|| TemplateError::Source(name.to_owned()))?)
             }
             _ => Name::Column(name.to_owned()),
-        };
-        let filters = pieces.map(|piece| Filter::parse(piece.trim())).collect::<Result<_, _>>()?;
-        Ok(Value { name, filters })
+        })
     }
 }
 
@@ -266,6 +303,7 @@ impl fmt::Display for Name {
             Name::Column(name) => f.write_str(name),
             Name::Header(member) => write!(f, "headers.{member}"),
             Name::Source(value) => write!(f, "source.{}", value.key()),
+            Name::Match(group) => write!(f, "match.{group}"),
         }
     }
 }

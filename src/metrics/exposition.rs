@@ -58,6 +58,7 @@ impl Exposition {
         self.counter(&super::RECONNECTS_TOTAL, Some("postgres")).absolute(reconnects.postgres);
         self.counter(&super::RECONNECTS_TOTAL, Some("kafka")).absolute(reconnects.kafka);
         let totals = &report.totals;
+        self.counter(&super::EVENTS_DROPPED_TOTAL, None).absolute(totals.events_dropped);
         self.counter(&super::KEYLESS_EVENTS_TOTAL, None).absolute(totals.keyless_events);
         self.counter(&super::HEADERS_DROPPED_TOTAL, None).absolute(totals.headers_dropped);
         self.counter(&super::TIMESTAMPS_REPLACED_TOTAL, None).absolute(totals.timestamps_replaced);

@@ -72,6 +72,8 @@ metrics! {
         "1 for the state that the router is in, 0 for the others.";
     SLOT_RETAINED_BYTES = Gauge "slot_retained_bytes" [], Some(Unit::Bytes),
         "Write-ahead log that the replication slot holds back; 0 until Postgres was asked.";
+    EVENTS_DROPPED_TOTAL = Counter "events_dropped_total" [], Some(Unit::Count),
+        "Events dropped by a rule, or because no rule matches them.";
     KEYLESS_EVENTS_TOTAL = Counter "keyless_events_total" [], Some(Unit::Count),
         "Events with a NULL aggregate id: sent without a key, so without order.";
     HEADERS_DROPPED_TOTAL = Counter "headers_dropped_total" [], Some(Unit::Count),

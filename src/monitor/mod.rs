@@ -62,6 +62,7 @@ struct Inner {
     commit_to_ack: Histogram,
     reconnects_postgres: AtomicU64,
     reconnects_kafka: AtomicU64,
+    events_dropped: AtomicU64,
     keyless_events: AtomicU64,
     headers_dropped: AtomicU64,
     timestamps_replaced: AtomicU64,
@@ -117,6 +118,7 @@ impl Monitor {
             commit_to_ack: Histogram::default(),
             reconnects_postgres: AtomicU64::new(0),
             reconnects_kafka: AtomicU64::new(0),
+            events_dropped: AtomicU64::new(0),
             keyless_events: AtomicU64::new(0),
             headers_dropped: AtomicU64::new(0),
             timestamps_replaced: AtomicU64::new(0),
@@ -195,6 +197,11 @@ impl Monitor {
             Peer::Kafka => &self.0.reconnects_kafka,
         };
         counter.fetch_add(1, Relaxed);
+    }
+
+    /// Events were dropped by a rule, or because no rule matches them.
+    pub fn events_dropped(&self, count: u64) {
+        self.0.events_dropped.fetch_add(count, Relaxed);
     }
 
     /// Events whose aggregate id is NULL: sent without a key, so without order.
@@ -295,6 +302,7 @@ impl Monitor {
             totals: Totals {
                 events: topics.iter().map(|topic| topic.events).sum(),
                 bytes: topics.iter().map(|topic| topic.bytes).sum(),
+                events_dropped: inner.events_dropped.load(Relaxed),
                 keyless_events: inner.keyless_events.load(Relaxed),
                 headers_dropped: inner.headers_dropped.load(Relaxed),
                 timestamps_replaced: inner.timestamps_replaced.load(Relaxed),

@@ -91,6 +91,8 @@ pub struct Totals {
     pub events: u64,
     /// Their bytes of keys, values and headers.
     pub bytes: u64,
+    /// Events dropped by a rule, or because no rule matches them.
+    pub events_dropped: u64,
     /// Events with a NULL aggregate id, which have no key and so no order.
     pub keyless_events: u64,
     /// Members of a headers column that were named like one of the router's own headers.

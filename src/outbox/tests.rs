@@ -6,7 +6,7 @@ const TEXT: u32 = 25;
 const JSONB: u32 = 3802;
 const TIMESTAMPTZ: u32 = 1184;
 
-const TABLE: [(&str, u32); 7] = [
+const TABLE: [(&str, u32); 8] = [
     ("id", UUID),
     ("aggregate_type", TEXT),
     ("aggregate_id", TEXT),
@@ -14,12 +14,14 @@ const TABLE: [(&str, u32); 7] = [
     ("payload", JSONB),
     ("headers", JSONB),
     ("created_at", TIMESTAMPTZ),
+    ("tracing_span_context", TEXT),
 ];
 
 fn outbox(columns: Columns, extra: &[&str]) -> Outbox {
+    let columns = Columns { tracing_span_context: Some("tracing_span_context".into()), ..columns };
     let table = TableName { schema: "public".into(), name: "outbox".into() };
-    let named = |name: &&str| ExtraColumn { name: (*name).to_owned(), key: IN_TOPIC };
-    Outbox::new(table, columns, extra.iter().map(named).collect(), false)
+    let named = |name: &&str| ExtraColumn { name: (*name).to_owned(), key: IN_TOPIC, optional: false };
+    Outbox::new(vec![table], columns, extra.iter().map(named).collect(), false)
 }
 
 fn describe(
@@ -33,7 +35,7 @@ fn describe(
     outbox.relation(&relation)
 }
 
-/// The seven fields of one row as text, then the extra columns.
+/// The fields of one row as text, then the extra columns.
 fn read(outbox: &Outbox, id: u32, values: &[Option<&str>], extra: usize) -> Option<Vec<Option<String>>> {
     let bytes = wire::insert(id, values);
     let Ok(Message::Insert(insert)) = Message::decode(&bytes) else { panic!("not an insert") };
@@ -48,7 +50,7 @@ fn texts(values: &[Option<&str>]) -> Vec<Option<String>> {
     values.iter().map(|value| value.map(str::to_owned)).collect()
 }
 
-const ROW: [Option<&str>; 7] = [
+const ROW: [Option<&str>; 8] = [
     Some("1"),
     Some("order"),
     Some("42"),
@@ -56,6 +58,7 @@ const ROW: [Option<&str>; 7] = [
     Some("{}"),
     Some("{}"),
     Some("2026-01-01 00:00:00+00"),
+    Some("traceparent=00-1"),
 ];
 
 #[test]
@@ -143,7 +146,7 @@ fn created_at_must_be_a_timestamp_only_where_it_is_used() {
     table[6].1 = TEXT;
     let mut lenient = outbox(Columns::default(), &[]);
     assert_eq!(describe(&mut lenient, 7, ("public", "outbox"), &table), Ok(()));
-    lenient.needs_created_at = true;
+    lenient.wanted.created_at = true;
     assert!(describe(&mut lenient, 7, ("public", "outbox"), &table).is_err());
     assert!(describe(&mut lenient, 7, ("public", "outbox"), &table[..6]).is_err());
 }
@@ -158,7 +161,7 @@ fn a_renamed_outbox_is_an_error_not_silence() {
 
 #[test]
 fn rows_from_before_the_table_got_its_name_are_events_too() {
-    let mut outbox = outbox(Columns::default(), &[]).known_as(Oid(7));
+    let mut outbox = outbox(Columns::default(), &[]).known_as([Some(Oid(7))]);
     describe(&mut outbox, 7, ("public", "outbox_before"), &TABLE).unwrap();
     assert_eq!(read(&outbox, 7, &ROW, 0), Some(texts(&ROW)));
     describe(&mut outbox, 7, ("public", "outbox"), &TABLE).unwrap();

@@ -22,6 +22,17 @@ use super::tls;
 use crate::config::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode, TargetSessionAttrs};
 use crate::error::{Definite, Error, Peer};
 
+/// Settings of a session that reads events: the text of values is part of what consumers see, so it must not depend on a
+/// role's or a database's settings.
+pub const VALUE_TEXT: [(&str, &str); 6] = [
+    ("client_encoding", "UTF8"),
+    ("DateStyle", "ISO"),
+    ("TimeZone", "UTC"),
+    ("IntervalStyle", "postgres"),
+    ("extra_float_digits", "1"),
+    ("bytea_output", "hex"),
+];
+
 /// What a session is for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Startup<'a> {

@@ -90,15 +90,22 @@ pub struct ReplicationStream<S> {
     last_received: Instant,
 }
 
+/// What is streamed.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamOf<'a> {
+    /// The slot.
+    pub slot: &'a str,
+    /// The publication.
+    pub publication: &'a str,
+    /// Where to begin.
+    pub start: Lsn,
+    /// Logical messages too, those of all prefixes.
+    pub messages: bool,
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
-    /// Starts the slot's stream at `start`. `unread` are bytes that were received from `stream` already.
-    pub async fn start(
-        stream: S,
-        unread: Vec<u8>,
-        slot: &str,
-        publication: &str,
-        start: Lsn,
-    ) -> Result<Self, NotStarted> {
+    /// Starts the slot's stream. `unread` are bytes that were received from `stream` already.
+    pub async fn start(stream: S, unread: Vec<u8>, what: StreamOf<'_>) -> Result<Self, NotStarted> {
         let mut this = ReplicationStream {
             stream,
             frames: FrameBuffer::new(unread),
@@ -107,10 +114,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
             flushed: true,
             last_received: Instant::now(),
         };
+        let StreamOf { slot, publication, start, messages } = what;
         let command = format!(
-            "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names {})",
+            "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names {}{})",
             identifier(slot),
             literal(&identifier(publication)),
+            if messages { ", messages 'true'" } else { "" },
         );
         this.queue(b'Q', |body| {
             body.extend_from_slice(command.as_bytes());
@@ -327,10 +336,11 @@ mod tests {
     async fn started() -> (ReplicationStream<DuplexStream>, DuplexStream) {
         let (ours, mut theirs) = duplex(PIPE);
         theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
-        let start = ReplicationStream::start(ours, Vec::new(), "s\"lot", "pub'lication", Lsn(0x10));
+        let what = StreamOf { slot: "s\"lot", publication: "pub'lication", start: Lsn(0x10), messages: true };
+        let start = ReplicationStream::start(ours, Vec::new(), what);
         let stream = start.await.unwrap();
         let expected = "START_REPLICATION SLOT \"s\"\"lot\" LOGICAL 0/10 (proto_version '1', publication_names \
-                        '\"pub''lication\"')\0";
+                        '\"pub''lication\"', messages 'true')\0";
         let mut command = vec![0; expected.len() + 5];
         theirs.read_exact(&mut command).await.unwrap();
         assert_eq!(std::str::from_utf8(&command[5..]).unwrap(), expected);
@@ -416,7 +426,8 @@ mod tests {
         let (ours, mut theirs) = duplex(PIPE);
         let body = b"SERROR\0VERROR\0C55006\0Mreplication slot \"x\" is active for PID 7\0\0";
         theirs.write_all(&frame(b'E', body)).await.unwrap();
-        match ReplicationStream::start(ours, Vec::new(), "x", "p", Lsn(0)).await {
+        let what = StreamOf { slot: "x", publication: "p", start: Lsn(0), messages: false };
+        match ReplicationStream::start(ours, Vec::new(), what).await {
             Err(NotStarted::Server(error)) => assert_eq!(error.code.code(), "55006"),
             other => panic!("{other:?}"),
         }

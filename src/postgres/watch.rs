@@ -168,10 +168,10 @@ impl Watcher {
 
 /// The publication or the table is not the one that the stream was started with.
 pub fn altered(config: &Config) -> Error {
-    let (publication, table) = (&config.postgres.publication, &config.outbox.table);
+    let (publication, tables) = (&config.postgres.publication, config.outbox.table_names());
     Error::not_safe(
         format!(
-            "the publication {publication}, or the table {table}, was altered, or dropped and made again, while the \
+            "the publication {publication}, or the table {tables}, was altered, or dropped and made again, while the \
              router ran"
         ),
         format!("{PUBLICATION_WAY_OUT}. If none are missing, start the router again"),

@@ -22,13 +22,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::{Config, OnUpdate};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
 use crate::postgres::catalog;
-use crate::postgres::pgoutput::{Message, PgTimestamp};
+use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
 use crate::progress::{Partial, Position, Progress, Sequence};
@@ -38,11 +38,15 @@ use crate::sink::{Outcomes, Refusal};
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
 pub use sending::SentAlone;
-use sending::{Handled, Sending, Waiting, not_readable, out_of_step, without_topic};
+use sending::{Handled, Sending, Waiting, Written, not_readable, out_of_step, updated, without_topic};
 use window::Window;
 
 /// A status update goes out at least this often, and at most this late after something was acknowledged.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// Said once a session; the counter of ignored changes has the rest.
+const UPDATED: &str =
+    "a row of the outbox was updated, which changes nothing of its event: only what is inserted is sent";
 
 /// The parts of one session, ready to run.
 pub struct Parts<S> {
@@ -91,6 +95,10 @@ pub struct Relay<S> {
     /// The end of the server's log as of the start; `None` once it is reached.
     head: Option<Lsn>,
     brokers_down: bool,
+    /// That rows are updated was told in this session.
+    update_told: bool,
+    /// That messages are not transactional was told in this session.
+    stray_told: bool,
     /// Why intake has ended, and how long the records in flight are waited for; `None`: as long as it takes.
     ending: Option<(Outcome, Option<Instant>)>,
     /// Taken reports, kept for its allocation.
@@ -148,6 +156,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             counters: Vec::new(),
             head: Some(parts.head),
             brokers_down: false,
+            update_told: false,
+            stray_told: false,
             ending: None,
             reports: Vec::new(),
             config: parts.config,
@@ -240,18 +250,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             };
                             self.sending.progress.begin(begin.final_lsn).map_err(out_of_step)?;
                         }
-                        Message::Insert(insert) => match self.sending.insert(&insert) {
-                            Handled::Done => {}
-                            Handled::HeldBack => return Ok(Pause::HeldBack),
-                            Handled::NeedsTopic(waiting) => {
-                                self.prepare(waiting);
+                        Message::Insert(insert) => {
+                            let handled = self.sending.change(Written::Row(insert));
+                            if !self.settled(handled) {
                                 return Ok(Pause::HeldBack);
                             }
-                            Handled::Failed(error) => {
-                                self.end_intake(Outcome::Failed(error));
+                        }
+                        Message::Logical(message) if !self.sending.outbox.is_event(message.prefix) => {}
+                        Message::Logical(message) if !message.transactional => {
+                            let lsn = message.lsn;
+                            self.not_transactional(lsn);
+                        }
+                        Message::Logical(message) => {
+                            let handled = self.sending.change(Written::Message(message));
+                            if !self.settled(handled) {
                                 return Ok(Pause::HeldBack);
                             }
-                        },
+                        }
                         Message::Commit(commit) => {
                             self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?
                         }
@@ -262,15 +277,65 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             }
                         }
                         // A publication may publish more than the router needs. Only what is inserted is an event.
-                        Message::Update(_) | Message::Delete(_) | Message::Truncate(_) => {
-                            self.monitor.ignored_changes(1);
+                        Message::Update(update) => {
+                            let relation = update.relation;
+                            if let Some(error) = self.updated(relation) {
+                                self.end_intake(Outcome::Failed(error));
+                                return Ok(Pause::HeldBack);
+                            }
                         }
-                        Message::Origin(_) | Message::Type(_) | Message::Logical(_) => {}
+                        Message::Delete(_) | Message::Truncate(_) => self.monitor.ignored_changes(1),
+                        Message::Origin(_) | Message::Type(_) => {}
                     }
                     self.stream.consume(length);
                 }
             }
         }
+    }
+
+    /// Whether the next change can be dealt with.
+    fn settled(&mut self, handled: Handled) -> bool {
+        match handled {
+            Handled::Done => return true,
+            Handled::HeldBack => {}
+            Handled::NeedsTopic(waiting) => self.prepare(waiting),
+            Handled::Failed(error) => self.end_intake(Outcome::Failed(error)),
+        }
+        false
+    }
+
+    /// It is in the log whether its transaction commits or not, and stands in no order among the events.
+    fn not_transactional(&mut self, lsn: Lsn) {
+        if !std::mem::replace(&mut self.stray_told, true) {
+            let prefix = self.config.outbox.message_prefix.as_deref().unwrap_or_default();
+            tracing::error!(
+                prefix, position = %lsn,
+                "a message of the outbox is not transactional and was not sent: write it with \
+                 pg_logical_emit_message(true, ...), or with outbox_router.emit_message"
+            );
+        }
+        self.monitor.ignored_changes(1);
+    }
+
+    /// A row was updated. If it is one of the outbox, the application may believe that the event changes with it.
+    fn updated(&mut self, relation: Oid) -> Option<Error> {
+        if self.sending.outbox.is_outbox(relation) {
+            let tables = self.config.outbox.table_names();
+            let lsn = self.sending.origin.final_lsn;
+            let first = !std::mem::replace(&mut self.update_told, true);
+            match self.config.outbox.on_update {
+                OnUpdate::Stop => return Some(updated(&tables, &self.config.postgres.slot, lsn)),
+                OnUpdate::Error if first => {
+                    tracing::error!(tables, position = %lsn, "{UPDATED}");
+                }
+                OnUpdate::Warn if first => {
+                    tracing::warn!(tables, position = %lsn, "{UPDATED}");
+                }
+                OnUpdate::Error | OnUpdate::Warn => {}
+            }
+        }
+        self.monitor.ignored_changes(1);
+        None
     }
 
     /// Takes in what the sink has reported.
@@ -282,6 +347,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let mut run = (PgTimestamp::default(), 0);
         for sequence in reports.drain(..) {
             self.sending.progress.acknowledge(sequence);
+            self.sending.sink.acknowledged(sequence);
             let Some(record) = self.sending.window.acknowledged(sequence) else { continue };
             if let Some(counters) = self.counters.get(record.topic) {
                 counters.delivered(1, record.bytes as u64);

@@ -8,10 +8,10 @@ use crate::error::{Definite, Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::{Outbox, OutboxError};
-use crate::postgres::pgoutput::Insert;
+use crate::postgres::pgoutput::{Insert, LogicalMessage};
 use crate::postgres::quoting::literal;
 use crate::progress::{Change, OutOfStep, Partial, Progress};
-use crate::routing::{Origin, Router, Unroutable};
+use crate::routing::{Origin, Routed, Router};
 use crate::sink::kafka::{KafkaSink, NotSent};
 
 /// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
@@ -64,8 +64,16 @@ pub(super) struct Waiting {
     way_past: String,
 }
 
+/// What may be an event.
+#[derive(Clone, Copy)]
+pub(super) enum Written<'a> {
+    Row(Insert<'a>),
+    Message(LogicalMessage<'a>),
+}
+
 impl Sending {
-    pub(super) fn insert(&mut self, insert: &Insert<'_>) -> Handled {
+    /// Takes one change of the stream on its way.
+    pub(super) fn change(&mut self, written: Written<'_>) -> Handled {
         if self.window.is_full() || self.progress.span() >= MAX_SPAN {
             return Handled::HeldBack;
         }
@@ -77,12 +85,26 @@ impl Sending {
             },
         };
         let Change::New(sequence) = change else { return Handled::Done };
-        let event = match self.outbox.event(insert) {
+        let event = match written {
+            Written::Row(insert) => self.outbox.event(&insert),
+            Written::Message(message) => self.outbox.message(&message),
+        };
+        let event = match event {
             Ok(Some(event)) => event,
             Ok(None) => {
                 self.monitor.ignored_changes(1);
                 self.progress.acknowledge(sequence);
                 return Handled::Done;
+            }
+            Err(error @ (OutboxError::Message { .. } | OutboxError::MissingMember { .. })) => {
+                let way_past = way_past(&self.config.postgres.slot, self.origin.final_lsn);
+                return Handled::Failed(Error::not_safe(
+                    error.to_string(),
+                    format!(
+                        "Nothing was skipped. Write messages with outbox_router.emit_message; this one is in the log \
+                         already: correct `[outbox] columns` or `[route]` if it is they that are wrong, or {way_past}"
+                    ),
+                ));
             }
             Err(error) => return Handled::Failed(not_readable(&error)),
         };
@@ -101,19 +123,13 @@ impl Sending {
             Handled::Failed(unsendable(&event.printable_id(), reason, remedy, &way_past))
         };
         let record = match self.router.route(&event, &self.origin) {
-            Ok(record) => record,
-            Err(error) => {
-                let remedy = match error {
-                    Unroutable::Header { .. } => {
-                        "Correct what writes such rows, or give the value a default under `[route.headers]`"
-                    }
-                    _ => {
-                        "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
-                         `[outbox] columns` so that it can be sent"
-                    }
-                };
-                return failed(&error.to_string(), remedy);
+            Ok(Routed::Record(record)) => record,
+            Ok(Routed::Dropped) => {
+                self.monitor.events_dropped(1);
+                self.progress.acknowledge(sequence);
+                return Handled::Done;
             }
+            Err(error) => return failed(&error.to_string(), error.remedy()),
         };
         let sent = match self.sink.send(&record, sequence) {
             Ok(sent) => sent,
@@ -148,6 +164,17 @@ impl Sending {
         });
         Handled::Done
     }
+}
+
+/// An UPDATE of an outbox row, which is no event.
+pub(super) fn updated(tables: &str, slot: &str, final_lsn: Lsn) -> Error {
+    Error::not_safe(
+        format!("a row of the outbox ({tables}) was updated, and `[outbox] on_update` is \"stop\""),
+        format!(
+            "Nothing was skipped. Correct what updates rows, and set `[outbox] on_update` to \"warn\" to go on, or {}",
+            way_past(slot, final_lsn)
+        ),
+    )
 }
 
 pub(super) fn out_of_step(error: OutOfStep) -> Error {

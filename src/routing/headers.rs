@@ -1,11 +1,12 @@
 //! Record headers: the router's own, then the members of the `headers` column.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+
+use crate::json;
 
 /// The header that holds the event's id.
 pub(super) const ID: &str = "id";
@@ -68,6 +69,14 @@ impl Headers {
         self.entries.push(Entry { name, value });
     }
 
+    /// The same with a name of two parts.
+    pub(super) fn push_prefixed(&mut self, prefix: &str, name: &str, value: Option<&[u8]>) {
+        let start = self.append(prefix.as_bytes()).start;
+        let end = self.append(name.as_bytes()).end;
+        let value = value.map(|value| self.append(value));
+        self.entries.push(Entry { name: start..end, value });
+    }
+
     /// Whether one of the first `count` has this name.
     fn first_have(&self, count: usize, name: &str) -> bool {
         let mut names = self.entries.iter().take(count).map(|entry| self.bytes.get(entry.name.clone()));
@@ -92,63 +101,6 @@ impl Headers {
         let dropped = Members { headers: self, taken }.deserialize(&mut deserializer)?;
         deserializer.end()?;
         Ok(dropped)
-    }
-}
-
-/// The text of one member of a JSON object: a string as it is, other values as JSON text; `None` if it is null or not
-/// there. Of several with the name, the last.
-pub(super) fn member<'a>(json: &'a [u8], name: &str) -> Result<Option<Cow<'a, str>>, serde_json::Error> {
-    let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let found = Member(name).deserialize(&mut deserializer)?;
-    deserializer.end()?;
-    found.map_or(Ok(None), text)
-}
-
-/// What a header says of a JSON value: a string as it is, other values as JSON text, nothing for null.
-fn text(value: &RawValue) -> Result<Option<Cow<'_, str>>, serde_json::Error> {
-    match value.get() {
-        "null" => Ok(None),
-        json => match plain_string(json) {
-            Some(plain) => Ok(Some(plain.into())),
-            None if json.starts_with('"') => {
-                serde_json::from_str::<String>(json).map(|text| Some(text.into()))
-            }
-            None => Ok(Some(json.into())),
-        },
-    }
-}
-
-/// Finds one member, and reads the others past.
-struct Member<'n>(&'n str);
-
-impl<'de> DeserializeSeed<'de> for Member<'_> {
-    type Value = Option<&'de RawValue>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Member<'_> {
-    type Value = Option<&'de RawValue>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON object")
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(name) = map.next_key_seed(Name)? {
-            let value: &RawValue = map.next_value()?;
-            if name == self.0 {
-                found = Some(value);
-            }
-        }
-        Ok(found)
     }
 }
 
@@ -181,7 +133,7 @@ impl<'de> Visitor<'de> for Members<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<u32, A::Error> {
         use serde::de::Error;
         let mut dropped = 0;
-        while let Some(name) = map.next_key_seed(Name)? {
+        while let Some(name) = map.next_key_seed(json::Name)? {
             let value: &RawValue = map.next_value()?;
             if self.headers.first_have(self.taken, &name) {
                 dropped += 1;
@@ -191,43 +143,10 @@ impl<'de> Visitor<'de> for Members<'_> {
             if name.contains('\0') {
                 return Err(A::Error::custom("a header's name holds a zero character"));
             }
-            let value = text(value).map_err(A::Error::custom)?;
+            let value = json::text(value).map_err(A::Error::custom)?;
             self.headers.push(&name, value.as_deref().map(str::as_bytes));
         }
         Ok(dropped)
-    }
-}
-
-/// The inside of a JSON string that has no escapes in it.
-fn plain_string(json: &str) -> Option<&str> {
-    let inside = json.strip_prefix('"')?.strip_suffix('"')?;
-    (!inside.contains('\\')).then_some(inside)
-}
-
-/// A member's name, borrowed where it has no escapes.
-struct Name;
-
-impl<'de> DeserializeSeed<'de> for Name {
-    type Value = std::borrow::Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Name {
-    type Value = std::borrow::Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a member's name")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(text.into())
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(text.to_owned().into())
     }
 }
 

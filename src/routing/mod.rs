@@ -1,232 +1,335 @@
-//! What becomes of an event: an [`OutboxEvent`] in, a [`Record`] out. Pure, and without allocation per event.
+//! What becomes of an event: an [`OutboxEvent`] in, a [`Record`] out. Pure, and without allocation for an event whose
+//! values go out as they are.
 
+mod allowed;
+mod bytea;
+mod cloudevents;
+mod column_json;
 mod filters;
 mod headers;
 mod origin;
+mod record;
+mod row;
+mod rules;
 mod template;
+mod text;
 mod timestamp;
+mod tracing;
+mod unroutable;
+mod value;
 
-use std::fmt;
+use std::borrow::Cow;
 
 pub use headers::Headers;
 pub use origin::Origin;
-pub use template::field;
+pub use record::Record;
+pub use row::field;
+pub use unroutable::{Made, Unroutable};
 
-use crate::config::{Columns, Config, RecordTimestamp, Route};
-use crate::outbox::{ExtraColumn, Field, IN_ROUTE_HEADERS, IN_TOPIC, OutboxEvent, printable};
-use crate::redacted::Redacted;
-use crate::topic_name::{self, TopicNameError};
-use template::{Bound, Extra};
+use crate::config::{
+    Columns, Config, NamedTemplate, RecordTimestamp, Route, TextForm, Topics, Unmatched, ValueForm,
+};
+use crate::outbox::{
+    ExtraColumn, Field, IN_ENVELOPE, IN_PARTITION, IN_ROUTE_HEADERS, IN_TOPIC, OutboxEvent, printable,
+};
+use crate::{json, topic_name};
+use allowed::Allowed;
+use cloudevents::Attributes;
+use row::{Binder, Extra, Row};
+use rules::{BoundRule, Captures};
+use template::Bound;
+use text::Use;
+use value::{Kind, Payload, ValueMaker};
 
-/// What goes to the sink. It borrows from the receive buffer and from the [`Router`], until the next event.
-#[derive(Clone, Copy)]
-pub struct Record<'a> {
-    /// A name that Kafka takes.
-    pub topic: &'a str,
-    /// The text of `aggregate_id`; `None` for NULL: an event that has no order.
-    pub key: Option<&'a [u8]>,
-    /// The payload's bytes; `None` for NULL: a tombstone.
-    pub value: Option<&'a [u8]>,
-    /// `id`, `type`, then the members of the `headers` column.
-    pub headers: &'a Headers,
-    /// Milliseconds since the Unix epoch, as `[route] timestamp` says.
-    pub timestamp: i64,
-    /// The commit time in the same unit, for a topic that does not take `timestamp`.
-    pub commit_timestamp: i64,
-    /// Members of the `headers` column that bore the name of one of the router's own.
-    pub headers_dropped: u32,
-}
-
-impl fmt::Debug for Record<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Record")
-            .field("topic", &self.topic)
-            .field("key", &self.key.map(Redacted))
-            .field("value", &self.value.map(Redacted))
-            .field("headers", &self.headers)
-            .field("timestamp", &self.timestamp)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What librdkafka keeps for each record, and for each header, besides their bytes: about.
-const MEMORY_PER_RECORD: usize = 256;
-const MEMORY_PER_HEADER: usize = 80;
-
-impl Record<'_> {
-    /// The memory that it takes while it is under way: what the window counts.
-    pub fn memory(&self) -> usize {
-        self.size() + MEMORY_PER_RECORD + self.headers.len() * MEMORY_PER_HEADER
-    }
-
-    /// The bytes of key, value and headers.
-    pub fn size(&self) -> usize {
-        self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + self.headers.size()
-    }
-}
-
-/// Why an event has no place to go. Says nothing of payloads.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unroutable {
-    /// The template's result is no topic.
-    #[error("the topic \"{name}\" is not possible: {error}")]
-    Topic {
-        /// What the template gave, printable.
-        name: String,
-        /// Why Kafka would refuse it.
-        error: TopicNameError,
-    },
-    /// A column that the topic is made of has no usable value.
-    #[error("the topic cannot be made: `{name}` {reason}")]
-    NoValue {
-        /// As the template names it.
-        name: String,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// A value that a header is made of is missing.
-    #[error("the header `{header}` cannot be made: `{name}` {reason}")]
-    Header {
-        /// The header's name.
-        header: String,
-        /// As the template names it.
-        name: String,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// The `headers` column is not what headers can be made of. The text of the error quotes none of it.
-    #[error("the headers column is not a JSON object, or a name in it holds a zero character (at byte {at})")]
-    Headers {
-        /// Where reading stopped.
-        at: usize,
-    },
-    /// A `bytea` payload that is not in hexadecimal.
-    #[error("the payload is a bytea that the server did not print in hexadecimal (bytea_output)")]
-    Bytea,
+/// What becomes of an event.
+#[derive(Debug, Clone, Copy)]
+pub enum Routed<'a> {
+    /// It is sent.
+    Record(Record<'a>),
+    /// A rule drops it, or no rule matches and such events are dropped.
+    Dropped,
 }
 
 /// Makes records. Holds the buffers that they borrow from.
 pub struct Router {
-    topic_template: Bound,
-    header_templates: Vec<(String, Bound)>,
-    extra: Extra,
-    timestamp: RecordTimestamp,
+    plan: Plan,
+    attributes: Attributes,
+    allowed: Allowed,
+    captures: Captures,
+    buffers: Buffers,
+}
+
+#[derive(Default)]
+struct Buffers {
     topic: String,
-    header: String,
+    /// Of the template that is filled in.
+    text: String,
+    key: String,
     headers: Headers,
-    payload: Vec<u8>,
+    /// A payload of bytes.
+    bytes: Vec<u8>,
+    /// A payload in another form than Postgres's.
+    written: String,
+    /// A value that the payload is put into.
+    value: String,
+}
+
+/// What is done, which no event changes.
+struct Plan {
+    topic: Bound,
+    partition: Option<Bound>,
+    headers: Vec<(String, Bound)>,
+    rules: Vec<BoundRule>,
+    unmatched: Unmatched,
+    form: ValueForm,
+    value: ValueMaker,
+    tombstone_on_empty: bool,
+    type_header: bool,
+    timestamp: RecordTimestamp,
+    text: TextForm,
+    extra: Extra,
 }
 
 impl Router {
     /// Routes as `config` says.
     pub fn of(config: &Config) -> Self {
-        Self::new(&config.route, &config.outbox.columns)
+        Self::new(&config.route, &config.outbox.columns, &config.topics)
     }
 
-    /// Routes by `route`; `columns` names the columns of the fields.
-    pub fn new(route: &Route, columns: &Columns) -> Self {
-        let mut extra = Extra::default();
-        let mut bind = |template, key| Bound::new(template, columns, key, &mut extra);
-        Router {
-            topic_template: bind(&route.topic, IN_TOPIC),
-            header_templates: route
-                .headers
-                .iter()
-                .map(|header| (header.name.clone(), bind(&header.value, IN_ROUTE_HEADERS)))
-                .collect(),
-            extra,
+    /// Routes by `route` to the topics that `topics` allows; `columns` names the columns of the fields.
+    pub fn new(route: &Route, columns: &Columns, topics: &Topics) -> Self {
+        let mut binder = Binder { columns, extra: Extra::default(), key: IN_TOPIC, optional: false };
+        let topic = Bound::new(&route.topic, &mut binder);
+        (binder.key, binder.optional) = (IN_PARTITION, route.ignore_missing_columns);
+        let partition = route.partition.as_ref().map(|template| Bound::new(template, &mut binder));
+        let mut named = |key, templates: &[NamedTemplate]| -> Vec<(String, Bound)> {
+            (binder.key, binder.optional) = (key, route.ignore_missing_columns);
+            let bound = |one: &NamedTemplate| (one.name.clone(), Bound::new(&one.value, &mut binder));
+            templates.iter().map(bound).collect()
+        };
+        let headers = named(IN_ROUTE_HEADERS, &route.headers);
+        let envelope = named(IN_ENVELOPE, &route.envelope);
+        let rules = route.rules.iter().map(|rule| BoundRule::new(rule, &mut binder)).collect();
+        let attributes = Attributes::new(&route.cloudevents, &mut binder);
+        let value =
+            ValueMaker { payload_json: route.payload_json, envelope, column: columns.payload.clone() };
+        let plan = Plan {
+            topic,
+            partition,
+            headers,
+            rules,
+            unmatched: route.unmatched,
+            form: route.value,
+            value,
+            tombstone_on_empty: route.tombstone_on_empty,
+            type_header: columns.event_type.is_some(),
             timestamp: route.timestamp,
-            topic: String::new(),
-            header: String::new(),
-            headers: Headers::default(),
-            payload: Vec::new(),
+            text: route.text,
+            extra: binder.extra,
+        };
+        Router {
+            plan,
+            attributes,
+            allowed: Allowed::new(&topics.allow),
+            captures: Captures::default(),
+            buffers: Buffers::default(),
         }
     }
 
     /// The columns that are wanted besides those of `[outbox] columns`, for [`crate::outbox::Outbox::of`].
     pub fn extra_columns(&self) -> &[ExtraColumn] {
-        self.extra.columns()
+        self.plan.extra.columns()
     }
 
-    /// The record of one event.
+    /// What becomes of one event.
     pub fn route<'a>(
         &'a mut self,
         event: &OutboxEvent<'a>,
         origin: &Origin,
-    ) -> Result<Record<'a>, Unroutable> {
-        self.topic_template
-            .render(event, origin, &mut self.topic)
-            .map_err(|missing| Unroutable::NoValue { name: missing.name, reason: missing.reason })?;
-        topic_name::check(&self.topic)
-            .map_err(|error| Unroutable::Topic { name: printable(self.topic.as_bytes()), error })?;
+    ) -> Result<Routed<'a>, Unroutable> {
+        let Router { plan, attributes, allowed, captures, buffers } = self;
+        let Buffers { topic, text, key, headers, bytes, written, value } = buffers;
+        let parts = match plan.rule(event, origin, captures)? {
+            Some(BoundRule { parts: None, .. }) => return Ok(Routed::Dropped),
+            Some(BoundRule { parts, .. }) => parts.as_ref(),
+            None if plan.rules.is_empty() => None,
+            None => match plan.unmatched {
+                Unmatched::Route => None,
+                Unmatched::Drop => return Ok(Routed::Dropped),
+                Unmatched::Stop => return Err(Unroutable::Unmatched),
+            },
+        };
+        let row = Row { event, origin, captures, text: plan.text };
 
-        self.headers.clear();
-        self.headers.push(headers::ID, event.field(Field::Id));
-        self.headers.push(headers::TYPE, event.field(Field::EventType));
-        for (name, value) in &self.header_templates {
-            let present = value.render_or_null(event, origin, &mut self.header);
-            let present = present.map_err(|missing| Unroutable::Header {
-                header: name.clone(),
-                name: missing.name,
-                reason: missing.reason,
-            })?;
-            self.headers.push(name, present.then_some(self.header.as_bytes()));
-        }
-        let headers_dropped = match event.field(Field::Headers) {
-            Some(json) => self
-                .headers
-                .push_members(json)
-                .map_err(|error| Unroutable::Headers { at: offset(json, &error) })?,
-            None => 0,
+        let template = parts.and_then(|parts| parts.topic.as_ref()).unwrap_or(&plan.topic);
+        template.render(&row, topic).map_err(|missing| missing.of(Made::Topic))?;
+        topic_name::check(topic)
+            .map_err(|error| Unroutable::Topic { name: printable(topic.as_bytes()), error })?;
+        allowed.check(topic)?;
+
+        let partition = parts.and_then(|parts| parts.partition.as_ref()).or(plan.partition.as_ref());
+        let partition = match partition {
+            Some(template) => number(template, &row, text)?,
+            None => None,
         };
 
-        let value = match event.field(Field::Payload) {
-            Some(hex) if event.payload_is_bytea() => {
-                decode_bytea(hex, &mut self.payload).ok_or(Unroutable::Bytea)?;
-                Some(self.payload.as_slice())
-            }
-            other => other,
-        };
         let commit_timestamp = origin.commit_time.unix_millis();
-        let timestamp = match self.timestamp {
+        let timestamp = match plan.timestamp {
             RecordTimestamp::Commit => commit_timestamp,
             // what no record can bear is left to the topic's bounds to replace
             RecordTimestamp::CreatedAt => {
                 event.field(Field::CreatedAt).and_then(timestamp::parse_millis).unwrap_or(i64::MIN)
             }
         };
-        Ok(Record {
-            topic: &self.topic,
-            key: event.field(Field::AggregateId),
+
+        let form = parts.and_then(|parts| parts.value).unwrap_or(plan.form);
+        let payload = payload(&row, bytes, written)?;
+        let empty = payload.bytes.is_none_or(|bytes| {
+            plan.tombstone_on_empty && payload.kind != Kind::Bytes && value::is_blank(bytes)
+        });
+
+        headers.clear();
+        if let Some(context) = event.field(Field::TracingSpanContext) {
+            tracing::push(context, headers);
+        }
+        headers.push(
+            headers::ID,
+            plain(&row, Field::Id, Use::Other, Made::Header(headers::ID.to_owned()), text)?,
+        );
+        if plan.type_header {
+            let made = || Made::Header(headers::TYPE.to_owned());
+            headers.push(headers::TYPE, plain(&row, Field::EventType, Use::Other, made(), text)?);
+        }
+        let of_rule = parts.map(|parts| parts.headers.as_slice()).unwrap_or_default();
+        for (name, template) in plan.headers.iter().chain(of_rule) {
+            if template.lacks_column(&row) {
+                continue;
+            }
+            let present = template.render_or_null(&row, text);
+            let present = present.map_err(|missing| missing.of(Made::Header(name.clone())))?;
+            headers.push(name, present.then_some(text.as_bytes()));
+        }
+
+        value.clear();
+        value.shrink_to(KEPT);
+        let value = match form {
+            _ if empty && plan.tombstone_on_empty => None,
+            ValueForm::Envelope => {
+                plan.value.write_envelope(payload, &row, text, value)?;
+                Some(value.as_bytes())
+            }
+            ValueForm::CloudEventsStructured => {
+                let micros = timestamp_micros(timestamp, origin);
+                attributes.write(&row, &plan.value, payload, micros, headers, value)?;
+                Some(value.as_bytes())
+            }
+            ValueForm::Payload | ValueForm::CloudEventsBinary if plan.value.passes_through() => payload.bytes,
+            ValueForm::Payload | ValueForm::CloudEventsBinary => {
+                plan.value.write_payload(payload, value)?;
+                Some(value.as_bytes())
+            }
+        };
+        if form == ValueForm::CloudEventsBinary {
+            attributes.push_headers(&row, payload.kind, timestamp_micros(timestamp, origin), headers)?;
+        }
+        let headers_dropped = match event.field(Field::Headers) {
+            Some(json) => headers
+                .push_members(json)
+                .map_err(|error| Unroutable::Headers { at: json::offset(json, &error) })?,
+            None => 0,
+        };
+        Ok(Routed::Record(Record {
+            topic,
+            partition,
+            key: plain(&row, Field::AggregateId, Use::Key, Made::Key, key)?,
             value,
-            headers: &self.headers,
+            headers,
             timestamp,
             commit_timestamp,
             headers_dropped,
-        })
+        }))
     }
 }
 
-/// Where reading JSON stopped, counted from 1.
-fn offset(json: &[u8], error: &serde_json::Error) -> usize {
-    let before = json.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1));
-    before.map(<[u8]>::len).sum::<usize>() + error.column()
-}
-
-/// How much of the memory of a large payload is kept for the next.
-const KEPT_PAYLOAD: usize = 1 << 20;
-
-/// `\x0aff` to bytes (Postgres manual, "bytea Hex Format").
-fn decode_bytea(text: &[u8], into: &mut Vec<u8>) -> Option<()> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let (pairs, rest) = text.strip_prefix(b"\\x")?.as_chunks::<2>();
-    into.clear();
-    into.shrink_to(KEPT_PAYLOAD);
-    for [high, low] in pairs {
-        into.push(digit(high)? << 4 | digit(low)?);
+impl Plan {
+    /// The first rule that matches.
+    fn rule(
+        &self,
+        event: &OutboxEvent<'_>,
+        origin: &Origin,
+        captures: &mut Captures,
+    ) -> Result<Option<&BoundRule>, Unroutable> {
+        let row = Row { event, origin, captures: Captures::NONE, text: self.text };
+        for rule in &self.rules {
+            if rule.matches(&row, captures)? {
+                return Ok(Some(rule));
+            }
+        }
+        Ok(None)
     }
-    rest.is_empty().then_some(())
 }
+
+/// A field in the configured form: borrowed as it is, or from `written`.
+fn plain<'b>(
+    row: &Row<'_, 'b>,
+    field: Field,
+    used: Use,
+    made: Made,
+    written: &'b mut String,
+) -> Result<Option<&'b [u8]>, Unroutable> {
+    let value = row.event.field(field);
+    if row.text == TextForm::Postgres {
+        return Ok(value);
+    }
+    let no_value = |reason| Unroutable::NoValue { made, name: field.key().to_owned(), reason };
+    match row.field(field, used).map_err(no_value)? {
+        Some(Cow::Owned(text)) => {
+            *written = text;
+            Ok(Some(written.as_bytes()))
+        }
+        Some(Cow::Borrowed(_)) => Ok(value),
+        None => Ok(None),
+    }
+}
+
+/// The payload, with a `bytea` decoded and anything else in the configured form.
+fn payload<'b>(
+    row: &Row<'_, 'b>,
+    decoded: &'b mut Vec<u8>,
+    written: &'b mut String,
+) -> Result<Payload<'b>, Unroutable> {
+    let kind = value::kind(row);
+    let bytes = match (kind, row.event.field(Field::Payload)) {
+        (Kind::Bytes, Some(hex)) => {
+            bytea::decode(hex, decoded).ok_or(Unroutable::Bytea)?;
+            Some(decoded.as_slice())
+        }
+        (Kind::Text, Some(_)) => plain(row, Field::Payload, Use::Key, Made::Value, written)?,
+        (_, value) => value,
+    };
+    Ok(Payload { bytes, kind })
+}
+
+/// The number that a template makes; `None` for NULL and for a column that the table lacks.
+fn number(template: &Bound, row: &Row<'_, '_>, text: &mut String) -> Result<Option<i32>, Unroutable> {
+    if template.lacks_column(row) {
+        return Ok(None);
+    }
+    let present = template.render_or_null(row, text);
+    if !present.map_err(|missing| missing.of(Made::Partition))? {
+        return Ok(None);
+    }
+    let number = text.parse().ok().filter(|number| *number >= 0);
+    number.map(Some).ok_or_else(|| Unroutable::Partition(printable(text.as_bytes())))
+}
+
+/// The time of a CloudEvent: the record's, as far as it is one.
+fn timestamp_micros(millis: i64, origin: &Origin) -> i64 {
+    millis.checked_mul(1_000).unwrap_or_else(|| origin.commit_time.unix_micros())
+}
+
+/// How much of the memory of a large value is kept for the next.
+const KEPT: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests;

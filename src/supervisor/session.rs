@@ -12,9 +12,9 @@ use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot};
-use crate::postgres::connect::Startup;
+use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::pgoutput::Oid;
-use crate::postgres::replication::{NotStarted, ReplicationStream};
+use crate::postgres::replication::{NotStarted, ReplicationStream, StreamOf};
 use crate::postgres::session::Session;
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
@@ -71,13 +71,14 @@ async fn start(
     let system = answered(config, System::identify(&mut session)).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
     let router = Router::of(config);
-    let mut outbox = Outbox::of(config, router.extra_columns());
-    if let Some(table) = &catalog.table {
-        outbox = outbox.known_as(Oid(table.oid));
-    }
-    if let (false, Some(table)) = (memory.was_active, &catalog.table) {
-        let columns = Columns::look(&mut session, table.oid, &config.postgres);
-        answered(config, columns).await?.verdict(&outbox)?;
+    let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
+    let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
+    if !memory.was_active {
+        for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
+            let Some(table) = table else { continue };
+            let columns = Columns::look(&mut session, table.oid, &config.postgres);
+            answered(config, columns).await?.verdict(&outbox, name)?;
+        }
     }
     if let Some(before) = &memory.system {
         answered(config, system.check(before, start.flush, &mut session)).await?;
@@ -105,8 +106,14 @@ async fn start(
     // of one that lives and reads nothing for a while, because the broker takes nothing.
     session.query("SET tcp_user_timeout = 0").await?;
     let (stream, unread, _) = session.into_parts();
-    let (slot_name, publication) = (&config.postgres.slot, &config.postgres.publication);
-    let started = ReplicationStream::start(stream, unread, slot_name, publication, start.flush).await;
+    let slot_name = &config.postgres.slot;
+    let what = StreamOf {
+        slot: slot_name,
+        publication: &config.postgres.publication,
+        start: start.flush,
+        messages: config.outbox.message_prefix.is_some(),
+    };
+    let started = ReplicationStream::start(stream, unread, what).await;
     let stream = match started {
         Ok(stream) => stream,
         Err(error) => {
@@ -142,21 +149,15 @@ async fn start(
 async fn connect(config: &Config) -> Result<Session, Error> {
     let timeout = config.postgres.wal_sender_timeout;
     let millis = timeout.as_millis().to_string();
-    // A router that is cut off must not keep the slot for the two hours that TCP would wait. And the text of values is
-    // part of what consumers see, so it must not depend on a role's or a database's settings.
-    let settings = [
+    // A router that is cut off must not keep the slot for the two hours that TCP would wait.
+    let mut settings = vec![
         ("wal_sender_timeout", millis.as_str()),
         ("tcp_user_timeout", millis.as_str()),
         ("tcp_keepalives_idle", "5"),
         ("tcp_keepalives_interval", "2"),
         ("tcp_keepalives_count", "3"),
-        ("client_encoding", "UTF8"),
-        ("DateStyle", "ISO"),
-        ("TimeZone", "UTC"),
-        ("IntervalStyle", "postgres"),
-        ("extra_float_digits", "1"),
-        ("bytea_output", "hex"),
     ];
+    settings.extend(VALUE_TEXT);
     // the same in the other direction, unless the user has chosen
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(timeout);

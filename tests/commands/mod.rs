@@ -1,6 +1,6 @@
 //! What a user types, on real servers.
 
-mod check;
+pub(crate) mod check;
 mod init;
 mod least_privilege;
 mod servers;

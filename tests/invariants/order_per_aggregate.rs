@@ -3,6 +3,7 @@
 use crate::support::comparison::{Repeats, in_order, same};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
@@ -80,6 +81,36 @@ async fn order_per_aggregate_ends_before_an_event_refused_by_a_limit_lowered_und
     outbox.all_confirmed().await;
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3)).await;
+}
+
+/// A broker takes whatever is the first batch of a producer. The refused record is the first of its partition here, and
+/// its successors wait behind it in requests of their own while the broker does not answer.
+#[tokio::test]
+async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_its_partition() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    kafka.create_topic(&outbox.topic("order"), 2, &LARGE).await;
+    let settings = Settings::new(&outbox, &kafka)
+        .set("kafka.'batch.num.messages'", 1)
+        .set("route.partition", "${event_type}");
+    let insert = |partition: u32, from: u32, to: u32| {
+        MIDDLE_IS_LARGE
+            .replace("payload)", "payload, event_type)")
+            .replace(" END) FROM", &format!(" END), '{partition}' FROM"))
+            .replace("generate_series(1, 5)", &format!("generate_series({from}, {to})"))
+    };
+    let mut router = Router::active(&settings).await;
+    outbox.execute(&insert(0, 1, 1)).await;
+    outbox.all_confirmed().await;
+    kafka.alter_topic(&outbox.topic("order"), &SMALL).await;
+    broker.freeze();
+    outbox.execute(&insert(1, 3, 5)).await;
+    router
+        .shows("records are under way", |status| (status["in_flight"]["records"].as_u64()? > 0).then_some(()))
+        .await;
+    broker.thaw();
+    router.exits(3).await.says(&["cannot be sent", "max.message.bytes"]);
+    assert_eq!(numbers(&kafka.records(&outbox.name).await), [1]);
 }
 
 /// librdkafka does not split a batch that the broker finds too large.

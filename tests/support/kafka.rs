@@ -81,20 +81,20 @@ impl Kafka {
         Kafka { bootstrap: bootstrap.to_owned(), consumer: Arc::new(Mutex::new(consumer)) }
     }
 
-    /// All records of all topics whose name begins with `prefix`, from the beginning to the end as of now; of each
+    /// All records of all topics that begin with the name `prefix`, from the beginning to the end as of now; of each
     /// partition in the order of its log.
     pub(crate) async fn records(&self, prefix: &str) -> Vec<Record> {
         let prefix = prefix.to_owned();
         self.consume(move |consumer| read_all(consumer, &prefix)).await.unwrap()
     }
 
-    /// Waits until topics whose name begins with `prefix` hold this many records, and returns all that they hold.
+    /// Waits until topics that begin with the name `prefix` hold this many records, and returns all that they hold.
     pub(crate) async fn records_when(&self, prefix: &str, count: usize) -> Vec<Record> {
         self.holds(prefix, count).await;
         self.records(prefix).await
     }
 
-    /// Waits until topics whose name begins with `prefix` hold this many records.
+    /// Waits until topics that begin with the name `prefix` hold this many records.
     pub(crate) async fn holds(&self, prefix: &str, count: usize) {
         let what = format!("the topics of {prefix} hold {count} records");
         eventually(&what, async || self.count(prefix).await.ok().filter(|now| *now >= count)).await;
@@ -114,7 +114,7 @@ impl Kafka {
         .await;
     }
 
-    /// How many records there are in topics whose name begins with `prefix`.
+    /// How many records there are in topics that begin with the name `prefix`.
     pub(crate) async fn count(&self, prefix: &str) -> Result<usize, KafkaError> {
         let prefix = prefix.to_owned();
         self.consume(move |consumer| {
@@ -207,11 +207,16 @@ fn client(bootstrap: &str) -> ClientConfig {
     config
 }
 
+/// Whether a topic belongs to a test: `t1_1` is not the beginning of `t1_12.order`.
+fn is_of(topic: &str, prefix: &str) -> bool {
+    topic.strip_prefix(prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
 /// The next offset of each partition.
 fn ends(consumer: &BaseConsumer, prefix: &str) -> Result<BTreeMap<(String, i32), i64>, KafkaError> {
     let metadata = consumer.fetch_metadata(None, REQUEST)?;
     let mut ends = BTreeMap::new();
-    for topic in metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix)) {
+    for topic in metadata.topics().iter().filter(|topic| is_of(topic.name(), prefix)) {
         for partition in topic.partitions() {
             let (_, end) = consumer.fetch_watermarks(topic.name(), partition.id(), REQUEST)?;
             ends.insert((topic.name().to_owned(), partition.id()), end);

@@ -133,12 +133,14 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let name = &self.name;
+        // t1_1 is not the beginning of t1_12
+        let own = format!("^{name}($|[^0-9])");
         let slots = format!(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name LIKE '{name}%'"
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '{own}'"
         );
         let database = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
         let roles = format!(
-            "DO $$ DECLARE r record; BEGIN FOR r IN SELECT rolname FROM pg_roles WHERE rolname LIKE '{name}%' LOOP \
+            "DO $$ DECLARE r record; BEGIN FOR r IN SELECT rolname FROM pg_roles WHERE rolname ~ '{own}' LOOP \
              EXECUTE format('DROP ROLE %I', r.rolname); END LOOP; END $$"
         );
         // a server of the test's own may be gone already

@@ -2,6 +2,7 @@
 
 use super::finding::Findings;
 use crate::config::Config;
+use crate::config::template::Template;
 use crate::error::Error;
 use crate::sink::kafka::survey::{SeenTopic, Settings, Survey};
 
@@ -40,7 +41,7 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
 }
 
 async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) -> Result<Seen, Error> {
-    let template = &config.route.topic;
+    let templates = config.route.topics();
     let mut cluster = survey.cluster().await?;
     let defaults = match cluster.brokers.first() {
         Some(broker) => survey.broker_settings(*broker).await.ok(),
@@ -58,9 +59,9 @@ async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) ->
     let plural = if brokers == 1 { "" } else { "s" };
     findings.ok("kafka_connection", format!("{brokers} broker{plural}{version}"));
 
-    cluster.topics.retain(|topic| match template.fixed() {
-        Some(fixed) => topic.name == fixed,
-        None => topic.name.starts_with(template.prefix()) && !topic.name.starts_with("__"),
+    cluster.topics.retain(|topic| {
+        let made = |template: &&Template| template.may_make(&topic.name);
+        templates.iter().any(made) && !topic.name.starts_with("__")
     });
     let shown = cluster.topics.len().min(MOST_TOPICS);
     if shown < cluster.topics.len() {
@@ -74,11 +75,13 @@ async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) ->
     let settings = settings.into_iter().map(Result::ok).chain(std::iter::repeat(None));
     let topics: Vec<_> = cluster.topics.into_iter().zip(settings).collect();
 
-    let probe = match template.fixed() {
-        Some(_) if !topics.is_empty() => None,
+    // one name stands for all that may have to be made
+    let mut missing = templates.iter().filter_map(|template| match template.fixed() {
+        Some(fixed) if topics.iter().any(|(topic, _)| topic.name == fixed) => None,
         Some(fixed) => Some(fixed.to_owned()),
         None => Some(format!("{}outbox-router-check", template.prefix())),
-    };
+    });
+    let probe = missing.next();
     let may_create = match probe.filter(|_| config.topics.create) {
         Some(topic) => Some(survey.may_create(&topic).await),
         None => None,

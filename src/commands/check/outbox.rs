@@ -3,12 +3,12 @@
 use super::finding::Findings;
 use super::row_sizes::{self, RowSizes};
 use super::server::Server;
-use crate::commands::init::columns_query;
-use crate::config::Config;
+use crate::commands::init::{OPEN_TO_ALL, columns_query};
 use crate::config::template::{Name, SourceValue};
+use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox};
-use crate::postgres::catalog::{self, Catalog, Missing, Publication};
+use crate::postgres::catalog::{self, Catalog, Missing, Publication, Table};
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::quoting::{self, literal};
 use crate::postgres::session::Session;
@@ -42,26 +42,66 @@ pub(super) async fn judge(
 ) -> Result<OutboxLook, Error> {
     let verdict = catalog.publication_verdict(&config.postgres, &config.outbox, Missing::AtStart);
     let name = &config.postgres.publication;
-    let fine = format!("{name} publishes the inserts of {}", config.outbox.table);
+    let fine = match config.outbox.tables.as_slice() {
+        [] => format!("{name} is there"),
+        _ => format!("{name} publishes the inserts of {}", config.outbox.table_names()),
+    };
     let published = findings.verdict("publication", verdict, fine);
-    let Some(table) = &catalog.table else { return Ok(OutboxLook::default()) };
-    let columns = columns(session, config).await?;
-    let type_of = |name: &str| find(&columns, name).map(|column| column.type_id);
-    let complete = judge_columns(config, outbox, &columns, findings);
+    judge_messages(session, config, findings).await?;
     judge_template(config, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
         judge_publication(config, publication, findings);
-        if complete && server.number >= 150_000 {
-            let listed = published_columns(session, config).await?;
-            let of_listed = |name: &str| type_of(name).filter(|_| listed.iter().any(|listed| listed == name));
-            judge_column_list(config, outbox, &columns, of_listed, findings);
-        }
     }
-    let aggregate = columns.iter().find(|column| column.name == config.outbox.columns.aggregate_id);
-    Ok(OutboxLook {
-        nullable_aggregate: aggregate.is_some_and(|column| !column.not_null),
-        sizes: row_sizes::look(session, config, table.oid, &columns, findings).await?,
-    })
+    let mut look = OutboxLook::default();
+    for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
+        let Some(table) = table else { continue };
+        let columns = columns(session, config, name).await?;
+        let type_of = |name: &str| find(&columns, name).map(|column| column.type_id);
+        let complete = judge_columns(config, outbox, name, &columns, findings);
+        if published {
+            judge_row_filter(config, name, table, findings);
+            if complete && server.number >= 150_000 {
+                let listed = published_columns(session, config, name).await?;
+                let of_listed =
+                    |name: &str| type_of(name).filter(|_| listed.iter().any(|listed| listed == name));
+                judge_column_list(config, outbox, name, &columns, of_listed, findings);
+            }
+        }
+        let aggregate = columns.iter().find(|column| column.name == config.outbox.columns.aggregate_id);
+        look.nullable_aggregate |= aggregate.is_some_and(|column| !column.not_null);
+        let sizes = row_sizes::look(session, config, name, table.oid, &columns, findings).await?;
+        look.sizes = look.sizes.into_iter().chain(sizes).max_by_key(|sizes| sizes.largest);
+    }
+    Ok(look)
+}
+
+/// Whoever may write messages can forge events.
+async fn judge_messages(
+    session: &mut Session,
+    config: &Config,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let Some(prefix) = &config.outbox.message_prefix else { return Ok(()) };
+    let rows = session.query(OPEN_TO_ALL).await?;
+    let open: Vec<&str> = rows.iter().filter_map(|row| row.get(0)).collect();
+    if open.is_empty() {
+        findings
+            .ok("messages", format!("only who was granted it can write messages with the prefix {prefix:?}"));
+        return Ok(());
+    }
+    let revokes: Vec<String> = open
+        .iter()
+        .map(|function| format!("REVOKE EXECUTE ON FUNCTION pg_catalog.{function} FROM PUBLIC"))
+        .collect();
+    findings.warning(
+        "messages",
+        format!("everybody in this database can write messages with the prefix {prefix:?}, which are events"),
+        format!(
+            "As a superuser run {}, and grant outbox_router.emit_message to the applications",
+            revokes.join("; ")
+        ),
+    );
+    Ok(())
 }
 
 /// A column whose values arrive.
@@ -69,8 +109,8 @@ fn find<'c>(columns: &'c [Column], name: &str) -> Option<&'c Column> {
     columns.iter().find(|column| column.name == name && column.sent)
 }
 
-async fn columns(session: &mut Session, config: &Config) -> Result<Vec<Column>, Error> {
-    let rows = session.query(&columns_query(config)).await?;
+async fn columns(session: &mut Session, config: &Config, table: &TableName) -> Result<Vec<Column>, Error> {
+    let rows = session.query(&columns_query(config, table)).await?;
     let column = |row: &crate::postgres::session::Row| {
         let type_id = Oid(row.get(1)?.parse().ok()?);
         Some(Column {
@@ -84,14 +124,20 @@ async fn columns(session: &mut Session, config: &Config) -> Result<Vec<Column>, 
 }
 
 /// Whether the table has what is needed.
-fn judge_columns(config: &Config, outbox: &Outbox, columns: &[Column], findings: &mut Findings) -> bool {
+fn judge_columns(
+    config: &Config,
+    outbox: &Outbox,
+    table: &TableName,
+    columns: &[Column],
+    findings: &mut Findings,
+) -> bool {
     let find = |name: &str| find(columns, name);
-    let faults = outbox.faults(|name| find(name).map(|column| column.type_id));
+    let faults = outbox.faults(table, |name| find(name).map(|column| column.type_id));
     let withheld: Vec<&str> =
         columns.iter().filter(|column| !column.sent).map(|column| column.name.as_str()).collect();
     for fault in &faults {
         let mut remedy =
-            "Correct `[outbox] columns`, `[route] topic` or the table: the router stops at the first row"
+            "Correct `[outbox] columns`, `[route]` or the table: the router stops at the first row"
                 .to_owned();
         if !withheld.is_empty() {
             remedy.push_str(&format!(" ({} is {})", withheld.join(", "), catalog::WITHHELD));
@@ -109,9 +155,9 @@ fn judge_columns(config: &Config, outbox: &Outbox, columns: &[Column], findings:
         .collect();
     let without =
         if absent.is_empty() { String::new() } else { format!(", without {}", absent.join(" and ")) };
-    findings.ok("columns", format!("{} has what is needed{without}", config.outbox.table));
+    findings.ok("columns", format!("{table} has what is needed{without}"));
     if find(&names.aggregate_id).is_some_and(|column| !column.not_null) {
-        let (table, column) = (quoting::table(&config.outbox.table), quoting::name(&names.aggregate_id));
+        let (table, column) = (quoting::table(table), quoting::name(&names.aggregate_id));
         findings.warning(
             "aggregate_id",
             format!("{column} may be NULL; such an event has no key, and no order among others"),
@@ -131,36 +177,29 @@ fn judge_template(config: &Config, findings: &mut Findings) {
             None | Some(Field::AggregateType | Field::EventType)
         ),
         Name::Source(value) => !matches!(value, SourceValue::Schema | SourceValue::Table),
-        Name::Header(_) => false,
+        Name::Header(_) | Name::Match(_) => false,
     };
-    let values = config.route.topic.values().map(|value| &value.name);
-    let mut named: Vec<String> = values.filter(|name| of_each_event(name)).map(ToString::to_string).collect();
-    named.dedup();
-    if !named.is_empty() {
-        findings.warning(
-            "topic_template",
-            format!(
-                "`[route] topic` is {:?}: {} differs from event to event, and so would the topics",
-                config.route.topic.to_string(),
-                named.join(" and ")
-            ),
-            "Name a column with few values, such as aggregate_type; order holds within one topic only",
-        );
+    for template in config.route.topics() {
+        let values = template.values().map(|value| &value.name);
+        let mut named: Vec<String> =
+            values.filter(|name| of_each_event(name)).map(ToString::to_string).collect();
+        named.dedup();
+        if !named.is_empty() {
+            findings.warning(
+                "topic_template",
+                format!(
+                    "`[route] topic` is {:?}: {} differs from event to event, and so would the topics",
+                    template.to_string(),
+                    named.join(" and ")
+                ),
+                "Name a column with few values, such as aggregate_type; order holds within one topic only",
+            );
+        }
     }
 }
 
 fn judge_publication(config: &Config, publication: &Publication, findings: &mut Findings) {
     let name = quoting::name(&config.postgres.publication);
-    if let Some(filter) = &publication.row_filter {
-        findings.warning(
-            "publication_row_filter",
-            format!("{name} publishes only the rows with {filter}; others are never sent"),
-            format!(
-                "If all are meant: ALTER PUBLICATION {name} SET TABLE {}",
-                quoting::table(&config.outbox.table)
-            ),
-        );
-    }
     if publication.publishes_more {
         findings.warning(
             "publication_content",
@@ -170,8 +209,32 @@ fn judge_publication(config: &Config, publication: &Publication, findings: &mut 
     }
 }
 
-async fn published_columns(session: &mut Session, config: &Config) -> Result<Vec<String>, Error> {
-    let table = &config.outbox.table;
+fn judge_row_filter(config: &Config, name: &TableName, table: &Table, findings: &mut Findings) {
+    let publication = quoting::name(&config.postgres.publication);
+    if let Some(filter) = &table.row_filter {
+        findings.warning(
+            "publication_row_filter",
+            format!("{publication} publishes only the rows with {filter}; others are never sent"),
+            format!(
+                "If all are meant: ALTER PUBLICATION {publication} SET TABLE {}",
+                all_tables(config, name)
+            ),
+        );
+    }
+}
+
+/// The tables for `SET TABLE`, which replaces all of them.
+fn all_tables(config: &Config, one: &TableName) -> String {
+    let others = config.outbox.tables.iter().filter(|table| *table != one);
+    let names: Vec<String> = [one].into_iter().chain(others).map(quoting::table).collect();
+    names.join(", ")
+}
+
+async fn published_columns(
+    session: &mut Session,
+    config: &Config,
+    table: &TableName,
+) -> Result<Vec<String>, Error> {
     let sql = format!(
         "SELECT unnest(t.attnames) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = {} AND t.schemaname = {} \
          AND t.tablename = {}",
@@ -187,14 +250,15 @@ async fn published_columns(session: &mut Session, config: &Config) -> Result<Vec
 fn judge_column_list(
     config: &Config,
     outbox: &Outbox,
+    table: &TableName,
     columns: &[Column],
     of_listed: impl Fn(&str) -> Option<Oid>,
     findings: &mut Findings,
 ) {
     let name = quoting::name(&config.postgres.publication);
     let is_there = |name: &str| columns.iter().any(|column| column.name == name);
-    let remedy = || format!("ALTER PUBLICATION {name} SET TABLE {}", quoting::table(&config.outbox.table));
-    if !outbox.faults(&of_listed).is_empty() {
+    let remedy = || format!("ALTER PUBLICATION {name} SET TABLE {}", all_tables(config, table));
+    if !outbox.faults(table, &of_listed).is_empty() {
         let what = format!("the column list of {name} leaves out columns that the router needs");
         return findings.error("publication_columns", what, remedy());
     }

@@ -3,7 +3,7 @@
 use super::finding::Findings;
 use super::outbox::Column;
 use crate::commands::status::table::bytes;
-use crate::config::Config;
+use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::FIELDS;
 use crate::postgres::quoting;
@@ -29,6 +29,7 @@ pub(super) struct RowSizes {
 pub(super) async fn look(
     session: &mut Session,
     config: &Config,
+    name: &TableName,
     table: u32,
     columns: &[Column],
     findings: &mut Findings,
@@ -49,7 +50,7 @@ pub(super) async fn look(
     );
     let size: u64 = session.query_one(&size).await?.and_then(|text| text.parse().ok()).unwrap_or_default();
     session.query(&format!("SET statement_timeout = '{SAMPLE_TIMEOUT}'")).await?;
-    let sampled = session.query(&sample(config, columns, size)).await;
+    let sampled = session.query(&sample(config, name, columns, size)).await;
     session.query("RESET statement_timeout").await?;
     let rows = match sampled {
         Ok(rows) => rows,
@@ -72,7 +73,7 @@ pub(super) async fn look(
     Ok(Some(RowSizes { largest }))
 }
 
-fn sample(config: &Config, columns: &[Column], size: u64) -> String {
+fn sample(config: &Config, table: &TableName, columns: &[Column], size: u64) -> String {
     let lengths: Vec<String> = FIELDS
         .into_iter()
         .filter_map(|field| field.column(&config.outbox.columns))
@@ -89,6 +90,6 @@ fn sample(config: &Config, columns: &[Column], size: u64) -> String {
         "SELECT count(*), avg(n)::bigint, max(n) FROM (SELECT {}::bigint AS n FROM {} \
          TABLESAMPLE SYSTEM ({percent}) LIMIT {SAMPLE_ROWS}) AS sample",
         if lengths.is_empty() { "0".to_owned() } else { format!("({})", lengths.join(" + ")) },
-        quoting::table(&config.outbox.table)
+        quoting::table(table)
     )
 }

@@ -5,6 +5,7 @@ use super::kafka::Seen;
 use super::outbox::OutboxLook;
 use crate::commands::status::table::bytes;
 use crate::config::Config;
+use crate::config::template::Template;
 use crate::sink::kafka::properties;
 use crate::sink::kafka::survey::{SeenTopic, Settings};
 
@@ -16,7 +17,12 @@ const SHORT_RETENTION_MS: i64 = 24 * 3_600_000;
 
 /// Judges the topics that are there, and how new ones would be made. `outbox` is what is known of the rows.
 pub(super) fn judge(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, findings: &mut Findings) {
-    presence(config, seen, findings);
+    for template in config.route.topics() {
+        presence(config, template, seen, findings);
+    }
+    if let Some(Err(error)) = &seen.may_create {
+        findings.failure("topic_creation", error.clone(), "Look at `[topics]` and at the brokers' logs");
+    }
     let before = findings.0.len();
     for (topic, settings) in &seen.topics {
         durability(topic, settings.as_ref(), findings);
@@ -37,12 +43,22 @@ pub(super) fn judge(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, f
     }
 }
 
-fn presence(config: &Config, seen: &Seen, findings: &mut Findings) {
-    let template = &config.route.topic;
-    let count = seen.topics.len();
+fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Findings) {
+    let allowed = &config.topics.allow;
+    if let Some(fixed) = template.fixed()
+        && !allowed.is_empty()
+        && !allowed.iter().any(|pattern| pattern.fits(fixed) == Ok(true))
+    {
+        return findings.error(
+            "topics",
+            format!("`[topics] allow` does not name {fixed}: the router stops at its first event"),
+            "Add it, or correct the topic that `[route]` and its rules make",
+        );
+    }
+    let count = seen.topics.iter().filter(|(topic, _)| template.may_make(&topic.name)).count();
     match (template.fixed(), count) {
         (Some(fixed), 0) if !config.topics.create => {
-            return findings.error(
+            findings.error(
                 "topics",
                 format!("the topic {fixed} does not exist and `[topics] create` is false"),
                 "Create it, or set `create = true`",
@@ -51,7 +67,7 @@ fn presence(config: &Config, seen: &Seen, findings: &mut Findings) {
         (Some(fixed), 0) => findings.ok("topics", format!("{fixed} will be created before its first record")),
         (Some(fixed), _) => findings.ok("topics", format!("{fixed} is there")),
         (None, 0) if !config.topics.create => {
-            return findings.warning(
+            findings.warning(
                 "topics",
                 format!("no topic of {template} can be seen, and `[topics] create` is false"),
                 "Create one for each aggregate type before its first event, or set `create = true`: the router stops \
@@ -67,9 +83,6 @@ fn presence(config: &Config, seen: &Seen, findings: &mut Findings) {
                 if config.topics.create { "; others are created before their first record" } else { "" };
             findings.ok("topics", format!("{count} topic{plural} of {template}{more}"));
         }
-    }
-    if let Some(Err(error)) = &seen.may_create {
-        findings.failure("topic_creation", error.clone(), "Look at `[topics]` and at the brokers' logs");
     }
 }
 

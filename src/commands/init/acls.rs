@@ -6,7 +6,12 @@ use crate::config::template::Template;
 
 /// The command lines.
 pub(super) fn commands(config: &Config) -> String {
-    let (resource, which) = resource(&config.route.topic);
+    let mut resources: Vec<(String, String)> = Vec::new();
+    for found in config.route.topics().into_iter().map(resource) {
+        if !resources.iter().any(|(known, _)| *known == found.0) {
+            resources.push(found);
+        }
+    }
     let mut operations = vec!["Describe", "DescribeConfigs", "Write"];
     if config.topics.create {
         operations.push("Create");
@@ -23,13 +28,15 @@ pub(super) fn commands(config: &Config) -> String {
     } else {
         "No Create: `[topics] create` is false."
     };
-    format!(
-        "# Put the router's principal for User:outbox-router; admin.properties logs an administrator in.\n\n\
-         # {which}. {create}\n\
-         {tool} \\\n  {} \\\n  {resource}\n\n\
-         # Only for brokers before 2.8: later ones let who may write to a topic be idempotent (KIP-679).\n\
-         # {}\n",
-        operations.join(" "),
+    let mut text =
+        "# Put the router's principal for User:outbox-router; admin.properties logs an administrator in.\n\n"
+            .to_owned();
+    for (resource, which) in resources {
+        let operations = operations.join(" ");
+        text += &format!("# {which}. {create}\n{tool} \\\n  {operations} \\\n  {resource}\n\n");
+    }
+    text + &format!(
+        "# Only for brokers before 2.8: later ones let who may write to a topic be idempotent (KIP-679).\n# {}\n",
         format!("{tool} \\\n  --operation IdempotentWrite --cluster").replace('\n', "\n# "),
     )
 }

@@ -5,6 +5,7 @@
 //! that an interruption anywhere is mended by running it again.
 
 mod acls;
+mod emit_message;
 mod objects;
 mod outbox_table;
 mod role;
@@ -25,6 +26,7 @@ use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
 use crate::routing::Router;
 use crate::terminal;
+pub(super) use emit_message::OPEN_TO_ALL;
 use objects::{Object, Objects};
 pub(super) use outbox_table::columns_query;
 pub(super) use slot::WAL_LEVEL_REMEDY;
@@ -120,17 +122,29 @@ impl<'a> Init<'a> {
         let objects = Objects::new(self.config, self.role);
         self.make(&objects.router_schema()).await?;
         self.apply_migrations().await?;
-        if let Some(schema) = objects.outbox_schema() {
+        for schema in objects.outbox_schemas() {
             self.make(&schema).await?;
         }
-        let table = objects.outbox_table();
-        if self.is_there(&table.name, &table.there).await? {
-            outbox_table::verify(&mut self.session, self.config, outbox).await?;
-        } else {
-            outbox_table::refuse_unknown_columns(self.config, outbox)?;
+        for name in &self.config.outbox.tables {
+            let table = objects.outbox_table(name);
+            if self.is_there(&table.name, &table.there).await? {
+                outbox_table::verify(&mut self.session, self.config, outbox, name).await?;
+            } else {
+                outbox_table::refuse_unknown_columns(self.config, outbox, name)?;
+            }
+            self.make(&table).await?;
         }
-        self.make(&table).await?;
-        self.make(&objects.emit()).await?;
+        for function in objects.emit_message() {
+            self.make(&function).await?;
+        }
+        match objects.emit() {
+            Some(emit) => self.make(&emit).await?,
+            None if self.config.outbox.tables.is_empty() => {}
+            None => {
+                let left = "left out: of several outbox tables there is none that it could fill";
+                self.say("function outbox_router.emit", Fate::Left(left.to_owned()))?;
+            }
+        }
         if let Some(role) = objects.role() {
             self.make(&role).await?;
             self.make(&objects.connect_privilege(role_name(self.role))).await?;
@@ -141,7 +155,12 @@ impl<'a> Init<'a> {
         }
         self.make(&publication).await?;
         self.make_slot().await?;
-        self.say_what_is_next()
+        let open = match self.config.outbox.message_prefix {
+            Some(_) => self.session.query(OPEN_TO_ALL).await?,
+            None => Vec::new(),
+        };
+        let open: Vec<&str> = open.iter().filter_map(|row| row.get(0)).collect();
+        self.say_what_is_next(&open)
     }
 
     /// Two at once, as containers may start, would make the same things and fail.
@@ -223,7 +242,8 @@ impl<'a> Init<'a> {
         terminal::print(&format!("{what}: {text}\n"))
     }
 
-    fn say_what_is_next(&self) -> Result<(), Error> {
+    /// `open` are the functions with which everybody can write messages, of any prefix.
+    fn say_what_is_next(&self, open: &[&str]) -> Result<(), Error> {
         let mut text = if self.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
         text.push_str("\nNext:\n");
         if let Some(role) = self.role {
@@ -232,13 +252,32 @@ impl<'a> Init<'a> {
                 quoting::name(role)
             );
         }
-        text += &format!(
-            "  GRANT INSERT ON {} TO ...; GRANT USAGE ON SCHEMA outbox_router TO ...;   for your application's role\n  \
-             outbox-router check\n  outbox-router run\n",
-            quoting::table(&self.config.outbox.table)
-        );
-        terminal::print(&text)
+        text += "  for your application's role:\n";
+        for grant in grants(self.config) {
+            text += &format!("    GRANT {grant} TO ...;\n");
+        }
+        if !open.is_empty() {
+            text += "  everybody can write messages past these functions, until a superuser runs:\n";
+        }
+        for function in open {
+            text += &format!("    REVOKE EXECUTE ON FUNCTION pg_catalog.{function} FROM PUBLIC;\n");
+        }
+        terminal::print(&(text + "  outbox-router check\n  outbox-router run\n"))
     }
+}
+
+/// What an application needs to write events.
+fn grants(config: &Config) -> Vec<String> {
+    let mut grants = Vec::new();
+    let tables: Vec<String> = config.outbox.tables.iter().map(quoting::table).collect();
+    if !tables.is_empty() {
+        grants.push(format!("INSERT ON {}", tables.join(", ")));
+    }
+    grants.push("USAGE ON SCHEMA outbox_router".to_owned());
+    if config.outbox.message_prefix.is_some() {
+        grants.push(format!("EXECUTE ON FUNCTION {}", emit_message::signatures().join(", ")));
+    }
+    grants
 }
 
 fn role_name(role: Option<&str>) -> &str {

@@ -1,8 +1,9 @@
 //! What there is to make, as SQL with the configured names.
 
+use super::emit_message::{self, Payload};
 use super::{general_remedy, outbox_table, role};
-use crate::config::Config;
 use crate::config::secret::Secret;
+use crate::config::{Config, TableName};
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
 
@@ -41,14 +42,18 @@ impl<'a> Objects<'a> {
         schema("outbox_router", "The router's own objects".to_owned())
     }
 
-    /// `None`: `public`, which every database has until somebody drops it on purpose.
-    pub(super) fn outbox_schema(&self) -> Option<Object> {
-        let name = &self.config.outbox.table.schema;
-        (name != "public").then(|| schema(name, "The schema of the outbox table".to_owned()))
+    /// Those of the outbox tables, without `public`, which every database has until somebody drops it on purpose.
+    pub(super) fn outbox_schemas(&self) -> Vec<Object> {
+        let mut names: Vec<&str> = Vec::new();
+        for table in &self.config.outbox.tables {
+            if table.schema != "public" && !names.contains(&table.schema.as_str()) {
+                names.push(&table.schema);
+            }
+        }
+        names.into_iter().map(|name| schema(name, "The schema of an outbox table".to_owned())).collect()
     }
 
-    pub(super) fn outbox_table(&self) -> Object {
-        let table = &self.config.outbox.table;
+    pub(super) fn outbox_table(&self, table: &TableName) -> Object {
         Object {
             name: format!("table {}", quoting::table(table)),
             purpose: "The outbox: applications insert into it in the transaction that changes their own rows"
@@ -61,17 +66,19 @@ impl<'a> Objects<'a> {
             ),
             as_wanted: None,
             possible: None,
-            make: outbox_table::create(&self.config.outbox),
+            make: outbox_table::create(&self.config.outbox, table),
             done: "created",
             remedy: general_remedy(),
         }
     }
 
-    pub(super) fn emit(&self) -> Object {
-        let body = outbox_table::emit_body(&self.config.outbox);
+    /// `None`: of several tables there is none that it could fill.
+    pub(super) fn emit(&self) -> Option<Object> {
+        let [table] = self.config.outbox.tables.as_slice() else { return None };
+        let body = outbox_table::emit_body(&self.config.outbox, table);
         let function = "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
                         WHERE n.nspname = 'outbox_router' AND p.proname = 'emit'";
-        Object {
+        Some(Object {
             name: "function outbox_router.emit".to_owned(),
             purpose: "One call for an application instead of an INSERT; it runs with the rights of its caller".to_owned(),
             there: format!("EXISTS (SELECT {function})"),
@@ -82,13 +89,19 @@ impl<'a> Objects<'a> {
                     .to_owned(),
             )),
             possible: Some((
-                outbox_table::emit_fits(&self.config.outbox),
+                outbox_table::emit_fits(&self.config.outbox, table),
                 "the columns of the table are not those that it could fill in".to_owned(),
             )),
             make: outbox_table::create_emit(&body),
             done: "created",
             remedy: general_remedy(),
-        }
+        })
+    }
+
+    /// Those that write messages, if messages are read.
+    pub(super) fn emit_message(&self) -> Vec<Object> {
+        let outbox = &self.config.outbox;
+        Payload::ALL.into_iter().filter_map(|payload| emit_message::object(outbox, payload)).collect()
     }
 
     pub(super) fn role(&self) -> Option<Object> {
@@ -107,7 +120,10 @@ impl<'a> Objects<'a> {
     pub(super) fn publication(&self) -> Object {
         let name = &self.config.postgres.publication;
         let sql = quoting::name(name);
-        let table = quoting::table(&self.config.outbox.table);
+        let tables: Vec<String> = self.config.outbox.tables.iter().map(quoting::table).collect();
+        let tables = tables.join(", ");
+        let of_tables = if tables.is_empty() { String::new() } else { format!(" FOR TABLE {tables}") };
+        let owner = if tables.is_empty() { String::new() } else { format!(" and the ownership of {tables}") };
         Object {
             name: format!("publication {sql}"),
             purpose: "What the stream holds: the inserts of the outbox, and nothing else".to_owned(),
@@ -118,12 +134,12 @@ impl<'a> Objects<'a> {
             as_wanted: None,
             possible: None,
             make: format!(
-                "CREATE PUBLICATION {sql} FOR TABLE {table}\n  \
+                "CREATE PUBLICATION {sql}{of_tables}\n  \
                  WITH (publish = 'insert', publish_via_partition_root = true);"
             ),
             done: "created",
             remedy: format!(
-                "It takes CREATE on the database and the ownership of {table}: connect as its owner or as an \
+                "It takes CREATE on the database{owner}: connect as its owner or as an \
                  administrator with --url, or have one run what `outbox-router init --print-sql` prints"
             ),
         }

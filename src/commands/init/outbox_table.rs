@@ -1,8 +1,8 @@
 //! The outbox table and the function that fills it, from templates with the configured names.
 
-use crate::config::{Columns, Config, Outbox as OutboxConfig};
+use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
 use crate::error::Error;
-use crate::outbox::{FIELDS, Field, IN_ROUTE_HEADERS, IN_TOPIC, Outbox, OutboxError};
+use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
 use crate::postgres::catalog;
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::quoting;
@@ -17,6 +17,7 @@ fn definition(field: Field) -> &'static str {
         Field::Payload => "jsonb",
         Field::Headers => "jsonb NOT NULL DEFAULT '{}'",
         Field::CreatedAt => "timestamptz NOT NULL DEFAULT clock_timestamp()",
+        Field::TracingSpanContext => "text",
     }
 }
 
@@ -33,9 +34,9 @@ fn columns(columns: &Columns) -> Vec<(Field, &str)> {
     found
 }
 
-/// The statements that make the table and its index.
-pub(super) fn create(outbox: &OutboxConfig) -> String {
-    let table = quoting::table(&outbox.table);
+/// The statements that make a table and its index.
+pub(super) fn create(outbox: &OutboxConfig, table: &TableName) -> String {
+    let table = quoting::table(table);
     let lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
         .map(|(field, name)| format!("  {} {}", quoting::name(name), definition(field)))
@@ -53,7 +54,7 @@ pub(super) fn create(outbox: &OutboxConfig) -> String {
 }
 
 /// The body of `outbox_router.emit`. The id is made first: RETURNING would take the right to read the table.
-pub(super) fn emit_body(outbox: &OutboxConfig) -> String {
+pub(super) fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     let mut names = Vec::new();
     let mut values = Vec::new();
     for (field, name) in columns(&outbox.columns) {
@@ -64,7 +65,7 @@ pub(super) fn emit_body(outbox: &OutboxConfig) -> String {
             Field::EventType => "event_type",
             Field::Payload => "payload",
             Field::Headers => "coalesce(headers, '{}')",
-            Field::CreatedAt => continue,
+            Field::CreatedAt | Field::TracingSpanContext => continue,
         };
         names.push(quoting::name(name));
         values.push(value);
@@ -72,7 +73,7 @@ pub(super) fn emit_body(outbox: &OutboxConfig) -> String {
     format!(
         "\nDECLARE\n  event_id CONSTANT uuid := gen_random_uuid();\nBEGIN\n  INSERT INTO {} ({})\n  VALUES ({});\n  \
          RETURN event_id;\nEND\n",
-        quoting::table(&outbox.table),
+        quoting::table(table),
         names.join(", "),
         values.join(", ")
     )
@@ -89,10 +90,11 @@ pub(super) fn create_emit(body: &str) -> String {
 }
 
 /// An expression: could `emit` fill in the columns of the table as it is, and is none left that must have a value?
-pub(super) fn emit_fits(outbox: &OutboxConfig) -> String {
+pub(super) fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
+    let filled = |field: &Field| !matches!(field, Field::CreatedAt | Field::TracingSpanContext);
     let written: Vec<(Field, &str)> =
-        columns(&outbox.columns).into_iter().filter(|(field, _)| *field != Field::CreatedAt).collect();
-    let named = FIELDS.into_iter().filter(|field| *field != Field::CreatedAt);
+        columns(&outbox.columns).into_iter().filter(|(field, _)| filled(field)).collect();
+    let named = FIELDS.into_iter().filter(filled);
     // one column for two fields: which of the two values would it get?
     if named.filter_map(|field| field.column(&outbox.columns)).count() != written.len() {
         return "false".to_owned();
@@ -116,27 +118,31 @@ pub(super) fn emit_fits(outbox: &OutboxConfig) -> String {
         typed.join(" OR "),
         written.len(),
         names.join(", "),
-        literal(&outbox.table.schema),
-        literal(&outbox.table.name),
+        literal(&table.schema),
+        literal(&table.name),
     )
 }
 
-/// A query for the names and types of the table's columns, and whether their values are published.
-pub(in crate::commands) fn columns_query(config: &Config) -> String {
-    let (outbox, sent) = (&config.outbox, catalog::sent(&config.postgres.publication));
+/// A query for the names and types of a table's columns, and whether their values are published.
+pub(in crate::commands) fn columns_query(config: &Config, table: &TableName) -> String {
+    let sent = catalog::sent(&config.postgres.publication);
     format!(
-        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod), {sent} \
+        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod), {sent}, a.atttypmod \
          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {} AND c.relname = {} \
          AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        literal(&outbox.table.schema),
-        literal(&outbox.table.name)
+        literal(&table.schema),
+        literal(&table.name)
     )
 }
 
 /// Whether a table that was there before can be read as an outbox.
-pub(super) async fn verify(session: &mut Session, config: &Config, outbox: &Outbox) -> Result<(), Error> {
-    let table = &config.outbox.table;
+pub(super) async fn verify(
+    session: &mut Session,
+    config: &Config,
+    outbox: &Outbox,
+    table: &TableName,
+) -> Result<(), Error> {
     let kind = session
         .query(&format!(
             "SELECT c.relkind, c.relpersistence FROM pg_catalog.pg_class c \
@@ -158,20 +164,17 @@ pub(super) async fn verify(session: &mut Session, config: &Config, outbox: &Outb
             format!("Run ALTER TABLE {} SET LOGGED", quoting::table(table)),
         ));
     }
-    let rows = session.query(&columns_query(config)).await?;
+    let rows = session.query(&columns_query(config, table)).await?;
     let type_of = |name: &str| {
         let row = rows.iter().find(|row| row.get(0) == Some(name) && row.get(4) == Some("t"))?;
         row.get(1)?.parse().ok().map(Oid)
     };
-    let faults = outbox.faults(type_of);
+    let faults = outbox.faults(table, type_of);
     let Some(first) = faults.first() else { return Ok(()) };
     let what: Vec<String> = faults.iter().map(OutboxError::to_string).collect();
     let remedy = match first {
-        OutboxError::MissingColumn { key: IN_ROUTE_HEADERS, .. } => {
-            "Correct `[route.headers]`, or add the column; init does not alter a table that is there"
-        }
-        OutboxError::MissingColumn { key: IN_TOPIC, .. } => {
-            "Correct `[route] topic`, or add the column; init does not alter a table that is there"
+        OutboxError::MissingColumn { key, .. } if FIELDS.iter().all(|field| field.key() != *key) => {
+            "Correct the template that names it, or add the column; init does not alter a table that is there"
         }
         OutboxError::MissingColumn { .. } => {
             "Name the table's own columns under `[outbox] columns`, or add what is missing; init does not alter a table \
@@ -183,18 +186,21 @@ pub(super) async fn verify(session: &mut Session, config: &Config, outbox: &Outb
 }
 
 /// The table that `init` makes has the configured columns only, which may be too few for the topic template.
-pub(super) fn refuse_unknown_columns(config: &Config, outbox: &Outbox) -> Result<(), Error> {
+pub(super) fn refuse_unknown_columns(
+    config: &Config,
+    outbox: &Outbox,
+    table: &TableName,
+) -> Result<(), Error> {
     let known = columns(&config.outbox.columns);
     // the types are right by construction, so any will do that is nobody's
     const UNKNOWN: Oid = Oid(u32::MAX);
-    let faults = outbox.faults(|name| known.iter().any(|(_, known)| *known == name).then_some(UNKNOWN));
+    let faults =
+        outbox.faults(table, |name| known.iter().any(|(_, known)| *known == name).then_some(UNKNOWN));
     match faults.first() {
         Some(OutboxError::MissingColumn { column, key, .. }) => Err(Error::refused(
             format!(
-                "{} names the column {column:?}, and the table {}, which does not exist yet, would be \
-                 made without it",
-                if *key == IN_ROUTE_HEADERS { "`[route.headers]`" } else { "the topic template" },
-                config.outbox.table
+                "{} the column {column:?}, and the table {table}, which does not exist yet, would be made without it",
+                named_by(key)
             ),
             "Make the table yourself, with all columns that you need, and run init again",
         )),

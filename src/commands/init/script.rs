@@ -1,5 +1,6 @@
 //! `init --print-sql`: the same objects as one script for psql, which can be run again like `init` itself.
 
+use super::grants;
 use super::objects::{Object, Objects};
 use super::router_schema;
 use crate::error::Error;
@@ -28,18 +29,14 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
         add(&purpose, &statements);
     }
     let role = objects.role_name();
-    let objects: Vec<Object> = [
-        objects.outbox_schema(),
-        Some(objects.outbox_table()),
-        Some(objects.emit()),
-        objects.role(),
-        role.map(|role| objects.connect_privilege(role)),
-        Some(objects.publication()),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    for object in &objects {
+    let mut parts: Vec<Object> = objects.outbox_schemas();
+    parts.extend(config.outbox.tables.iter().map(|table| objects.outbox_table(table)));
+    parts.extend(objects.emit());
+    parts.extend(objects.emit_message());
+    parts.extend(objects.role());
+    parts.extend(role.map(|role| objects.connect_privilege(role)));
+    parts.push(objects.publication());
+    for object in &parts {
         add(&object.purpose, &guarded(object));
     }
     let slot = literal(&config.postgres.slot);
@@ -50,14 +47,21 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
              WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot});"
         ),
     );
-    let table = quoting::table(&config.outbox.table);
     text.push_str(&format!(
         "\n-- Left to you: a password for the role (\\password {}), unless it logs in without one, and the application's \
-         rights:\n--   GRANT INSERT ON {} TO your_application;\n--   GRANT USAGE ON SCHEMA outbox_router TO \
-         your_application;\n",
+         rights:\n",
         one_line(&quoting::name(role.unwrap_or_default())),
-        one_line(&table),
     ));
+    for grant in grants(config) {
+        text.push_str(&format!("--   GRANT {} TO your_application;\n", one_line(&grant)));
+    }
+    if config.outbox.message_prefix.is_some() {
+        text.push_str(
+            "-- Everybody can write messages past these functions, until a superuser runs this for each signature of \
+             \\df pg_logical_emit_message:\n\
+             --   REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(...) FROM PUBLIC;\n",
+        );
+    }
     Ok(text)
 }
 

@@ -115,6 +115,7 @@ fn state(report: &StatusReport) -> String {
 fn noticed(report: &StatusReport) -> String {
     let totals = &report.totals;
     let counts = [
+        (totals.events_dropped, "events dropped by rules"),
         (totals.keyless_events, "events without an aggregate id"),
         (totals.headers_dropped, "headers dropped"),
         (totals.timestamps_replaced, "timestamps replaced"),

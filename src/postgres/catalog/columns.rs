@@ -1,6 +1,6 @@
 //! The outbox table's columns at a start.
 
-use crate::config::Postgres;
+use crate::config::{Postgres, TableName};
 use crate::error::Error;
 use crate::outbox::Outbox;
 use crate::postgres::pgoutput::Oid;
@@ -38,9 +38,9 @@ impl Columns {
     ///
     /// # Errors
     /// No row can be read, with exit code 1.
-    pub fn verdict(&self, outbox: &Outbox) -> Result<(), Error> {
+    pub fn verdict(&self, outbox: &Outbox, table: &TableName) -> Result<(), Error> {
         let type_of = |name: &str| self.types.iter().find(|(known, _)| known == name).map(|(_, id)| *id);
-        let Some(fault) = outbox.faults(type_of).into_iter().next() else { return Ok(()) };
+        let Some(fault) = outbox.faults(table, type_of).into_iter().next() else { return Ok(()) };
         if !self.settled {
             tracing::warn!(
                 peer = "postgres",

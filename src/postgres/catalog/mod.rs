@@ -24,8 +24,8 @@ pub struct Catalog {
     pub slot: Option<Slot>,
     /// The publication, if it is there.
     pub publication: Option<Publication>,
-    /// The outbox table, if it is there.
-    pub table: Option<Table>,
+    /// The outbox tables in the order of the configuration, each if it is there.
+    pub tables: Vec<Option<Table>>,
 }
 
 impl Catalog {
@@ -38,8 +38,7 @@ impl Catalog {
         let version = session.query_one("SHOW server_version_num").await?;
         let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
         let rows = session.query(&query(postgres, outbox, version)).await?;
-        let read = rows.first().map(read).unwrap_or(Err(Unreadable));
-        read.map_err(|Unreadable| {
+        read(&rows, outbox.tables.len()).map_err(|Unreadable| {
             Error::transient(Peer::Postgres, "the catalogues gave a row that cannot be read").into()
         })
     }
@@ -56,54 +55,67 @@ impl Catalog {
         slot::verdict(self.slot.as_ref(), postgres)
     }
 
-    /// The part of it that concerns table and publication.
+    /// The part of it that concerns tables and publication.
     pub fn publication_verdict(
         &self,
         postgres: &Postgres,
         outbox: &Outbox,
         missing: Missing,
     ) -> Result<(), Error> {
-        publication::verdict(self.publication.as_ref(), self.table.as_ref(), postgres, outbox, missing)
+        publication::verdict(self.publication.as_ref(), &self.tables, postgres, outbox, missing)
     }
 
-    /// Changes when the publication or the table was altered, or dropped and made again, between two looks.
+    /// Changes when the publication or a table was altered, or dropped and made again, between two looks.
     pub fn fingerprint(&self) -> Fingerprint {
         let publication = self.publication.as_ref().map(|publication| publication.fingerprint.clone());
-        Fingerprint(publication, self.table.as_ref().map(|table| table.oid))
+        let identity = |table: &Table| (table.oid, table.membership.clone());
+        Fingerprint(publication, self.tables.iter().map(|table| table.as_ref().map(identity)).collect())
     }
 }
 
-/// The one query, for a server of `version` (`server_version_num`).
+/// The one query, for a server of `version` (`server_version_num`): a row for each table.
 fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
+    let mut names: Vec<String> = outbox
+        .tables
+        .iter()
+        .enumerate()
+        .map(|(number, table)| format!("({number}, {}, {})", literal(&table.schema), literal(&table.name)))
+        .collect();
+    if names.is_empty() {
+        // slot and publication are wanted even so
+        names.push("(0, NULL::text, NULL::text)".to_owned());
+    }
     format!(
-        "SELECT {slot}, {publication}, {table} FROM (SELECT 1) AS one \
+        "SELECT {slot}, {publication}, {table} FROM (VALUES {names}) AS o(number, schema, name) \
          LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot_name} \
          LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} \
          LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
-         ON n.nspname = {schema} AND c.relname = {name} AND c.relkind IN ('r', 'p')",
+         ON n.nspname = o.schema AND c.relname = o.name AND c.relkind IN ('r', 'p') ORDER BY o.number",
         slot = slot::columns(version),
-        publication = publication::columns(version),
-        table = publication::TABLE_COLUMNS,
+        publication = publication::COLUMNS,
+        table = publication::table_columns(version),
+        names = names.join(", "),
         slot_name = literal(&postgres.slot),
         publication_name = literal(&postgres.publication),
-        schema = literal(&outbox.table.schema),
-        name = literal(&outbox.table.name),
     )
 }
 
-fn read(row: &Row) -> Result<Catalog, Unreadable> {
-    let mut column = 0..row.len();
-    let mut next = || row.get(column.next()?).map(str::to_owned);
-    Ok(Catalog {
-        slot: Slot::read(&mut next)?,
-        publication: Publication::read(&mut next)?,
-        table: Table::read(&mut next)?,
-    })
+fn read(rows: &[Row], tables: usize) -> Result<Catalog, Unreadable> {
+    let mut catalog = Catalog { slot: None, publication: None, tables: Vec::new() };
+    for row in rows {
+        let mut column = 0..row.len();
+        let mut next = || row.get(column.next()?).map(str::to_owned);
+        catalog.slot = Slot::read(&mut next)?;
+        catalog.publication = Publication::read(&mut next)?;
+        catalog.tables.push(Table::read(&mut next)?);
+    }
+    catalog.tables.truncate(tables);
+    if rows.is_empty() { Err(Unreadable) } else { Ok(catalog) }
 }
 
-/// The identity of the publication's and the table's catalogue rows.
+/// The identity of the publication's and the tables' catalogue rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fingerprint(Option<String>, Option<u32>);
+pub struct Fingerprint(Option<String>, Vec<Option<(u32, String)>>);
 
 /// What a missing publication or table means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,28 +1,24 @@
 //! The publication and the table that it has to publish.
 
 use super::{Missing, Unreadable, Values, flag, parsed};
-use crate::config::{Outbox, Postgres};
+use crate::config::{Outbox, Postgres, TableName};
 use crate::error::Error;
 use crate::postgres::quoting;
 
-/// One row of `pg_publication`, and whether it publishes the outbox.
+/// One row of `pg_publication`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
-    /// Identity of its catalogue rows: changes with each alteration that could have let rows pass unpublished.
+    /// Identity of its catalogue row: changes with each alteration that could have let rows pass unpublished.
     pub(super) fingerprint: String,
     /// `pubinsert`
     pub publishes_inserts: bool,
-    /// Whether the outbox is one of its tables, under its own name.
-    pub publishes_table: bool,
     /// `pubviaroot`
     pub via_root: bool,
-    /// The row filter on the outbox, from 15 on.
-    pub row_filter: Option<String>,
     /// Whether it also publishes updates or deletes, which the router has no use for.
     pub publishes_more: bool,
 }
 
-/// The outbox table.
+/// An outbox table, and what the publication does with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// Its OID.
@@ -31,12 +27,19 @@ pub struct Table {
     pub partitioned: bool,
     /// Whether it is unlogged: then its rows are not in the write-ahead log.
     pub unlogged: bool,
+    /// Identity of the catalogue rows that make it a part of the publication.
+    pub(super) membership: String,
+    /// Whether it is a part of the publication, under its own name.
+    pub published: bool,
+    /// The row filter on it, from 15 on.
+    pub row_filter: Option<String>,
 }
 
-pub(super) const TABLE_COLUMNS: &str = "c.oid, c.relkind = 'p', c.relpersistence = 'u'";
+// `xmin` is the transaction that wrote the row, so it changes with each alteration
+pub(super) const COLUMNS: &str =
+    "p.oid || '/' || p.xmin, p.pubinsert, p.pubviaroot, p.pubupdate OR p.pubdelete";
 
-pub(super) fn columns(version: u32) -> String {
-    // `xmin` is the transaction that wrote the row, so it changes with each alteration
+pub(super) fn table_columns(version: u32) -> String {
     let schemas = "(SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
          FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace)";
     let (schemas, filter) = if version >= 150_000 {
@@ -49,26 +52,23 @@ pub(super) fn columns(version: u32) -> String {
         ("NULL", "NULL")
     };
     format!(
-        "p.oid || '/' || p.xmin || '; ' || coalesce((SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' \
-         ORDER BY x.oid) FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid), '') \
-         || '; ' || coalesce({schemas}, ''), p.pubinsert, \
+        "c.oid, c.relkind = 'p', c.relpersistence = 'u', \
+         coalesce((SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
+         FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid), '') \
+         || '; ' || coalesce({schemas}, ''), \
          EXISTS (SELECT FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
-         AND t.schemaname = n.nspname AND t.tablename = c.relname), \
-         p.pubviaroot, {filter}, p.pubupdate OR p.pubdelete"
+         AND t.schemaname = n.nspname AND t.tablename = c.relname), {filter}"
     )
 }
 
 impl Publication {
     pub(super) fn read(next: &mut Values<'_>) -> Result<Option<Self>, Unreadable> {
         let fingerprint = next();
-        let (publishes_inserts, publishes_table, via_root) = (flag(next()), flag(next()), flag(next()));
-        let (row_filter, publishes_more) = (next(), flag(next()));
+        let (publishes_inserts, via_root, publishes_more) = (flag(next()), flag(next()), flag(next()));
         Ok(fingerprint.map(|fingerprint| Publication {
             fingerprint,
             publishes_inserts,
-            publishes_table,
             via_root,
-            row_filter,
             publishes_more,
         }))
     }
@@ -78,26 +78,29 @@ impl Table {
     pub(super) fn read(next: &mut Values<'_>) -> Result<Option<Self>, Unreadable> {
         let oid = parsed(next())?;
         let (partitioned, unlogged) = (flag(next()), flag(next()));
-        Ok(oid.map(|oid| Table { oid, partitioned, unlogged }))
+        let membership = next().unwrap_or_default();
+        let (published, row_filter) = (flag(next()), next());
+        Ok(oid.map(|oid| Table { oid, partitioned, unlogged, membership, published, row_filter }))
     }
 }
 
 pub(super) fn verdict(
     publication: Option<&Publication>,
-    table: Option<&Table>,
+    tables: &[Option<Table>],
     postgres: &Postgres,
     outbox: &Outbox,
     missing: Missing,
 ) -> Result<(), Error> {
-    let (name, table_name) = (&postgres.publication, &outbox.table);
-    let (sql, table_sql) = (quoting::name(name), quoting::table(table_name));
-    let Some(table) = table else {
-        return Err(missing.error(
-            format!("the outbox table {table_name} does not exist in this database"),
-            "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`"
-                .to_owned(),
-        ));
-    };
+    let (name, sql) = (&postgres.publication, quoting::name(&postgres.publication));
+    for (table_name, table) in outbox.tables.iter().zip(tables) {
+        if table.is_none() {
+            return Err(missing.error(
+                format!("the outbox table {table_name} does not exist in this database"),
+                "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`"
+                    .to_owned(),
+            ));
+        }
+    }
     let Some(publication) = publication else {
         let remedy = match missing {
             Missing::AtStart => "Run `outbox-router init`, or correct `[postgres] publication`",
@@ -105,6 +108,28 @@ pub(super) fn verdict(
         };
         return Err(missing.error(format!("the publication {name} does not exist"), remedy.to_owned()));
     };
+    for (table_name, table) in outbox.tables.iter().zip(tables.iter().flatten()) {
+        table_verdict(publication, table, table_name, name, missing)?;
+    }
+    if !publication.publishes_inserts && !outbox.tables.is_empty() {
+        return Err(missing.error(
+            format!("the publication {name} does not publish inserts"),
+            format!(
+                "Run ALTER PUBLICATION {sql} SET (publish = 'insert'); rows written before it are not sent"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn table_verdict(
+    publication: &Publication,
+    table: &Table,
+    table_name: &TableName,
+    name: &str,
+    missing: Missing,
+) -> Result<(), Error> {
+    let (sql, table_sql) = (quoting::name(name), quoting::table(table_name));
     if table.unlogged {
         let remedy = match missing {
             Missing::AtStart => format!("Run ALTER TABLE {table_sql} SET LOGGED"),
@@ -124,18 +149,10 @@ pub(super) fn verdict(
             format!("Run ALTER PUBLICATION {sql} SET (publish_via_partition_root = true)"),
         ));
     }
-    if !publication.publishes_table {
+    if !table.published {
         return Err(missing.error(
             format!("the publication {name} does not publish the outbox table {table_name}"),
             format!("Run ALTER PUBLICATION {sql} ADD TABLE {table_sql}; rows written before it are not sent"),
-        ));
-    }
-    if !publication.publishes_inserts {
-        return Err(missing.error(
-            format!("the publication {name} does not publish inserts"),
-            format!(
-                "Run ALTER PUBLICATION {sql} SET (publish = 'insert'); rows written before it are not sent"
-            ),
         ));
     }
     Ok(())
@@ -149,31 +166,44 @@ pub const WAY_OUT: &str = "Rows committed meanwhile may be missing in Kafka. The
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Columns, TableName};
+    use crate::config::{Columns, OnUpdate};
     use crate::error::Exit;
     use crate::postgres::catalog::slot::tests::postgres;
 
     fn publication() -> Publication {
         Publication {
-            fingerprint: "1/2; 3/4; ".into(),
+            fingerprint: "1/2".into(),
             publishes_inserts: true,
-            publishes_table: true,
             via_root: true,
-            row_filter: None,
             publishes_more: false,
         }
     }
 
-    const TABLE: Table = Table { oid: 9, partitioned: false, unlogged: false };
+    fn table() -> Table {
+        Table {
+            oid: 9,
+            partitioned: false,
+            unlogged: false,
+            membership: "3/4; ".into(),
+            published: true,
+            row_filter: None,
+        }
+    }
 
+    /// Of two tables of which the first is as it should be.
     fn judge(
         publication: Option<Publication>,
-        table: Option<Table>,
+        second: Option<Table>,
         missing: Missing,
     ) -> Option<(Exit, String)> {
-        let table_name = TableName { schema: "public".into(), name: "outbox".into() };
-        let outbox = Outbox { table: table_name, columns: Columns::default() };
-        match verdict(publication.as_ref(), table.as_ref(), &postgres(), &outbox, missing) {
+        let named = |schema: &str| TableName { schema: schema.into(), name: "outbox".into() };
+        let outbox = Outbox {
+            tables: vec![named("orders"), named("public")],
+            columns: Columns::default(),
+            on_update: OnUpdate::Warn,
+            message_prefix: None,
+        };
+        match verdict(publication.as_ref(), &[Some(table()), second], &postgres(), &outbox, missing) {
             Ok(()) => None,
             Err(Error::Definite(definite)) => Some((definite.exit, definite.to_string())),
             Err(other) => panic!("{other}"),
@@ -182,24 +212,24 @@ mod tests {
 
     #[test]
     fn a_publication_of_inserts_is_enough() {
-        assert_eq!(judge(Some(publication()), Some(TABLE), Missing::AtStart), None);
+        assert_eq!(judge(Some(publication()), Some(table()), Missing::AtStart), None);
     }
 
     #[test]
     fn no_guessing_about_a_publication_that_lets_rows_pass() {
         for (publication, table, part) in [
-            (None, Some(TABLE), "does not exist"),
+            (None, Some(table()), "does not exist"),
             (Some(publication()), None, "table public.outbox does not exist"),
-            (Some(Publication { publishes_table: false, ..publication() }), Some(TABLE), "ADD TABLE"),
+            (Some(publication()), Some(Table { published: false, ..table() }), "ADD TABLE public.outbox"),
             (
                 Some(Publication { publishes_inserts: false, ..publication() }),
-                Some(TABLE),
+                Some(table()),
                 "publish = 'insert'",
             ),
-            (Some(publication()), Some(Table { unlogged: true, ..TABLE }), "SET LOGGED"),
+            (Some(publication()), Some(Table { unlogged: true, ..table() }), "SET LOGGED"),
             (
                 Some(Publication { via_root: false, ..publication() }),
-                Some(Table { partitioned: true, ..TABLE }),
+                Some(Table { partitioned: true, ..table() }),
                 "publish_via_partition_root",
             ),
         ] {

@@ -1,9 +1,10 @@
 //! Kafka: one idempotent producer per session, on librdkafka's own threads.
 //!
 //! `properties` what the producer is made with, `context` what comes back from it, `topics` what happens before a
-//! topic's first record, `verdict` what an error means, `survey` what `check` asks.
+//! topic's first record, `first` before a partition's second, `verdict` what an error means, `survey` what `check` asks.
 
 mod context;
+mod first;
 pub mod properties;
 pub mod survey;
 mod topics;
@@ -25,6 +26,7 @@ use crate::progress::Sequence;
 use crate::routing::Record;
 use crate::sink::Outcomes;
 use context::{AdminContext, Connection, ProducerReports};
+use first::FirstRecords;
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
 
@@ -42,7 +44,7 @@ const BATCH_OVERHEAD: usize = 61;
 pub enum NotSent {
     /// The topic has to be prepared first.
     TopicUnknown,
-    /// The queue is full: wait for reports.
+    /// The queue is full, or the first record of the partition is not acknowledged yet: wait for reports.
     Full,
     /// It can never be sent. What is wrong, and what to do.
     Impossible {
@@ -70,6 +72,7 @@ pub struct KafkaSink {
     producer: ThreadedProducer<ProducerReports>,
     keeper: Arc<TopicKeeper>,
     topics: HashMap<Box<str>, Topic>,
+    first: FirstRecords,
     batch_bytes: usize,
     compressed: bool,
     message_max_bytes: usize,
@@ -79,7 +82,13 @@ pub struct KafkaSink {
 struct Topic {
     number: usize,
     limits: TopicLimits,
+    /// When the last record was sent, in milliseconds since the Unix epoch.
+    last_sent: i64,
 }
+
+/// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or sooner,
+/// when retention has deleted what it wrote.
+const FORGOTTEN_AFTER_MS: i64 = 60_000;
 
 /// Whether records of a prepared topic can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +123,7 @@ impl KafkaSink {
             producer,
             keeper,
             topics: HashMap::new(),
+            first: FirstRecords::default(),
             batch_bytes,
             compressed: properties::compresses(&config),
             message_max_bytes: number(&settings, "message.max.bytes")
@@ -144,9 +154,21 @@ impl KafkaSink {
 
     /// Hands one record over. Never blocks.
     pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        let Topic { number, limits } = self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
+        let Topic { number, limits, last_sent } =
+            self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
         self.check_size(record, limits)?;
-        let timestamp = limits.timestamp(record, PgTimestamp::now().unix_millis());
+        check_partition(record, limits)?;
+        let (number, now) = (*number, PgTimestamp::now().unix_millis());
+        let timestamp = limits.timestamp(record, now);
+        let place = (number, Self::partition(record, limits));
+        if last_sent.saturating_add(FORGOTTEN_AFTER_MS) < now {
+            self.first.forget(number);
+        }
+        // without a key there is no order to keep
+        let ordered = record.key.is_some();
+        if ordered && !self.first.may_follow(place) {
+            return Err(NotSent::Full);
+        }
 
         let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
         for (key, value) in record.headers.iter() {
@@ -155,12 +177,34 @@ impl KafkaSink {
         let mut message = BaseRecord::with_opaque_to(record.topic, sequence.0 as usize)
             .timestamp(timestamp)
             .headers(headers);
+        message.partition = record.partition;
         message.key = record.key;
         message.payload = record.value;
         match self.producer.send::<[u8], [u8]>(message) {
-            Ok(()) => Ok(Sent { topic: *number, timestamp_replaced: timestamp != record.timestamp }),
+            Ok(()) => {
+                if ordered {
+                    self.first.sent(place, sequence);
+                }
+                if let Some(topic) = self.topics.get_mut(record.topic) {
+                    topic.last_sent = now;
+                }
+                Ok(Sent { topic: number, timestamp_replaced: timestamp != record.timestamp })
+            }
             Err((error, _)) => Err(self.not_taken(&error, record)),
         }
+    }
+
+    /// The record is durable, as its report said.
+    pub fn acknowledged(&mut self, sequence: Sequence) {
+        self.first.acknowledged(sequence);
+    }
+
+    /// Where the record goes, as far as that can be told beforehand.
+    fn partition(record: &Record<'_>, limits: &TopicLimits) -> Option<i32> {
+        record.partition.or_else(|| match (record.key, limits.partitions) {
+            (Some(key), Some(count)) => first::partition_of(key, count),
+            _ => None,
+        })
     }
 
     /// What can be known of a record's size is decided before it is sent. A compressed record may yet fit.
@@ -226,7 +270,7 @@ impl KafkaSink {
         self.batch_bytes =
             limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
         let number = self.topics.len();
-        self.topics.insert(topic.into(), Topic { number, limits });
+        self.topics.insert(topic.into(), Topic { number, limits, last_sent: i64::MAX });
         Admitted { topic: number, rebuild_first }
     }
 
@@ -242,6 +286,7 @@ impl KafkaSink {
         let settings = properties::producer(&self.config, self.batch_bytes);
         let fresh = properties::make(&settings, reports)?;
         discard(std::mem::replace(&mut self.producer, fresh)).await;
+        self.first = FirstRecords::default();
         Ok(())
     }
 
@@ -284,6 +329,24 @@ impl TopicLimits {
         let latest = self.timestamp_after_ms.map_or(i64::MAX, |after| now.saturating_add(after));
         let taken = |timestamp: &i64| (earliest..=latest).contains(timestamp);
         [record.timestamp, record.commit_timestamp].into_iter().find(taken).unwrap_or(now)
+    }
+}
+
+fn check_partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
+    match (record.partition, limits.partitions) {
+        (Some(partition), Some(count)) if usize::try_from(partition).is_ok_and(|number| number >= count) => {
+            Err(NotSent::Impossible {
+                reason: format!(
+                    "it is for the partition {partition} of the topic {}, which had {count} when the router looked, \
+                     counted from 0",
+                    record.topic
+                ),
+                remedy:
+                    "Add partitions to the topic, or correct `[route] partition` or the rule that sets it"
+                        .to_owned(),
+            })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -24,6 +24,8 @@ const WAITING: Exit = Exit::Unsafe;
 /// What a topic takes, as far as the broker says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicLimits {
+    /// How many partitions it has.
+    pub partitions: Option<usize>,
     /// `max.message.bytes`: the largest batch, and so the largest record.
     pub max_message_bytes: Option<usize>,
     /// `message.timestamp.before.max.ms`: how far a timestamp may lie before the broker's clock.
@@ -39,8 +41,8 @@ pub(super) struct TopicKeeper {
 }
 
 enum Lookup {
-    /// With a broker that is up, to ask for more.
-    There(Option<i32>),
+    /// With so many partitions, and a broker that is up, to ask for more.
+    There(usize, Option<i32>),
     Missing,
 }
 
@@ -83,7 +85,10 @@ impl TopicKeeper {
             found = Arc::clone(&self).look_up(topic.clone()).await?;
         }
         match found {
-            Lookup::There(broker) => self.limits(&topic, broker).await,
+            Lookup::There(partitions, broker) => {
+                let limits = self.limits(&topic, broker).await?;
+                Ok(TopicLimits { partitions: Some(partitions), ..limits })
+            }
             Lookup::Missing => {
                 Err(Error::transient(Peer::Kafka, format!("the new topic {topic} is not ready yet")))
             }
@@ -122,7 +127,8 @@ impl TopicKeeper {
                 Error::transient(Peer::Kafka, what)
             })?;
         }
-        Ok(Lookup::There(metadata.brokers().first().map(|broker| broker.id())))
+        let broker = metadata.brokers().first().map(|broker| broker.id());
+        Ok(Lookup::There(found.partitions().len(), broker))
     }
 
     async fn create(&self, topic: &str) -> Result<(), Error> {
@@ -171,6 +177,7 @@ impl TopicKeeper {
                 .filter(|bound| *bound != i64::MAX)
         };
         Ok(TopicLimits {
+            partitions: None,
             max_message_bytes: number("max.message.bytes").and_then(|bytes| usize::try_from(bytes).ok()),
             timestamp_before_ms: bound("message.timestamp.before.max.ms"),
             timestamp_after_ms: bound("message.timestamp.after.max.ms"),

@@ -1,13 +1,15 @@
 //! The effective configuration as TOML, for `check --print-config`.
 
+mod route;
+
 use std::fmt::{self, Display, Write};
 
-use super::conninfo::Password;
-use super::identifiers::format_table;
-use super::kafka_properties::is_secret;
-use super::secret::REDACTED;
-use super::units::{format_duration, format_size};
-use super::{Config, DeliveryMode, RecordTimestamp};
+use crate::config::conninfo::Password;
+use crate::config::identifiers::format_table;
+use crate::config::kafka_properties::is_secret;
+use crate::config::secret::REDACTED;
+use crate::config::units::{format_duration, format_size};
+use crate::config::{Config, DeliveryMode, OnUpdate};
 
 impl Config {
     /// Everything that is in effect, defaults and the environment included, as a file that reads back to the same;
@@ -33,13 +35,25 @@ impl Config {
         writeln!(out, "wal_sender_timeout = {}", quoted(&format_duration(postgres.wal_sender_timeout)))?;
 
         writeln!(out, "\n[outbox]")?;
-        writeln!(out, "table = {}", quoted(&format_table(&self.outbox.table)))?;
+        let tables: Vec<String> =
+            self.outbox.tables.iter().map(|table| quoted(&format_table(table))).collect();
+        match tables.as_slice() {
+            [table] => writeln!(out, "table = {table}")?,
+            tables => writeln!(out, "table = [{}]", tables.join(", "))?,
+        }
+        let on_update = match self.outbox.on_update {
+            OnUpdate::Warn => "warn",
+            OnUpdate::Error => "error",
+            OnUpdate::Stop => "stop",
+        };
+        writeln!(out, "on_update = {}", quoted(on_update))?;
+        optional_name(out, "message_prefix", self.outbox.message_prefix.as_deref())?;
         let columns = &self.outbox.columns;
         writeln!(out, "\n[outbox.columns]")?;
         writeln!(out, "id = {}", quoted(&columns.id))?;
         writeln!(out, "aggregate_type = {}", quoted(&columns.aggregate_type))?;
         writeln!(out, "aggregate_id = {}", quoted(&columns.aggregate_id))?;
-        writeln!(out, "event_type = {}", quoted(&columns.event_type))?;
+        optional_name(out, "event_type", columns.event_type.as_deref())?;
         writeln!(out, "payload = {}", quoted(&columns.payload))?;
         for (key, column, named) in [
             ("headers", &columns.headers, columns.headers_named),
@@ -52,20 +66,9 @@ impl Config {
                 Some(column) => writeln!(out, "# {key} = {}, if the table has it", quoted(column))?,
             }
         }
+        optional_name(out, "tracing_span_context", columns.tracing_span_context.as_deref())?;
 
-        writeln!(out, "\n[route]")?;
-        writeln!(out, "topic = {}", quoted(&self.route.topic.to_string()))?;
-        let timestamp = match self.route.timestamp {
-            RecordTimestamp::Commit => "commit",
-            RecordTimestamp::CreatedAt => "created_at",
-        };
-        writeln!(out, "timestamp = {}", quoted(timestamp))?;
-        if !self.route.headers.is_empty() {
-            writeln!(out, "\n[route.headers]")?;
-            for header in &self.route.headers {
-                writeln!(out, "{} = {}", quoted(&header.name), quoted(&header.value.to_string()))?;
-            }
-        }
+        route::write(out, &self.route)?;
 
         writeln!(out, "\n[kafka]")?;
         for (name, value) in &self.kafka.properties {
@@ -77,6 +80,11 @@ impl Config {
         writeln!(out, "create = {}", self.topics.create)?;
         optional(out, "partitions", self.topics.partitions)?;
         optional(out, "replication_factor", self.topics.replication_factor)?;
+        if !self.topics.allow.is_empty() {
+            let allowed: Vec<String> =
+                self.topics.allow.iter().map(|pattern| quoted(&pattern.to_string())).collect();
+            writeln!(out, "allow = [{}]", allowed.join(", "))?;
+        }
         if !self.topics.config.is_empty() {
             writeln!(out, "\n[topics.config]")?;
         }
@@ -96,6 +104,13 @@ impl Config {
 
         writeln!(out, "\n[admin]")?;
         writeln!(out, "listen = {}", quoted(self.admin.listen.as_deref().unwrap_or_default()))
+    }
+}
+
+fn optional_name(out: &mut String, key: &str, name: Option<&str>) -> fmt::Result {
+    match name {
+        Some(name) => writeln!(out, "{key} = {}", quoted(name)),
+        None => writeln!(out, "{key} = false"),
     }
 }
 

@@ -1,24 +1,27 @@
 //! From the keys of the file to the typed configuration: defaults filled in, every value checked.
 
+mod cloudevents;
+mod preset;
+mod route;
+mod rules;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::conninfo::{ConnInfo, Password};
-use super::environment::Environment;
-use super::identifiers::{check_name, check_router_name, check_slot, parse_table};
-use super::kafka_properties::{self, Refusal};
-use super::load::Parsed;
-use super::raw::{
-    Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute, RawTopics,
-    Value,
+use crate::config::conninfo::{ConnInfo, Password};
+use crate::config::environment::Environment;
+use crate::config::identifiers::{check_name, check_router_name, check_slot, parse_table, split_tables};
+use crate::config::kafka_properties::{self, Refusal};
+use crate::config::load::Parsed;
+use crate::config::pattern::Pattern;
+use crate::config::raw::{
+    List, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawTopics, Value,
 };
-use super::read::{Located, Reader};
-use super::secret::Secret;
-use super::source::{Problems, Sources};
-use super::template::{self, Name, Part, Template};
-use super::{
-    Admin, Columns, Config, Delivery, DeliveryMode, Kafka, Outbox, Postgres, RecordTimestamp, Route,
-    RouteHeader, TableName, Topics,
+use crate::config::read::{Located, Reader};
+use crate::config::secret::Secret;
+use crate::config::source::{Problems, Sources};
+use crate::config::{
+    Admin, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, TableName, Topics,
 };
 use crate::error::Error;
 use crate::topic_name;
@@ -31,9 +34,10 @@ pub(super) fn convert(
     problems: Problems,
 ) -> Result<Parsed, Error> {
     let mut reader = Reader { sources, problems };
+    let defaults = preset::defaults(&mut reader, raw.preset);
     let (postgres, url_is_inline) = postgres(&mut reader, raw.postgres, env);
-    let outbox = outbox(&mut reader, raw.outbox);
-    let route = route(&mut reader, raw.route, &outbox.columns);
+    let outbox = outbox(&mut reader, raw.outbox, defaults.columns);
+    let route = route::route(&mut reader, raw.route, &outbox.columns, defaults.route);
     let delivery = delivery(&mut reader, raw.delivery);
     let (kafka, kafka_secret_is_inline) = kafka(&mut reader, raw.kafka, &delivery);
     let topics = topics(&mut reader, raw.topics);
@@ -113,26 +117,50 @@ fn postgres(reader: &mut Reader<'_>, raw: RawPostgres, env: &Environment) -> (Op
     (postgres, inline)
 }
 
-fn outbox(reader: &mut Reader<'_>, raw: RawOutbox) -> Outbox {
-    let mut table = TableName { schema: "public".to_owned(), name: "outbox".to_owned() };
-    if let Some(Located { text, span, .. }) = reader.text("outbox.table", raw.table) {
+fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) -> Outbox {
+    let message_prefix = match reader.text_or_off("outbox.message_prefix", raw.message_prefix).flatten() {
+        Some(Located { text, span, .. }) if text.contains('\0') => {
+            reader.fault(&span, "outbox.message_prefix", "it holds a zero character", "Correct the prefix");
+            None
+        }
+        prefix => prefix.map(|prefix| prefix.text),
+    };
+    let place = raw.table.as_ref().map(toml::Spanned::span);
+    let mut tables: Vec<TableName> = Vec::new();
+    let listed = reader.texts("outbox.table", raw.table, split_tables);
+    let names_none = listed.as_ref().is_some_and(Vec::is_empty);
+    for Located { text, span, .. } in listed.into_iter().flatten() {
         match parse_table(&text) {
-            Ok(parsed) => table = parsed,
+            Ok(table) if tables.contains(&table) => {
+                reader.fault(&span, "outbox.table", format!("{table} is named twice"), "Name it once");
+            }
+            Ok(table) => tables.push(table),
             Err(what) => reader.fault(&span, "outbox.table", what, "Write it as schema.name"),
         }
     }
-    Outbox { table, columns: columns(reader, raw.columns) }
+    match place {
+        Some(span) if names_none && message_prefix.is_none() => {
+            reader.fault(&span, "outbox.table", "it names no table", "Name one as schema.name");
+        }
+        Some(_) => {}
+        None => tables.push(TableName { schema: "public".to_owned(), name: "outbox".to_owned() }),
+    }
+    let choices = [("warn", OnUpdate::Warn), ("error", OnUpdate::Error), ("stop", OnUpdate::Stop)];
+    Outbox {
+        tables,
+        columns: columns(reader, raw.columns, columns_by_default),
+        on_update: reader.choice("outbox.on_update", raw.on_update, &choices).unwrap_or(OnUpdate::Warn),
+        message_prefix,
+    }
 }
 
-fn columns(reader: &mut Reader<'_>, raw: RawColumns) -> Columns {
-    let defaults = Columns::default();
+fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Columns {
     let mut required = |key: &str, value: Value, default: String| {
         reader.checked(&format!("outbox.columns.{key}"), value, check_name).unwrap_or(default)
     };
     let id = required("id", raw.id, defaults.id);
     let aggregate_type = required("aggregate_type", raw.aggregate_type, defaults.aggregate_type);
     let aggregate_id = required("aggregate_id", raw.aggregate_id, defaults.aggregate_id);
-    let event_type = required("event_type", raw.event_type, defaults.event_type);
     let payload = required("payload", raw.payload, defaults.payload);
     // what the user names must be there; a default may be absent from the table
     let mut optional = |key: &str, value: Value, default: Option<String>| {
@@ -148,6 +176,10 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns) -> Columns {
             }
         }
     };
+    // without a default that may be absent: either it is there or it is switched off
+    let (event_type, _) = optional("event_type", raw.event_type, defaults.event_type);
+    let (tracing_span_context, _) =
+        optional("tracing_span_context", raw.tracing_span_context, defaults.tracing_span_context);
     let (headers, headers_named) = optional("headers", raw.headers, defaults.headers);
     let (created_at, created_at_named) = optional("created_at", raw.created_at, defaults.created_at);
     Columns {
@@ -158,83 +190,10 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns) -> Columns {
         payload,
         headers,
         created_at,
+        tracing_span_context,
         headers_named,
         created_at_named,
     }
-}
-
-fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns) -> Route {
-    let topic = reader.text("route.topic", raw.topic).and_then(|Located { text, span, .. }| {
-        topic_template(&text).map_err(|what| reader.fault(&span, "route.topic", what, TOPIC_FORM)).ok()
-    });
-    let span = raw.timestamp.as_ref().map(toml::Spanned::span);
-    let choices = [("commit", RecordTimestamp::Commit), ("created_at", RecordTimestamp::CreatedAt)];
-    let timestamp =
-        reader.choice("route.timestamp", raw.timestamp, &choices).unwrap_or(RecordTimestamp::Commit);
-    if let (RecordTimestamp::CreatedAt, None, Some(span)) = (timestamp, &columns.created_at, span) {
-        reader.fault(
-            &span,
-            "route.timestamp",
-            "\"created_at\" needs that column, and `outbox.columns` switches it off",
-            "Name the column in `outbox.columns`, or set timestamp = \"commit\"",
-        );
-    }
-    let headers = route_headers(reader, raw.headers);
-    Route { topic: topic.unwrap_or_else(default_topic), headers, timestamp }
-}
-
-fn route_headers(reader: &mut Reader<'_>, raw: Properties) -> Vec<RouteHeader> {
-    let mut headers = reader.properties("route.headers", raw, |name| name);
-    // as the file has them; they come sorted by name
-    headers.sort_by_key(|(_, located)| located.span.start);
-    let mut header = |(name, Located { text, span, .. }): (String, Located)| {
-        let key = format!("route.headers.{name}");
-        if name.is_empty() || name.contains('\0') {
-            reader.fault(&span, &key, "a header needs a name, without a zero character", "Name it");
-        } else if matches!(name.as_str(), "id" | "type") {
-            reader.fault(&span, &key, "the router itself sets this header", "Choose another name");
-        }
-        match Template::parse(&text) {
-            Ok(value) => Some(RouteHeader { name, value }),
-            Err(error) => {
-                reader.fault(
-                    &span,
-                    &key,
-                    error.to_string(),
-                    "Write text, with values as in \"${event_type}\"",
-                );
-                None
-            }
-        }
-    };
-    headers.into_iter().filter_map(&mut header).collect()
-}
-
-const TOPIC_FORM: &str =
-    "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"";
-
-/// `outbox.event.${aggregate_type}`
-fn default_topic() -> Template {
-    let name = Name::Column("aggregate_type".to_owned());
-    Template::new(vec![
-        Part::Text("outbox.event.".to_owned()),
-        Part::Value(template::Value { name, filters: Vec::new() }),
-    ])
-}
-
-/// A template whose fixed parts can stand in a topic's name.
-fn topic_template(text: &str) -> Result<Template, String> {
-    let template = Template::parse(text).map_err(|error| error.to_string())?;
-    for part in template.parts() {
-        let Part::Text(text) = part else { continue };
-        if let Some(other) = text.chars().find(|c| !u8::try_from(*c).is_ok_and(topic_name::legal)) {
-            return Err(format!("{other:?} cannot stand in a topic name"));
-        }
-    }
-    // what every topic of it begins with
-    let known = template.fixed().or(Some(template.prefix()).filter(|prefix| prefix.starts_with("__")));
-    known.map_or(Ok(()), topic_name::check).map_err(|error| error.to_string())?;
-    Ok(template)
 }
 
 /// The flag says whether a secret stands in the file.
@@ -281,7 +240,30 @@ fn topics(reader: &mut Reader<'_>, raw: RawTopics) -> Topics {
             .into_iter()
             .map(|(name, located)| (name, located.text))
             .collect(),
+        allow: allowed_topics(reader, raw.allow),
     }
+}
+
+fn split_at_commas(text: &str) -> Vec<&str> {
+    text.split(',').map(str::trim).collect()
+}
+
+fn allowed_topics(reader: &mut Reader<'_>, raw: List) -> Vec<Pattern> {
+    let listed = reader.texts("topics.allow", raw, split_at_commas);
+    let mut pattern = |Located { text, span, .. }: Located| match Pattern::parse_topics(&text) {
+        Ok(pattern) if pattern.regex().is_none() && topic_name::check(&text).is_err() => {
+            let what = format!("{text:?} is no topic's name");
+            let remedy = "Write a topic's name, one with * in it, or \"/a regular expression/\"";
+            reader.fault(&span, "topics.allow", what, remedy);
+            None
+        }
+        Ok(pattern) => Some(pattern),
+        Err(what) => {
+            reader.fault(&span, "topics.allow", what, "Correct the expression");
+            None
+        }
+    };
+    listed.into_iter().flatten().filter_map(&mut pattern).collect()
 }
 
 fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {

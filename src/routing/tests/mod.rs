@@ -1,11 +1,15 @@
 use proptest::prelude::*;
 
+mod rules;
+mod values;
+
 use super::*;
+use crate::config::TableName;
 use crate::config::template::Template;
-use crate::config::{Columns, RouteHeader, TableName};
 use crate::lsn::Lsn;
 use crate::outbox::Outbox;
 use crate::postgres::pgoutput::{Message, PgTimestamp, wire};
+use crate::topic_name::TopicNameError;
 
 const ORIGIN: Origin =
     Origin { final_lsn: Lsn(0x16_b374), xid: 741, commit_time: PgTimestamp(5_000_000), ordinal: 2 };
@@ -42,8 +46,9 @@ impl Default for Case<'_> {
     }
 }
 
+/// A record with its own memory.
 #[derive(Debug, PartialEq)]
-struct Routed {
+struct Made {
     topic: String,
     key: Option<String>,
     value: Option<Vec<u8>>,
@@ -52,21 +57,22 @@ struct Routed {
 }
 
 impl Case<'_> {
-    fn route_headers(&self) -> Vec<RouteHeader> {
-        let header = |(name, value): &(&str, &str)| RouteHeader {
+    fn route_headers(&self) -> Vec<NamedTemplate> {
+        let header = |(name, value): &(&str, &str)| NamedTemplate {
             name: (*name).to_owned(),
             value: Template::parse(value).unwrap(),
         };
         self.route_headers.iter().map(header).collect()
     }
 
-    fn route(&self) -> Result<Routed, Unroutable> {
+    fn route(&self) -> Result<Made, Unroutable> {
         let columns = Columns::default();
         let topic = Template::parse(self.template).unwrap();
-        let mut router =
-            Router::new(&Route { topic, headers: self.route_headers(), timestamp: self.timestamp }, &columns);
+        let headers = self.route_headers();
+        let route = Route { topic, headers, timestamp: self.timestamp, ..Route::default() };
+        let mut router = Router::new(&route, &columns, &Topics::default());
         let table = TableName { schema: "public".into(), name: "outbox".into() };
-        let mut outbox = Outbox::new(table, columns, router.extra_columns().to_vec(), false);
+        let mut outbox = Outbox::new(vec![table], columns, router.extra_columns().to_vec(), false);
         let names = [
             ("id", 2950),
             ("aggregate_type", 25),
@@ -94,8 +100,8 @@ impl Case<'_> {
         let Ok(Message::Insert(insert)) = Message::decode(&bytes) else { panic!("not an insert") };
         let event = outbox.event(&insert).unwrap().unwrap();
         let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
-        let record = router.route(&event, &ORIGIN)?;
-        Ok(Routed {
+        let Routed::Record(record) = router.route(&event, &ORIGIN)? else { panic!("dropped") };
+        Ok(Made {
             topic: record.topic.to_owned(),
             key: record.key.map(text),
             value: record.value.map(<[u8]>::to_vec),
@@ -103,6 +109,10 @@ impl Case<'_> {
             timestamp: record.timestamp,
         })
     }
+}
+
+fn no_value(made: super::Made, name: &str) -> Unroutable {
+    Unroutable::NoValue { made, name: name.to_owned(), reason: "is NULL" }
 }
 
 #[test]
@@ -117,7 +127,7 @@ fn the_defaults_make_the_record_of_the_contract() {
     let pair = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
     assert_eq!(
         Case { headers: Some(r#"{"traceparent": "00-1"}"#), ..Case::default() }.route(),
-        Ok(Routed {
+        Ok(Made {
             topic: "outbox.event.order".into(),
             key: Some("42".into()),
             value: Some(br#"{"total": 7}"#.to_vec()),
@@ -175,7 +185,7 @@ fn hostile_values_never_become_a_topic() {
     let case = Case { template: "__${aggregate_type}", ..Case::default() };
     assert!(matches!(case.route(), Err(Unroutable::Topic { error: TopicNameError::Reserved, .. })));
     let case = Case { aggregate_type: None, ..Case::default() };
-    assert_eq!(case.route(), Err(Unroutable::NoValue { name: "aggregate_type".into(), reason: "is NULL" }));
+    assert_eq!(case.route(), Err(no_value(super::Made::Topic, "aggregate_type")));
 }
 
 #[test]
@@ -194,8 +204,7 @@ fn a_name_is_a_configuration_key_first_and_a_column_second() {
         assert_eq!(field(name, &columns), Some(Field::AggregateType), "{name}");
     }
     let topic = Template::parse("${tenant}-${tenant}-${region}").unwrap();
-    let router =
-        Router::new(&Route { topic, headers: Vec::new(), timestamp: RecordTimestamp::Commit }, &columns);
+    let router = Router::new(&Route { topic, ..Route::default() }, &columns, &Topics::default());
     let extra: Vec<_> = router.extra_columns().iter().map(|extra| extra.name.as_str()).collect();
     assert_eq!(extra, ["tenant", "region"]);
 }
@@ -229,7 +238,7 @@ fn headers_are_made_of_columns_constants_and_the_place_in_the_log() {
         ]
     );
     let half = Case { region: None, route_headers: &[("x", "in ${region}")], ..Case::default() };
-    let missing = Unroutable::Header { header: "x".into(), name: "region".into(), reason: "is NULL" };
+    let missing = no_value(super::Made::Header("x".into()), "region");
     assert_eq!(half.route(), Err(missing));
 }
 
@@ -256,10 +265,7 @@ fn headers_origin_and_filters_can_make_the_topic() {
     ] {
         assert_eq!(topic(template), Ok(expected.to_owned()), "{template}");
     }
-    assert_eq!(
-        topic("${headers.none}"),
-        Err(Unroutable::NoValue { name: "headers.none".into(), reason: "is NULL" })
-    );
+    assert_eq!(topic("${headers.none}"), Err(no_value(super::Made::Topic, "headers.none")));
     assert!(matches!(topic("${source.lsn}"), Err(Unroutable::Topic { .. })), "a slash");
 }
 
@@ -288,10 +294,9 @@ proptest! {
 fn secrets_and_payloads_are_not_in_debug() {
     let columns = Columns::default();
     let topic = Template::parse("t").unwrap();
-    let mut router =
-        Router::new(&Route { topic, headers: Vec::new(), timestamp: RecordTimestamp::Commit }, &columns);
+    let mut router = Router::new(&Route { topic, ..Route::default() }, &columns, &Topics::default());
     let table = TableName { schema: "public".into(), name: "outbox".into() };
-    let mut outbox = Outbox::new(table, columns, Vec::new(), false);
+    let mut outbox = Outbox::new(vec![table], columns, Vec::new(), false);
     let names = [
         ("id", 2950),
         ("aggregate_type", 25),
@@ -308,9 +313,9 @@ fn secrets_and_payloads_are_not_in_debug() {
     let message = Message::decode(&bytes).unwrap();
     let Message::Insert(insert) = message else { panic!("not an insert") };
     let event = outbox.event(&insert).unwrap().unwrap();
-    let record = router.route(&event, &ORIGIN).unwrap();
+    let routed = router.route(&event, &ORIGIN).unwrap();
     let values: Vec<_> = insert.new.values().collect();
-    let shown = format!("{message:?} {values:?} {event:?} {record:?}");
+    let shown = format!("{message:?} {values:?} {event:?} {routed:?}");
     // as text and as a list of numbers
     assert!(!shown.contains("s3cret") && !shown.contains("115, 51"), "{shown}");
 }

@@ -1,0 +1,117 @@
+//! The functions that write events as logical messages: an outbox without a table.
+
+use super::general_remedy;
+use super::objects::Object;
+use crate::config::{Columns, Outbox as OutboxConfig};
+use crate::outbox::{FIELDS, Field};
+use crate::postgres::quoting;
+use crate::postgres::quoting::literal;
+
+/// One function takes JSON, the other bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Payload {
+    Json,
+    Bytes,
+}
+
+impl Payload {
+    pub(super) const ALL: [Payload; 2] = [Payload::Json, Payload::Bytes];
+
+    fn name(self) -> &'static str {
+        match self {
+            Payload::Json => "emit_message",
+            Payload::Bytes => "emit_message_bytes",
+        }
+    }
+
+    fn sql_type(self) -> &'static str {
+        match self {
+            Payload::Json => "jsonb",
+            Payload::Bytes => "bytea",
+        }
+    }
+
+    fn signature(self) -> String {
+        format!("outbox_router.{}(text, text, text, {}, jsonb)", self.name(), self.sql_type())
+    }
+}
+
+/// The signatures, for a GRANT.
+pub(super) fn signatures() -> Vec<String> {
+    Payload::ALL.into_iter().map(Payload::signature).collect()
+}
+
+/// A query for what everybody may call instead, with any prefix: the functions of Postgres itself.
+pub(in crate::commands) const OPEN_TO_ALL: &str = "SELECT p.oid::pg_catalog.regprocedure \
+     FROM pg_catalog.pg_proc p WHERE p.proname = 'pg_logical_emit_message' \
+     AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace \
+     AND pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE') ORDER BY 1";
+
+/// The object that makes one of the functions; `None` if messages are not read.
+pub(super) fn object(outbox: &OutboxConfig, payload: Payload) -> Option<Object> {
+    let body = body(outbox.message_prefix.as_deref()?, &outbox.columns, payload);
+    let name = payload.name();
+    let function = format!(
+        "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+         WHERE n.nspname = 'outbox_router' AND p.proname = '{name}'"
+    );
+    Some(Object {
+        name: format!("function outbox_router.{name}"),
+        purpose: format!(
+            "Writes an event as a logical message, with a payload of {}; for those to whom it is granted",
+            payload.sql_type()
+        ),
+        there: format!("EXISTS (SELECT {function})"),
+        as_wanted: Some((
+            format!("EXISTS (SELECT {function} AND p.prosrc = {})", literal(&body)),
+            format!(
+                "it was made for another prefix, other columns or another version. To replace it, DROP FUNCTION \
+                 outbox_router.{name} and run init again"
+            ),
+        )),
+        possible: None,
+        make: format!(
+            "CREATE FUNCTION outbox_router.{name}(\n  aggregate_type text, aggregate_id text, event_type text, \
+             payload {},\n  headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY DEFINER\n\
+             SET search_path = pg_catalog, pg_temp\nAS {};\n\
+             REVOKE ALL ON FUNCTION {} FROM PUBLIC;",
+            payload.sql_type(),
+            quoting::dollar_quoted(&body),
+            payload.signature(),
+        ),
+        done: "created",
+        remedy: general_remedy(),
+    })
+}
+
+/// The members are named like the columns. json keeps their order, and a jsonb payload its own text.
+fn body(prefix: &str, columns: &Columns, payload: Payload) -> String {
+    let mut members: Vec<String> = Vec::new();
+    for field in FIELDS {
+        let Some(column) = field.column(columns) else { continue };
+        let value = match field {
+            Field::Id => "event_id",
+            Field::AggregateType => "aggregate_type",
+            Field::AggregateId => "aggregate_id",
+            Field::EventType => "event_type",
+            Field::Payload if payload == Payload::Bytes => {
+                members.push("'payload_base64', encode(payload, 'base64')".to_owned());
+                continue;
+            }
+            Field::Payload => "payload",
+            Field::Headers => "coalesce(headers, '{}')",
+            // the form must not depend on the caller's settings
+            Field::CreatedAt => {
+                "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00'"
+            }
+            Field::TracingSpanContext => continue,
+        };
+        members.push(format!("{}, {value}", literal(column)));
+    }
+    format!(
+        "\nDECLARE\n  event_id CONSTANT uuid := gen_random_uuid();\nBEGIN\n  \
+         PERFORM pg_logical_emit_message(true, {}, json_build_object(\n    {}\n  )::text);\n  RETURN event_id;\nEND\n",
+        literal(prefix),
+        members.join(",\n    ")
+    )
+}

@@ -1,0 +1,64 @@
+//! `route --dry-run`: what would become of rows, without touching slot or broker.
+
+mod rows;
+mod show;
+
+use std::process::ExitCode;
+
+use crate::cli::RouteArgs;
+use crate::config::Config;
+use crate::error::Error;
+use crate::lsn::Lsn;
+use crate::outbox::{Outbox, OutboxError, OutboxEvent};
+use crate::postgres::pgoutput::PgTimestamp;
+use crate::routing::{Origin, Routed, Router};
+use crate::terminal;
+use show::{Outcome, Shown};
+
+/// Routes rows of the outbox, or JSON objects of standard input, and prints what comes of them.
+///
+/// # Errors
+/// Postgres cannot be reached or refuses, the table or a line of standard input cannot be read.
+pub async fn route(config: &Config, args: &RouteArgs) -> Result<ExitCode, Error> {
+    let mut dry = DryRun::new(config);
+    if args.stdin {
+        rows::of_stdin(config, args.limit, &mut dry)?;
+    } else {
+        rows::of_tables(config, args, &mut dry).await?;
+    }
+    terminal::print(&show::text(&dry.shown, args.json)?)?;
+    let refused = dry.shown.iter().any(|shown| matches!(shown.outcome, Outcome::Refused { .. }));
+    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Routes one event after the other, and keeps what is to be shown.
+struct DryRun {
+    outbox: Outbox,
+    router: Router,
+    shown: Vec<Shown>,
+}
+
+impl DryRun {
+    fn new(config: &Config) -> Self {
+        let router = Router::of(config);
+        let outbox = Outbox::of(config, router.extra_columns());
+        DryRun { outbox, router, shown: Vec::new() }
+    }
+
+    /// `ordinal` is the row's number among those that are shown; its transaction's commit cannot be known.
+    fn event(&mut self, event: &Result<OutboxEvent<'_>, OutboxError>, xid: u32, ordinal: u64) {
+        let origin = Origin { final_lsn: Lsn::INVALID, xid, commit_time: PgTimestamp::now(), ordinal };
+        let (id, outcome) = match event {
+            Err(error) => ("?".to_owned(), Outcome::Refused { reason: error.to_string() }),
+            Ok(event) => {
+                let outcome = match self.router.route(event, &origin) {
+                    Ok(Routed::Record(record)) => Outcome::record(&record),
+                    Ok(Routed::Dropped) => Outcome::Dropped,
+                    Err(error) => Outcome::Refused { reason: format!("{error}. {}", error.remedy()) },
+                };
+                (event.printable_id(), outcome)
+            }
+        };
+        self.shown.push(Shown { id, outcome });
+    }
+}

@@ -1,0 +1,154 @@
+//! What a person or a program sees of a dry run.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use comfy_table::{Attribute, Cell, Color};
+use serde::Serialize;
+
+use crate::commands::status::table::{Look, trimmed};
+use crate::error::Error;
+use crate::routing::Record;
+
+/// How much of a value a table shows, in characters.
+const SHOWN: usize = 60;
+
+/// One row and what would become of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Shown {
+    /// The event's id.
+    pub(super) id: String,
+    #[serde(flatten)]
+    pub(super) outcome: Outcome,
+}
+
+/// What would become of it.
+#[derive(Debug, Serialize)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
+pub(super) enum Outcome {
+    /// This record.
+    Record {
+        topic: String,
+        /// null: the key decides.
+        partition: Option<i32>,
+        key: Option<Bytes>,
+        headers: Vec<Header>,
+        /// null: a tombstone.
+        value: Option<Bytes>,
+        /// Milliseconds since the Unix epoch.
+        timestamp: i64,
+    },
+    /// Dropped by a rule, or because none matches.
+    Dropped,
+    /// It cannot be sent: the router would stop before it.
+    Refused { reason: String },
+}
+
+/// Text where it is UTF-8, else Base64.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Bytes {
+    Text(String),
+    Base64 { base64: String },
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Header {
+    name: String,
+    value: Option<Bytes>,
+}
+
+impl Bytes {
+    fn of(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Bytes::Text(text.to_owned()),
+            Err(_) => Bytes::Base64 { base64: STANDARD.encode(bytes) },
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Bytes::Text(text) => short(text),
+            Bytes::Base64 { base64 } => format!("base64 {}", short(base64)),
+        }
+    }
+}
+
+/// On one line, of bounded length.
+fn short(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN)
+        .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
+        .collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+impl Outcome {
+    pub(super) fn record(record: &Record<'_>) -> Self {
+        Outcome::Record {
+            topic: record.topic.to_owned(),
+            partition: record.partition,
+            key: record.key.map(Bytes::of),
+            headers: record
+                .headers
+                .iter()
+                .map(|(name, value)| Header { name: name.to_owned(), value: value.map(Bytes::of) })
+                .collect(),
+            value: record.value.map(Bytes::of),
+            timestamp: record.timestamp,
+        }
+    }
+}
+
+/// The whole output.
+pub(super) fn text(shown: &[Shown], json: bool) -> Result<String, Error> {
+    if json {
+        let json = serde_json::to_string_pretty(shown);
+        return Ok(
+            json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
+        );
+    }
+    if shown.is_empty() {
+        return Ok("No rows.\n".to_owned());
+    }
+    let look = Look::of_stdout();
+    let mut table = look.table();
+    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
+    table.add_row(["id", "topic", "partition", "key", "headers", "value"].map(heading));
+    for Shown { id, outcome } in shown {
+        match outcome {
+            Outcome::Record { topic, partition, key, headers, value, .. } => {
+                let optional = |bytes: &Option<Bytes>| bytes.as_ref().map_or("null".to_owned(), Bytes::shown);
+                let headers: Vec<String> = headers
+                    .iter()
+                    .map(|header| format!("{}: {}", header.name, optional(&header.value)))
+                    .collect();
+                let partition = partition.map_or("by key".to_owned(), |partition| partition.to_string());
+                table.add_row([
+                    id.clone(),
+                    topic.clone(),
+                    partition,
+                    optional(key),
+                    headers.join("\n"),
+                    optional(value),
+                ]);
+            }
+            Outcome::Dropped => {
+                table.add_row([Cell::new(id), Cell::new("dropped").fg(Color::Yellow)]);
+            }
+            Outcome::Refused { .. } => {
+                table.add_row([Cell::new(id), Cell::new("cannot be sent").fg(Color::Red)]);
+            }
+        }
+    }
+    let mut text = trimmed(&table);
+    for Shown { id, outcome } in shown {
+        if let Outcome::Refused { reason } = outcome {
+            text.push_str(&format!("\n{id} cannot be sent: {reason}\n"));
+        }
+    }
+    Ok(text)
+}

@@ -1,0 +1,155 @@
+//! `[[route.rules]]`: conditions, and what becomes of the events that meet them.
+
+use toml::Spanned;
+
+use super::route::{headers, template, topic};
+use crate::config::pattern::Pattern;
+use crate::config::raw::{Node, Properties, RawRule};
+use crate::config::read::Reader;
+use crate::config::template::Name;
+use crate::config::{Accepted, Action, Columns, Condition, Rule, ValueForm};
+
+pub(super) fn rules(reader: &mut Reader<'_>, raw: Vec<RawRule>, columns: &Columns) -> Vec<Rule> {
+    raw.into_iter().filter_map(|raw| rule(reader, raw, columns)).collect()
+}
+
+fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule> {
+    let Some(conditions) = raw.conditions else {
+        let place = [&raw.topic, &raw.partition, &raw.value, &raw.drop];
+        let span = place.into_iter().flatten().map(Spanned::span).next().unwrap_or(0..0);
+        let remedy = "Say which events it is for: match = { event_type = \"OrderPlaced\" }";
+        reader.fault(&span, "route.rules.match", "a rule without it would take every event", remedy);
+        return None;
+    };
+    let span = conditions.span();
+    let mut found = Vec::new();
+    collect(reader, "", conditions.into_inner(), columns, &mut found);
+    if found.is_empty() {
+        let remedy = "Name a value and what it may be: { event_type = \"OrderPlaced\" }";
+        reader.fault(&span, "route.rules.match", "it names nothing to match", remedy);
+    }
+    let groups = groups(&found);
+    let drop_span = raw.drop.as_ref().map(Spanned::span);
+    let drops = reader.switch("route.rules.drop", raw.drop).unwrap_or(false);
+    let makes_something =
+        raw.topic.is_some() || raw.partition.is_some() || raw.value.is_some() || !raw.headers.is_empty();
+    match (drops, makes_something) {
+        (true, true) => {
+            let span = drop_span.unwrap_or(span);
+            let what = "what is dropped has no topic, partition, headers or value";
+            reader.fault(&span, "route.rules.drop", what, "Leave out either `drop` or the others");
+        }
+        (false, false) => {
+            let what = "the rule changes nothing";
+            let remedy = "Set its topic, partition, headers or value, or drop = true";
+            reader.fault(&span, "route.rules", what, remedy);
+        }
+        _ => {}
+    }
+    let action = if drops {
+        Action::Drop
+    } else {
+        Action::Route {
+            topic: topic(reader, "route.rules.topic", raw.topic, columns, &groups),
+            partition: template(
+                reader,
+                "route.rules.partition",
+                raw.partition,
+                "Write a number, or what makes one",
+                columns,
+                &groups,
+            ),
+            headers: headers(reader, "route.rules.headers", raw.headers, columns, &groups),
+            value: reader.choice("route.rules.value", raw.value, &ValueForm::ALL),
+        }
+    };
+    Some(Rule { conditions: found, action })
+}
+
+/// The entries of `match`; a dotted name makes a table of its own.
+fn collect(
+    reader: &mut Reader<'_>,
+    prefix: &str,
+    entries: Properties,
+    columns: &Columns,
+    found: &mut Vec<Condition>,
+) {
+    for (key, value) in entries {
+        let name = format!("{prefix}{}", key.get_ref());
+        let full = format!("route.rules.match.{name}");
+        let span = value.span();
+        let items = match value.into_inner() {
+            Node::Table(members) => {
+                collect(reader, &format!("{name}."), members, columns, found);
+                continue;
+            }
+            Node::Array(items) => items,
+            node => vec![Spanned::new(span.clone(), node)],
+        };
+        if items.is_empty() {
+            reader.fault(&span, &full, "nothing would match it", ACCEPTED_FORM);
+        }
+        let any_of: Vec<Accepted> =
+            items.into_iter().filter_map(|item| accepted(reader, &full, item)).collect();
+        match Name::parse(&name) {
+            Ok(Name::Column(name)) if columns.switched_off(&name) => {
+                let what = format!("`outbox.columns` switches {name} off");
+                reader.fault(&span, &full, what, "Name a column of the table");
+            }
+            Ok(Name::Header(_)) if columns.headers.is_none() => {
+                let what = "`outbox.columns` switches the headers column off";
+                reader.fault(&span, &full, what, "Name a column of the table");
+            }
+            Ok(name @ (Name::Column(_) | Name::Header(_) | Name::Source(_))) => {
+                found.push(Condition { name, any_of });
+            }
+            Ok(Name::Match(_)) => {
+                reader.fault(&span, &full, "it is not a value of the event", "Name a column of the table");
+            }
+            Err(error) => reader.fault(&span, &full, error.to_string(), "Name a column of the table"),
+        }
+    }
+}
+
+const ACCEPTED_FORM: &str = "Write a text, \"/a regular expression/\", false for NULL, or an array of those";
+
+fn accepted(reader: &mut Reader<'_>, key: &str, item: Spanned<Node>) -> Option<Accepted> {
+    let span = item.span();
+    let text = match item.into_inner() {
+        Node::Boolean(false) => return Some(Accepted::Null),
+        Node::Text(text) => text,
+        Node::Integer(number) => number.to_string(),
+        _ => {
+            reader.fault(&span, key, "it cannot be matched", ACCEPTED_FORM);
+            return None;
+        }
+    };
+    match Pattern::parse(&text) {
+        Ok(pattern) => Some(Accepted::Text(pattern)),
+        Err(what) => {
+            reader.fault(&span, key, what, "Correct the expression");
+            None
+        }
+    }
+}
+
+/// What `${match.x}` can stand for: the groups by name, and by number where only one pattern has any.
+fn groups(conditions: &[Condition]) -> Vec<String> {
+    let patterns = conditions.iter().flat_map(|condition| &condition.any_of);
+    let expressions: Vec<_> = patterns
+        .filter_map(|accepted| match accepted {
+            Accepted::Text(pattern) => pattern.regex(),
+            Accepted::Null => None,
+        })
+        .collect();
+    let mut groups: Vec<String> = match expressions.as_slice() {
+        [only] => (0..only.captures_len()).map(|number| number.to_string()).collect(),
+        _ => Vec::new(),
+    };
+    for name in expressions.iter().flat_map(|expression| expression.capture_names().flatten()) {
+        if !groups.iter().any(|known| known == name) {
+            groups.push(name.to_owned());
+        }
+    }
+    groups
+}

@@ -1,0 +1,144 @@
+//! Patterns of values: a text as it is, `/regex/`, or a topic's name with `*` in it.
+
+use std::fmt;
+
+use fancy_regex::Regex;
+
+/// What a text may be. Two are the same if they were written alike.
+#[derive(Clone)]
+pub struct Pattern {
+    written: String,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Exact,
+    Regex(Regex),
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.written == other.written
+    }
+}
+
+impl Eq for Pattern {}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pattern({:?})", self.written)
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+/// How far an expression may go back before it is given up; it bounds the time that one value takes.
+const BACKTRACK_LIMIT: usize = 100_000;
+
+impl Pattern {
+    /// Reads `/regex/`, or a text that stands for itself.
+    ///
+    /// # Errors
+    /// The expression is not valid; says why.
+    pub(super) fn parse(written: &str) -> Result<Self, String> {
+        let inside = written.strip_prefix('/').and_then(|rest| rest.strip_suffix('/'));
+        let kind = match inside {
+            Some(expression) => Kind::Regex(whole(expression)?),
+            None => Kind::Exact,
+        };
+        Ok(Pattern { written: written.to_owned(), kind })
+    }
+
+    /// The same, and `*` stands for any characters.
+    ///
+    /// # Errors
+    /// The expression is not valid; says why.
+    pub(super) fn parse_topics(written: &str) -> Result<Self, String> {
+        if written.starts_with('/') || !written.contains('*') {
+            return Self::parse(written);
+        }
+        let pieces: Vec<_> = written.split('*').map(fancy_regex::escape).collect();
+        Ok(Pattern { written: written.to_owned(), kind: Kind::Regex(whole(&pieces.join(".*"))?) })
+    }
+
+    /// The expression, if it is one.
+    pub fn regex(&self) -> Option<&Regex> {
+        match &self.kind {
+            Kind::Exact => None,
+            Kind::Regex(regex) => Some(regex),
+        }
+    }
+
+    /// Whether the text as a whole fits.
+    ///
+    /// # Errors
+    /// The expression went back and forth too often.
+    pub fn fits(&self, text: &str) -> Result<bool, TooHard> {
+        match &self.kind {
+            Kind::Exact => Ok(text == self.written),
+            Kind::Regex(regex) => regex.is_match(text).map_err(|_| TooHard),
+        }
+    }
+}
+
+/// A regular expression was given up because of the steps that it took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooHard;
+
+/// An expression that fits a text as a whole or not at all.
+fn whole(expression: &str) -> Result<Regex, String> {
+    // by itself first: a lone `)` would close the group that it is put into
+    Regex::new(expression).map_err(|error| not_valid(&error))?;
+    let mut builder = fancy_regex::RegexBuilder::new(&format!(r"\A(?:{expression})\z"));
+    builder.backtrack_limit(BACKTRACK_LIMIT).build().map_err(|error| not_valid(&error))
+}
+
+/// On one line, as every message.
+fn not_valid(error: &fancy_regex::Error) -> String {
+    let text = error.to_string();
+    let reason = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ");
+    format!("not a regular expression: {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_fits_as_a_whole_or_not() {
+        let fits = |pattern: &str, text: &str| Pattern::parse(pattern).unwrap().fits(text).unwrap();
+        assert!(fits("order", "order") && !fits("order", "orders") && !fits("order", "Order"));
+        assert!(fits("/order|basket/", "basket") && !fits("/order|basket/", "baskets"));
+        assert!(fits(r"/(?<a>.)x\k<a>/", "oxo") && !fits(r"/(?<a>.)x\k<a>/", "oxa"));
+        assert!(fits("/(?!test).*/", "order") && !fits("/(?!test).*/", "test.order"));
+        assert!(!fits("/.*/", "a\nb"), "a dot is no line break");
+        assert!(fits("//", "") && fits("/", "/"));
+    }
+
+    #[test]
+    fn a_star_stands_for_any_characters_of_a_topic() {
+        let fits = |pattern: &str, text: &str| Pattern::parse_topics(pattern).unwrap().fits(text).unwrap();
+        assert!(fits("outbox.*", "outbox.order") && !fits("outbox.*", "outbox-order"));
+        assert!(fits("*.v1", "a.b.v1") && !fits("*.v1", "a.v1x"));
+        assert!(fits("a.b", "a.b") && !fits("a.b", "axb") && fits("/a.b/", "axb"));
+    }
+
+    #[test]
+    fn what_is_no_expression_says_why() {
+        for expression in ["/(/", "/)(/", "/[/", r"/\/"] {
+            let error = Pattern::parse(expression).unwrap_err();
+            assert!(error.starts_with("not a regular expression: ") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_expression_that_takes_too_many_steps_is_given_up() {
+        let pattern = Pattern::parse(r"/(?:(a*)*)*\1(?=b)c/").unwrap();
+        assert_eq!(pattern.fits(&"a".repeat(64)), Err(TooHard));
+    }
+}

@@ -1,0 +1,222 @@
+//! `[route]`: how a row becomes a record.
+
+use super::pattern::Pattern;
+use super::template::{Name, Template};
+
+/// `[route]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// `topic`: a template over the row's columns, default `outbox.event.${aggregate_type}`.
+    pub topic: Template,
+    /// `partition`: makes the number of the partition. `None`: the key decides.
+    pub partition: Option<Template>,
+    /// `headers`: further headers of each record, in the order of the file.
+    pub headers: Vec<NamedTemplate>,
+    /// `timestamp`
+    pub timestamp: RecordTimestamp,
+    /// `text`: how values are written in keys, headers and members of an envelope. Default as Postgres prints them.
+    pub text: TextForm,
+    /// `value`
+    pub value: ValueForm,
+    /// `envelope`: what an envelope holds besides the payload, in the order of the file.
+    pub envelope: Vec<NamedTemplate>,
+    /// `cloudevents`: the attributes of a CloudEvent.
+    pub cloudevents: CloudEvents,
+    /// `payload_json`
+    pub payload_json: PayloadJson,
+    /// `tombstone_on_empty`: a payload of white space alone makes a null value. Default false.
+    pub tombstone_on_empty: bool,
+    /// `missing_columns = "ignore"`: what is made of a column that the table lacks is left out. Default false.
+    pub ignore_missing_columns: bool,
+    /// `unmatched`
+    pub unmatched: Unmatched,
+    /// `rules`: the first that matches replaces parts of the above.
+    pub rules: Vec<Rule>,
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Route {
+            topic: Template::of("outbox.event.", "aggregate_type"),
+            partition: None,
+            headers: Vec::new(),
+            timestamp: RecordTimestamp::Commit,
+            text: TextForm::Postgres,
+            value: ValueForm::Payload,
+            envelope: Vec::new(),
+            cloudevents: CloudEvents::default(),
+            payload_json: PayloadJson::Raw,
+            tombstone_on_empty: false,
+            ignore_missing_columns: false,
+            unmatched: Unmatched::Route,
+            rules: Vec::new(),
+        }
+    }
+}
+
+impl Route {
+    /// All templates that make topics, that of `topic` first, each once.
+    pub fn topics(&self) -> Vec<&Template> {
+        let mut topics = vec![&self.topic];
+        for rule in &self.rules {
+            if let Action::Route { topic: Some(topic), .. } = &rule.action
+                && !topics.contains(&topic)
+            {
+                topics.push(topic);
+            }
+        }
+        topics
+    }
+}
+
+/// One entry of `[route.headers]`, `[route.envelope]` or `[route.cloudevents.extensions]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedTemplate {
+    /// Its name.
+    pub name: String,
+    /// Its value. One value alone that is NULL makes a null value.
+    pub value: Template,
+}
+
+/// Where a record's timestamp comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordTimestamp {
+    /// The commit time of the transaction (the default).
+    Commit,
+    /// The `created_at` column.
+    CreatedAt,
+}
+
+/// How a column's value becomes text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextForm {
+    /// As Postgres prints it.
+    Postgres,
+    /// As Kafka Connect's converters write what Debezium makes of it, by the column's type.
+    Connect,
+}
+
+/// What a record's value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueForm {
+    /// The payload alone (the default).
+    Payload,
+    /// A JSON object with the payload and further members.
+    Envelope,
+    /// A CloudEvent in the binary mode of the Kafka protocol binding: the payload, its attributes as headers.
+    CloudEventsBinary,
+    /// A CloudEvent in the structured mode: a JSON object with attributes and data.
+    CloudEventsStructured,
+}
+
+impl ValueForm {
+    /// All, by the words of the configuration.
+    pub const ALL: [(&str, ValueForm); 4] = [
+        ("payload", ValueForm::Payload),
+        ("envelope", ValueForm::Envelope),
+        ("cloudevents-binary", ValueForm::CloudEventsBinary),
+        ("cloudevents-structured", ValueForm::CloudEventsStructured),
+    ];
+}
+
+/// What is done to a payload that is JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PayloadJson {
+    /// Its own text (the default).
+    Raw,
+    /// A JSON string that holds the text: what Connect's `JsonConverter` makes of it.
+    String,
+    /// Read and written anew, as Debezium's `table.expand.json.payload` and `JsonConverter` do.
+    Expand {
+        /// `expand.null = "optional_bytes"`: members that are null are kept. Default false.
+        keep_nulls: bool,
+        /// `expand.empty_array = "optional_string"`: empty arrays are kept. Default false.
+        keep_empty_arrays: bool,
+    },
+}
+
+/// What becomes of an event that no rule matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmatched {
+    /// It is routed as `[route]` says (the default).
+    Route,
+    /// It is dropped and counted.
+    Drop,
+    /// It cannot be sent.
+    Stop,
+}
+
+/// One of `[[route.rules]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// `match`: all of them have to hold.
+    pub conditions: Vec<Condition>,
+    /// What becomes of the events that match.
+    pub action: Action,
+}
+
+/// A value of the event and what it may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Which value.
+    pub name: Name,
+    /// One of them has to fit.
+    pub any_of: Vec<Accepted>,
+}
+
+/// What a condition accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accepted {
+    /// NULL, or a member that is not there: `false`.
+    Null,
+    /// A text that fits the pattern as a whole.
+    Text(Pattern),
+}
+
+/// What a rule does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// `drop = true`: counted, and not sent.
+    Drop,
+    /// Each part that is set takes the place of `[route]`'s.
+    Route {
+        /// `topic`
+        topic: Option<Template>,
+        /// `partition`
+        partition: Option<Template>,
+        /// `headers`: behind those of `[route.headers]`.
+        headers: Vec<NamedTemplate>,
+        /// `value`
+        value: Option<ValueForm>,
+    },
+}
+
+/// `[route.cloudevents]`: attributes of a CloudEvent, each a template (CloudEvents 1.0, "Context Attributes").
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CloudEvents {
+    /// `source`, default `/${source.schema}/${source.table}`.
+    pub source: Template,
+    /// `type`, default `${event_type}`.
+    pub event_type: Template,
+    /// `subject`, default `${aggregate_id}`; left out where that is NULL.
+    pub subject: Template,
+    /// `datacontenttype`; `None`: by the payload column's type.
+    pub datacontenttype: Option<Template>,
+    /// `dataschema`
+    pub dataschema: Option<Template>,
+    /// `extensions`: further attributes, in the order of the file.
+    pub extensions: Vec<NamedTemplate>,
+}
+
+impl Default for CloudEvents {
+    fn default() -> Self {
+        CloudEvents {
+            source: Template::source_path(),
+            event_type: Template::of("", "event_type"),
+            subject: Template::of("", "aggregate_id"),
+            datacontenttype: None,
+            dataschema: None,
+            extensions: Vec::new(),
+        }
+    }
+}

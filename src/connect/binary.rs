@@ -1,0 +1,96 @@
+//! Bytes: base64, `bytea`, `bit(n)`, and points.
+
+use super::Unwritable;
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Standard base64 with padding, of a slice.
+pub(super) fn write_base64_bytes(bytes: &[u8], into: &mut String) {
+    write_base64_of(bytes.iter().copied(), into);
+}
+
+/// Standard base64 with padding.
+pub(super) fn write_base64_of(mut bytes: impl Iterator<Item = u8>, into: &mut String) {
+    into.reserve(bytes.size_hint().0.div_ceil(3) * 4);
+    while let Some(first) = bytes.next() {
+        let (second, third) = (bytes.next(), bytes.next());
+        let group = u32::from(first) << 16
+            | u32::from(second.unwrap_or_default()) << 8
+            | u32::from(third.unwrap_or_default());
+        let sign =
+            |shift: u32| ALPHABET.get((group >> shift & 0x3f) as usize).copied().map_or('=', char::from);
+        into.push(sign(18));
+        into.push(sign(12));
+        into.push(if second.is_some() { sign(6) } else { '=' });
+        into.push(if third.is_some() { sign(0) } else { '=' });
+    }
+}
+
+/// The bytes of a `bytea` as Postgres prints them: `\x00ff`.
+pub(super) fn bytea(text: &str) -> Result<impl ExactSizeIterator<Item = u8> + '_, Unwritable> {
+    let digits = text.strip_prefix("\\x").ok_or(Unwritable::Malformed)?.as_bytes();
+    if digits.len() % 2 != 0 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(Unwritable::Malformed);
+    }
+    Ok(digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | nibble(*digit))))
+}
+
+fn nibble(digit: u8) -> u8 {
+    char::from(digit).to_digit(16).unwrap_or_default() as u8
+}
+
+/// The bytes of a text of `0` and `1`: the last bit is the lowest of the first byte, zeros in front are left out
+/// (`java.util.BitSet.toByteArray`).
+pub(super) fn bits(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
+    if !text.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
+        return Err(Unwritable::Malformed);
+    }
+    let significant = text.trim_start_matches('0').as_bytes();
+    Ok(significant.rchunks(8).map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | (bit - b'0'))))
+}
+
+/// The coordinates of a `point`: `(1,2.5)`.
+pub(super) fn point(text: &str) -> Result<(f64, f64), Unwritable> {
+    let coordinates = text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+    let (x, y) = coordinates.and_then(|both| both.split_once(',')).ok_or(Unwritable::Malformed)?;
+    Ok((x.parse().map_err(|_| Unwritable::Malformed)?, y.parse().map_err(|_| Unwritable::Malformed)?))
+}
+
+/// A point in the well-known binary form, little-endian.
+pub(super) fn well_known(x: f64, y: f64) -> impl Iterator<Item = u8> {
+    // Java has one NaN
+    let bytes = |number: f64| (if number.is_nan() { f64::NAN } else { number }).to_le_bytes();
+    [1, 1, 0, 0, 0].into_iter().chain(bytes(x)).chain(bytes(y))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_base64_with_padding() {
+        for (bytes, expected) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("ÿ~?", "w79+Pw=="),
+        ] {
+            let mut into = String::new();
+            write_base64_bytes(bytes.as_bytes(), &mut into);
+            assert_eq!(into, expected);
+        }
+    }
+
+    #[test]
+    fn refuses_bytes_and_bits_that_are_none() {
+        for text in ["", "00", "\\x0", "\\x0g", "\\xé"] {
+            assert!(bytea(text).is_err(), "{text}");
+        }
+        assert!(bits("012").is_err());
+        for text in ["", "()", "(1)", "(1,2", "(a,b)"] {
+            assert!(point(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! JSON payloads as Debezium's `table.expand.json.payload` and `JsonConverter` write them anew.
+//!
+//! Debezium infers a Connect schema from each document (`JsonSchemaData`) and fills it: a member that is null or an
+//! empty array has no type and is left out, numbers become 32 or 64 bit integers or doubles, the elements of an array must
+//! be of one kind, and the objects of an array get all members that any of them has. A document that has no schema
+//! stays a string.
+
+mod members;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::mem::discriminant;
+
+use super::float::write_f64;
+use super::json::write_json_string;
+use members::Members;
+use scan::Node;
+
+/// What a member that has no type becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Behaviour {
+    /// `table.json.payload.null.behavior`
+    pub null: NullMember,
+    /// `table.json.payload.empty.array.behavior`, of later versions than 3.4
+    pub empty_array: EmptyArray,
+}
+
+/// What a null becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NullMember {
+    /// Nothing: the member is left out.
+    #[default]
+    Ignore,
+    /// A null.
+    OptionalBytes,
+}
+
+/// What an empty array becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EmptyArray {
+    /// Nothing: the member is left out.
+    #[default]
+    Ignore,
+    /// An empty array.
+    OptionalString,
+}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expanded {
+    /// The document, as JSON.
+    Json,
+    /// The text, as a JSON string: it is no object and no array, no JSON, or has no schema.
+    Text,
+}
+
+/// Where Debezium finds a schema and then fails at the document; its task stops there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unexpandable {
+    /// An integer that needs more than 64 bits.
+    #[error("holds an integer of more than 64 bits, which cannot be expanded")]
+    Integer,
+    /// The elements of an array differ: objects in the type of a member, arrays in the type of their elements; or objects
+    /// differ in their members and there is a null among them.
+    #[error("holds an array whose elements do not have one type in common, which cannot be expanded")]
+    Mixed,
+}
+
+/// Writes a payload as a JSON value. An array at the top, at which Debezium 3.4 stops, is written like one further down. The
+/// objects of an array have their members in the order in which they came first; in Debezium it changes from one
+/// process to the next, and so does which of two structures a member gets.
+///
+/// # Errors
+/// [`Unexpandable`]; `into` is then as it was.
+pub fn expand(text: &str, behaviour: Behaviour, into: &mut String) -> Result<Expanded, Unexpandable> {
+    let start = into.len();
+    let document = if text.starts_with(['{', '[']) { scan::document(text) } else { None };
+    let failure = match document {
+        None => Failure::Schema,
+        Some(node) => match behaviour.write(&node, into) {
+            Ok(true) => return Ok(Expanded::Json),
+            Ok(false) | Err(Failure::Schema) => Failure::Schema,
+            // Debezium looks for a schema of the whole document first
+            Err(failure) => behaviour.schema(&node).err().unwrap_or(failure),
+        },
+    };
+    into.truncate(start);
+    match failure {
+        Failure::Schema => {
+            write_json_string(text, into);
+            Ok(Expanded::Text)
+        }
+        Failure::Value(error) => Err(error),
+    }
+}
+
+/// What a Connect schema tells of a value.
+#[derive(Debug)]
+enum Schema<'n> {
+    String,
+    Boolean,
+    Int32,
+    Int64,
+    Float64,
+    /// Of a null, with [`NullMember::OptionalBytes`].
+    Bytes,
+    Array {
+        element: Box<Schema<'n>>,
+        /// Of an empty array, with [`EmptyArray::OptionalString`].
+        guessed: bool,
+    },
+    Struct {
+        fields: Members<'n, Schema<'n>>,
+        /// A schema that Debezium merged of several is not: it forgets that the element may be null.
+        nullable: bool,
+    },
+}
+
+enum Failure {
+    /// There is no schema.
+    Schema,
+    /// The value does not fit its schema.
+    Value(Unexpandable),
+}
+
+impl Behaviour {
+    /// Writes a value by its own schema; false and nothing written if it has none. Most values are their own schema, so
+    /// that none has to be made.
+    fn write(self, node: &Node<'_>, into: &mut String) -> Result<bool, Failure> {
+        match node {
+            Node::Null if self.null == NullMember::Ignore => return Ok(false),
+            Node::Array(elements) if elements.is_empty() && self.empty_array == EmptyArray::Ignore => {
+                return Ok(false);
+            }
+            Node::Array(elements) if !elements.is_empty() => {
+                let schema = self.element_schema(elements)?;
+                write_elements(elements, &schema, into)?;
+            }
+            Node::Array(_) => into.push_str("[]"),
+            Node::Object(members) => {
+                into.push('{');
+                let mut separator = "";
+                for (name, value) in members.iter() {
+                    let before = into.len();
+                    into.push_str(separator);
+                    write_name(name, into);
+                    if self.write(value, into)? {
+                        // Connect has no field without a name
+                        if name.is_empty() {
+                            return Err(Failure::Schema);
+                        }
+                        separator = ",";
+                    } else {
+                        into.truncate(before);
+                    }
+                }
+                into.push('}');
+            }
+            _ => write_scalar(node, into)?,
+        }
+        Ok(true)
+    }
+
+    fn schema<'n>(self, node: &'n Node<'_>) -> Result<Option<Schema<'n>>, Failure> {
+        Ok(Some(match node {
+            Node::Null if self.null == NullMember::Ignore => return Ok(None),
+            Node::Null => Schema::Bytes,
+            Node::Boolean(_) => Schema::Boolean,
+            Node::Int(_) => Schema::Int32,
+            Node::Long(_) => Schema::Int64,
+            Node::BigInteger | Node::Double(_) => Schema::Float64,
+            Node::String(_) => Schema::String,
+            Node::Array(elements) if elements.is_empty() => match self.empty_array {
+                EmptyArray::Ignore => return Ok(None),
+                EmptyArray::OptionalString => {
+                    Schema::Array { element: Box::new(Schema::String), guessed: true }
+                }
+            },
+            Node::Array(elements) => {
+                let element = Box::new(self.element_schema(elements)?);
+                Schema::Array { element, guessed: false }
+            }
+            Node::Object(members) => Schema::Struct { fields: self.fields(members)?, nullable: true },
+        }))
+    }
+
+    /// The schema of an array's elements. Only the first that is not null is looked into, unless they are objects.
+    fn element_schema<'n>(self, elements: &'n [Node<'_>]) -> Result<Schema<'n>, Failure> {
+        let mut present = elements.iter().filter(|element| !matches!(element, Node::Null));
+        let sample = present.next().unwrap_or(&Node::Null);
+        if present.any(|element| kind(element) != kind(sample)) {
+            return Err(Failure::Schema);
+        }
+        if !matches!(sample, Node::Object(_)) {
+            return self.schema(sample)?.ok_or(Failure::Schema);
+        }
+        let mut objects = elements.iter().filter_map(|element| match element {
+            Node::Object(members) => Some(members),
+            _ => None,
+        });
+        let mut fields = objects.next().map_or_else(|| Ok(Members::new()), |first| self.fields(first))?;
+        let mut nullable = true;
+        for members in objects {
+            let further = self.fields(members)?;
+            if nullable && further == fields {
+                continue;
+            }
+            nullable = false;
+            merge(&mut fields, further);
+        }
+        Ok(Schema::Struct { fields, nullable })
+    }
+
+    fn fields<'n>(self, members: &'n Members<'_, Node<'_>>) -> Result<Members<'n, Schema<'n>>, Failure> {
+        let mut fields = Members::new();
+        for (name, value) in members.iter() {
+            match self.schema(value)? {
+                // Connect has no field without a name
+                Some(_) if name.is_empty() => return Err(Failure::Schema),
+                Some(schema) => fields.insert(Cow::Borrowed(name), schema),
+                None => {}
+            }
+        }
+        Ok(fields)
+    }
+}
+
+impl PartialEq for Schema<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Schema::Array { element, .. }, Schema::Array { element: other, .. }) => element == other,
+            (Schema::Struct { fields, nullable }, Schema::Struct { fields: other, nullable: others }) => {
+                nullable == others && fields == other
+            }
+            _ => discriminant(self) == discriminant(other),
+        }
+    }
+}
+
+/// Adds what `fields` does not have yet. A field that was null so far takes the type of one that is not; and one that was an
+/// empty array that of one with elements, which Debezium does or does not, by chance.
+fn merge<'n>(fields: &mut Members<'n, Schema<'n>>, further: Members<'n, Schema<'n>>) {
+    for (position, (name, schema)) in further.into_iter().enumerate() {
+        match (fields.get(&name, position), &schema) {
+            (None | Some(Schema::Bytes), _)
+            | (Some(Schema::Array { guessed: true, .. }), Schema::Array { guessed: false, .. }) => {
+                fields.insert(name, schema);
+            }
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// What must be the same in all elements of an array.
+fn kind(node: &Node<'_>) -> u8 {
+    match node {
+        Node::Null => 0,
+        Node::Boolean(_) => 1,
+        Node::Int(_) => 2,
+        Node::Long(_) => 3,
+        Node::BigInteger | Node::Double(_) => 4,
+        Node::String(_) => 5,
+        Node::Array(_) => 6,
+        Node::Object(_) => 7,
+    }
+}
+
+fn write_name(name: &str, into: &mut String) {
+    into.push('"');
+    into.push_str(name);
+    into.push_str("\":");
+}
+
+fn write_scalar(node: &Node<'_>, into: &mut String) -> Result<(), Failure> {
+    match node {
+        Node::Boolean(true) => into.push_str("true"),
+        Node::Boolean(false) => into.push_str("false"),
+        Node::Int(digits) | Node::Long(digits) => into.push_str(digits),
+        Node::Double(number) if number.is_finite() => write_f64(*number, into),
+        // too large for a double; Jackson quotes it
+        Node::Double(number) => {
+            into.push('"');
+            write_f64(*number, into);
+            into.push('"');
+        }
+        Node::String(string) => {
+            into.push('"');
+            string.write(into);
+            into.push('"');
+        }
+        Node::BigInteger => return Err(Failure::Value(Unexpandable::Integer)),
+        Node::Null | Node::Array(_) | Node::Object(_) => into.push_str("null"),
+    }
+    Ok(())
+}
+
+/// Writes a value by a schema that was made of others, too.
+fn write_as(node: &Node<'_>, schema: &Schema<'_>, into: &mut String) -> Result<(), Failure> {
+    match (node, schema) {
+        (Node::Null, Schema::Struct { nullable: false, .. }) => {
+            return Err(Failure::Value(Unexpandable::Mixed));
+        }
+        (Node::Null, _) => into.push_str("null"),
+        (Node::Array(elements), Schema::Array { element, .. }) => write_elements(elements, element, into)?,
+        (Node::Object(members), Schema::Struct { fields, .. }) => {
+            into.push('{');
+            for (position, (name, schema)) in fields.iter().enumerate() {
+                if position > 0 {
+                    into.push(',');
+                }
+                write_name(name, into);
+                write_as(members.get(name, position).unwrap_or(&Node::Null), schema, into)?;
+            }
+            into.push('}');
+        }
+        (Node::Boolean(_), Schema::Boolean)
+        | (Node::Int(_), Schema::Int32)
+        | (Node::Long(_), Schema::Int64)
+        | (Node::Double(_), Schema::Float64)
+        | (Node::String(_), Schema::String)
+        | (Node::BigInteger, _) => write_scalar(node, into)?,
+        _ => return Err(Failure::Value(Unexpandable::Mixed)),
+    }
+    Ok(())
+}
+
+fn write_elements(elements: &[Node<'_>], schema: &Schema<'_>, into: &mut String) -> Result<(), Failure> {
+    into.push('[');
+    for (position, element) in elements.iter().enumerate() {
+        if position > 0 {
+            into.push(',');
+        }
+        write_as(element, schema, into)?;
+    }
+    into.push(']');
+    Ok(())
+}

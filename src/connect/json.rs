@@ -1,0 +1,86 @@
+//! Values as `JsonConverter` writes them, without schemas, and Jackson's strings.
+
+use super::text::{self, Form};
+use super::{ConnectType, Unwritable, binary};
+
+/// Writes a value as a JSON value: numbers as such, bytes and decimals in base64, everything else as strings.
+/// `None` is `null`.
+///
+/// # Errors
+/// [`Unwritable`]; `into` is then as it was.
+pub fn write_json(
+    connect_type: ConnectType,
+    value: Option<&str>,
+    into: &mut String,
+) -> Result<(), Unwritable> {
+    match value {
+        Some(value) => text::write(connect_type, Form::Json, value, into),
+        None => {
+            into.push_str("null");
+            Ok(())
+        }
+    }
+}
+
+/// Writes a JSON string as Jackson does: only what must be is escaped, and characters beyond the basic plane
+/// (emoji, for one), as two `\uXXXX`.
+pub fn write_json_string(text: &str, into: &mut String) {
+    into.reserve(text.len() + 2);
+    into.push('"');
+    write_escaped(text, into);
+    into.push('"');
+}
+
+/// Standard base64 with padding, as Jackson writes bytes, without quotation marks.
+pub fn write_base64(bytes: &[u8], into: &mut String) {
+    binary::write_base64_bytes(bytes, into);
+}
+
+/// The inside of [`write_json_string`].
+pub(super) fn write_escaped(text: &str, into: &mut String) {
+    let mut rest = text;
+    while let Some(plain) = rest.bytes().position(needs_escape) {
+        let (before, from) = rest.split_at_checked(plain).unwrap_or((rest, ""));
+        into.push_str(before);
+        let mut characters = from.chars();
+        if let Some(character) = characters.next() {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                write_unit(*unit, into);
+            }
+        }
+        rest = characters.as_str();
+    }
+    into.push_str(rest);
+}
+
+/// Whether Jackson writes the character that begins with this byte otherwise than as it is.
+pub(super) fn needs_escape(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\' || byte >= 0xf0
+}
+
+/// One UTF-16 unit of a string, half a pair included.
+pub(super) fn write_unit(unit: u16, into: &mut String) {
+    let short = match unit {
+        0x08 => "\\b",
+        0x09 => "\\t",
+        0x0a => "\\n",
+        0x0c => "\\f",
+        0x0d => "\\r",
+        0x22 => "\\\"",
+        0x5c => "\\\\",
+        0..0x20 | 0xd800..=0xdfff => {
+            into.push_str("\\u");
+            for shift in [12, 8, 4, 0] {
+                let digit = char::from_digit(u32::from(unit >> shift & 0xf), 16).unwrap_or('0');
+                into.push(digit.to_ascii_uppercase());
+            }
+            return;
+        }
+        _ => {
+            into.extend(char::from_u32(u32::from(unit)));
+            return;
+        }
+    };
+    into.push_str(short);
+}

@@ -1,0 +1,28 @@
+//! A few bytes on the stack, to format a number into before it is laid out.
+
+use std::fmt;
+
+/// Short ASCII text.
+pub(super) struct Scratch {
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Scratch {
+        Scratch { bytes: [0; 64], length: 0 }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        self.bytes.get(..self.length).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+}
+
+impl fmt::Write for Scratch {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.length..self.length + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.length += text.len();
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! Dates, times and intervals, from the ISO text of Postgres to Debezium's numbers and texts.
+
+use std::fmt::Write as _;
+
+use super::Unwritable;
+use super::types::Unit;
+
+const SECONDS_PER_DAY: i64 = 86_400;
+
+/// What is left of a text that is read from the front.
+struct Cursor<'a>(&'a [u8]);
+
+/// A moment without a time zone.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// Since 1970-01-01.
+    seconds: i64,
+    /// 0..1_000_000
+    microseconds: i64,
+}
+
+impl Cursor<'_> {
+    fn take(&mut self, literal: &[u8]) -> bool {
+        match self.0.strip_prefix(literal) {
+            Some(rest) => {
+                self.0 = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A number of so many digits, eighteen at most.
+    fn number(&mut self, digits: std::ops::RangeInclusive<usize>) -> Option<i64> {
+        let length = self.0.iter().take(*digits.end()).take_while(|byte| byte.is_ascii_digit()).count();
+        if length < *digits.start() {
+            return None;
+        }
+        let (number, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(number.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')))
+    }
+
+    /// Days since 1970-01-01 if the year is of our era, and the year before Christ that the text may yet turn it into.
+    fn date(&mut self) -> Option<(i64, i64)> {
+        let year = self.number(4..=10)?;
+        let month = self.take(b"-").then(|| self.number(2..=2)).flatten()?;
+        let day = self.take(b"-").then(|| self.number(2..=2)).flatten()?;
+        if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+            return None;
+        }
+        // 1 BC is the year 0
+        Some((days(year, month, day), days(1 - year, month, day)))
+    }
+
+    /// `HH:MM:SS` and up to six digits of a second. Hours go to 24, in an interval further.
+    fn time(&mut self, hours: std::ops::RangeInclusive<usize>) -> Option<(i64, i64, i64, i64)> {
+        let hours = self.number(hours)?;
+        let minutes = self.take(b":").then(|| self.number(2..=2)).flatten()?;
+        let seconds = self.take(b":").then(|| self.number(2..=2)).flatten()?;
+        let mut microseconds = 0;
+        if self.take(b".") {
+            let length = self.0.len();
+            microseconds = self.number(1..=6)?;
+            for _ in length - self.0.len()..6 {
+                microseconds *= 10;
+            }
+        }
+        (minutes < 60 && seconds <= 60).then_some((hours, minutes, seconds, microseconds))
+    }
+
+    /// Seconds east of Greenwich: `+02`, `-05:30`, `+01:02:03`.
+    fn offset(&mut self) -> Option<i64> {
+        let west = self.take(b"-");
+        if !west && !self.take(b"+") {
+            return None;
+        }
+        let mut seconds = self.number(2..=2)? * 3600;
+        for unit in [60, 1] {
+            if self.take(b":") {
+                seconds += self.number(2..=2)? * unit;
+            }
+        }
+        Some(if west { -seconds } else { seconds })
+    }
+
+    fn at_end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+/// Days from 1970-01-01 in the proleptic Gregorian calendar; a year before 1 counts from 0 down.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    // years that begin in March, so that a leap day is the last of them
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// Year, month and day of days from 1970-01-01.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) = (year + era * 400, if month < 10 { month + 3 } else { month - 9 });
+    (if month <= 2 { year + 1 } else { year }, month, day)
+}
+
+/// Days since 1970-01-01. For an infinity the days that Debezium gives.
+pub(super) fn date(text: &str) -> Result<i64, Unwritable> {
+    match text {
+        "infinity" => return Ok(-2_147_472_692),
+        "-infinity" => return Ok(-2_147_472_691),
+        _ => {}
+    }
+    let mut cursor = Cursor(text.as_bytes());
+    let read = |cursor: &mut Cursor<'_>| {
+        let (after, before) = cursor.date()?;
+        let days = if cursor.take(b" BC") { before } else { after };
+        cursor.at_end().map(|()| days)
+    };
+    read(&mut cursor).ok_or(Unwritable::Malformed)
+}
+
+/// A `timestamp`, since 1970-01-01. For an infinity what Debezium gives.
+pub(super) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+    match (text, unit) {
+        ("infinity", Unit::Milliseconds) => return Ok(9_223_372_036_825_200),
+        ("infinity", Unit::Microseconds) => return Ok(9_223_372_036_825_200_000),
+        ("-infinity", Unit::Milliseconds) => return Ok(-9_223_372_036_832_400),
+        ("-infinity", Unit::Microseconds) => return Ok(-9_223_372_036_832_400_000),
+        _ => {}
+    }
+    let at = moment(text, false).ok_or(Unwritable::Malformed)?;
+    Ok(match unit {
+        Unit::Milliseconds => at.seconds * 1_000 + at.microseconds / 1_000,
+        // in the last 29 years that Postgres knows, Debezium's number does not fit, and wraps
+        Unit::Microseconds => at.seconds.saturating_mul(1_000_000).wrapping_add(at.microseconds),
+    })
+}
+
+/// A `timestamptz` in UTC: `2024-02-29T12:34:56.700Z`, with `digits` of a second; 0: as many as there are.
+pub(super) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> Result<(), Unwritable> {
+    if matches!(text, "infinity" | "-infinity") {
+        into.push_str(text);
+        return Ok(());
+    }
+    let at = moment(text, true).ok_or(Unwritable::Malformed)?;
+    let (year, month, day) = civil(at.seconds.div_euclid(SECONDS_PER_DAY));
+    let _ = match year {
+        10_000.. => write!(into, "+{year}"),
+        0.. => write!(into, "{year:04}"),
+        _ => write!(into, "-{:04}", -year),
+    };
+    let _ = write!(into, "-{month:02}-{day:02}T");
+    write_clock(at.seconds.rem_euclid(SECONDS_PER_DAY), at.microseconds, digits, into);
+    Ok(())
+}
+
+/// A `time` since midnight; `24:00:00` is a whole day.
+pub(super) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+    let mut cursor = Cursor(text.as_bytes());
+    let (hours, minutes, seconds, microseconds) = cursor.time(2..=2).ok_or(Unwritable::Malformed)?;
+    cursor.at_end().ok_or(Unwritable::Malformed)?;
+    let seconds = hours * 3600 + minutes * 60 + seconds;
+    Ok(match unit {
+        Unit::Milliseconds => seconds * 1_000 + microseconds / 1_000,
+        Unit::Microseconds => seconds * 1_000_000 + microseconds,
+    })
+}
+
+/// The same as an array's element: whole milliseconds of one day.
+pub(super) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+    let milliseconds = time(text, Unit::Milliseconds)? % (SECONDS_PER_DAY * 1_000);
+    Ok(match unit {
+        Unit::Milliseconds => milliseconds,
+        Unit::Microseconds => milliseconds * 1_000,
+    })
+}
+
+/// A `timetz` in UTC: `10:34:56.5Z`.
+pub(super) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Result<(), Unwritable> {
+    let mut cursor = Cursor(text.as_bytes());
+    let (hours, minutes, seconds, microseconds) = cursor.time(2..=2).ok_or(Unwritable::Malformed)?;
+    let offset = cursor.offset().ok_or(Unwritable::Malformed)?;
+    cursor.at_end().ok_or(Unwritable::Malformed)?;
+    let seconds = (hours * 3600 + minutes * 60 + seconds - offset).rem_euclid(SECONDS_PER_DAY);
+    write_clock(seconds, if fraction { microseconds } else { 0 }, 0, into);
+    Ok(())
+}
+
+/// An `interval` in microseconds, by the formula of Debezium's `MicroDuration`, in its floating point.
+pub(super) fn interval(text: &str) -> Result<i64, Unwritable> {
+    let (mut months, mut days, mut hours, mut minutes, mut seconds) = (0_i32, 0_i32, 0.0, 0.0, 0.0);
+    for part in Parts(text) {
+        let part = part.ok_or(Unwritable::Malformed)?;
+        match part {
+            Part::Years(years) => months = months.wrapping_add(years.wrapping_mul(12)),
+            Part::Months(more) => months = months.wrapping_add(more),
+            Part::Days(all) => days = all,
+            Part::Clock { negative, hours: h, minutes: m, seconds: s, microseconds } => {
+                let sign = if negative { -1.0 } else { 1.0 };
+                (hours, minutes) = (sign * h as f64, sign * m as f64);
+                seconds = sign * (s as f64 + microseconds as f64 / 1e6);
+            }
+        }
+    }
+    let days = f64::from(months) * (365.25 / 12.0) + f64::from(days);
+    let seconds = (((days * 24.0 + hours) * 60.0) + minutes) * 60.0 + seconds;
+    Ok((seconds * 1e6) as i64)
+}
+
+/// A part of an interval: `1 year`, `-2 mons`, `+3 days`, `-04:05:06.5`.
+enum Part {
+    Years(i32),
+    Months(i32),
+    Days(i32),
+    Clock { negative: bool, hours: i64, minutes: i64, seconds: i64, microseconds: i64 },
+}
+
+struct Parts<'a>(&'a str);
+
+impl Iterator for Parts<'_> {
+    type Item = Option<Part>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (first, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
+        if first.is_empty() {
+            return None;
+        }
+        if first.contains(':') {
+            self.0 = rest;
+            let negative = first.starts_with('-');
+            let mut cursor = Cursor(first.trim_start_matches(['+', '-']).as_bytes());
+            let clock = cursor.time(2..=10).filter(|_| cursor.0.is_empty());
+            return Some(clock.map(|(hours, minutes, seconds, microseconds)| Part::Clock {
+                negative,
+                hours,
+                minutes,
+                seconds,
+                microseconds,
+            }));
+        }
+        let (unit, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        self.0 = rest;
+        let Ok(number) = first.parse() else { return Some(None) };
+        Some(match unit {
+            "year" | "years" => Some(Part::Years(number)),
+            "mon" | "mons" => Some(Part::Months(number)),
+            "day" | "days" => Some(Part::Days(number)),
+            _ => None,
+        })
+    }
+}
+
+/// `2024-02-29 12:34:56.789`, `0044-03-15 01:02:03 BC`; with `zone` an offset behind the time, which is taken off.
+fn moment(text: &str, zone: bool) -> Option<Moment> {
+    let mut cursor = Cursor(text.as_bytes());
+    let (after, before) = cursor.date()?;
+    let (hours, minutes, seconds, microseconds) = cursor.take(b" ").then(|| cursor.time(2..=2)).flatten()?;
+    let offset = if zone { cursor.offset()? } else { 0 };
+    let days = if cursor.take(b" BC") { before } else { after };
+    cursor.at_end()?;
+    let seconds = days * SECONDS_PER_DAY + hours * 3600 + minutes * 60 + seconds - offset;
+    Some(Moment { seconds, microseconds })
+}
+
+/// `12:34:56.700Z`
+fn write_clock(second_of_day: i64, microseconds: i64, digits: u8, into: &mut String) {
+    let (hours, minutes, seconds) = (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
+    let _ = write!(into, "{hours:02}:{minutes:02}:{seconds:02}");
+    if digits > 0 || microseconds > 0 {
+        let _ = write!(into, ".{microseconds:06}");
+        match digits {
+            0 => into.truncate(into.trim_end_matches('0').len()),
+            _ => into.truncate(into.len() - usize::from(6 - digits.min(6))),
+        }
+    }
+    into.push('Z');
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn refuses_what_postgres_does_not_print() {
+        for text in [
+            "",
+            "2024-1-01",
+            "2024-13-01",
+            "2024-01-00",
+            "2024-01-01x",
+            "01/02/2024",
+            "-2024-01-01",
+            "٢٠٢٤-01-01",
+        ] {
+            assert!(date(text).is_err(), "{text}");
+            assert!(timestamp(&format!("{text} 00:00:00"), Unit::Microseconds).is_err(), "{text}");
+        }
+        for text in ["", "1:00:00", "12:60:00", "12:00", "12:00:00.", "12:00:00.1234567", "12:00:00+00"] {
+            assert!(time(text, Unit::Microseconds).is_err(), "{text}");
+        }
+        for text in ["12:00:00", "12:00:00+2", "12:00:00Z", "12:00:00+00 BC"] {
+            assert!(write_time_tz(text, true, &mut String::new()).is_err(), "{text}");
+        }
+        for text in ["1", "1 week", "P1D", "1 day 2", "x days", "1:2:3", "@ 1 day"] {
+            assert!(interval(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn days_and_dates_are_each_others_inverse(day in -4_000_000_i64..2_200_000_000) {
+            let (year, month, of_month) = civil(day);
+            prop_assert_eq!(days(year, month, of_month), day);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Values as the text of keys and headers.
+
+use super::json::write_json_string;
+use super::types::Scalar;
+use super::{ConnectType, Unwritable, array, binary, decimal, float, temporal};
+
+/// How a value stands in its surroundings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `toString` of the Java object.
+    Key,
+    /// `Values.convertToString`.
+    Header,
+    /// The same within an array: texts are quoted.
+    HeaderElement,
+    /// A JSON value.
+    Json,
+}
+
+/// Writes a value as `StringConverter` does, which is what Java's `toString` gives.
+///
+/// # Errors
+/// [`Unwritable`]; `into` is then as it was.
+pub fn write_key(connect_type: ConnectType, value: &str, into: &mut String) -> Result<(), Unwritable> {
+    if !connect_type.has_key_text() {
+        return Err(Unwritable::NoKeyText);
+    }
+    write(connect_type, Form::Key, value, into)
+}
+
+/// Writes a value as `SimpleHeaderConverter` does, Kafka Connect's own choice for headers.
+///
+/// # Errors
+/// [`Unwritable`]; `into` is then as it was.
+pub fn write_header(connect_type: ConnectType, value: &str, into: &mut String) -> Result<(), Unwritable> {
+    write(connect_type, Form::Header, value, into)
+}
+
+/// Writes a value or an array of them in a form.
+pub(super) fn write(
+    connect_type: ConnectType,
+    form: Form,
+    value: &str,
+    into: &mut String,
+) -> Result<(), Unwritable> {
+    let start = into.len();
+    let written = if connect_type.array {
+        write_array(connect_type.scalar, form, value, into)
+    } else {
+        write_scalar(connect_type.scalar, form, value, into)
+    };
+    if written.is_err() {
+        into.truncate(start);
+    }
+    written
+}
+
+fn write_array(scalar: Scalar, form: Form, value: &str, into: &mut String) -> Result<(), Unwritable> {
+    let (separator, form) = match form {
+        Form::Key => (", ", Form::Key),
+        Form::Header | Form::HeaderElement => (",", Form::HeaderElement),
+        Form::Json => (",", Form::Json),
+    };
+    into.push('[');
+    let mut first = true;
+    array::elements(value, |element| {
+        if !std::mem::take(&mut first) {
+            into.push_str(separator);
+        }
+        match element {
+            Some(element) => write_scalar(scalar, form, element, into),
+            None => {
+                into.push_str("null");
+                Ok(())
+            }
+        }
+    })?;
+    into.push(']');
+    Ok(())
+}
+
+fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> Result<(), Unwritable> {
+    match scalar {
+        Scalar::String => match form {
+            Form::Key | Form::Header => into.push_str(value),
+            Form::HeaderElement => write_quoted(value, into),
+            Form::Json => write_json_string(value, into),
+        },
+        Scalar::Boolean => into.push_str(match value {
+            "t" => "true",
+            "f" => "false",
+            _ => return Err(Unwritable::Malformed),
+        }),
+        Scalar::Bit => into.push_str(match value {
+            "1" => "true",
+            "0" => "false",
+            _ => return Err(Unwritable::Malformed),
+        }),
+        Scalar::Integer => into.push_str(integer(value)?),
+        Scalar::Float32 => {
+            let number = value.parse().map_err(|_| Unwritable::Malformed)?;
+            float_in(form, f32::is_finite(number), into, |into| float::write_f32(number, into));
+        }
+        Scalar::Float64 => write_float(form, value.parse().map_err(|_| Unwritable::Malformed)?, into),
+        Scalar::Date => write_number(temporal::date(value)?, into),
+        Scalar::Timestamp(unit) => write_number(temporal::timestamp(value, unit)?, into),
+        Scalar::Time(unit) => write_number(temporal::time(value, unit)?, into),
+        Scalar::TimeInArray(unit) => write_number(temporal::time_in_array(value, unit)?, into),
+        Scalar::Interval => write_number(temporal::interval(value)?, into),
+        Scalar::TimestampTz(digits) => {
+            quoted_in(form, into, |into| temporal::write_timestamp_tz(value, digits, into))?;
+        }
+        Scalar::TimeTz => quoted_in(form, into, |into| temporal::write_time_tz(value, true, into))?,
+        Scalar::TimeTzInArray => quoted_in(form, into, |into| temporal::write_time_tz(value, false, into))?,
+        Scalar::Decimal(scale) => write_decimal(form, &decimal::Decimal::with_scale(value, scale)?, into),
+        Scalar::Money => decimal::money(value, |amount| write_decimal(form, amount, into))?,
+        Scalar::Bytes => {
+            let bytes = binary::bytea(value)?;
+            match form {
+                // a ByteBuffer's toString tells of its length only
+                Form::Key => {
+                    let length = bytes.len();
+                    into.push_str("java.nio.HeapByteBuffer[pos=0 lim=");
+                    write_number(length as i64, into);
+                    into.push_str(" cap=");
+                    write_number(length as i64, into);
+                    into.push(']');
+                }
+                _ => quoted_in(form, into, |into| {
+                    binary::write_base64_of(bytes, into);
+                    Ok(())
+                })?,
+            }
+        }
+        Scalar::Bits => {
+            let bits = binary::bits(value)?;
+            quoted_in(form, into, |into| {
+                binary::write_base64_of(bits, into);
+                Ok(())
+            })?;
+        }
+        // a Struct is JSON in headers, too
+        Scalar::VariableDecimal => {
+            let number = decimal::Decimal::stripped(value)?;
+            into.push_str("{\"scale\":");
+            write_number(number.scale() as i64, into);
+            into.push_str(",\"value\":\"");
+            number.write_unscaled(into);
+            into.push_str("\"}");
+        }
+        Scalar::Point => {
+            let (x, y) = binary::point(value)?;
+            into.push_str("{\"x\":");
+            write_float(form, x, into);
+            into.push_str(",\"y\":");
+            write_float(form, y, into);
+            into.push_str(",\"wkb\":\"");
+            binary::write_base64_of(binary::well_known(x, y), into);
+            into.push_str("\",\"srid\":null}");
+        }
+    }
+    Ok(())
+}
+
+/// Digits as they are, checked so far that JSON stays JSON.
+fn integer(value: &str) -> Result<&str, Unwritable> {
+    let digits = value.strip_prefix('-').unwrap_or(value);
+    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    // neither "007" nor "-0", which Postgres does not print
+    let plain = digits == value && digits == "0" || !digits.starts_with('0');
+    if number && plain { Ok(value) } else { Err(Unwritable::Malformed) }
+}
+
+fn write_number(number: i64, into: &mut String) {
+    use std::fmt::Write as _;
+    let _ = write!(into, "{number}");
+}
+
+fn write_float(form: Form, number: f64, into: &mut String) {
+    float_in(form, number.is_finite(), into, |into| float::write_f64(number, into));
+}
+
+/// JSON has no NaN: Jackson quotes it.
+fn float_in(form: Form, finite: bool, into: &mut String, write: impl FnOnce(&mut String)) {
+    let quote = form == Form::Json && !finite;
+    if quote {
+        into.push('"');
+    }
+    write(into);
+    if quote {
+        into.push('"');
+    }
+}
+
+fn write_decimal(form: Form, number: &decimal::Decimal<'_>, into: &mut String) {
+    if form == Form::Json {
+        into.push('"');
+        number.write_unscaled(into);
+        into.push('"');
+    } else {
+        number.write(into);
+    }
+}
+
+/// Texts that need no escapes.
+fn quoted_in(
+    form: Form,
+    into: &mut String,
+    write: impl FnOnce(&mut String) -> Result<(), Unwritable>,
+) -> Result<(), Unwritable> {
+    let quote = matches!(form, Form::HeaderElement | Form::Json);
+    if quote {
+        into.push('"');
+    }
+    write(into)?;
+    if quote {
+        into.push('"');
+    }
+    Ok(())
+}
+
+/// A text in an array in a header: `Values` escapes backslashes and quotation marks and nothing else.
+fn write_quoted(text: &str, into: &mut String) {
+    into.push('"');
+    for character in text.chars() {
+        if matches!(character, '"' | '\\') {
+            into.push('\\');
+        }
+        into.push(character);
+    }
+    into.push('"');
+}

@@ -1,0 +1,170 @@
+//! The form that a column's type takes in Kafka Connect.
+
+/// What Debezium makes of the type of a column (`PostgresValueConverter`, with `time.precision.mode=adaptive`,
+/// `decimal.handling.mode=precise`, `binary.handling.mode=bytes`, `interval.handling.mode=numeric`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectType {
+    pub(super) scalar: Scalar,
+    pub(super) array: bool,
+}
+
+/// The form of a value, or of an array's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scalar {
+    Boolean,
+    /// Of two, four or eight bytes: the text is the same in each.
+    Integer,
+    Float32,
+    Float64,
+    /// `Decimal`, with its scale.
+    Decimal(u16),
+    /// `VariableScaleDecimal`: a `numeric` without scale.
+    VariableDecimal,
+    /// `Decimal` of scale 2.
+    Money,
+    /// Days since 1970-01-01.
+    Date,
+    /// Since 1970-01-01.
+    Timestamp(Unit),
+    /// ISO 8601 in UTC with so many digits of a second; 0: as many as there are.
+    TimestampTz(u8),
+    /// Since midnight.
+    Time(Unit),
+    /// Since midnight; `java.sql.Time`, of which arrays are made, knows milliseconds only.
+    TimeInArray(Unit),
+    /// ISO 8601 in UTC.
+    TimeTz,
+    /// The same without a fraction, in arrays.
+    TimeTzInArray,
+    /// Microseconds, with months of 30.4375 days.
+    Interval,
+    /// One bit, as a boolean.
+    Bit,
+    /// Bytes, the last bit first.
+    Bits,
+    Bytes,
+    /// `io.debezium.data.geometry.Point`.
+    Point,
+    /// As Postgres prints it.
+    String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Milliseconds,
+    Microseconds,
+}
+
+/// OID, OID of its array (0: Debezium leaves such a column out), name in `pg_type`. Everything else is a string.
+const TYPES: &[(u32, u32, &str)] = &[
+    (16, 1000, "bool"),
+    (17, 1001, "bytea"),
+    (18, 1002, "char"),
+    (20, 1016, "int8"),
+    (21, 1005, "int2"),
+    (23, 1007, "int4"),
+    (25, 1009, "text"),
+    (26, 1028, "oid"),
+    (114, 199, "json"),
+    (600, 0, "point"),
+    (650, 651, "cidr"),
+    (700, 1021, "float4"),
+    (701, 1022, "float8"),
+    (774, 775, "macaddr8"),
+    (790, 0, "money"),
+    (829, 1040, "macaddr"),
+    (869, 1041, "inet"),
+    (1042, 1014, "bpchar"),
+    (1043, 1015, "varchar"),
+    (1082, 1182, "date"),
+    (1083, 1183, "time"),
+    (1114, 1115, "timestamp"),
+    (1184, 1185, "timestamptz"),
+    (1186, 0, "interval"),
+    (1266, 1270, "timetz"),
+    (1560, 0, "bit"),
+    (1562, 0, "varbit"),
+    (1700, 1231, "numeric"),
+    (2950, 2951, "uuid"),
+    (3614, 3643, "tsvector"),
+    (3802, 3807, "jsonb"),
+    (3904, 3905, "int4range"),
+    (3906, 3907, "numrange"),
+    (3908, 3909, "tsrange"),
+    (3910, 3911, "tstzrange"),
+    (3912, 3913, "daterange"),
+    (3926, 3927, "int8range"),
+];
+
+impl ConnectType {
+    /// Text as Postgres prints it.
+    pub const STRING: ConnectType = ConnectType { scalar: Scalar::String, array: false };
+
+    /// By a Relation message's type OID and type modifier (-1: none). A type that is not built in, and one
+    /// that Debezium leaves out, is a string.
+    pub fn of(type_oid: u32, type_modifier: i32) -> ConnectType {
+        TYPES
+            .iter()
+            .find_map(|&(oid, array_oid, name)| match type_oid {
+                0 => None,
+                _ if oid == type_oid => Some((name, false)),
+                _ if array_oid == type_oid => Some((name, true)),
+                _ => None,
+            })
+            .map_or(ConnectType::STRING, |(name, array)| ConnectType::new(name, array, type_modifier))
+    }
+
+    /// By the name of a type in `pg_catalog`. A Type message of pgoutput tells it of a domain's base type, whose OID
+    /// says nothing; the domain's own type modifier is not in the stream, so a `numeric` has no scale then.
+    pub fn named(name: &str, type_modifier: i32) -> ConnectType {
+        let (element, array) = name.strip_prefix('_').map_or((name, false), |element| (element, true));
+        let known =
+            TYPES.iter().any(|&(_, array_oid, listed)| listed == element && !(array && array_oid == 0));
+        if known { ConnectType::new(element, array, type_modifier) } else { ConnectType::STRING }
+    }
+
+    /// Whether keys, headers and JSON strings hold the text of Postgres as it is.
+    pub fn is_string(self) -> bool {
+        self == ConnectType::STRING
+    }
+
+    /// Whether a key of this type is the same text each time in Kafka Connect; if not, [`write_key`] refuses it.
+    ///
+    /// [`write_key`]: super::write_key
+    pub fn has_key_text(self) -> bool {
+        !matches!(self.scalar, Scalar::VariableDecimal | Scalar::Bits | Scalar::Point)
+    }
+
+    fn new(name: &str, array: bool, modifier: i32) -> ConnectType {
+        let scalar = match name {
+            "bool" => Scalar::Boolean,
+            "int2" | "int4" | "int8" | "oid" => Scalar::Integer,
+            "float4" => Scalar::Float32,
+            "float8" => Scalar::Float64,
+            "numeric" if modifier < 4 => Scalar::VariableDecimal,
+            // a negative scale -n becomes 2048 - n zeros behind the point, as it does in Debezium's driver
+            "numeric" => Scalar::Decimal(((modifier - 4) & 0x7ff) as u16),
+            "money" => Scalar::Money,
+            "date" => Scalar::Date,
+            "timestamp" => Scalar::Timestamp(unit(modifier)),
+            "timestamptz" => Scalar::TimestampTz(u8::try_from(modifier).map_or(6, |digits| digits.min(6))),
+            "time" if array => Scalar::TimeInArray(unit(modifier)),
+            "time" => Scalar::Time(unit(modifier)),
+            "timetz" if array => Scalar::TimeTzInArray,
+            "timetz" => Scalar::TimeTz,
+            "interval" => Scalar::Interval,
+            "bit" if modifier <= 1 => Scalar::Bit,
+            "varbit" if modifier == 1 => Scalar::Bit,
+            "bit" | "varbit" => Scalar::Bits,
+            "bytea" => Scalar::Bytes,
+            "point" => Scalar::Point,
+            _ => Scalar::String,
+        };
+        ConnectType { scalar, array }
+    }
+}
+
+/// `adaptive`: milliseconds if the column's precision is three digits or less.
+fn unit(modifier: i32) -> Unit {
+    if (0..=3).contains(&modifier) { Unit::Milliseconds } else { Unit::Microseconds }
+}

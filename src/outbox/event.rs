@@ -1,0 +1,131 @@
+//! One event as it was written, by meaning.
+
+use std::fmt;
+
+use super::{FIELDS, Field};
+use crate::config::TableName;
+use crate::postgres::pgoutput::{Oid, Tuple, Value};
+
+/// A column's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColumnType {
+    /// The type's OID.
+    pub id: Oid,
+    /// `atttypmod`: precision, scale or length; -1 for none.
+    pub modifier: i32,
+}
+
+const BYTEA: u32 = 17;
+const TEXT: u32 = 25;
+const JSON: u32 = 114;
+const XML: u32 = 142;
+const JSONB: u32 = 3802;
+
+impl ColumnType {
+    /// That of a column which is not there.
+    pub(super) const NONE: ColumnType = ColumnType { id: Oid(0), modifier: -1 };
+    pub(super) const BYTES: ColumnType = ColumnType { id: Oid(BYTEA), modifier: -1 };
+    pub(super) const TEXT: ColumnType = ColumnType { id: Oid(TEXT), modifier: -1 };
+    pub(super) const JSONB: ColumnType = ColumnType { id: Oid(JSONB), modifier: -1 };
+
+    /// Bytes, which Postgres prints in hexadecimal.
+    pub fn is_bytea(self) -> bool {
+        self.id.0 == BYTEA
+    }
+
+    /// Its values are JSON.
+    pub fn is_json(self) -> bool {
+        matches!(self.id.0, JSON | JSONB)
+    }
+
+    /// Its values are XML.
+    pub fn is_xml(self) -> bool {
+        self.id.0 == XML
+    }
+}
+
+/// Where the values of the other columns are.
+#[derive(Clone, Copy)]
+pub(super) enum Extra<'a> {
+    /// In the row, at these places; `None` for a column that the table lacks.
+    Row { tuple: Tuple<'a>, places: &'a [Option<(usize, ColumnType)>] },
+    /// In one text, at these places; `None` for a column that is not there.
+    Owned { text: &'a str, places: &'a [Option<(Range, ColumnType)>] },
+}
+
+/// Where a value's text begins and ends; `None` for NULL.
+pub(super) type Range = Option<(usize, usize)>;
+
+/// One row of the outbox, or one message, by meaning.
+#[derive(Clone, Copy)]
+pub struct OutboxEvent<'a> {
+    pub(super) fields: [Option<&'a [u8]>; FIELDS.len()],
+    pub(super) types: &'a [ColumnType; FIELDS.len()],
+    pub(super) extra: Extra<'a>,
+    pub(super) table: &'a TableName,
+}
+
+impl fmt::Debug for OutboxEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxEvent").field("id", &self.printable_id()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> OutboxEvent<'a> {
+    /// A field's value as Postgres prints it; `None` for NULL and for a column that the table does not have.
+    pub fn field(&self, field: Field) -> Option<&'a [u8]> {
+        self.fields.get(field as usize).copied().flatten()
+    }
+
+    /// The type of a field's column.
+    pub fn field_type(&self, field: Field) -> ColumnType {
+        self.types.get(field as usize).copied().unwrap_or(ColumnType::NONE)
+    }
+
+    /// The outbox table that it was written to. For a message the schema is `message`, and the name its prefix.
+    pub fn table(&self) -> &'a TableName {
+        self.table
+    }
+
+    /// The value of the n-th of the other columns that [`super::Outbox::new`] was asked for; `None` for NULL and for a
+    /// column that the table does not have.
+    pub fn extra(&self, n: usize) -> Option<&'a [u8]> {
+        match self.extra {
+            Extra::Row { tuple, places } => {
+                let (index, _) = places.get(n).copied().flatten()?;
+                match tuple.values().nth(index)? {
+                    Value::Text(text) => Some(text),
+                    Value::Null | Value::UnchangedToast | Value::Binary(_) => None,
+                }
+            }
+            Extra::Owned { text, places } => {
+                let (start, end) = places.get(n).copied().flatten()?.0?;
+                text.get(start..end).map(str::as_bytes)
+            }
+        }
+    }
+
+    /// The type of that column; `None` if the table does not have it.
+    pub fn extra_type(&self, n: usize) -> Option<ColumnType> {
+        match self.extra {
+            Extra::Row { places, .. } => places.get(n).copied().flatten().map(|(_, of)| of),
+            Extra::Owned { places, .. } => places.get(n).copied().flatten().map(|(_, of)| of),
+        }
+    }
+
+    /// The event's id for a message to a person: printable, of bounded length.
+    pub fn printable_id(&self) -> String {
+        self.field(Field::Id).map_or_else(|| "NULL".to_owned(), printable)
+    }
+}
+
+/// A value of a row for a message to a person: control characters escaped, of bounded length.
+pub fn printable(value: &[u8]) -> String {
+    const SHOWN: usize = 64;
+    let text = String::from_utf8_lossy(value);
+    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}

@@ -1,0 +1,104 @@
+//! Which columns there may be, and what they are for.
+
+use crate::config::Columns;
+
+/// The columns that the router itself gives a meaning to, in the order of [`Columns`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// `id`
+    Id,
+    /// `aggregate_type`
+    AggregateType,
+    /// `aggregate_id`
+    AggregateId,
+    /// `event_type`
+    EventType,
+    /// `payload`
+    Payload,
+    /// `headers`
+    Headers,
+    /// `created_at`
+    CreatedAt,
+    /// `tracing_span_context`
+    TracingSpanContext,
+}
+
+/// All of them.
+pub const FIELDS: [Field; 8] = [
+    Field::Id,
+    Field::AggregateType,
+    Field::AggregateId,
+    Field::EventType,
+    Field::Payload,
+    Field::Headers,
+    Field::CreatedAt,
+    Field::TracingSpanContext,
+];
+
+impl Field {
+    /// The field's key under `[outbox] columns`.
+    pub fn key(self) -> &'static str {
+        match self {
+            Field::Id => "id",
+            Field::AggregateType => "aggregate_type",
+            Field::AggregateId => "aggregate_id",
+            Field::EventType => "event_type",
+            Field::Payload => "payload",
+            Field::Headers => "headers",
+            Field::CreatedAt => "created_at",
+            Field::TracingSpanContext => "tracing_span_context",
+        }
+    }
+
+    /// The name of the table's column; `None` if the configuration says that it has none.
+    pub fn column(self, columns: &Columns) -> Option<&str> {
+        match self {
+            Field::Id => Some(&columns.id),
+            Field::AggregateType => Some(&columns.aggregate_type),
+            Field::AggregateId => Some(&columns.aggregate_id),
+            Field::EventType => columns.event_type.as_deref(),
+            Field::Payload => Some(&columns.payload),
+            Field::Headers => columns.headers.as_deref(),
+            Field::CreatedAt => columns.created_at.as_deref(),
+            Field::TracingSpanContext => columns.tracing_span_context.as_deref(),
+        }
+    }
+
+    /// Whether a table may go without the column: `headers` and `created_at`, unless the user gave them a name.
+    pub fn optional(self, columns: &Columns) -> bool {
+        match self {
+            Field::Headers => !columns.headers_named,
+            Field::CreatedAt => !columns.created_at_named,
+            _ => false,
+        }
+    }
+}
+
+/// A column that a template names and that is none of the [`Field`]s.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtraColumn {
+    /// Its name.
+    pub name: String,
+    /// Where in the configuration.
+    pub key: &'static str,
+    /// The table may lack it.
+    pub optional: bool,
+}
+
+/// `[route] topic`
+pub const IN_TOPIC: &str = "topic";
+
+/// `[route.headers]`
+pub const IN_ROUTE_HEADERS: &str = "route.headers";
+
+/// `[route] partition`
+pub const IN_PARTITION: &str = "partition";
+
+/// `[route.envelope]`
+pub const IN_ENVELOPE: &str = "route.envelope";
+
+/// `[route.cloudevents]`
+pub const IN_CLOUDEVENTS: &str = "route.cloudevents";
+
+/// `[[route.rules]]`
+pub const IN_ROUTE_RULES: &str = "route.rules";

@@ -1,0 +1,170 @@
+//! The table-less outbox: a logical message (`pg_logical_emit_message`) that is an event, its content a JSON object with
+//! members named like the columns of a table.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::event::ColumnType;
+use super::owned::OwnedRow;
+use super::{Field, OutboxError, Wanted};
+use crate::json;
+
+/// The member that holds a payload of bytes, in Base64.
+const PAYLOAD_BASE64: &str = "payload_base64";
+
+/// What stands for a schema where an event has no table.
+pub(super) const SCHEMA: &str = "message";
+
+/// Reads the content of one message.
+pub(super) fn read(wanted: &Wanted, content: &[u8], row: &mut OwnedRow) -> Result<(), OutboxError> {
+    row.clear(wanted);
+    let mut deserializer = serde_json::Deserializer::from_slice(content);
+    let read = Members { row, wanted }.deserialize(&mut deserializer);
+    read.and_then(|()| deserializer.end()).map_err(|error| OutboxError::Message {
+        prefix: row.source().name.clone(),
+        at: json::offset(content, &error),
+    })?;
+    match row.missing(wanted) {
+        None => Ok(()),
+        Some(missing) => Err(OutboxError::MissingMember {
+            prefix: row.source().name.clone(),
+            member: missing.name.clone(),
+            key: missing.key,
+        }),
+    }
+}
+
+/// Takes the members that are wanted.
+struct Members<'m> {
+    row: &'m mut OwnedRow,
+    wanted: &'m Wanted,
+}
+
+impl Members<'_> {
+    /// A string counts as it is, unless it is to stay JSON; anything else as JSON.
+    fn take(&mut self, name: &str, value: &RawValue) -> Result<(), serde_json::Error> {
+        let text = json::text(value)?;
+        let columns = &self.wanted.columns;
+        let json_field =
+            [Field::Payload, Field::Headers].into_iter().any(|field| field.column(columns) == Some(name));
+        match text {
+            Some(_) if json_field => self.row.put(self.wanted, name, ColumnType::JSONB, Some(value.get())),
+            text => self.row.put(self.wanted, name, ColumnType::TEXT, text.as_deref()),
+        }
+        Ok(())
+    }
+
+    /// Bytes become what Postgres prints for a `bytea`, so that routing reads both alike.
+    fn take_bytes(&mut self, value: &RawValue) -> Result<(), serde_json::Error> {
+        let Some(encoded) = json::text(value)? else { return Ok(()) };
+        // encode() of Postgres breaks lines
+        let compact: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+        let bytes = STANDARD.decode(compact).map_err(|_| serde_json::Error::custom("not Base64"))?;
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let hex = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
+        let text: String = "\\x".chars().chain(hex).collect();
+        self.row.put_field(Field::Payload, ColumnType::BYTES, Some(&text));
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Members<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Members<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key_seed(json::Name)? {
+            let value: &RawValue = map.next_value()?;
+            let taken = if name == PAYLOAD_BASE64 { self.take_bytes(value) } else { self.take(&name, value) };
+            taken.map_err(A::Error::custom)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Columns, TableName};
+    use crate::outbox::{ExtraColumn, IN_TOPIC, OutboxEvent};
+    use proptest::prelude::*;
+
+    fn wanted(optional: bool) -> Wanted {
+        let region = ExtraColumn { name: "region".into(), key: IN_TOPIC, optional };
+        Wanted { columns: Columns::default(), extra: vec![region], created_at: false }
+    }
+
+    fn read_with<T>(
+        content: &str,
+        optional: bool,
+        look: impl Fn(&OutboxEvent<'_>) -> T,
+    ) -> Result<T, String> {
+        let mut row = OwnedRow::new(TableName { schema: SCHEMA.into(), name: "outbox".into() });
+        read(&wanted(optional), content.as_bytes(), &mut row).map_err(|error| error.to_string())?;
+        Ok(look(&row.event()))
+    }
+
+    fn texts(event: &OutboxEvent<'_>) -> Vec<Option<String>> {
+        let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8(value.to_vec()).unwrap());
+        let fields = [Field::Id, Field::AggregateId, Field::EventType, Field::Payload, Field::Headers];
+        fields.into_iter().map(|field| text(event.field(field))).chain([text(event.extra(0))]).collect()
+    }
+
+    #[test]
+    fn members_are_columns() {
+        let content = r#" {"id": "e\u0031", "aggregate_id": 42, "event_type": null, "payload": {"a" : 1.0}, "other": [],
+            "headers": {"x": "y"}, "region": "eu"} "#;
+        let expected =
+            [Some("e1"), Some("42"), None, Some(r#"{"a" : 1.0}"#), Some(r#"{"x": "y"}"#), Some("eu")];
+        assert_eq!(read_with(content, false, texts).unwrap(), expected.map(|text| text.map(str::to_owned)));
+        let payload = |content| {
+            read_with(content, true, |event| (texts(event)[3].clone(), event.field_type(Field::Payload)))
+        };
+        assert_eq!(
+            payload(r#"{"payload": "text"}"#).unwrap(),
+            (Some("\"text\"".to_owned()), ColumnType::JSONB)
+        );
+        assert_eq!(payload(r#"{"payload": null}"#).unwrap().0, None);
+        assert_eq!(payload("{}").unwrap().0, None);
+        let bytes = (Some(r"\x00ff".to_owned()), ColumnType::BYTES);
+        assert_eq!(payload(r#"{"payload_base64": "AP\n8="}"#).unwrap(), bytes);
+    }
+
+    #[test]
+    fn what_is_no_event_says_where_and_quotes_nothing() {
+        for content in
+            ["s3cret", "[]", "", r#"{"payload_base64": "s3cret!"}"#, r#"{"id": "s3cret"} x"#, "\u{ff}"]
+        {
+            let error = read_with(content, true, |_| ()).unwrap_err();
+            assert!(error.contains("\"outbox\"") && !error.contains("s3cret"), "{error}");
+        }
+        let error = read_with("{}", false, |_| ()).unwrap_err();
+        assert_eq!(
+            error,
+            "a message with the prefix \"outbox\" has no member \"region\", which `[route] topic` names"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_event_or_an_error(content in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let mut row = OwnedRow::new(TableName { schema: SCHEMA.into(), name: "outbox".into() });
+            if read(&wanted(true), &content, &mut row).is_ok() {
+                texts(&row.event());
+            }
+        }
+    }
+}

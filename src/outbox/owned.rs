@@ -1,0 +1,117 @@
+//! An event with its own memory: what a logical message holds, or a row that was read by a query.
+
+use super::event::{ColumnType, Extra, OutboxEvent, Range};
+use super::{ExtraColumn, FIELDS, Field, OutboxError, Wanted};
+use crate::config::TableName;
+
+/// The values of one event, in one text that is used again for the next.
+#[derive(Debug)]
+pub struct OwnedRow {
+    source: TableName,
+    text: String,
+    fields: [Range; FIELDS.len()],
+    types: [ColumnType; FIELDS.len()],
+    extra: Vec<Option<(Range, ColumnType)>>,
+}
+
+impl OwnedRow {
+    pub(super) fn new(source: TableName) -> Self {
+        OwnedRow {
+            source,
+            text: String::new(),
+            fields: [None; FIELDS.len()],
+            types: [ColumnType::NONE; FIELDS.len()],
+            extra: Vec::new(),
+        }
+    }
+
+    pub(super) fn source(&self) -> &TableName {
+        &self.source
+    }
+
+    pub(super) fn clear(&mut self, wanted: &Wanted) {
+        self.text.clear();
+        self.fields = [None; FIELDS.len()];
+        self.types = [ColumnType::NONE; FIELDS.len()];
+        self.extra.clear();
+        self.extra.resize(wanted.extra.len(), None);
+    }
+
+    /// Takes a column's value, if it is wanted.
+    pub(super) fn put(&mut self, wanted: &Wanted, column: &str, of: ColumnType, value: Option<&str>) {
+        for field in FIELDS {
+            if field.column(&wanted.columns) == Some(column) {
+                self.put_field(field, of, value);
+            }
+        }
+        if let Some(number) = wanted.extra.iter().position(|extra| extra.name == column) {
+            let range = value.map(|value| self.append(value));
+            if let Some(place) = self.extra.get_mut(number) {
+                *place = Some((range, of));
+            }
+        }
+    }
+
+    pub(super) fn put_field(&mut self, field: Field, of: ColumnType, value: Option<&str>) {
+        let range = value.map(|value| self.append(value));
+        if let Some(place) = self.fields.get_mut(field as usize) {
+            *place = range;
+        }
+        if let Some(known) = self.types.get_mut(field as usize) {
+            *known = of;
+        }
+    }
+
+    fn append(&mut self, value: &str) -> (usize, usize) {
+        let start = self.text.len();
+        self.text.push_str(value);
+        (start, self.text.len())
+    }
+
+    /// A column that is needed and was not put.
+    pub(super) fn missing<'w>(&self, wanted: &'w Wanted) -> Option<&'w ExtraColumn> {
+        let mut columns = wanted.extra.iter().zip(&self.extra);
+        columns.find(|(extra, place)| !extra.optional && place.is_none()).map(|(extra, _)| extra)
+    }
+
+    pub(super) fn event(&self) -> OutboxEvent<'_> {
+        let text = self.text.as_str();
+        let at = |range: Range| range.and_then(|(start, end)| text.get(start..end)).map(str::as_bytes);
+        OutboxEvent {
+            fields: self.fields.map(at),
+            types: &self.types,
+            extra: Extra::Owned { text, places: &self.extra },
+            table: &self.source,
+        }
+    }
+}
+
+/// Reads rows that came by a query instead of the stream: for a look at what would become of them.
+impl super::Outbox {
+    /// Memory for the rows of a table.
+    pub fn owned_row(&self, table: &TableName) -> OwnedRow {
+        OwnedRow::new(table.clone())
+    }
+
+    /// Reads one row: names, types and texts of all its columns.
+    pub fn read_row<'a, 'v>(
+        &self,
+        row: &'a mut OwnedRow,
+        values: impl Iterator<Item = (&'v str, ColumnType, Option<&'v str>)> + Clone,
+    ) -> Result<OutboxEvent<'a>, OutboxError> {
+        let type_of =
+            |name: &str| values.clone().find(|(column, ..)| *column == name).map(|(_, of, _)| of.id);
+        if let Some(fault) = self.faults(&row.source, type_of).into_iter().next() {
+            return Err(fault);
+        }
+        row.clear(&self.wanted);
+        values.for_each(|(column, of, value)| row.put(&self.wanted, column, of, value));
+        Ok(row.event())
+    }
+
+    /// Reads one JSON object with members named like columns, as a message holds it.
+    pub fn read_json<'a>(&self, row: &'a mut OwnedRow, json: &[u8]) -> Result<OutboxEvent<'a>, OutboxError> {
+        super::message::read(&self.wanted, json, row)?;
+        Ok(row.event())
+    }
+}

@@ -1,0 +1,16 @@
+//! The text of a `bytea` (Postgres manual, "bytea Hex Format").
+
+/// How much of the memory of a large value is kept for the next.
+const KEPT: usize = 1 << 20;
+
+/// `\x0aff` to bytes; `None` if it is not that.
+pub(super) fn decode(text: &[u8], into: &mut Vec<u8>) -> Option<()> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.strip_prefix(b"\\x")?.as_chunks::<2>();
+    into.clear();
+    into.shrink_to(KEPT);
+    for [high, low] in pairs {
+        into.push(digit(high)? << 4 | digit(low)?);
+    }
+    rest.is_empty().then_some(())
+}

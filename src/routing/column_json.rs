@@ -1,0 +1,81 @@
+//! A column's value put into JSON.
+
+use super::bytea;
+use super::text::{connect_type, null_or};
+use crate::config::TextForm;
+use crate::connect::{self, write_base64, write_json_string};
+use crate::json::check;
+use crate::outbox::ColumnType;
+
+const BOOLEAN: u32 = 16;
+/// `bigint`, `smallint`, `integer`, `oid`, `real`, `double precision`, `numeric`
+const NUMBERS: [u32; 7] = [20, 21, 23, 26, 700, 701, 1700];
+
+/// Writes what a column holds as a JSON value: numbers, truth values and JSON as such, bytes in Base64, and all else
+/// as a string.
+pub(super) fn write(
+    form: TextForm,
+    value: Option<&[u8]>,
+    of: ColumnType,
+    into: &mut String,
+) -> Result<(), &'static str> {
+    let Some(bytes) = value else {
+        into.push_str("null");
+        return Ok(());
+    };
+    let text = std::str::from_utf8(bytes).map_err(|_| "is not UTF-8")?;
+    if form == TextForm::Connect {
+        if let Err(error) = connect::write_json(connect_type(of), Some(text), into) {
+            null_or(error)?;
+            into.push_str("null");
+        }
+        return Ok(());
+    }
+    match of.id.0 {
+        BOOLEAN => into.push_str(if text == "t" { "true" } else { "false" }),
+        // NaN and infinity are no numbers of JSON
+        number if NUMBERS.contains(&number) && check(text).is_ok() => into.push_str(text),
+        _ if of.is_json() => into.push_str(text),
+        _ if of.is_bytea() => {
+            let mut decoded = Vec::new();
+            bytea::decode(bytes, &mut decoded).ok_or("is a bytea that is not in hexadecimal")?;
+            into.push('"');
+            write_base64(&decoded, into);
+            into.push('"');
+        }
+        _ => write_json_string(text, into),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::pgoutput::Oid;
+
+    fn written(value: Option<&str>, type_id: u32) -> String {
+        let mut json = String::new();
+        let of = ColumnType { id: Oid(type_id), modifier: -1 };
+        write(TextForm::Postgres, value.map(str::as_bytes), of, &mut json).unwrap();
+        json
+    }
+
+    #[test]
+    fn columns_are_written_by_their_types() {
+        for (value, type_id, json) in [
+            (None, 25, "null"),
+            (Some("t"), 16, "true"),
+            (Some("f"), 16, "false"),
+            (Some("-42"), 20, "-42"),
+            (Some("1e+20"), 701, "1e+20"),
+            (Some("NaN"), 1700, r#""NaN""#),
+            (Some("-Infinity"), 701, r#""-Infinity""#),
+            (Some(r#"{"a": 1}"#), 3802, r#"{"a": 1}"#),
+            (Some(r"\x00ff10"), 17, r#""AP8Q""#),
+            (Some("42"), 25, r#""42""#),
+            (Some("2026-11-21"), 1082, r#""2026-11-21""#),
+        ] {
+            assert_eq!(written(value, type_id), json);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `[[route.rules]]` at work: the first whose conditions all hold says what becomes of the event.
+
+use std::borrow::Cow;
+
+use super::row::{Binder, Place, Row};
+use super::template::Bound;
+use super::unroutable::{Made, Unroutable};
+use crate::config::pattern::TooHard;
+use crate::config::template::{Name, Template};
+use crate::config::{Accepted, Action, NamedTemplate, Rule, ValueForm};
+use crate::outbox::IN_ROUTE_RULES;
+
+/// What the groups of the rule's patterns matched, for `${match.x}`.
+#[derive(Debug, Default)]
+pub(super) struct Captures(Vec<(String, Option<String>)>);
+
+impl Captures {
+    /// Those of no rule.
+    pub(super) const NONE: &'static Captures = &Captures(Vec::new());
+
+    pub(super) fn get(&self, group: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == group).and_then(|(_, text)| text.as_deref())
+    }
+}
+
+/// A rule whose names are resolved.
+#[derive(Debug)]
+pub(super) struct BoundRule {
+    conditions: Vec<(Name, Place, Vec<Accepted>)>,
+    /// Its templates name groups, so that they have to be remembered.
+    wants_captures: bool,
+    /// `None`: the event is dropped.
+    pub(super) parts: Option<Parts>,
+}
+
+/// What takes the place of the parts of `[route]`.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) topic: Option<Bound>,
+    pub(super) partition: Option<Bound>,
+    pub(super) headers: Vec<(String, Bound)>,
+    pub(super) value: Option<ValueForm>,
+}
+
+impl BoundRule {
+    pub(super) fn new(rule: &Rule, binder: &mut Binder<'_>) -> Self {
+        (binder.key, binder.optional) = (IN_ROUTE_RULES, false);
+        let conditions = rule.conditions.iter();
+        let conditions = conditions
+            .map(|condition| {
+                (condition.name.clone(), binder.place(&condition.name), condition.any_of.clone())
+            })
+            .collect();
+        let (parts, wants_captures) = match &rule.action {
+            Action::Drop => (None, false),
+            Action::Route { topic, partition, headers, value } => {
+                let templates = topic.iter().chain(partition);
+                let mut templates = templates.chain(headers.iter().map(|header| &header.value));
+                let wants_captures = templates.any(names_a_group);
+                let mut bind = |template: &Template| Bound::new(template, binder);
+                let parts = Parts {
+                    topic: topic.as_ref().map(&mut bind),
+                    partition: partition.as_ref().map(&mut bind),
+                    headers: headers
+                        .iter()
+                        .map(|NamedTemplate { name, value }| (name.clone(), bind(value)))
+                        .collect(),
+                    value: *value,
+                };
+                (Some(parts), wants_captures)
+            }
+        };
+        BoundRule { conditions, wants_captures, parts }
+    }
+
+    /// Whether all conditions hold. If so, and if it is wanted, `captures` holds what groups matched.
+    pub(super) fn matches(&self, row: &Row<'_, '_>, captures: &mut Captures) -> Result<bool, Unroutable> {
+        captures.0.clear();
+        for (name, place, any_of) in &self.conditions {
+            let value = row.value(*place, name).map_err(|reason| Unroutable::NoValue {
+                made: Made::Condition,
+                name: name.to_string(),
+                reason,
+            })?;
+            let mut holds = false;
+            for accepted in any_of {
+                if self.accepts(accepted, value.as_ref(), name, captures)? {
+                    holds = true;
+                    break;
+                }
+            }
+            if !holds {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn accepts(
+        &self,
+        accepted: &Accepted,
+        value: Option<&Cow<'_, str>>,
+        name: &Name,
+        captures: &mut Captures,
+    ) -> Result<bool, Unroutable> {
+        let (pattern, text) = match (accepted, value) {
+            (Accepted::Null, value) => return Ok(value.is_none()),
+            (Accepted::Text(_), None) => return Ok(false),
+            (Accepted::Text(pattern), Some(text)) => (pattern, text.as_ref()),
+        };
+        let too_hard = |_| Unroutable::TooHard { pattern: pattern.to_string(), name: name.to_string() };
+        let Some(regex) = pattern.regex().filter(|_| self.wants_captures) else {
+            return pattern.fits(text).map_err(too_hard);
+        };
+        let Some(found) = regex.captures(text).map_err(|_| too_hard(TooHard))? else { return Ok(false) };
+        for (number, group) in regex.capture_names().enumerate() {
+            let matched = || found.get(number).map(|matched| matched.as_str().to_owned());
+            captures.0.push((number.to_string(), matched()));
+            if let Some(group) = group {
+                captures.0.push((group.to_owned(), matched()));
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn names_a_group(template: &Template) -> bool {
+    template.values().any(|value| matches!(value.name, Name::Match(_)))
+}

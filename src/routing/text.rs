@@ -1,0 +1,58 @@
+//! How a column's value is written out.
+
+use std::borrow::Cow;
+
+use crate::config::TextForm;
+use crate::connect::{self, ConnectType, Unwritable};
+use crate::outbox::ColumnType;
+
+/// What a text is for: Connect's converters for keys and headers differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Key,
+    Other,
+}
+
+/// The value in this form; `None` for what Debezium delivers as NULL.
+pub(super) fn written<'t>(
+    form: TextForm,
+    of: ColumnType,
+    text: &'t str,
+    used: Use,
+) -> Result<Option<Cow<'t, str>>, &'static str> {
+    if form == TextForm::Postgres {
+        return Ok(Some(Cow::Borrowed(text)));
+    }
+    let connect_type = connect_type(of);
+    if connect_type.is_string() {
+        return Ok(Some(Cow::Borrowed(text)));
+    }
+    let mut written = String::new();
+    let result = match used {
+        Use::Key => connect::write_key(connect_type, text, &mut written),
+        Use::Other => connect::write_header(connect_type, text, &mut written),
+    };
+    match result {
+        Ok(()) => Ok(Some(Cow::Owned(written))),
+        Err(error) => null_or(error).map(|()| None),
+    }
+}
+
+/// Connect's idea of a column's type.
+pub(super) fn connect_type(of: ColumnType) -> ConnectType {
+    ConnectType::of(of.id.0, of.modifier)
+}
+
+/// Debezium logs a `numeric` that is no number, and delivers NULL.
+pub(super) fn null_or(error: Unwritable) -> Result<(), &'static str> {
+    match error {
+        Unwritable::NotFinite => Ok(()),
+        Unwritable::Malformed => Err("holds a value that does not read as one of its type"),
+        Unwritable::NoKeyText => {
+            Err("has a type whose text as a key differs each time in Kafka Connect (text = \"connect\")")
+        }
+        Unwritable::Dimensions => {
+            Err("is an array of arrays, which Kafka Connect cannot write (text = \"connect\")")
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The context of a trace that the application stored with its event (W3C Trace Context).
+
+use super::headers::Headers;
+use crate::connect::span_context;
+
+/// Adds `traceparent` and `tracestate` as far as the text of `java.util.Properties` holds them.
+pub(super) fn push(context: &[u8], headers: &mut Headers) {
+    let Ok(text) = std::str::from_utf8(context) else { return };
+    let context = span_context(text);
+    for (name, value) in [("traceparent", context.traceparent), ("tracestate", context.tracestate)] {
+        if let Some(value) = value {
+            headers.push(name, Some(value.as_bytes()));
+        }
+    }
+}

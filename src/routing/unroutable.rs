@@ -1,0 +1,151 @@
+//! Why an event has no place to go.
+
+use std::fmt;
+
+use crate::connect::Unexpandable;
+use crate::topic_name::TopicNameError;
+
+/// What is made of the event's values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Made {
+    /// The topic's name.
+    Topic,
+    /// The partition's number.
+    Partition,
+    /// The record key.
+    Key,
+    /// The record value, made of the payload.
+    Value,
+    /// The header of this name.
+    Header(String),
+    /// The envelope's member of this name.
+    Member(String),
+    /// The CloudEvents attribute of this name.
+    Attribute(String),
+    /// What a rule matches.
+    Condition,
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Made::Topic => f.write_str("the topic"),
+            Made::Partition => f.write_str("the partition"),
+            Made::Key => f.write_str("the key"),
+            Made::Value => f.write_str("the value"),
+            Made::Header(name) => write!(f, "the header `{name}`"),
+            Made::Member(name) => write!(f, "the envelope's member `{name}`"),
+            Made::Attribute(name) => write!(f, "the CloudEvents attribute `{name}`"),
+            Made::Condition => f.write_str("the condition of a rule"),
+        }
+    }
+}
+
+/// Why an event has no place to go. Says nothing of payloads.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unroutable {
+    /// The template's result is no topic.
+    #[error("the topic \"{name}\" is not possible: {error}")]
+    Topic {
+        /// What the template gave, printable.
+        name: String,
+        /// Why Kafka would refuse it.
+        error: TopicNameError,
+    },
+    /// The topic is not one of those that may be written to.
+    #[error("the topic \"{name}\" is not among those that `[topics] allow` names")]
+    NotAllowed {
+        /// What the template gave.
+        name: String,
+    },
+    /// A column that something is made of has no usable value.
+    #[error("{made} cannot be made: `{name}` {reason}")]
+    NoValue {
+        /// What is made of it.
+        made: Made,
+        /// As the configuration names it.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The template's result is no partition's number.
+    #[error("the partition \"{0}\" is not a number from 0 to 2147483647")]
+    Partition(String),
+    /// An attribute of a CloudEvent that may not be empty, or holds a character that none may hold.
+    #[error("the CloudEvents attribute `{name}` {reason}")]
+    Attribute {
+        /// The attribute's name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The `headers` column is not what headers can be made of. The text of the error quotes none of it.
+    #[error("the headers column is not a JSON object, or a name in it holds a zero character (at byte {at})")]
+    Headers {
+        /// Where reading stopped.
+        at: usize,
+    },
+    /// The payload is put into JSON and is none. The text of the error quotes none of it.
+    #[error("the column {column:?} is put into a JSON value and is not JSON (at byte {at})")]
+    NotJson {
+        /// The payload's column.
+        column: String,
+        /// Where reading stopped.
+        at: usize,
+    },
+    /// The payload is JSON that Debezium's expansion cannot take. The text of the error quotes none of it.
+    #[error("the column {column:?} cannot be expanded (`[route] payload_json = \"expand\"`): {error}")]
+    NotExpanded {
+        /// The payload's column.
+        column: String,
+        /// What it holds.
+        error: Unexpandable,
+    },
+    /// A `bytea` payload that is not in hexadecimal.
+    #[error("the payload is a bytea that the server did not print in hexadecimal (bytea_output)")]
+    Bytea,
+    /// No rule matches, and `[route] unmatched` is `"stop"`.
+    #[error("no rule of `[[route.rules]]` matches it, and `[route] unmatched` is \"stop\"")]
+    Unmatched,
+    /// A rule's regular expression took too many steps.
+    #[error("the regular expression {pattern} of a rule takes too many steps for `{name}`")]
+    TooHard {
+        /// The expression as it was written.
+        pattern: String,
+        /// What it is matched against.
+        name: String,
+    },
+}
+
+impl Unroutable {
+    /// What can be done so that the event can be sent.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Unroutable::NoValue { made: Made::Header(_), .. } => {
+                "Correct what writes such rows, or give the value a default under `[route.headers]`"
+            }
+            Unroutable::NoValue { made: Made::Member(_), .. } => {
+                "Correct what writes such rows, or give the value a default under `[route.envelope]`"
+            }
+            Unroutable::NoValue { made: Made::Attribute(_), .. } | Unroutable::Attribute { .. } => {
+                "Correct what writes such rows, or set the attribute under `[route.cloudevents]`"
+            }
+            Unroutable::NoValue { made: Made::Partition, .. } | Unroutable::Partition(_) => {
+                "Correct what writes such rows; this one is in the log already, so correct `[route] partition` or the \
+                 rule that sets it"
+            }
+            Unroutable::NotAllowed { .. } => {
+                "Add it to `[topics] allow`, or correct the topic that `[route]` and its rules make"
+            }
+            Unroutable::NotJson { .. } | Unroutable::NotExpanded { .. } => {
+                "Correct what writes such rows; this one is in the log already, so set `[route] payload_json = \"string\"`"
+            }
+            Unroutable::Unmatched => "Add a rule for it, or set `[route] unmatched` to \"route\" or \"drop\"",
+            Unroutable::TooHard { .. } => "Write the expression without repetition inside of repetition",
+            _ => {
+                "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
+                 `[outbox] columns` so that it can be sent"
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The record value: the payload as it is, or put into JSON.
+
+use super::column_json;
+use super::row::Row;
+use super::template::Bound;
+use super::unroutable::{Made, Unroutable};
+use crate::config::PayloadJson;
+use crate::connect::{Behaviour, EmptyArray, NullMember, expand, write_base64, write_json_string};
+use crate::json;
+use crate::outbox::Field;
+
+/// The payload of one event, decoded where it is bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Payload<'p> {
+    /// `None` for NULL.
+    pub(super) bytes: Option<&'p [u8]>,
+    pub(super) kind: Kind,
+}
+
+/// What a payload is, by its column's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Json,
+    Xml,
+    Bytes,
+    Text,
+}
+
+/// How values are made.
+pub(super) struct ValueMaker {
+    pub(super) payload_json: PayloadJson,
+    pub(super) envelope: Vec<(String, Bound)>,
+    /// The payload's column, for a message about it.
+    pub(super) column: String,
+}
+
+impl ValueMaker {
+    /// Whether a payload that stands alone goes out as it is.
+    pub(super) fn passes_through(&self) -> bool {
+        self.payload_json == PayloadJson::Raw
+    }
+
+    /// Writes the payload as one JSON value.
+    pub(super) fn write_payload(&self, payload: Payload<'_>, into: &mut String) -> Result<(), Unroutable> {
+        let Some(bytes) = payload.bytes else {
+            into.push_str("null");
+            return Ok(());
+        };
+        if payload.kind == Kind::Bytes {
+            into.push('"');
+            write_base64(bytes, into);
+            into.push('"');
+            return Ok(());
+        }
+        let text = self.text(bytes)?;
+        match self.payload_json {
+            PayloadJson::Raw if payload.kind == Kind::Json => into.push_str(text),
+            PayloadJson::Raw => {
+                json::check(text).map_err(|at| Unroutable::NotJson { column: self.column.clone(), at })?;
+                into.push_str(text);
+            }
+            PayloadJson::String => write_json_string(text, into),
+            PayloadJson::Expand { keep_nulls, keep_empty_arrays } => {
+                let behaviour = Behaviour {
+                    null: if keep_nulls { NullMember::OptionalBytes } else { NullMember::Ignore },
+                    empty_array: if keep_empty_arrays {
+                        EmptyArray::OptionalString
+                    } else {
+                        EmptyArray::Ignore
+                    },
+                };
+                expand(text, behaviour, into)
+                    .map_err(|error| Unroutable::NotExpanded { column: self.column.clone(), error })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn text<'p>(&self, bytes: &'p [u8]) -> Result<&'p str, Unroutable> {
+        std::str::from_utf8(bytes).map_err(|_| Unroutable::NoValue {
+            made: Made::Value,
+            name: self.column.clone(),
+            reason: "is not UTF-8",
+        })
+    }
+
+    /// Writes `{"payload": ..., ...}`.
+    pub(super) fn write_envelope(
+        &self,
+        payload: Payload<'_>,
+        row: &Row<'_, '_>,
+        text: &mut String,
+        into: &mut String,
+    ) -> Result<(), Unroutable> {
+        into.push_str("{\"payload\":");
+        self.write_payload(payload, into)?;
+        for (name, template) in &self.envelope {
+            if template.lacks_column(row) {
+                continue;
+            }
+            into.push(',');
+            write_json_string(name, into);
+            into.push(':');
+            let made = || Made::Member(name.clone());
+            if let Some((value, of)) = template.lone().and_then(|place| row.column(place)) {
+                let no_value = |reason| Unroutable::NoValue { made: made(), name: name.clone(), reason };
+                column_json::write(row.text, value, of, into).map_err(no_value)?;
+                continue;
+            }
+            match template.render_or_null(row, text).map_err(|missing| missing.of(made()))? {
+                true => write_json_string(text, into),
+                false => into.push_str("null"),
+            }
+        }
+        into.push('}');
+        Ok(())
+    }
+}
+
+/// Whether a text is nothing but what Java's `String.trim` takes away.
+pub(super) fn is_blank(text: &[u8]) -> bool {
+    text.iter().all(|byte| *byte <= b' ')
+}
+
+/// The payload's kind, by the type of its column.
+pub(super) fn kind(row: &Row<'_, '_>) -> Kind {
+    let of = row.event.field_type(Field::Payload);
+    if of.is_json() {
+        Kind::Json
+    } else if of.is_bytea() {
+        Kind::Bytes
+    } else if of.is_xml() {
+        Kind::Xml
+    } else {
+        Kind::Text
+    }
+}

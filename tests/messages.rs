@@ -1,0 +1,157 @@
+//! The outbox without a table: events written as logical messages.
+
+use crate::commands::check::Found;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::place::{Place, psql};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+fn message(aggregate_id: &str, n: u32) -> String {
+    format!(
+        "SELECT pg_logical_emit_message(true, 'outbox', '{{\"id\": \"m{n}\", \"aggregate_type\": \"order\", \
+         \"aggregate_id\": \"{aggregate_id}\", \"event_type\": \"made\", \"payload\": {{\"n\" : {n}}}}}');"
+    )
+}
+
+fn row(aggregate_id: &str, n: u32) -> String {
+    format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', '{aggregate_id}', '{{\"n\": {n}}}');"
+    )
+}
+
+#[tokio::test]
+async fn messages_and_rows_are_sent_in_the_order_of_commits() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("outbox.message_prefix", "outbox")
+        .set("route.headers.from", "${source.schema}.${source.table}");
+    for n in (0..60).step_by(3) {
+        outbox.execute(&[message("a", n), row("a", n + 1)].concat()).await;
+        outbox.execute(&format!("BEGIN; {} ROLLBACK", message("a", 9_999))).await;
+        outbox.execute("SELECT pg_logical_emit_message(true, 'other', 's3cret')").await;
+        outbox.execute(&message("a", n + 2)).await;
+    }
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    // killed in the middle of more, nothing is lost
+    for n in 60..80 {
+        outbox.execute(&message("a", n)).await;
+    }
+    router.kill();
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    let mut numbers: Vec<u64> = Vec::new();
+    for number in records.iter().map(|record| record.number()) {
+        // a restart repeats, and goes on behind what it repeated
+        if !numbers.contains(&number) {
+            numbers.push(number);
+        }
+    }
+    assert_eq!(numbers, (0..80).collect::<Vec<u64>>());
+    assert_eq!((records[0].id(), records[0].text(), records[0].key()), ("m0", r#"{"n" : 0}"#, Some("a")));
+    assert_eq!(records[0].header("from"), Some("message.outbox"));
+    assert_eq!(records[1].header("from"), Some("public.outbox"));
+}
+
+#[tokio::test]
+async fn messages_need_no_table_and_only_who_was_granted_it_writes_them() {
+    let kafka = Kafka::shared();
+    let place = Place::new().with("OUTBOX__MESSAGE_PREFIX", "shop's outbox").with("OUTBOX__TABLE", "");
+    let made = place.run(&["init"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    insta::assert_snapshot!(place.masked(&made.out));
+    let again = place.run(&["init"]);
+    assert!(again.out.contains("Nothing had to be changed."), "{again:?}");
+
+    // whoever may call Postgres's own function could forge events
+    let found = Found::at(&place);
+    assert_eq!(found.code, 0);
+    insta::assert_snapshot!(place.masked(&found.of("messages")));
+
+    let client = format!("{}_client", place.name);
+    place.psql(&format!("CREATE ROLE {client} LOGIN; GRANT USAGE ON SCHEMA outbox_router TO {client}"));
+    let emit = |function: &str, payload: &str| {
+        format!(
+            "SET ROLE {client}; SELECT outbox_router.{function}('order', 'a', 'made', {payload}, '{{\"x\": \"y\"}}')"
+        )
+    };
+    let refused = psql(&place.url("postgres"), &["-c", &emit("emit_message", "'{}'")]);
+    assert!(refused.err.contains("permission denied"), "{refused:?}");
+    place.psql(&format!(
+        "GRANT EXECUTE ON FUNCTION outbox_router.emit_message(text, text, text, jsonb, jsonb), \
+         outbox_router.emit_message_bytes(text, text, text, bytea, jsonb) TO {client}"
+    ));
+    place.psql(&emit("emit_message", "'{\"n\": 1}'"));
+    place.psql(&emit("emit_message_bytes", "decode(repeat('00ff', 100), 'hex')"));
+    place.psql(&emit("emit_message", "NULL"));
+
+    let tables: Vec<toml::Value> = Vec::new();
+    let settings = Settings::default()
+        .set("postgres.url", place.url("postgres"))
+        .set("postgres.slot", place.name.as_str())
+        .set("postgres.publication", place.name.as_str())
+        .set("outbox.table", tables)
+        .set("outbox.message_prefix", "shop's outbox")
+        .set("kafka.'bootstrap.servers'", kafka.bootstrap.as_str())
+        .set("route.topic", format!("{}.all", place.name))
+        .set("admin.listen", "127.0.0.1:0");
+    let router = Router::active(&settings).await;
+    let records = kafka.records_when(&place.name, 3).await;
+    router.stop().await;
+    let values: Vec<Option<&[u8]>> = records.iter().map(|record| record.value.as_deref()).collect();
+    let bytes = [0, 0xff].repeat(100);
+    assert_eq!(values, [Some(&b"{\"n\": 1}"[..]), Some(&bytes), None]);
+    assert!(records.iter().all(|record| record.header("x") == Some("y") && record.id().len() == 36));
+}
+
+#[tokio::test]
+async fn messages_outside_of_transactions_are_not_sent_and_that_is_said() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka).set("outbox.message_prefix", "outbox");
+    let mut router = Router::active(&settings).await;
+    for n in 0..3 {
+        outbox.execute(&message("a", n).replace("(true,", "(false,")).await;
+    }
+    outbox.execute(&message("a", 3)).await;
+    outbox.all_confirmed().await;
+    router
+        .shows("three ignored changes", |status| (status["totals"]["ignored_changes"] == 3).then_some(()))
+        .await;
+    let log = router.stop().await.log;
+    assert_eq!(log.matches("is not transactional and was not sent").count(), 1, "{log}");
+    let records = kafka.records(&outbox.name).await;
+    assert_eq!(records.iter().map(|record| record.number()).collect::<Vec<_>>(), [3]);
+}
+
+#[tokio::test]
+async fn messages_that_are_no_events_stop_the_router_before_them() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("outbox.message_prefix", "outbox")
+        .set("route.headers.region", "${region}")
+        .set("route.missing_columns", "ignore");
+    outbox.execute(&message("a", 1)).await;
+    outbox.execute("SELECT pg_logical_emit_message(true, 'outbox', 's3cret')").await;
+    outbox.execute(&message("a", 2)).await;
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(&[
+        "not a JSON object",
+        "at byte 1",
+        "outbox_router.emit_message",
+        "pg_replication_slot_advance",
+    ]);
+    assert!(!ended.log.contains("s3cret"), "{}", ended.log);
+    assert_eq!(kafka.records(&outbox.name).await.len(), 1);
+
+    let statement = ended.log.rsplit_once("SELECT ").unwrap().1.lines().next().unwrap().to_owned();
+    outbox.released().await;
+    outbox.execute(&format!("SELECT {statement}")).await;
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    assert_eq!(records.iter().map(|record| record.number()).collect::<Vec<_>>(), [1, 2]);
+}
