@@ -27,6 +27,7 @@
 //! [`terminal`] are what a person sees. [`error`] tells what may pass by itself from what needs a person. [`lsn`] is a
 //! place in the log, [`topic_name`] what Kafka takes as a topic's name. [`connect`] writes values as Debezium and Kafka
 //! Connect do.
+//! [`import`] translates the configuration of a Debezium connector.
 
 pub mod admin;
 pub mod cli;
@@ -34,6 +35,7 @@ pub mod commands;
 pub mod config;
 pub mod connect;
 pub mod error;
+pub mod import;
 mod json;
 pub mod logging;
 pub mod lsn;

@@ -1,6 +1,7 @@
 //! The commands, a file each, and what they have in common.
 
 pub mod check;
+pub mod import_debezium;
 pub mod init;
 pub mod route;
 pub mod run;
@@ -28,6 +29,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// What stopped the command; [`exit_code`] knows what the process ends with then.
 pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
+    // the one command that needs no configuration: it makes one
+    if let Command::ImportDebezium(args) = &cli.command {
+        return import_debezium::import_debezium(args);
+    }
     let env = Environment::process()?;
     let loaded = load(cli.config.as_deref(), &env)?;
     // check has them among its findings
@@ -44,6 +49,7 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
         Command::Run => block_on(run::run(loaded.config))?.map(|()| ExitCode::SUCCESS),
         Command::Check(args) => block_on(check::check(&loaded, &args))?,
         Command::Route(args) => block_on(route::route(config, &args))?,
+        Command::ImportDebezium(args) => import_debezium::import_debezium(&args),
         Command::Status(args) => {
             block_on(status::status(config, &args, async || status::known_to_postgres::ask(config).await))?
         }

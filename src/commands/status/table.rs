@@ -22,6 +22,11 @@ impl Look {
         Look { colours: terminal::colours(&io::stdout()), width: Table::new().width() }
     }
 
+    /// What standard error can show.
+    pub(in crate::commands) fn of_stderr() -> Self {
+        Look { colours: terminal::colours(&io::stderr()), width: Table::new().use_stderr().width() }
+    }
+
     /// An empty table in this look.
     pub(in crate::commands) fn table(&self) -> Table {
         let mut table = Table::new();

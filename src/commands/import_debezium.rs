@@ -1,0 +1,142 @@
+//! `import-debezium`: the configuration of a Debezium connector as one of ours, and what is different.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use comfy_table::{Attribute, Cell, Color};
+
+use super::status::table::{Look, trimmed};
+use crate::cli::ImportDebeziumArgs;
+use crate::error::Error;
+use crate::import::{Finding, Level, Surroundings, import};
+use crate::terminal;
+
+/// Translates, prints, and exits 1 if the router would not do all that the connector did.
+///
+/// # Errors
+/// A file cannot be read, or there is no outbox event router in it.
+pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<ExitCode, Error> {
+    let text = read(&args.file)?;
+    let worker = args.worker_config.as_deref().map(read).transpose()?;
+    let surroundings = Surroundings { bootstrap_servers: args.bootstrap_servers.clone(), worker };
+    let import = import(&text, &surroundings)?;
+    if args.json {
+        let json = serde_json::to_string_pretty(&import);
+        terminal::print(
+            &(json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"),
+        )?;
+    } else {
+        terminal::print(&import.configuration)?;
+        let report = report(&import.findings, &Look::of_stderr());
+        // whoever closed it does not want to read it
+        let _ = io::stderr().lock().write_all(report.as_bytes());
+    }
+    Ok(if import.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let text = if path == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().lock().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(path)
+    };
+    text.map_err(|error| {
+        let name = if path == Path::new("-") { "standard input".into() } else { path.display().to_string() };
+        Error::usage(
+            format!("Cannot read {name}: {error}"),
+            "Name a text file in UTF-8, or - for standard input",
+        )
+    })
+}
+
+fn report(findings: &[Finding], look: &Look) -> String {
+    let mut table = look.table();
+    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
+    table.add_row([heading("level"), heading("setting"), heading("value"), heading("what it means")]);
+    for Finding { level, setting, value, meaning } in findings {
+        let label = Cell::new(level.label()).fg(colour(*level)).add_attribute(Attribute::Bold);
+        let value = value.as_deref().map_or("(not set)".to_owned(), shortened);
+        table.add_row([label, Cell::new(setting), Cell::new(value), Cell::new(meaning)]);
+    }
+    trimmed(&table) + "\n" + &summary(findings) + "\n"
+}
+
+/// The longest value that is shown whole, in characters.
+const LONGEST_VALUE: usize = 60;
+
+fn shortened(value: &str) -> String {
+    let one_line: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match one_line.char_indices().nth(LONGEST_VALUE) {
+        Some((end, _)) => format!("{}...", one_line.get(..end).unwrap_or_default()),
+        None => one_line,
+    }
+}
+
+fn summary(findings: &[Finding]) -> String {
+    let count = |wanted: &[Level]| findings.iter().filter(|finding| wanted.contains(&finding.level)).count();
+    let to_do = match count(&[Level::ToDo]) {
+        0 => String::new(),
+        1 => " 1 thing is to do first.".to_owned(),
+        several => format!(" {several} things are to do first."),
+    };
+    let bad = match count(&[Level::NoEquivalent, Level::Differs]) {
+        0 => "The router does all that the connector did.".to_owned(),
+        1 => "1 setting differs or has no equivalent.".to_owned(),
+        several => format!("{several} settings differ or have no equivalent."),
+    };
+    format!("{bad}{to_do} Run `outbox-router check` with the configuration before the switch.")
+}
+
+fn colour(level: Level) -> Color {
+    match level {
+        Level::NoEquivalent => Color::Red,
+        Level::Differs | Level::ToDo => Color::Yellow,
+        Level::Note | Level::Ignored => Color::Reset,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(level: Level, setting: &str, value: Option<&str>, meaning: &str) -> Finding {
+        Finding {
+            level,
+            setting: setting.to_owned(),
+            value: value.map(str::to_owned),
+            meaning: meaning.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_worst_first_and_long_values_cut() {
+        let long = "x".repeat(100);
+        let findings = [
+            finding(Level::NoEquivalent, "transforms.a.type", Some("a.Filter"), "Nothing would be left out"),
+            finding(Level::Differs, "value.converter", None, "The worker's decides"),
+            finding(Level::ToDo, "database.password", Some("********"), "Write it into a file"),
+            finding(Level::Ignored, "tasks.max", Some(&long), "Only concerns Connect's worker"),
+        ];
+        insta::assert_snapshot!(report(&findings, &Look { colours: false, width: None }));
+    }
+
+    #[test]
+    fn the_summary_says_how_much_is_left() {
+        let to_do = finding(Level::ToDo, "a", None, "b");
+        let one = summary(std::slice::from_ref(&to_do));
+        assert!(
+            one.starts_with("The router does all that the connector did. 1 thing is to do first. "),
+            "{one}"
+        );
+        assert!(summary(&[]).starts_with("The router does all that the connector did. Run"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = read(Path::new("/none/such.json")).unwrap_err().to_string();
+        assert!(error.starts_with("Cannot read /none/such.json: "), "{error}");
+    }
+}

@@ -1,0 +1,236 @@
+//! The four forms of a connector's configuration, recognised by what is in them, as one.
+
+use serde_json::{Map, Value};
+
+use super::properties;
+use super::settings::Settings;
+use crate::error::Error;
+
+/// Where the connector runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Kafka Connect.
+    Connect,
+    /// Debezium Server.
+    Server,
+}
+
+/// A connector.
+#[derive(Debug)]
+pub(super) struct Connector {
+    pub(super) form: Form,
+    pub(super) settings: Settings,
+}
+
+const REMEDY: &str = "Name the JSON that was sent to Connect's REST interface, its `config` alone, the \
+                      properties file of a standalone worker, or the application.properties of Debezium \
+                      Server";
+
+/// Reads a connector's configuration.
+///
+/// # Errors
+/// The text is none of the forms.
+pub(super) fn read(text: &str) -> Result<Connector, Error> {
+    let text = text.trim_start_matches('\u{feff}');
+    if text.trim_start().starts_with('{') {
+        return json(text).map(|settings| Connector { form: Form::Connect, settings });
+    }
+    let entries = entries(text)?;
+    if entries.iter().any(|(name, _)| name.starts_with("debezium.")) {
+        return Ok(Connector { form: Form::Server, settings: server(entries) });
+    }
+    let mut settings = Settings::default();
+    for (name, value) in entries {
+        settings.set(name.clone(), name, &value);
+    }
+    Ok(Connector { form: Form::Connect, settings })
+}
+
+/// The settings of a worker that its connectors fall back on: converters, brokers, producers.
+///
+/// # Errors
+/// The text is no properties file.
+pub(super) fn lay_under(settings: &mut Settings, worker: &str) -> Result<(), Error> {
+    const CONVERTERS: [&str; 3] = ["key.converter", "value.converter", "header.converter"];
+    // a connector that names a converter takes none of the worker's settings for it
+    let own: Vec<&str> = CONVERTERS.into_iter().filter(|name| settings.get(name).is_some()).collect();
+    for (name, value) in entries(worker)? {
+        let shown = format!("{name} (worker)");
+        if let Some(converter) = CONVERTERS.into_iter().find(|converter| name.starts_with(converter)) {
+            if !own.contains(&converter) {
+                settings.set(name, shown, &value);
+            }
+        } else if let Some(property) = name.strip_prefix("producer.") {
+            settings.set_default(&format!("producer.override.{property}"), shown, &value);
+        } else if name == "bootstrap.servers" {
+            settings.set_default("producer.override.bootstrap.servers", shown, &value);
+        }
+    }
+    Ok(())
+}
+
+fn entries(text: &str) -> Result<Vec<(String, String)>, Error> {
+    let entries =
+        properties::parse(text).map_err(|error| Error::usage(format!("Not properties: {error}"), REMEDY))?;
+    if entries.is_empty() {
+        return Err(Error::usage("There are no settings in it", REMEDY));
+    }
+    Ok(entries)
+}
+
+fn json(text: &str) -> Result<Settings, Error> {
+    let not = |what: String| Error::usage(what, REMEDY);
+    let mut root: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
+        // its message could repeat a value
+        not(format!("Not JSON, from line {} column {} on", error.line(), error.column()))
+    })?;
+    if let Some(Value::Object(config)) = root.get_mut("config") {
+        root = std::mem::take(config);
+    }
+    let mut settings = Settings::default();
+    for (name, value) in root {
+        let value = match value {
+            Value::String(text) => text,
+            Value::Bool(_) | Value::Number(_) => value.to_string(),
+            Value::Null => continue,
+            Value::Array(_) | Value::Object(_) => {
+                return Err(not(format!(
+                    "Not a connector's configuration: `{name}` is no text, number, true or false"
+                )));
+            }
+        };
+        settings.set(name.clone(), name, &value);
+    }
+    Ok(settings)
+}
+
+/// Debezium Server hands its settings on under other names.
+fn server(entries: Vec<(String, String)>) -> Settings {
+    let mut settings = Settings::default();
+    let mut formats = Vec::new();
+    for (name, value) in entries {
+        let value =
+            if super::reference::in_server(&value).is_some() { value } else { value.replace("$$", "$") };
+        let renamed = [
+            ("debezium.source.", ""),
+            ("debezium.sink.kafka.producer.", "producer.override."),
+            ("debezium.transforms", "transforms"),
+            ("debezium.predicates", "predicates"),
+        ]
+        .iter()
+        .find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
+        match (renamed, name.strip_prefix("debezium.format.")) {
+            (Some(connect), _) => settings.set(connect, name, &value),
+            (None, Some(format)) => formats.push((format.to_owned(), name.clone(), value)),
+            (None, None) => settings.set(name.clone(), name, &value),
+        }
+    }
+    for side in ["key", "value", "header"] {
+        let own = format!("{side}.");
+        let of_all = |name: &&(String, String, String)| {
+            !["key", "value", "header"].iter().any(|side| name.0.split('.').next() == Some(side))
+        };
+        for (format, name, value) in formats.iter().filter(of_all) {
+            settings.set(format!("{side}.converter.{format}"), name.clone(), value);
+        }
+        for (format, name, value) in &formats {
+            if let Some(option) = format.strip_prefix(&own) {
+                settings.set(format!("{side}.converter.{option}"), name.clone(), value);
+            }
+        }
+        let chosen = formats.iter().find(|(format, ..)| format == side);
+        let (name, format) = match chosen {
+            Some((_, name, value)) => (name.clone(), value.trim()),
+            None => (format!("debezium.format.{side} (default)"), "json"),
+        };
+        settings.set(format!("{side}.converter"), name, format_class(format));
+    }
+    settings
+}
+
+/// The converter behind a name of Debezium Server (`io.debezium.embedded.ConverterBuilder`).
+fn format_class(format: &str) -> &str {
+    match format {
+        "json" | "jsonbytearray" => "org.apache.kafka.connect.json.JsonConverter",
+        "avro" => "io.confluent.connect.avro.AvroConverter",
+        "protobuf" => "io.confluent.connect.protobuf.ProtobufConverter",
+        "cloudevents" => "io.debezium.converters.CloudEventsConverter",
+        "simplestring" => "org.apache.kafka.connect.storage.StringConverter",
+        "binary" => "io.debezium.converters.BinaryDataConverter",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str, name: &str) -> Option<String> {
+        read(text).unwrap().settings.get(name).map(|setting| setting.value.clone())
+    }
+
+    #[test]
+    fn every_form_is_recognised() {
+        for text in [
+            r#"{"name": "c", "config": {"tasks.max": "1"}}"#,
+            r#"{"config": {"tasks.max": 1}, "tasks": [], "type": "source"}"#,
+            "\u{feff} {\"tasks.max\": \"1\"}",
+            "tasks.max=1",
+            "# a comment\ntasks.max: 1 ",
+            "debezium.source.tasks.max=1",
+        ] {
+            assert_eq!(value(text, "tasks.max").as_deref(), Some("1"), "{text}");
+        }
+        assert_eq!(read("debezium.source.a=1").unwrap().form, Form::Server);
+        assert_eq!(value(r#"{"a": true, "b": null}"#, "a").as_deref(), Some("true"));
+        assert_eq!(value(r#"{"a": true, "b": null}"#, "b"), None);
+    }
+
+    #[test]
+    fn what_is_no_form_says_so_without_a_value() {
+        for text in
+            ["", "# a", "{", r#"{"database.password": {"hunter2": 1}}"#, r#"{"a": hunter2}"#, "a=\\uhunter2"]
+        {
+            let error = read(text).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn debezium_server_has_names_and_defaults_of_its_own() {
+        let text = "debezium.source.slot.name=s\ndebezium.transforms=o\ndebezium.transforms.o.type=x\n\
+                    debezium.format.value=simplestring\ndebezium.format.schemas.enable=false\n\
+                    debezium.format.key.schemas.enable=true\ndebezium.sink.kafka.producer.linger.ms=5\n\
+                    debezium.sink.type=kafka\ndebezium.transforms.o.r=$${routedByValue}";
+        for (name, expected) in [
+            ("slot.name", "s"),
+            ("transforms", "o"),
+            ("transforms.o.type", "x"),
+            ("transforms.o.r", "${routedByValue}"),
+            ("value.converter", "org.apache.kafka.connect.storage.StringConverter"),
+            ("key.converter", "org.apache.kafka.connect.json.JsonConverter"),
+            ("key.converter.schemas.enable", "true"),
+            ("header.converter.schemas.enable", "false"),
+            ("producer.override.linger.ms", "5"),
+            ("debezium.sink.type", "kafka"),
+        ] {
+            assert_eq!(value(text, name).as_deref(), Some(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_worker_lies_under_the_connector() {
+        let mut settings = read("value.converter=own\nproducer.override.linger.ms=1").unwrap().settings;
+        let worker = "key.converter=theirs\nvalue.converter=theirs\nvalue.converter.schemas.enable=false\n\
+                      producer.linger.ms=2\nproducer.acks=all\nbootstrap.servers=k:9092\ngroup.id=connect";
+        lay_under(&mut settings, worker).unwrap();
+        let value = |name: &str| settings.get(name).map(|setting| setting.value.as_str());
+        assert_eq!(value("key.converter"), Some("theirs"));
+        assert_eq!(value("value.converter"), Some("own"));
+        assert_eq!(value("value.converter.schemas.enable"), None);
+        assert_eq!(value("producer.override.linger.ms"), Some("1"));
+        assert_eq!(value("producer.override.acks"), Some("all"));
+        assert_eq!(value("producer.override.bootstrap.servers"), Some("k:9092"));
+        assert_eq!(value("group.id"), None);
+    }
+}

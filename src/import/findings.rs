@@ -1,0 +1,112 @@
+//! What there is to know of a setting besides its translation.
+
+use serde::Serialize;
+
+/// How much it matters, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// The router cannot do it.
+    NoEquivalent,
+    /// It does something else, or it cannot be known from the file whether it does the same.
+    Differs,
+    /// It can do the same; somebody has to do something first.
+    ToDo,
+    /// Worth knowing.
+    Note,
+    /// It concerns only what does not exist beside the router, and changes no record.
+    Ignored,
+}
+
+impl Level {
+    /// As it is printed.
+    pub fn label(self) -> &'static str {
+        match self {
+            Level::NoEquivalent => "no equivalent",
+            Level::Differs => "differs",
+            Level::ToDo => "to do",
+            Level::Note => "note",
+            Level::Ignored => "ignored",
+        }
+    }
+
+    /// Whether records would change, or something would be lost.
+    pub fn matters(self) -> bool {
+        self <= Level::Differs
+    }
+}
+
+/// One setting. The members are the keys of `--json` and stay what they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub level: Level,
+    /// The setting's name as the file has it, or would have it.
+    pub setting: String,
+    /// Its value, without secrets; `None`: it is not set.
+    pub value: Option<String>,
+    /// What it means, a sentence or two without the last full stop.
+    pub meaning: String,
+}
+
+/// What a secret is replaced by.
+const REDACTED: &str = "********";
+
+/// Whether a setting's value must not be shown. A reference to where it is kept may be.
+pub(super) fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let words = ["password", "passphrase", "secret", "credential", "token", "jaas", ".salt", "user.info"];
+    words.iter().any(|word| name.contains(word))
+        || name.ends_with("keystore.key")
+        || (name.contains("api") && name.contains("key"))
+}
+
+/// A value as it may be shown.
+pub(super) fn shown(name: &str, value: &str) -> String {
+    // a salt is part of the name: column.mask.hash.SHA-256.with.salt.XYZ
+    if is_secret(name) && !value.trim_start().starts_with("${") {
+        REDACTED.to_owned()
+    } else {
+        value.to_owned()
+    }
+}
+
+/// A name as it may be shown: Debezium's masking by hash has the salt in it.
+pub(super) fn shown_name(name: &str) -> String {
+    match name.split_once(".with.salt.") {
+        Some((before, _)) => format!("{before}.with.salt.{REDACTED}"),
+        None => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for name in [
+            "database.password",
+            "producer.override.sasl.jaas.config",
+            "ssl.keystore.key",
+            "database.sslpassword",
+            "value.converter.basic.auth.user.info",
+            "x.client.secret",
+            "x.api.key",
+        ] {
+            assert_eq!(shown(name, "hunter2"), REDACTED, "{name}");
+            assert_eq!(shown(name, "${env:X}"), "${env:X}");
+        }
+        assert_eq!(shown("key.converter", "x"), "x");
+        assert_eq!(
+            shown_name("column.mask.hash.SHA-256.with.salt.CzQMA0cB5K"),
+            "column.mask.hash.SHA-256.with.salt.********"
+        );
+    }
+
+    #[test]
+    fn the_worst_comes_first() {
+        assert!(Level::NoEquivalent.matters() && Level::Differs.matters() && !Level::ToDo.matters());
+        assert!(Level::ToDo < Level::Note && Level::Note < Level::Ignored);
+    }
+}

@@ -1,0 +1,69 @@
+//! From the configuration of a Debezium connector with the outbox event router to one of our own.
+//!
+//! ```text
+//!     JSON, properties -> Connector {settings}      connector, properties
+//!     settings         -> keys and findings         translate, a file for each subject
+//!     keys             -> outbox-router.toml        write
+//! ```
+//!
+//! A setting is taken out of the connector by the part that understands it; what is left at the end is reported as
+//! unknown, so that nothing is dropped silently. Names, defaults and behaviour are those of Debezium 3.4
+//! (`EventRouterConfigDefinition`, `PostgresConnectorConfig` and what they inherit), of Kafka Connect 4.1
+//! (`SourceConnectorConfig`) and of Kafka's producer (`ProducerConfig`).
+
+mod connector;
+mod findings;
+mod java;
+mod properties;
+mod reference;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod translate;
+mod write;
+
+use serde::Serialize;
+
+pub use findings::{Finding, Level};
+
+use crate::error::Error;
+
+/// What is known besides the connector's file.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    /// `host:port`, with commas between several: a connector's file does not have it.
+    pub bootstrap_servers: Option<String>,
+    /// The text of the worker's properties file, whose converters and producer settings a connector falls back on.
+    pub worker: Option<String>,
+}
+
+/// A translation. The members are the keys of `--json` and stay what they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Import {
+    /// The text of an `outbox-router.toml`.
+    pub configuration: String,
+    /// What there is to know besides, the worst first.
+    pub findings: Vec<Finding>,
+}
+
+impl Import {
+    /// Whether the router does all that the connector did: nothing would change a record or be lost.
+    pub fn is_complete(&self) -> bool {
+        !self.findings.iter().any(|finding| finding.level.matters())
+    }
+}
+
+/// Translates the text of a connector's configuration.
+///
+/// # Errors
+/// It is no such text, there is no outbox event router in it, or the database is not Postgres.
+pub fn import(text: &str, surroundings: &Surroundings) -> Result<Import, Error> {
+    let mut connector = connector::read(text)?;
+    if let Some(worker) = &surroundings.worker {
+        connector::lay_under(&mut connector.settings, worker)?;
+    }
+    if let Some(servers) = &surroundings.bootstrap_servers {
+        connector.settings.set("producer.override.bootstrap.servers", "--bootstrap-servers", servers);
+    }
+    translate::translate(connector)
+}

@@ -1,0 +1,164 @@
+//! The text form of `java.util.Properties`: what a Connect worker in standalone mode and Debezium Server read.
+//!
+//! After the documentation of `Properties.load(Reader)`. The crates for it read bytes as ISO 8859-1, which makes
+//! two characters of each umlaut in a file that was saved as UTF-8, as Connect's and Quarkus' files are.
+
+/// A line that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: `\\u` is not followed by four hexadecimal digits")]
+pub(super) struct PropertiesError {
+    /// Counted from 1, where the entry begins.
+    line: usize,
+}
+
+/// Reads names and values in the order of the file. A name may come more than once; the last one counts in Java.
+///
+/// # Errors
+/// A `\u` without its four digits, the one thing that Java refuses too.
+pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, PropertiesError> {
+    let mut entries = Vec::new();
+    let mut lines = natural_lines(text).enumerate();
+    while let Some((index, line)) = lines.next() {
+        let mut logical = line.trim_start_matches(BLANK).to_owned();
+        // a comment cannot be continued
+        if logical.is_empty() || logical.starts_with(['#', '!']) {
+            continue;
+        }
+        while ends_in_odd_backslashes(&logical) {
+            logical.pop();
+            match lines.next() {
+                Some((_, next)) => logical.push_str(next.trim_start_matches(BLANK)),
+                None => break,
+            }
+        }
+        entries.push(entry(&logical).ok_or(PropertiesError { line: index + 1 })?);
+    }
+    Ok(entries)
+}
+
+const BLANK: [char; 3] = [' ', '\t', '\x0C'];
+
+/// Lines end with `\n`, `\r` or both.
+fn natural_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'))
+}
+
+fn ends_in_odd_backslashes(line: &str) -> bool {
+    (line.len() - line.trim_end_matches('\\').len()) % 2 == 1
+}
+
+/// The name ends at the first `=`, `:` or blank that is not escaped; one `=` or `:` among the blanks behind it
+/// belongs to neither side.
+fn entry(line: &str) -> Option<(String, String)> {
+    let mut escaped = false;
+    let end = line.char_indices().find(|(_, character)| {
+        let ends = !escaped && (matches!(character, '=' | ':') || BLANK.contains(character));
+        escaped = *character == '\\' && !escaped;
+        ends
+    });
+    let end = end.map_or(line.len(), |(at, _)| at);
+    let (name, rest) = line.split_at_checked(end)?;
+    let rest = rest.trim_start_matches(BLANK);
+    let value = rest.strip_prefix(['=', ':']).unwrap_or(rest).trim_start_matches(BLANK);
+    Some((unescape(name)?, unescape(value)?))
+}
+
+/// A backslash before any other character than those named here stands for nothing. `\u` names a unit of UTF-16.
+fn unescape(text: &str) -> Option<String> {
+    let mut units: Vec<u16> = Vec::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(character) = rest.next() {
+        let meant = match if character == '\\' { rest.next() } else { None } {
+            Some('u') => {
+                let digits: String = rest.by_ref().take(4).collect();
+                let plain = digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+                units.push(u16::from_str_radix(&digits, 16).ok().filter(|_| plain)?);
+                continue;
+            }
+            Some('t') => '\t',
+            Some('n') => '\n',
+            Some('r') => '\r',
+            Some('f') => '\x0C',
+            Some(other) => other,
+            // the last backslash of all
+            None if character == '\\' => continue,
+            None => character,
+        };
+        units.extend_from_slice(meant.encode_utf16(&mut [0; 2]));
+    }
+    Some(String::from_utf16_lossy(&units))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pairs(text: &str) -> Vec<(String, String)> {
+        parse(text).unwrap()
+    }
+
+    fn one(line: &str) -> (String, String) {
+        let mut all = pairs(line);
+        assert_eq!(all.len(), 1, "{line}");
+        all.remove(0)
+    }
+
+    #[test]
+    fn a_name_ends_at_the_first_sign_or_blank() {
+        for line in ["a=b", "a:b", "a b", " a = b", "a\t:\tb", "a  b", "\ta=b"] {
+            assert_eq!(one(line), ("a".into(), "b".into()), "{line:?}");
+        }
+        assert_eq!(one("a"), ("a".into(), String::new()));
+        assert_eq!(one("a="), ("a".into(), String::new()));
+        assert_eq!(one("=b"), (String::new(), "b".into()));
+        assert_eq!(one("a==b"), ("a".into(), "=b".into()));
+        assert_eq!(one("a = : b"), ("a".into(), ": b".into()));
+        assert_eq!(one("a=b "), ("a".into(), "b ".into()), "blanks at the end belong to the value");
+        assert_eq!(one(r"a\:b\=c\ d=e"), ("a:b=c d".into(), "e".into()));
+        assert_eq!(one(r"a\\=b"), (r"a\".into(), "b".into()));
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(one(r"a=\t\n\r\f\\\q\:\u0041\u00e9").1, "\t\n\r\x0C\\q:A\u{e9}");
+        assert_eq!(one(r"a=\ud83d\ude00").1, "\u{1f600}");
+        assert_eq!(one(r"a=public\\.outbox").1, r"public\.outbox");
+        assert_eq!(one(r"a=public\.outbox").1, "public.outbox", "one backslash is lost, in Java too");
+        assert_eq!(parse("a=1\nb=\\u00g1"), Err(PropertiesError { line: 2 }));
+        assert_eq!(parse(r"a=\u00"), Err(PropertiesError { line: 1 }));
+        assert_eq!(parse(r"a=\u+041"), Err(PropertiesError { line: 1 }));
+    }
+
+    #[test]
+    fn a_backslash_at_the_end_joins_lines() {
+        assert_eq!(one("a=b,\\\n   c,\\\r\n\td").1, "b,c,d");
+        assert_eq!(one("a=b\\\n# c").1, "b# c", "no comment inside of a value");
+        assert_eq!(pairs("a=b\\\\\nc=d").len(), 2);
+        assert_eq!(one("a=b\\").1, "b");
+        assert_eq!(one("a\\\n  b=c"), ("ab".into(), "c".into()));
+    }
+
+    #[test]
+    fn comments_and_empty_lines_are_none() {
+        assert_eq!(pairs("# a=b\\\nc=d\n\n  ! e=f\n \t\ng=h").len(), 2);
+        assert_eq!(pairs("a=b # c").remove(0).1, "b # c");
+        assert_eq!(pairs("a=1\rb=2\r\nc=3").len(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_escaped_reads_back(name in "[^\\x00]{1,8}", value in "\\PC{0,12}") {
+            let escape = |text: &str| -> String {
+                text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
+            };
+            let line = format!("{}={}", escape(&name), escape(&value));
+            prop_assert_eq!(pairs(&line), [(name, value)]);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in r"(\\|u|0041|=|:| |#|\n|\r|a)*") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Whole files in, whole configurations and findings out.
+
+use super::*;
+
+const TUTORIAL: &str = include_str!("tutorial.json");
+const EQUIVALENT: &str = include_str!("equivalent.json");
+const WITHOUT: &str = include_str!("without.json");
+const STANDALONE: &str = include_str!("standalone.properties");
+const WORKER: &str = include_str!("worker.properties");
+const SERVER: &str = include_str!("server.properties");
+
+fn imported(text: &str) -> Import {
+    import(text, &Surroundings::default()).unwrap()
+}
+
+fn with(bootstrap_servers: Option<&str>, worker: Option<&str>) -> Surroundings {
+    Surroundings {
+        bootstrap_servers: bootstrap_servers.map(str::to_owned),
+        worker: worker.map(str::to_owned),
+    }
+}
+
+/// Configuration and findings as one text to look at.
+fn shown(import: &Import) -> String {
+    let mut text = import.configuration.clone() + "\n";
+    for Finding { level, setting, value, meaning } in &import.findings {
+        let value = value.as_ref().map_or("(not set)".to_owned(), |value| format!("= {value}"));
+        text += &format!("{}: {setting} {value}\n    {meaning}\n", level.label());
+    }
+    text
+}
+
+#[test]
+fn the_connector_of_the_tutorial() {
+    insta::assert_snapshot!(shown(&imported(TUTORIAL)));
+}
+
+#[test]
+fn a_connector_whose_every_setting_has_an_equivalent() {
+    let import = import(EQUIVALENT, &with(Some("kafka:9093"), None)).unwrap();
+    insta::assert_snapshot!(shown(&import));
+    assert!(import.is_complete());
+}
+
+#[test]
+fn what_has_no_equivalent_is_named() {
+    let import = imported(WITHOUT);
+    insta::assert_snapshot!(shown(&import));
+    assert!(!import.is_complete());
+}
+
+#[test]
+fn a_standalone_connector_with_values_kept_elsewhere() {
+    insta::assert_snapshot!(shown(&imported(STANDALONE)));
+}
+
+#[test]
+fn debezium_server() {
+    insta::assert_snapshot!(shown(&imported(SERVER)));
+}
+
+#[test]
+fn a_worker_tells_brokers_and_converters() {
+    let import = import(TUTORIAL, &with(None, Some(WORKER))).unwrap();
+    insta::assert_snapshot!(shown(&import));
+}
+
+#[test]
+fn no_secret_is_printed() {
+    for text in [TUTORIAL, EQUIVALENT, WITHOUT, STANDALONE, SERVER] {
+        let import = imported(text);
+        let all = shown(&import) + &serde_json::to_string(&import).unwrap();
+        for secret in ["hunter2", "postgrespw", "CzQMA0cB5K"] {
+            assert!(!all.contains(secret), "{secret}: {all}");
+        }
+    }
+}
+
+#[test]
+fn every_setting_is_in_the_configuration_or_among_the_findings() {
+    // what the preset and the defaults do without a key
+    let as_by_default = [
+        "database.hostname",
+        "header.converter",
+        "key.converter",
+        "plugin.name",
+        "route.topic.regex",
+        "slot.drop.on.stop",
+        "topic.prefix",
+    ];
+    for text in [TUTORIAL, WITHOUT] {
+        let all = shown(&imported(text));
+        let root: serde_json::Value = serde_json::from_str(text).unwrap();
+        for name in root["config"].as_object().unwrap().keys() {
+            let belongs =
+                ["transforms.", "predicates", "value.converter.", "key.converter.", "column.mask.hash"];
+            let known =
+                as_by_default.contains(&name.as_str()) || belongs.iter().any(|part| name.starts_with(part));
+            let itself = ["connector.class", "transforms", "producer.override.ssl.key.password"];
+            assert!(known || itself.contains(&name.as_str()) || all.contains(name.as_str()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_the_event_router_is_refused() {
+    let refused = |text: &str| import(text, &Surroundings::default()).unwrap_err().to_string();
+    insta::assert_snapshot!(
+        [
+            "{}",
+            "tasks.max=1",
+            "transforms=a\ntransforms.a.type=org.apache.kafka.connect.transforms.RegexRouter",
+            "transforms.a.type=io.debezium.transforms.outbox.EventRouter",
+            "connector.class=io.debezium.connector.mysql.MySqlConnector\ntransforms=a",
+            "",
+        ]
+        .map(refused)
+        .join("\n")
+    );
+}

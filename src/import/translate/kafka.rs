@@ -1,0 +1,291 @@
+//! Producer settings (`ProducerConfig`) in librdkafka's names.
+
+use super::{Translation, comment, sasl};
+use crate::import::connector::Form;
+use crate::import::findings::Level;
+use crate::import::settings::{Setting, Settings};
+use crate::import::write::{Section, key, quoted};
+
+/// Stands in for the brokers where nobody named them; it cannot be resolved.
+const NO_BROKERS: &str = "kafka.invalid:9092";
+
+/// Names that mean the same to both.
+const SAME: &[&str] = &[
+    "bootstrap.servers",
+    "batch.size",
+    "client.dns.lookup",
+    "client.id",
+    "compression.type",
+    "connections.max.idle.ms",
+    "linger.ms",
+    "metadata.max.age.ms",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "sasl.kerberos.service.name",
+    "sasl.mechanism",
+    "security.protocol",
+    "socket.connection.setup.timeout.ms",
+];
+
+/// The same by another name.
+const RENAMED: &[(&str, &str)] = &[
+    ("max.request.size", "message.max.bytes"),
+    ("request.timeout.ms", "socket.timeout.ms"),
+    ("send.buffer.bytes", "socket.send.buffer.bytes"),
+    ("receive.buffer.bytes", "socket.receive.buffer.bytes"),
+    ("compression.gzip.level", "compression.level"),
+    ("compression.lz4.level", "compression.level"),
+    ("compression.zstd.level", "compression.level"),
+];
+
+/// What is not passed on, and why: level, names (an asterisk stands for anything), meaning.
+const LEFT_OUT: &[(Level, &[&str], &str)] = &[
+    (
+        Level::Ignored,
+        &[
+            "acks",
+            "enable.idempotence",
+            "max.in.flight.requests.per.connection",
+            "retries",
+            "delivery.timeout.ms",
+        ],
+        "The router sets it itself: every record is on all in-sync replicas, and in order, before the slot \
+         moves",
+    ),
+    (
+        Level::Ignored,
+        &["transactional.id", "transaction.timeout.ms", "transaction.two.phase.commit.enable"],
+        "Connect sets it for its own transactions; the router has none",
+    ),
+    (
+        Level::Ignored,
+        &["buffer.memory", "max.block.ms"],
+        "Only concerns the Java producer's buffer; `window` in [delivery] bounds what is under way",
+    ),
+    (
+        Level::Ignored,
+        &[
+            "key.serializer",
+            "value.serializer",
+            "metric.reporters",
+            "metrics.*",
+            "auto.include.jmx.reporter",
+            "enable.metrics.push",
+            "metadata.max.idle.ms",
+            "metadata.recovery.*",
+            "socket.connection.setup.timeout.max.ms",
+            "security.providers",
+            "partitioner.adaptive.partitioning.enable",
+            "partitioner.availability.timeout.ms",
+            "config.providers*",
+        ],
+        "Only concerns the Java producer itself",
+    ),
+    (
+        Level::Ignored,
+        &[
+            "ssl.protocol",
+            "ssl.enabled.protocols",
+            "ssl.provider",
+            "ssl.keymanager.algorithm",
+            "ssl.trustmanager.algorithm",
+            "ssl.secure.random.implementation",
+            "ssl.truststore.password",
+        ],
+        "Only concerns TLS in Java; the router uses OpenSSL with its own choice of versions",
+    ),
+    (
+        Level::NoEquivalent,
+        &["ssl.engine.factory.class", "interceptor.classes", "partitioner.class"],
+        "Classes of Java do not run",
+    ),
+    (
+        Level::Differs,
+        &["partitioner.ignore.keys"],
+        "The router sends a key to the partition that Java's producers choose by default for it",
+    ),
+    (
+        Level::ToDo,
+        &["ssl.cipher.suites"],
+        "OpenSSL has other names for them: translate them and set `\"ssl.cipher.suites\"` in [kafka], or \
+         leave the choice to it",
+    ),
+];
+
+pub(super) fn translate(translation: &mut Translation) {
+    let mut producer = translation.settings.take_prefix("producer.override.");
+    brokers(translation, producer.take("bootstrap.servers"));
+    truststore(translation, &mut producer);
+    keystore(translation, &mut producer);
+    sasl::translate(translation, &mut producer);
+    if let Some(setting) = producer.take("ssl.endpoint.identification.algorithm") {
+        let value = if setting.value.is_empty() { "none" } else { setting.value.as_str() };
+        set(translation, "ssl.endpoint.identification.algorithm", value, &setting);
+    }
+    let is_default = |setting: &Setting| {
+        setting.value.is_empty() || setting.value.ends_with(".DefaultPartitioner") || setting.value == "false"
+    };
+    for name in ["partitioner.class", "partitioner.ignore.keys"] {
+        if producer.get(name).is_some_and(is_default) {
+            producer.take(name);
+        }
+    }
+    for (name, setting) in producer.into_rest() {
+        property(translation, &name, setting);
+    }
+    sink(translation);
+    for (_, setting) in translation.settings.take_prefix("admin.override.").into_rest() {
+        let meaning = "Only concerns the client with which Connect makes topics; the router makes them with \
+                       the settings in [kafka]";
+        translation.find(Level::Ignored, &setting, meaning);
+    }
+}
+
+fn property(translation: &mut Translation, name: &str, setting: Setting) {
+    let same = SAME.iter().find(|same| **same == name).copied();
+    let renamed = RENAMED.iter().find(|(java, _)| *java == name).map(|(_, ours)| *ours);
+    if let Some(ours) = same.or(renamed) {
+        if translation.document.has(Section::Kafka, &key(ours)) {
+            let meaning = format!("`{ours}` is set by another setting already; this one is left out");
+            return translation.find(Level::Note, &setting, meaning);
+        }
+        if ours == "compression.level"
+            && !setting.value.parse().is_ok_and(|level: i32| (-1..=12).contains(&level))
+        {
+            let meaning = "librdkafka takes levels from -1 to 12; it is left out";
+            return translation.find(Level::Note, &setting, meaning);
+        }
+        let variable = super::variable(Section::Kafka, ours);
+        if let Some(setting) = translation.seen(setting, Some(&variable)) {
+            set(translation, ours, &setting.value, &setting);
+        }
+        return;
+    }
+    let fits =
+        |pattern: &str| pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix));
+    match LEFT_OUT.iter().find(|(_, names, _)| names.iter().any(|pattern| fits(pattern))) {
+        Some((level, _, meaning)) => translation.find(*level, &setting, *meaning),
+        None => translation.find(
+            Level::NoEquivalent,
+            &setting,
+            "librdkafka has no such property, as far as is known: look in its CONFIGURATION.md for what \
+             does the same",
+        ),
+    }
+}
+
+/// Numbers without quotes.
+fn set(translation: &mut Translation, property: &str, value: &str, setting: &Setting) {
+    let number = value.parse::<i64>().is_ok_and(|number| number.to_string() == value);
+    let value = if number { value.to_owned() } else { quoted(value) };
+    translation.document.set(Section::Kafka, key(property), value, comment(setting));
+}
+
+fn brokers(translation: &mut Translation, setting: Option<Setting>) {
+    let variable = super::variable(Section::Kafka, "bootstrap.servers");
+    let known = setting.and_then(|setting| translation.seen(setting, Some(&variable)));
+    if let Some(setting) = known {
+        return translation.document.set(
+            Section::Kafka,
+            key("bootstrap.servers"),
+            quoted(&setting.value),
+            comment(&setting),
+        );
+    }
+    let place = match translation.form {
+        Form::Connect => "bootstrap.servers",
+        Form::Server => "debezium.sink.kafka.producer.bootstrap.servers",
+    };
+    if !translation.findings.iter().any(|finding| finding.setting.ends_with("bootstrap.servers")) {
+        let meaning = "A connector's file does not name the brokers: put them into [kafka], or import again \
+                       with --bootstrap-servers";
+        translation.find_unset(Level::ToDo, place, meaning);
+    }
+    translation.document.set(
+        Section::Kafka,
+        key("bootstrap.servers"),
+        quoted(NO_BROKERS),
+        "put your brokers here",
+    );
+}
+
+/// Java reads its own formats, OpenSSL reads PEM.
+fn truststore(translation: &mut Translation, producer: &mut Settings) {
+    let kind = producer.take("ssl.truststore.type").map(|kind| kind.value.to_ascii_uppercase());
+    if let Some(setting) = producer.take("ssl.truststore.certificates") {
+        set(translation, "ssl.ca.pem", &setting.value, &setting);
+    }
+    let Some(setting) = producer.take("ssl.truststore.location") else { return };
+    let variable = super::variable(Section::Kafka, "ssl.ca.location");
+    let Some(setting) = translation.seen(setting, Some(&variable)) else { return };
+    if kind.as_deref() == Some("PEM") || setting.value.ends_with(".pem") {
+        return set(translation, "ssl.ca.location", &setting.value, &setting);
+    }
+    let meaning = "OpenSSL reads PEM: `keytool -exportcert -rfc -keystore STORE -alias CA -file \
+                   kafka_ca.pem`, one after the other if there are several, and name that file";
+    translation.find(Level::ToDo, &setting, meaning);
+    set(translation, "ssl.ca.location", "kafka_ca.pem", &setting);
+}
+
+fn keystore(translation: &mut Translation, producer: &mut Settings) {
+    let kind = producer.take("ssl.keystore.type").map(|kind| kind.value.to_ascii_uppercase());
+    let password = producer.take("ssl.keystore.password");
+    let key_password = producer.take("ssl.key.password");
+    if let Some(setting) = producer.take("ssl.keystore.certificate.chain") {
+        set(translation, "ssl.certificate.pem", &setting.value, &setting);
+    }
+    if let Some(setting) = producer.take("ssl.keystore.key") {
+        translation.secret("ssl.key.pem", &setting);
+    }
+    let mut is_store = true;
+    if let Some(setting) = producer.take("ssl.keystore.location") {
+        let variable = super::variable(Section::Kafka, "ssl.keystore.location");
+        let Some(setting) = translation.seen(setting, Some(&variable)) else { return };
+        let ends = |ends: &[&str]| ends.iter().any(|end| setting.value.ends_with(end));
+        match kind.as_deref() {
+            Some("PEM") => is_store = false,
+            None if ends(&[".pem"]) => is_store = false,
+            Some("PKCS12") => set(translation, "ssl.keystore.location", &setting.value, &setting),
+            None if ends(&[".p12", ".pfx"]) => {
+                set(translation, "ssl.keystore.location", &setting.value, &setting)
+            }
+            _ => {
+                let meaning = "OpenSSL reads PKCS#12: `keytool -importkeystore -srckeystore STORE \
+                               -destkeystore kafka.p12 -deststoretype PKCS12`";
+                translation.find(Level::ToDo, &setting, meaning);
+                set(translation, "ssl.keystore.location", "kafka.p12", &setting);
+            }
+        }
+        if !is_store {
+            set(translation, "ssl.certificate.location", &setting.value, &setting);
+            set(translation, "ssl.key.location", &setting.value, &setting);
+        }
+    }
+    if let Some(password) = password.filter(|_| is_store) {
+        translation.secret("ssl.keystore.password", &password);
+    }
+    if let Some(password) = key_password {
+        translation.secret("ssl.key.password", &password);
+    }
+}
+
+/// What Debezium Server says of its sink besides.
+fn sink(translation: &mut Translation) {
+    if let Some(setting) =
+        translation.take_any("debezium.sink.type").filter(|setting| setting.value != "kafka")
+    {
+        translation.find(Level::NoEquivalent, &setting, "The router writes to Kafka only");
+    }
+    for (_, setting) in translation.settings.take_prefix("debezium.sink.kafka.").into_rest() {
+        translation.find(
+            Level::Ignored,
+            &setting,
+            "Only concerns how Debezium Server waits for its producer",
+        );
+    }
+    for (_, setting) in translation.settings.take_prefix("debezium.sink.").into_rest() {
+        translation.find(Level::Ignored, &setting, "Only concerns a sink that the router does not write to");
+    }
+}

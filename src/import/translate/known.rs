@@ -1,0 +1,375 @@
+//! Settings that become no key: of change events, snapshots, Connect's worker and Debezium itself.
+
+use super::Translation;
+use crate::import::findings::Level::{self, Differs, Ignored, NoEquivalent, Note};
+
+/// Settings that one sentence is true of.
+struct Known {
+    level: Level,
+    /// In Connect; an asterisk at the end stands for anything.
+    names: &'static [&'static str],
+    /// Values, in small letters, that ask for nothing else than what happens anyway: nothing is said of them.
+    harmless: &'static [&'static str],
+    meaning: &'static str,
+}
+
+const fn ignored(names: &'static [&'static str], meaning: &'static str) -> Known {
+    Known { level: Ignored, names, harmless: &[], meaning }
+}
+
+const fn known(
+    level: Level,
+    names: &'static [&'static str],
+    harmless: &'static [&'static str],
+    meaning: &'static str,
+) -> Known {
+    Known { level, names, harmless, meaning }
+}
+
+/// The first that fits counts.
+const KNOWN: &[Known] = &[
+    // what happens to values
+    known(
+        Differs,
+        &["time.precision.mode"],
+        &["adaptive"],
+        "Dates and times in keys, headers and envelopes are written as `adaptive` writes them",
+    ),
+    known(
+        Differs,
+        &["decimal.handling.mode"],
+        &["precise"],
+        "Numbers of type numeric in keys, headers and envelopes are written as `precise` writes them",
+    ),
+    known(
+        Differs,
+        &["money.fraction.digits"],
+        &["2"],
+        "Amounts of type money in keys, headers and envelopes are written with two digits",
+    ),
+    known(
+        Differs,
+        &["interval.handling.mode"],
+        &["numeric"],
+        "Intervals in keys, headers and envelopes are written as `numeric` writes them",
+    ),
+    known(
+        Differs,
+        &["hstore.handling.mode"],
+        &["json"],
+        "Columns of type hstore are written as text, not as a map",
+    ),
+    known(
+        Differs,
+        &["binary.handling.mode"],
+        &["bytes"],
+        "A payload of type bytea arrives as its bytes, not as text that stands for them",
+    ),
+    known(
+        Differs,
+        &["include.unknown.datatypes"],
+        &["false"],
+        "Columns of types that Debezium does not know are written as Postgres prints them",
+    ),
+    known(
+        Differs,
+        &["field.name.adjustment.mode"],
+        &["none"],
+        "Names inside of expanded payloads and envelopes stay as they are",
+    ),
+    known(
+        NoEquivalent,
+        &["column.mask.*", "column.truncate.*"],
+        &[],
+        "Values go out whole and unmasked: let the application write them as they may be seen",
+    ),
+    known(
+        NoEquivalent,
+        &["converters", "post.processors"],
+        &[""],
+        "Classes of Java do not run: columns are written as Postgres or Debezium's own converters write them",
+    ),
+    ignored(
+        &["column.exclude.list", "column.include.list", "column.blacklist", "column.whitelist"],
+        "Only concerns change events: a record has those columns that the configuration names",
+    ),
+    // what happens to events
+    known(
+        NoEquivalent,
+        &["extended.headers.enabled"],
+        &["false"],
+        "Debezium's headers `__debezium.context.*` are not written",
+    ),
+    known(
+        NoEquivalent,
+        &["provide.transaction.metadata"],
+        &["false"],
+        "No topic with the beginnings and ends of transactions is written",
+    ),
+    known(
+        NoEquivalent,
+        &["exactly.once.support"],
+        &["requested"],
+        "Delivery is at least once: after a crash some records arrive twice, and consumers tell them by the \
+         header `id`",
+    ),
+    known(
+        Note,
+        &["exactly.once.support"],
+        &[],
+        "If the workers have exactly.once.source.support on: the router's delivery is at least once, after \
+         a crash some records arrive twice, and consumers tell them by the header `id`",
+    ),
+    known(
+        Differs,
+        &["errors.tolerance"],
+        &["none"],
+        "Connect skips records that it cannot convert; the router skips none: it stops and names the event \
+         (exit code 3)",
+    ),
+    known(
+        Differs,
+        &["event.processing.failure.handling.mode", "event.converting.failure.handling.mode"],
+        &["fail"],
+        "Debezium skips what it cannot read; the router skips nothing: it stops and names the event (exit \
+         code 3)",
+    ),
+    known(
+        NoEquivalent,
+        &["signal.data.collection"],
+        &[],
+        "The router takes no signals, and makes no snapshots when asked",
+    ),
+    known(
+        NoEquivalent,
+        &["notification.*"],
+        &[],
+        "The router sends no notifications: its metrics, /readyz and its log say how it is",
+    ),
+    known(
+        NoEquivalent,
+        &["message.prefix.*"],
+        &[],
+        "Messages of pg_logical_emit_message are read in another form: see `message_prefix` in [outbox]",
+    ),
+    known(
+        Differs,
+        &["snapshot.mode"],
+        &["initial", "no_data", "never", "when_needed"],
+        "The router never reads the table, only what comes through the slot: rows that were in the table \
+         before are not sent, at this start or at a later one",
+    ),
+    ignored(
+        &["snapshot.mode"],
+        "Only concerns the rows that were in the table before the slot: Debezium has sent them or has left \
+         them, the router reads on from the slot",
+    ),
+    ignored(
+        &[
+            "snapshot.*",
+            "incremental.snapshot.*",
+            "streaming.delay.ms",
+            "read.only",
+            "legacy.snapshot.max.threads",
+        ],
+        "Only concerns snapshots, which the router does not make",
+    ),
+    ignored(&["signal.*"], "Only concerns signals, which the router does not take"),
+    ignored(
+        &["heartbeat.*"],
+        "Only concerns how Debezium keeps its place in a quiet database; the router confirms the slot \
+         without it, and writes no heartbeat topic",
+    ),
+    ignored(
+        &[
+            "tombstones.on.delete",
+            "message.key.columns",
+            "replica.identity.autoset.values",
+            "skip.messages.without.change",
+            "unavailable.value.placeholder",
+            "include.schema.changes",
+            "schema.refresh.mode",
+            "table.ignore.builtin",
+        ],
+        "Only concerns change events other than inserts into the outbox, or their keys, which the outbox \
+         event router replaces",
+    ),
+    ignored(
+        &[
+            "column.propagate.source.type",
+            "datatype.propagate.source.type",
+            "schema.name.adjustment.mode",
+            "include.schema.comments",
+            "sourceinfo.struct.maker",
+            "topic.naming.strategy",
+            "topic.cache.size",
+            "topic.transaction",
+            "topic.heartbeat.prefix",
+            "transaction.metadata.factory",
+            "custom.sanitize.pattern",
+        ],
+        "Only concerns Connect's schemas, or topics that the outbox event router replaces",
+    ),
+    // the slot and the connection
+    ignored(
+        &["slot.failover", "slot.stream.params", "publish.via.partition.root", "publication.*"],
+        "Only concerns how Debezium makes the slot or the publication; those that are there stay as they are",
+    ),
+    ignored(
+        &[
+            "database.tcpKeepAlive",
+            "database.initial.statements",
+            "database.query.timeout.ms",
+            "database.connection.*",
+            "database.include.list",
+            "database.exclude.list",
+            "connection.validation.timeout.ms",
+        ],
+        "Only concerns Debezium's own connections; the router's take keepalives, timeouts and options in \
+         the URL, as libpq does",
+    ),
+    ignored(
+        &[
+            "status.update.interval.ms",
+            "xmin.fetch.interval.ms",
+            "lsn.flush.timeout.*",
+            "internal.log.position.check.enable",
+        ],
+        "Only concerns how Debezium reports to the slot; the router confirms it about once a second",
+    ),
+    ignored(
+        &[
+            "slot.max.retries",
+            "slot.retry.delay.ms",
+            "errors.max.retries",
+            "errors.retry.*",
+            "retriable.restart.connector.wait.ms",
+            "custom.retriable.exception",
+            "internal.custom.retriable.exception",
+            "internal.create.slot.command.timeout",
+            "executor.shutdown.timeout.ms",
+        ],
+        "Only concerns how often Debezium tries again; the router tries for ever",
+    ),
+    ignored(
+        &[
+            "max.batch.size",
+            "max.queue.size",
+            "max.queue.size.in.bytes",
+            "poll.interval.ms",
+            "poll.dispatch.interval.ms",
+            "query.fetch.size",
+            "queue.provider.type",
+        ],
+        "Only concerns the connector's queue; `window` in [delivery] bounds what is under way",
+    ),
+    // Connect's worker
+    ignored(
+        &[
+            "tasks.max",
+            "tasks.max.enforce",
+            "config.action.reload",
+            "connector.plugin.version",
+            "key.converter.plugin.version",
+            "errors.log.*",
+            "errors.deadletterqueue.*",
+            "errors.tolerance",
+            "offsets.storage.topic",
+            "transaction.boundary*",
+            "topic.creation.enable",
+            "topics",
+            "plugin.path",
+        ],
+        "Only concerns Connect's worker",
+    ),
+    ignored(
+        &[
+            "custom.metric.tags",
+            "internal.advanced.metrics.enable",
+            "statistics.metrics.enabled",
+            "openlineage.*",
+            "guardrail.*",
+        ],
+        "Only concerns Debezium's own metrics, limits and lineage; the router's metrics are at /metrics",
+    ),
+    // Debezium Server
+    ignored(
+        &[
+            "offset.*",
+            "schema.history.*",
+            "database.history*",
+            "record.processing.*",
+            "task.management.timeout.ms",
+            "quarkus.*",
+            "debezium.*",
+            "%*",
+        ],
+        "Only concerns Debezium's own process: its stored offsets, threads, log and HTTP port (`listen` in \
+         [admin])",
+    ),
+];
+
+pub(super) fn translate(translation: &mut Translation) {
+    if translation.settings.get("extended.headers.enabled").is_none() {
+        translation.find_unset(
+            Note,
+            "extended.headers.enabled",
+            "Since 3.2.1 Debezium adds headers `__debezium.context.*` unless it is false; the router does \
+             not",
+        );
+    }
+    skipped_operations(translation);
+    declared(translation);
+    let names: Vec<String> = translation.settings.names().map(str::to_owned).collect();
+    for name in names {
+        let fits = |pattern: &&str| {
+            pattern.strip_suffix('*').map_or(**pattern == *name, |prefix| name.starts_with(prefix))
+        };
+        let Some(value) = translation.settings.get(&name).map(|setting| setting.value.to_ascii_lowercase())
+        else {
+            continue;
+        };
+        let mut fitting = KNOWN.iter().filter(|known| known.names.iter().any(&fits));
+        let Some(first) = fitting.next() else { continue };
+        let Some(setting) = translation.settings.take(&name) else { continue };
+        if !first.harmless.contains(&value.as_str()) {
+            translation.find(first.level, &setting, first.meaning);
+        } else if let Some(second) = fitting.next() {
+            translation.find(second.level, &setting, second.meaning);
+        }
+    }
+}
+
+/// Inserts are all that matters.
+fn skipped_operations(translation: &mut Translation) {
+    let Some(setting) = translation.take_any("skipped.operations") else { return };
+    if setting.value.split(',').any(|operation| operation.trim().eq_ignore_ascii_case("c")) {
+        let meaning = "The connector skips inserts, so that no event was sent; the router sends them";
+        translation.find(Differs, &setting, meaning);
+    }
+}
+
+/// Custom converters and post-processors have settings under the names that they are declared by.
+fn declared(translation: &mut Translation) {
+    for list in ["converters", "post.processors"] {
+        let names = translation.settings.get(list).map(|setting| setting.value.clone()).unwrap_or_default();
+        for name in crate::import::settings::list(&names) {
+            for (_, setting) in translation.settings.take_prefix(&format!("{name}.")).into_rest() {
+                translation.find(NoEquivalent, &setting, "It is of a class of Java, which does not run");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_compared_in_small_letters() {
+        for known in KNOWN {
+            assert!(known.harmless.iter().all(|value| *value == value.to_ascii_lowercase()));
+            assert!(!known.meaning.ends_with('.'), "{}", known.meaning);
+        }
+    }
+}

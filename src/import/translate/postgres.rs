@@ -1,0 +1,261 @@
+//! `database.*`, slot and publication (`PostgresConnectorConfig`).
+
+use super::{Translation, comment, moved, put};
+use crate::import::findings::Level;
+use crate::import::reference::Reference;
+use crate::import::settings::Setting;
+use crate::import::write::{Section, quoted};
+
+/// Where a password is put that stood in the connector's file.
+const PASSWORD_FILE: &str = "secrets/postgres_password";
+
+/// Debezium's defaults (`ReplicationConnection.Builder`).
+const SLOT: &str = "debezium";
+const PUBLICATION: &str = "dbz_publication";
+
+pub(super) fn translate(translation: &mut Translation) {
+    url(translation);
+    password(translation);
+    tls(translation);
+    slot(translation);
+    flushing(translation);
+}
+
+/// A part of the connection: the setting, libpq's keyword and variable.
+const PARTS: [(&str, &str, &str); 5] = [
+    ("database.hostname", "host", "PGHOST"),
+    ("database.port", "port", "PGPORT"),
+    ("database.user", "user", "PGUSER"),
+    ("database.dbname", "dbname", "PGDATABASE"),
+    ("database.sslmode", "sslmode", "PGSSLMODE"),
+];
+
+/// One URL of what is known; what is kept elsewhere comes from libpq's variables.
+fn url(translation: &mut Translation) {
+    let mut known: Vec<(&str, String)> = Vec::new();
+    let mut from = Vec::new();
+    for (name, keyword, variable) in PARTS {
+        let Some(setting) = translation.settings.take(name) else { continue };
+        match translation.reference(&setting) {
+            None if !setting.value.is_empty() => {
+                from.push(comment(&setting));
+                known.push((keyword, setting.value));
+            }
+            None => {}
+            Some(Reference::Variable(held)) => {
+                let meaning = format!("Start the router with {variable} set to what {held} holds");
+                translation.find(Level::ToDo, &setting, meaning);
+            }
+            Some(_) => {
+                let meaning =
+                    format!("Its value is kept elsewhere: start the router with {variable} set to it");
+                translation.find(Level::ToDo, &setting, meaning);
+            }
+        }
+    }
+    for (name, keyword) in [
+        ("database.sslrootcert", "sslrootcert"),
+        ("database.sslcert", "sslcert"),
+        ("database.sslkey", "sslkey"),
+    ] {
+        let Some(setting) = translation.take_any(name).filter(|setting| !setting.value.is_empty()) else {
+            continue;
+        };
+        from.push(comment(&setting));
+        known.push((keyword, setting.value.clone()));
+        if keyword == "sslkey" {
+            let meaning = "The router reads PEM, and Java's driver DER: `openssl pkcs8 -inform DER -in KEY \
+                           -out KEY.pem`, unless it is PEM already; only the router's user may read it";
+            translation.find(Level::ToDo, &setting, meaning);
+        }
+    }
+    translation.document.set(Section::Postgres, "url", quoted(&write_url(&known)), from.join(", "));
+}
+
+fn write_url(known: &[(&str, String)]) -> String {
+    let get =
+        |keyword: &str| known.iter().find(|(name, _)| *name == keyword).map(|(_, value)| value.as_str());
+    let host = get("host").unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if host.is_empty() || !host.chars().all(plain) {
+        let quote = |value: &str| {
+            let bare = |c: char| c.is_ascii_alphanumeric() || "._-/:,".contains(c);
+            match value.chars().all(bare) {
+                true => value.to_owned(),
+                false => format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'")),
+            }
+        };
+        let pairs = known.iter().map(|(name, value)| format!("{name}={}", quote(value)));
+        return pairs.collect::<Vec<_>>().join(" ");
+    }
+    let mut url = "postgres://".to_owned();
+    if let Some(user) = get("user") {
+        url += &format!("{}@", encode(user));
+    }
+    url += host;
+    if let Some(port) = get("port") {
+        url += &format!(":{}", encode(port));
+    }
+    if let Some(dbname) = get("dbname") {
+        url += &format!("/{}", encode(dbname));
+    }
+    let options = known.iter().filter(|(name, _)| name.starts_with("ssl"));
+    let options: Vec<String> = options.map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    if !options.is_empty() {
+        url += &format!("?{}", options.join("&"));
+    }
+    url
+}
+
+/// By RFC 3986; `/` may stand in a query.
+fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+fn password(translation: &mut Translation) {
+    let Some(setting) = translation.settings.take("database.password") else { return };
+    let place = match translation.reference(&setting) {
+        Some(Reference::WholeFile(path)) => path,
+        Some(Reference::Variable(name)) => {
+            let meaning = format!("Start the router with PGPASSWORD set to what {name} holds");
+            translation.find(Level::ToDo, &setting, meaning);
+            return;
+        }
+        Some(reference) => {
+            translation.find(Level::ToDo, &setting, moved(&reference, PASSWORD_FILE));
+            PASSWORD_FILE.to_owned()
+        }
+        None => {
+            translation.find(Level::ToDo, &setting, put(PASSWORD_FILE));
+            PASSWORD_FILE.to_owned()
+        }
+    };
+    translation.document.set(Section::Postgres, "password_file", quoted(&place), comment(&setting));
+}
+
+fn tls(translation: &mut Translation) {
+    if let Some(setting) = translation.settings.take("database.sslpassword") {
+        let meaning = "The router reads keys without a password: take it off with openssl, and let only the \
+                       router's user read the key";
+        translation.find(Level::ToDo, &setting, meaning);
+    }
+    if let Some(setting) = translation.take_any("database.sslfactory") {
+        let meaning = "Classes of Java do not run: how much of the server's certificate is verified is \
+                       decided by `sslmode` in the URL";
+        translation.find(Level::NoEquivalent, &setting, meaning);
+    }
+}
+
+fn slot(translation: &mut Translation) {
+    let slot = translation.take("slot.name", Section::Postgres, "slot");
+    let publication = translation.take("publication.name", Section::Postgres, "publication");
+    let plugin = translation.take_any("plugin.name");
+    if plugin.as_ref().is_none_or(|plugin| plugin.value != "pgoutput") {
+        let meaning = "The slot speaks another protocol than pgoutput, the one that the router reads, and \
+                       cannot be taken over: run `outbox-router init`, which makes a slot and a publication \
+                       of its own, then stop the connector, then start the router; what comes in between \
+                       arrives twice";
+        match &plugin {
+            Some(plugin) => translation.find(Level::NoEquivalent, plugin, meaning),
+            None => translation.find_unset(
+                Level::NoEquivalent,
+                "plugin.name",
+                format!("By default it is decoderbufs. {meaning}"),
+            ),
+        }
+        for setting in [slot, publication].into_iter().flatten() {
+            let meaning = "The router has one of its own, since it cannot take over the slot; drop this one \
+                           after the switch";
+            translation.find(Level::Note, &setting, meaning);
+        }
+    } else {
+        named(translation, "slot", slot.as_ref(), "slot.name", SLOT);
+        named(translation, "publication", publication.as_ref(), "publication.name", PUBLICATION);
+        let meaning = "Debezium's publication has all tables unless somebody else made it. It can stay; one \
+                       of the outbox alone spares the router reading the changes of all others";
+        match translation.settings.take("publication.autocreate.mode") {
+            Some(mode) if !mode.value.eq_ignore_ascii_case("all_tables") => {}
+            Some(mode) => translation.find(Level::Note, &mode, meaning),
+            None => translation.find_unset(Level::Note, "publication.autocreate.mode", meaning),
+        }
+    }
+    if let Some(setting) = translation.take_any("slot.drop.on.stop").filter(Setting::is_true) {
+        let meaning = "Stopping the connector, or changing its configuration, drops the slot, and what \
+                       nobody has read is lost to the router: while the connector runs, copy the slot with \
+                       pg_copy_logical_replication_slot, and set `slot` in [postgres] to the copy";
+        translation.find(Level::ToDo, &setting, meaning);
+    }
+}
+
+fn named(translation: &mut Translation, key: &str, setting: Option<&Setting>, name: &str, default: &str) {
+    match setting {
+        Some(setting) => translation.text(Section::Postgres, key, setting),
+        // one that is kept elsewhere has been noted
+        None if translation.findings.iter().any(|finding| finding.setting.ends_with(name)) => {}
+        None => {
+            let from = format!("{name} is not set");
+            translation.document.set(Section::Postgres, key, quoted(default), from);
+        }
+    }
+}
+
+/// Where the slot is when the connector stops.
+fn flushing(translation: &mut Translation) {
+    let manual = |setting: &Setting| match setting.name.contains("flush.lsn.source") {
+        true => setting.value.eq_ignore_ascii_case("false"),
+        false => setting.value.eq_ignore_ascii_case("manual"),
+    };
+    for name in ["lsn.flush.mode", "flush.lsn.source"] {
+        let Some(setting) = translation.take_any(name) else { continue };
+        let (level, meaning) = match manual(&setting) {
+            true => (
+                Level::ToDo,
+                "Debezium does not move the slot: everything since the place where somebody else last moved \
+                 it would be sent again. After stopping the connector, advance it to the `lsn` of the \
+                 connector's stored offset",
+            ),
+            false => (
+                Level::Ignored,
+                "Only concerns how Debezium moves the slot; the router moves it after acknowledgements",
+            ),
+        };
+        translation.find(level, &setting, meaning);
+    }
+    for name in ["offset.mismatch.strategy", "internal.slot.seek.to.known.offset.on.start"] {
+        let Some(setting) = translation.take_any(name) else { continue };
+        translation.find(
+            Level::Note,
+            &setting,
+            "Only concerns the way back: with trust_offset (or seek) Debezium refuses a slot that is ahead \
+             of its stored offset, as it is after the router has run; trust_slot goes on from the slot",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_those_of_libpq() {
+        let write = |known: &[(&str, &str)]| {
+            write_url(&known.iter().map(|(name, value)| (*name, (*value).to_owned())).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            write(&[
+                ("host", "db.local"),
+                ("port", "5433"),
+                ("user", "a@b"),
+                ("dbname", "my shop"),
+                ("sslmode", "require")
+            ]),
+            "postgres://a%40b@db.local:5433/my%20shop?sslmode=require"
+        );
+        assert_eq!(write(&[("host", "::1"), ("dbname", "it's")]), r"host=::1 dbname='it\'s'");
+        assert_eq!(write(&[("user", "debezium")]), "user=debezium");
+        assert_eq!(write(&[]), "");
+    }
+}

@@ -1,0 +1,324 @@
+//! The options of the outbox event router (`EventRouterConfigDefinition`).
+
+use super::{Translation, comment, variable};
+use crate::import::findings::Level;
+use crate::import::java::{self, Expression, Piece};
+use crate::import::settings::{Setting, Settings};
+use crate::import::write::{Section, key, quoted};
+
+/// What the converters have to know of the value.
+pub(super) struct Value {
+    /// It is a structure: the payload and what is put beside it.
+    pub(super) envelope: Option<Setting>,
+    /// It is parsed: `table.expand.json.payload`.
+    pub(super) expand: Option<Setting>,
+    pub(super) expand_null: Option<Setting>,
+    pub(super) expand_empty_array: Option<Setting>,
+}
+
+/// Takes the router's options.
+pub(super) fn translate(translation: &mut Translation, options: Settings) -> Value {
+    let mut router =
+        Router { translation, options, columns: COLUMNS.map(|(_, key, column)| (key, column.to_owned())) };
+    router.columns();
+    router.topic();
+    let envelope = router.placement();
+    router.choices();
+    let expand = router.take("table.expand.json.payload", "payload_json").filter(Setting::is_true);
+    let expand_null = router.unlike("table.json.payload.null.behavior", "expand.null", "ignore");
+    let expand_empty_array =
+        router.unlike("table.json.payload.empty.array.behavior", "expand.empty_array", "ignore");
+    router.rest();
+    Value { envelope, expand, expand_null, expand_empty_array }
+}
+
+/// The option, our key, and the column's name by default in both.
+const COLUMNS: [(&str, &str, &str); 4] = [
+    ("table.field.event.id", "id", "id"),
+    ("route.by.field", "aggregate_type", "aggregatetype"),
+    ("table.field.event.key", "aggregate_id", "aggregateid"),
+    ("table.field.event.payload", "payload", "payload"),
+];
+
+/// Names that templates give to columns, whatever the columns are called.
+const KEYS: [&str; 8] = [
+    "id",
+    "aggregate_type",
+    "aggregate_id",
+    "event_type",
+    "payload",
+    "headers",
+    "created_at",
+    "tracing_span_context",
+];
+
+struct Router<'a> {
+    translation: &'a mut Translation,
+    options: Settings,
+    /// The columns that have a key, by their keys.
+    columns: [(&'static str, String); 4],
+}
+
+impl Router<'_> {
+    fn take(&mut self, option: &str, key: &str) -> Option<Setting> {
+        let setting = self.options.take(option)?;
+        let variable = variable(Section::Route, key);
+        self.translation.seen(setting, Some(&variable))
+    }
+
+    /// The setting, if it is set to something else than the default.
+    fn unlike(&mut self, option: &str, key: &str, default: &str) -> Option<Setting> {
+        self.take(option, key).filter(|setting| !setting.value.eq_ignore_ascii_case(default))
+    }
+
+    fn columns(&mut self) {
+        for (option, key, default) in COLUMNS {
+            let Some(setting) = self.options.take(option) else { continue };
+            let name = format!("columns.{key}");
+            let Some(setting) = self.translation.seen(setting, Some(&variable(Section::Outbox, &name)))
+            else {
+                continue;
+            };
+            if setting.value != default {
+                self.translation.text(Section::Outbox, &name, &setting);
+            }
+            if let Some((_, column)) = self.columns.iter_mut().find(|(known, _)| *known == key) {
+                *column = setting.value;
+            }
+        }
+        if let Some(setting) = self.take("table.field.event.timestamp", "timestamp") {
+            self.translation.text(Section::Outbox, "columns.created_at", &setting);
+            self.translation.document.set(
+                Section::Route,
+                "timestamp",
+                quoted("created_at"),
+                comment(&setting),
+            );
+        } else {
+            self.translation.find_unset(
+                Level::Note,
+                "table.field.event.timestamp",
+                "Records have the time of the commit; Debezium stamps the time at which it reads the \
+                 change, a little later",
+            );
+        }
+        if let Some(setting) = self.take("tracing.span.context.field", "tracing_span_context") {
+            self.translation.text(Section::Outbox, "columns.tracing_span_context", &setting);
+            let meaning = "Debezium makes headers of it only with OpenTelemetry on its class path, which is \
+                           not so by default; leave `columns.tracing_span_context` out if there are none \
+                           now";
+            self.translation.find(Level::Note, &setting, meaning);
+        }
+    }
+
+    /// The topic is what `RegexRouter` makes of the value: the replacement if the expression matches all of it, else
+    /// the value itself.
+    fn topic(&mut self) {
+        let regex = self.take("route.topic.regex", "topic");
+        let replacement = self.take("route.topic.replacement", "topic");
+        if regex.is_none() && replacement.is_none() {
+            return;
+        }
+        let java = regex.as_ref().map_or("(?<routedByValue>.*)", |regex| regex.value.as_str());
+        let template =
+            replacement.as_ref().map_or("outbox.event.${routedByValue}", |with| with.value.as_str());
+        let (Some(blamed_for_regex), Some(blamed_for_replacement)) =
+            (regex.as_ref().or(replacement.as_ref()), replacement.as_ref().or(regex.as_ref()))
+        else {
+            return;
+        };
+        let expression = match Expression::translate(java) {
+            Ok(expression) => expression,
+            Err(reason) => {
+                let meaning = format!(
+                    "Topics would differ: {reason}. Write rules that do the same into [[route.rules]]"
+                );
+                self.translation.find(Level::NoEquivalent, blamed_for_regex, meaning);
+                return;
+            }
+        };
+        let pieces = match java::replacement(template, &expression) {
+            Ok(pieces) => pieces,
+            Err(reason) => {
+                let meaning = format!(
+                    "Debezium would fail with it: {reason}. Write the topic that is meant into [route]"
+                );
+                self.translation.find(Level::Differs, blamed_for_replacement, meaning);
+                return;
+            }
+        };
+        let from = [&regex, &replacement].into_iter().flatten().map(comment).collect::<Vec<_>>().join(", ");
+        let document = &mut self.translation.document;
+        if expression.takes_everything() {
+            let topic = write_template(&pieces, |_| "aggregate_type".to_owned());
+            if topic != "outbox.event.${aggregate_type}" {
+                document.set(Section::Route, "topic", quoted(&topic), from);
+            }
+            return;
+        }
+        // a group that takes no part in the match is empty in Java
+        let optional = ["|", ")?", ")*", "){0"].iter().any(|sign| expression.text.contains(sign));
+        let topic = write_template(&pieces, |group| match group {
+            "0" => "aggregate_type".to_owned(),
+            group if optional => format!("match.{group} | default('')"),
+            group => format!("match.{group}"),
+        });
+        document.set(
+            Section::Route,
+            "topic",
+            quoted("${aggregate_type}"),
+            "the value itself, where no rule matches",
+        );
+        let condition = quoted(&format!("/{}/", expression.text));
+        document.set(Section::Rule, "match", format!("{{ aggregate_type = {condition} }}"), from.clone());
+        document.set(Section::Rule, "topic", quoted(&topic), from);
+        if ["*?", "+?", "??", "}?"].iter().any(|lazy| java.contains(lazy)) {
+            self.translation.find(
+                Level::Note,
+                blamed_for_regex,
+                "With a quantifier that takes as little as possible, Debezium replaces only the first part \
+                 of the value that fits and keeps the rest of it: compare the topics with `outbox-router \
+                 route --dry-run`",
+            );
+        }
+    }
+
+    /// `column:header|envelope|partition[:alias]`, in order. Returns the setting if the value is an envelope.
+    fn placement(&mut self) -> Option<Setting> {
+        let setting = self.take("table.fields.additional.placement", "headers")?;
+        let mut envelope = false;
+        let mut partition = None;
+        for member in setting.value.split(',') {
+            let mut parts = member.split(':').map(str::trim);
+            let (column, place) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            let alias = parts.next().unwrap_or(column);
+            let place = place.to_ascii_lowercase();
+            if parts.next().is_some() || !["header", "envelope", "partition"].contains(&place.as_str()) {
+                let meaning = format!("Debezium would refuse `{}`; it is left out", member.trim());
+                self.translation.find(Level::Differs, &setting, meaning);
+                continue;
+            }
+            let Some(template) = self.column(column, &setting) else { continue };
+            match place.as_str() {
+                "header" => self.named("headers", alias, &template, &setting),
+                "envelope" => {
+                    envelope = true;
+                    self.named("envelope", alias, &template, &setting);
+                }
+                // the last one wins
+                _ => partition = Some(template),
+            }
+        }
+        if let Some(partition) = partition {
+            self.translation.document.set(Section::Route, "partition", quoted(&partition), comment(&setting));
+        }
+        if envelope {
+            self.translation.document.set(Section::Route, "value", quoted("envelope"), comment(&setting));
+        }
+        envelope.then_some(setting)
+    }
+
+    fn named(&mut self, table: &str, alias: &str, template: &str, setting: &Setting) {
+        let name = format!("{table}.{}", key(alias));
+        let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"));
+        if alias.is_empty() || taken || self.translation.document.has(Section::Route, &name) {
+            let meaning =
+                format!("There would be two of the name `{alias}`; the router writes the first only");
+            self.translation.find(Level::Differs, setting, meaning);
+            return;
+        }
+        self.translation.document.set(Section::Route, name, quoted(template), comment(setting));
+    }
+
+    /// A template that stands for a column. Names of keys come first there, so a column that has the name of a key
+    /// that stands for another one has to be the key's own.
+    fn column(&mut self, column: &str, setting: &Setting) -> Option<String> {
+        if let Some((key, _)) = self.columns.iter().find(|(_, name)| name == column) {
+            return Some(format!("${{{key}}}"));
+        }
+        if column == "created_at" && !self.translation.document.has(Section::Outbox, "columns.created_at") {
+            self.translation.document.set(
+                Section::Outbox,
+                "columns.created_at",
+                quoted(column),
+                comment(setting),
+            );
+        }
+        let means_another = self.columns.iter().any(|(key, _)| *key == column) && KEYS.contains(&column);
+        let legal = !column.is_empty()
+            && !column.contains(['}', '|', '\''])
+            && !["headers.", "source.", "match."].iter().any(|prefix| column.starts_with(prefix));
+        if means_another || !legal {
+            let meaning =
+                format!("The router has no name for the column `{column}`; what is made of it is left out");
+            self.translation.find(Level::NoEquivalent, setting, meaning);
+            return None;
+        }
+        Some(format!("${{{column}}}"))
+    }
+
+    fn choices(&mut self) {
+        // 3.4's name, and that of later versions
+        let ignored = self
+            .take("table.fields.additional.error.on.missing", "missing_columns")
+            .filter(|setting| !setting.is_true())
+            .or_else(|| self.unlike("table.field.additional.missing", "missing_columns", "error"));
+        if let Some(setting) = ignored {
+            let document = &mut self.translation.document;
+            document.set(Section::Route, "missing_columns", quoted("ignore"), comment(&setting));
+        }
+        if let Some(setting) =
+            self.take("route.tombstone.on.empty.payload", "tombstone_on_empty").filter(Setting::is_true)
+        {
+            self.translation.document.set(Section::Route, "tombstone_on_empty", "true", comment(&setting));
+        }
+        let Some(setting) = self.unlike("table.op.invalid.behavior", "on_update", "warn") else { return };
+        let action = match setting.value.to_ascii_lowercase().as_str() {
+            "error" => "error",
+            "fatal" => "stop",
+            _ => {
+                self.translation.find(
+                    Level::Differs,
+                    &setting,
+                    "Debezium takes `warn`, `error` or `fatal`; it is left out",
+                );
+                return;
+            }
+        };
+        self.translation.document.set(Section::Outbox, "on_update", quoted(action), comment(&setting));
+    }
+
+    fn rest(&mut self) {
+        for (option, setting) in std::mem::take(&mut self.options).into_rest() {
+            let (level, meaning) = match option.as_str() {
+                "table.field.event.type" => (
+                    Level::Ignored,
+                    "Debezium 3 uses it nowhere: a type becomes a header by \
+                     `table.fields.additional.placement`",
+                ),
+                "table.field.event.schema.version" => (
+                    Level::Ignored,
+                    "Only concerns the version of the envelope's schema in Connect, which schemaless \
+                     converters do not write",
+                ),
+                "tracing.operation.name" | "tracing.with.context.field.only" => (
+                    Level::Ignored,
+                    "Only concerns the span that Debezium opens; the router passes the application's on",
+                ),
+                _ => (
+                    Level::NoEquivalent,
+                    "Debezium 3's outbox event router does not have it: look up what it did",
+                ),
+            };
+            self.translation.find(level, &setting, meaning);
+        }
+    }
+}
+
+fn write_template(pieces: &[Piece], name: impl Fn(&str) -> String) -> String {
+    let pieces = pieces.iter().map(|piece| match piece {
+        Piece::Text(text) => text.replace('$', "$$"),
+        Piece::Group(group) => format!("${{{}}}", name(group)),
+    });
+    pieces.collect()
+}

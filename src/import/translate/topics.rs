@@ -1,0 +1,57 @@
+//! `topic.creation.*` (`TopicCreationConfig` of Connect).
+
+use super::{Translation, comment};
+use crate::import::findings::Level;
+use crate::import::settings::Setting;
+use crate::import::write::{Section, key, quoted};
+
+pub(super) fn translate(translation: &mut Translation) {
+    let groups = translation.take_any("topic.creation.groups");
+    let default = translation.settings.take_prefix("topic.creation.default.");
+    for (name, setting) in default.into_rest() {
+        match name.as_str() {
+            "partitions" => number(translation, "partitions", setting),
+            "replication.factor" => number(translation, "replication_factor", setting),
+            // they are for all that no group takes
+            "include" | "exclude" => {
+                translation.find(Level::Ignored, &setting, "Connect does not use it in the default group")
+            }
+            property => {
+                let property = format!("config.{}", key(property));
+                let variable = super::variable(Section::Topics, &property);
+                if let Some(setting) = translation.seen(setting, Some(&variable)) {
+                    translation.text(Section::Topics, &property, &setting);
+                }
+            }
+        }
+    }
+    if let Some(groups) = &groups {
+        let meaning = "The router makes all topics alike, as [topics] says: make those of the groups \
+                       yourself, before their first record";
+        translation.find(Level::NoEquivalent, groups, meaning);
+    }
+    for (_, setting) in translation.settings.take_prefix("topic.creation.").into_rest() {
+        let (level, meaning) = match groups {
+            Some(_) => (Level::NoEquivalent, "It is of a group of topics; the router makes all alike"),
+            None => (Level::Ignored, "Its group is not named in `topic.creation.groups`"),
+        };
+        translation.find(level, &setting, meaning);
+    }
+}
+
+/// -1 is the broker's default, as is leaving it out.
+fn number(translation: &mut Translation, key: &str, setting: Setting) {
+    let variable = super::variable(Section::Topics, key);
+    let Some(setting) = translation.seen(setting, Some(&variable)) else { return };
+    match setting.value.parse::<i32>() {
+        Ok(-1) => {}
+        Ok(number) if number > 0 => {
+            translation.document.set(Section::Topics, key, number.to_string(), comment(&setting))
+        }
+        _ => translation.find(
+            Level::Differs,
+            &setting,
+            format!("Connect takes a number from 1, or -1; {} is left out", quoted(key)),
+        ),
+    }
+}

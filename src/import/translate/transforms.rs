@@ -1,0 +1,236 @@
+//! The chain of transforms: the outbox event router itself, and what stands before and behind it.
+
+use super::table::Topic;
+use super::{Translation, comment};
+use crate::error::Error;
+use crate::import::findings::Level;
+use crate::import::java::Expression;
+use crate::import::settings::{Setting, Settings, list};
+use crate::import::write::{Section, key, quoted};
+
+const EVENT_ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
+
+/// One transform.
+pub(super) struct Transform {
+    /// `transforms.NAME.type`
+    pub(super) class: Setting,
+    /// Which records it gets; `None`: all.
+    pub(super) predicate: Option<Predicate>,
+    /// `transforms.NAME.*`
+    pub(super) options: Settings,
+}
+
+/// The chain, with the router taken out of it.
+pub(super) struct Chain {
+    before: Vec<Transform>,
+    pub(super) router: Transform,
+    behind: Vec<Transform>,
+}
+
+/// Which records a transform gets.
+#[derive(Clone)]
+pub(super) struct Predicate {
+    /// `transforms.NAME.predicate`
+    pub(super) setting: Setting,
+    /// The topics that it is about, or why they are not known.
+    pub(super) topics: Result<(String, std::rc::Rc<Expression>), String>,
+    /// It gets the others.
+    pub(super) negated: bool,
+}
+
+impl Predicate {
+    /// Whether a record of this topic is one of them; `None`: it cannot be known.
+    pub(super) fn takes(&self, topic: &str) -> Option<bool> {
+        let (_, expression) = self.topics.as_ref().ok()?;
+        Some(expression.matches(topic) != self.negated)
+    }
+}
+
+/// Takes all transforms and predicates.
+pub(super) fn read(translation: &mut Translation) -> Result<Chain, Error> {
+    let names = translation.take_any("transforms");
+    let mut predicates = translation.settings.take_prefix("predicates.");
+    translation.settings.take("predicates");
+    let mut before: Vec<Transform> = Vec::new();
+    let mut behind = Vec::new();
+    let mut router = None;
+    for name in names.iter().flat_map(|names| list(&names.value)) {
+        let mut options = translation.settings.take_prefix(&format!("transforms.{name}."));
+        let Some(class) = options.take("type") else { continue };
+        options.take("plugin.version");
+        let negated = options.take("negate").is_some_and(|negate| negate.is_true());
+        let predicate = options.take("predicate").map(|setting| predicate(setting, negated, &mut predicates));
+        let transform = Transform { class, predicate, options };
+        match (transform.class.value == EVENT_ROUTER, &router) {
+            (true, None) => router = Some(transform),
+            (true, Some(_)) => translation.find(
+                Level::NoEquivalent,
+                &transform.class,
+                "A second outbox event router: a configuration has one way to read a table. Import it by \
+                 itself, with the first taken out of a copy of the file, and give it a slot of its own",
+            ),
+            (false, None) => before.push(transform),
+            (false, Some(_)) => behind.push(transform),
+        }
+    }
+    let idle: Vec<Setting> =
+        translation.settings.take_prefix("transforms.").into_rest().map(|(_, setting)| setting).collect();
+    let router = router.ok_or_else(|| no_router(&idle))?;
+    for setting in idle {
+        translation.find(
+            Level::Ignored,
+            &setting,
+            "Its transform is not named in `transforms`, so it does nothing",
+        );
+    }
+    Ok(Chain { before, router, behind })
+}
+
+fn no_router(idle: &[Setting]) -> Error {
+    let forgotten = idle.iter().find(|setting| setting.value == EVENT_ROUTER);
+    let remedy = match forgotten {
+        Some(setting) => format!("`{}` is one: name that transform in `transforms`", setting.name),
+        None => "Name the configuration of a connector with the outbox event router; a connector that sends \
+                 change events as they are has nothing that the router could take over"
+            .to_owned(),
+    };
+    Error::usage(
+        format!("There is no outbox event router in it: no transform has the type {EVENT_ROUTER}"),
+        remedy,
+    )
+}
+
+fn predicate(setting: Setting, negated: bool, predicates: &mut Settings) -> Predicate {
+    let class = predicates.get(&format!("{}.type", setting.value)).map(|class| class.value.clone());
+    let topics = match class.as_deref().map(|class| class.rsplit('.').next().unwrap_or_default()) {
+        Some("TopicNameMatches") => {
+            let pattern = predicates.get(&format!("{}.pattern", setting.value));
+            let pattern = pattern.map(|pattern| pattern.value.clone()).unwrap_or_default();
+            Expression::translate(&pattern).map(|expression| (pattern, expression.into()))
+        }
+        Some(other) => Err(format!("{other} looks at something else than the topic")),
+        None => Err("it is not defined".to_owned()),
+    };
+    Predicate { setting, topics, negated }
+}
+
+/// Says of each other transform what to use instead.
+pub(super) fn others(translation: &mut Translation, chain: Chain, topics: &[Topic]) {
+    for transform in chain.before {
+        let spares = |predicate: &Predicate| topics.iter().all(|topic| predicate.takes(topic) == Some(false));
+        if !topics.is_empty() && transform.predicate.as_ref().is_some_and(spares) {
+            translation.find(
+                Level::Ignored,
+                &transform.class,
+                "Only concerns records of other tables, by its predicate",
+            );
+            continue;
+        }
+        let (level, meaning) = advice(&transform.class.value, false);
+        translation.find(level, &transform.class, meaning);
+    }
+    for mut transform in chain.behind {
+        if insert_header(translation, &mut transform) || drops_context_headers(&transform) {
+            continue;
+        }
+        let (level, meaning) = advice(&transform.class.value, true);
+        translation.find(level, &transform.class, meaning);
+    }
+}
+
+/// `InsertHeader` has a key of its own.
+fn insert_header(translation: &mut Translation, transform: &mut Transform) -> bool {
+    if !transform.class.value.ends_with(".InsertHeader") || transform.predicate.is_some() {
+        return false;
+    }
+    let (Some(header), Some(value)) =
+        (transform.options.take("header"), transform.options.take("value.literal"))
+    else {
+        return false;
+    };
+    let name = format!("headers.{}", key(&header.value));
+    if translation.document.has(Section::Route, &name) || header.value == "id" {
+        return false;
+    }
+    let template = value.value.replace('$', "$$");
+    translation.document.set(Section::Route, name, quoted(&template), comment(&value));
+    true
+}
+
+/// The router does not write them in the first place.
+fn drops_context_headers(transform: &Transform) -> bool {
+    let headers = transform.options.get("headers").map(|headers| headers.value.as_str()).unwrap_or_default();
+    transform.class.value.ends_with(".DropHeaders")
+        && list(headers).all(|header| header.starts_with("__debezium.context"))
+}
+
+/// What to use in place of a transform, by the last part of its class.
+fn advice(class: &str, behind: bool) -> (Level, String) {
+    use Level::{Ignored, NoEquivalent};
+    let last = class.rsplit('.').next().unwrap_or_default();
+    let last = last.split('$').next().unwrap_or_default();
+    let (level, meaning) = match last {
+        "RegexRouter" | "TopicRegexRouter" | "ExtractTopic" if behind => (
+            NoEquivalent,
+            "Topics would not be renamed: write what it makes into `topic` in [route], or into rules",
+        ),
+        "ByLogicalTableRouter" => {
+            (NoEquivalent, "Tables are not gathered by their topics: name them all in `table` in [outbox]")
+        }
+        "Filter" | "Drop" => {
+            (NoEquivalent, "Nothing would be left out: write a rule with `drop = true` in [[route.rules]]")
+        }
+        "ContentBasedRouter" => (
+            NoEquivalent,
+            "Scripts do not run: write what it tells apart as rules with a `topic` in [[route.rules]]",
+        ),
+        "TimestampRouter" | "MessageTimestampRouter" => (NoEquivalent, "Topics have no time in their names"),
+        "ExtractNewRecordState" | "ExtractNewDocumentState" | "ExtractChangedRecordState" if behind => (
+            Ignored,
+            "Only concerns change events of other tables; what the outbox event router made passes it \
+             unchanged",
+        ),
+        "SchemaChangeEventFilter"
+        | "SetSchemaMetadata"
+        | "ExtractSchemaToNewRecord"
+        | "GeometryFormatTransformer" => {
+            (Ignored, "Only concerns Connect's schemas, or values that an outbox does not have")
+        }
+        "InsertHeader" => {
+            (NoEquivalent, "The header would be missing: write it into `headers` in [route], or into a rule")
+        }
+        "DropHeaders" => (NoEquivalent, "Headers would stay: leave them out of `headers` in [route]"),
+        "HeaderFrom" | "HeaderToValue" => (
+            NoEquivalent,
+            "Nothing moves between value and headers: take what it moves from a column of the table",
+        ),
+        "InsertField" | "HoistField" => (
+            NoEquivalent,
+            "Values would lack what it adds: use `value = \"envelope\"` in [route], and columns as its \
+             members",
+        ),
+        "ReplaceField" | "MaskField" | "Cast" | "TimestampConverter" | "TimezoneConverter" | "Flatten"
+        | "ExtractField" => (
+            NoEquivalent,
+            "The router does not change payloads or columns: let the application write them as they shall \
+             arrive",
+        ),
+        "ValueToKey" => {
+            (NoEquivalent, "Keys would differ: name the column of the key as `columns.aggregate_id`")
+        }
+        "PartitionRouting" => (
+            NoEquivalent,
+            "Records would go to other partitions: `partition` in [route] takes a column with a number",
+        ),
+        "ActivateTracingSpan" => (
+            NoEquivalent,
+            "No span is opened; `columns.tracing_span_context` passes the application's trace on",
+        ),
+        "DecodeLogicalDecodingMessageContent" => (
+            NoEquivalent,
+            "Messages of pg_logical_emit_message are read in another form: see `message_prefix` in [outbox]",
+        ),
+        _ => (NoEquivalent, "The router runs no transforms: what it did to records does not happen"),
+    };
+    (level, meaning.to_owned())
+}

@@ -1,0 +1,178 @@
+//! The configuration as text: keys in the order of `outbox-router.example.toml`, each with where it came from.
+
+use std::fmt::Write;
+
+/// A section of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Section {
+    Postgres,
+    Outbox,
+    Route,
+    Rule,
+    Kafka,
+    Topics,
+}
+
+impl Section {
+    fn heading(self) -> &'static str {
+        match self {
+            Section::Postgres => "[postgres]",
+            Section::Outbox => "[outbox]",
+            Section::Route => "[route]",
+            Section::Rule => "[[route.rules]]",
+            Section::Kafka => "[kafka]",
+            Section::Topics => "[topics]",
+        }
+    }
+}
+
+/// Keys that have a place of their own within a section; those that end in a dot are tables.
+const ORDER: [&str; 16] = [
+    "table",
+    "columns.",
+    "on_update",
+    "topic",
+    "partition",
+    "headers.",
+    "timestamp",
+    "value",
+    "envelope.",
+    "payload_json",
+    "expand.",
+    "tombstone_on_empty",
+    "missing_columns",
+    "partitions",
+    "replication_factor",
+    "config.",
+];
+
+/// The others come first, in the order of their coming.
+fn rank(section: Section, key: &str) -> Option<usize> {
+    let fits = |name: &&str| if name.ends_with('.') { key.starts_with(*name) } else { key == *name };
+    let ordered = matches!(section, Section::Outbox | Section::Route | Section::Topics);
+    if ordered { ORDER.iter().position(fits) } else { None }
+}
+
+struct Entry {
+    section: Section,
+    key: String,
+    value: String,
+    from: String,
+}
+
+/// What will be written.
+#[derive(Default)]
+pub(super) struct Document(Vec<Entry>);
+
+impl Document {
+    /// Adds a key behind those of its section. `value` is TOML, `from` becomes a comment.
+    pub(super) fn set(
+        &mut self,
+        section: Section,
+        key: impl Into<String>,
+        value: impl Into<String>,
+        from: impl Into<String>,
+    ) {
+        self.0.push(Entry { section, key: key.into(), value: value.into(), from: from.into() });
+    }
+
+    /// Whether the section has the key.
+    pub(super) fn has(&self, section: Section, key: &str) -> bool {
+        self.0.iter().any(|entry| entry.section == section && entry.key == key)
+    }
+
+    /// The file.
+    pub(super) fn text(mut self) -> String {
+        self.0.sort_by_key(|entry| (entry.section, rank(entry.section, &entry.key)));
+        let mut text = "preset = \"debezium\"\n".to_owned();
+        let mut section = None;
+        for entry in &self.0 {
+            if section != Some(entry.section) {
+                section = Some(entry.section);
+                let _ = writeln!(text, "\n{}", entry.section.heading());
+            }
+            let _ = write!(text, "{} = {}", entry.key, entry.value);
+            if !entry.from.is_empty() {
+                let _ = write!(text, "  # {}", entry.from);
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// A text as TOML writes it on one line.
+pub(super) fn quoted(text: &str) -> String {
+    // for instance a regular expression
+    let literal = text.contains(['\\', '"']) && !text.contains('\'') && !text.chars().any(char::is_control);
+    if literal {
+        return format!("'{text}'");
+    }
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// A key, quoted if it needs to be.
+pub(super) fn key(name: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if !name.is_empty() && name.chars().all(bare) { name.to_owned() } else { quoted(name) }
+}
+
+/// Texts as an array, or the one text alone.
+pub(super) fn one_or_list(texts: &[String]) -> String {
+    match texts {
+        [one] => quoted(one),
+        several => format!("[{}]", several.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// `{ file = "..." }`
+pub(super) fn file(path: &str) -> String {
+    format!("{{ file = {} }}", quoted(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sections_stand_in_their_order_and_keys_in_that_of_their_coming() {
+        let mut document = Document::default();
+        document.set(Section::Kafka, quoted("linger.ms"), "5", "producer.override.linger.ms");
+        document.set(Section::Postgres, "slot", quoted("b"), "slot.name");
+        document.set(Section::Postgres, "publication", quoted("a"), "");
+        assert_eq!(
+            document.text(),
+            "preset = \"debezium\"\n\n[postgres]\nslot = \"b\"  # slot.name\npublication = \"a\"\n\n[kafka]\n\
+             \"linger.ms\" = 5  # producer.override.linger.ms\n"
+        );
+    }
+
+    #[test]
+    fn a_text_with_backslashes_stays_readable() {
+        assert_eq!(quoted(r"/a\.b/"), r"'/a\.b/'");
+        assert_eq!(quoted(r"it's \"), r#""it's \\""#);
+        assert_eq!(key("event-type"), "event-type");
+        assert_eq!(key("event.type"), "\"event.type\"");
+    }
+
+    proptest! {
+        #[test]
+        fn toml_reads_it_back(name in "\\PC{0,8}", value in ".{0,12}") {
+            let table: toml::Table = format!("{} = {}", key(&name), quoted(&value)).parse().unwrap();
+            prop_assert_eq!(table.get(&name).and_then(toml::Value::as_str), Some(value.as_str()));
+        }
+    }
+}
