@@ -213,9 +213,8 @@ fn flushing(translation: &mut Translation) {
         let (level, meaning) = match manual(&setting) {
             true => (
                 Level::ToDo,
-                "Debezium does not move the slot: everything since the place where somebody else last moved \
-                 it would be sent again. After stopping the connector, advance it to the `lsn` of the \
-                 connector's stored offset",
+                "Debezium does not move the slot: everything since the place where somebody else last moved it \
+                 would be sent again. After stopping the connector, advance it to `lsn_commit` of the stored offset",
             ),
             false => (
                 Level::Ignored,
@@ -229,8 +228,8 @@ fn flushing(translation: &mut Translation) {
         translation.find(
             Level::Note,
             &setting,
-            "Only concerns the way back: with trust_offset (or seek) Debezium refuses a slot that is ahead \
-             of its stored offset, as it is after the router has run; trust_slot goes on from the slot",
+            "Only concerns the way back, when the slot is ahead of Debezium's stored offset: with trust_slot it \
+             goes on from the slot, with trust_offset and trust_greater_lsn it tries to move the slot back and fails",
         );
     }
 }
