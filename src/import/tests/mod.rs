@@ -118,3 +118,39 @@ fn a_file_without_the_event_router_is_refused() {
         .join("\n")
     );
 }
+
+/// What becomes of a placement in a connector that is otherwise as short as can be.
+fn placed(placement: &str, more: &str) -> String {
+    let text = format!(
+        "plugin.name=pgoutput\ntable.include.list=public.outbox\ntransforms=o\n\
+         transforms.o.type=io.debezium.transforms.outbox.EventRouter\n\
+         transforms.o.table.fields.additional.placement={placement}\n{more}"
+    );
+    let import = imported(&text);
+    let lines = import.configuration.lines().filter(|line| line.contains("placement"));
+    let lines = lines.map(|line| line.split("  #").next().unwrap_or_default().to_owned());
+    let findings = import.findings.iter().filter(|finding| finding.setting.ends_with("placement"));
+    let findings = findings.map(|finding| format!("{}: {}", finding.level.label(), finding.meaning));
+    lines.chain(findings).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn columns_that_are_called_like_keys() {
+    let timestamp = "transforms.o.table.field.event.timestamp=at";
+    insta::assert_snapshot!(
+        [
+            ("type:header", ""),
+            ("event_type:header:type,tenant:header", ""),
+            ("event_type:header:eventType", ""),
+            ("event_type:envelope:type,kind:header:type", ""),
+            ("created_at:header", ""),
+            ("created_at:header", timestamp),
+            ("at:header", timestamp),
+            ("aggregate_id:header,headers:header,a|b:header", ""),
+            ("aggregateid:header:key,payload:header:body", ""),
+            (" a : header : x , b:ENVELOPE,c:partition,d:partition", ""),
+        ]
+        .map(|(placement, more)| format!("{placement} {more}\n{}\n", placed(placement, more)))
+        .join("\n")
+    );
+}

@@ -5,6 +5,7 @@ use crate::import::findings::Level;
 use crate::import::java::{self, Expression, Piece};
 use crate::import::settings::{Setting, Settings};
 use crate::import::write::{Section, key, quoted};
+use crate::topic_name;
 
 /// What the converters have to know of the value.
 pub(super) struct Value {
@@ -18,8 +19,11 @@ pub(super) struct Value {
 
 /// Takes the router's options.
 pub(super) fn translate(translation: &mut Translation, options: Settings) -> Value {
-    let mut router =
-        Router { translation, options, columns: COLUMNS.map(|(_, key, column)| (key, column.to_owned())) };
+    let mut router = Router {
+        translation,
+        options,
+        columns: COLUMNS.map(|(_, key, column)| (key, column.to_owned())).to_vec(),
+    };
     router.columns();
     router.topic();
     let envelope = router.placement();
@@ -40,23 +44,11 @@ const COLUMNS: [(&str, &str, &str); 4] = [
     ("table.field.event.payload", "payload", "payload"),
 ];
 
-/// Names that templates give to columns, whatever the columns are called.
-const KEYS: [&str; 8] = [
-    "id",
-    "aggregate_type",
-    "aggregate_id",
-    "event_type",
-    "payload",
-    "headers",
-    "created_at",
-    "tracing_span_context",
-];
-
 struct Router<'a> {
     translation: &'a mut Translation,
     options: Settings,
     /// The columns that have a key, by their keys.
-    columns: [(&'static str, String); 4],
+    columns: Vec<(&'static str, String)>,
 }
 
 impl Router<'_> {
@@ -88,6 +80,7 @@ impl Router<'_> {
         }
         if let Some(setting) = self.take("table.field.event.timestamp", "timestamp") {
             self.translation.text(Section::Outbox, "columns.created_at", &setting);
+            self.columns.push(("created_at", setting.value.clone()));
             self.translation.document.set(
                 Section::Route,
                 "timestamp",
@@ -104,6 +97,7 @@ impl Router<'_> {
         }
         if let Some(setting) = self.take("tracing.span.context.field", "tracing_span_context") {
             self.translation.text(Section::Outbox, "columns.tracing_span_context", &setting);
+            self.columns.push(("tracing_span_context", setting.value.clone()));
             let meaning = "Debezium makes headers of it only with OpenTelemetry on its class path, which is \
                            not so by default; leave `columns.tracing_span_context` out if there are none \
                            now";
@@ -147,6 +141,18 @@ impl Router<'_> {
                 return;
             }
         };
+        let illegal = |piece: &Piece| match piece {
+            Piece::Text(text) => text.chars().find(|c| !u8::try_from(*c).is_ok_and(topic_name::legal)),
+            Piece::Group(_) => None,
+        };
+        if let Some(character) = pieces.iter().find_map(illegal) {
+            let meaning = format!(
+                "No topic has {character:?} in its name, and Debezium fails with it: \
+                                   write the topic that is meant into [route]"
+            );
+            self.translation.find(Level::Differs, blamed_for_replacement, meaning);
+            return;
+        }
         let from = [&regex, &replacement].into_iter().flatten().map(comment).collect::<Vec<_>>().join(", ");
         let document = &mut self.translation.document;
         if expression.takes_everything() {
@@ -188,6 +194,7 @@ impl Router<'_> {
         let setting = self.take("table.fields.additional.placement", "headers")?;
         let mut envelope = false;
         let mut partition = None;
+        let mut own_type = false;
         for member in setting.value.split(',') {
             let mut parts = member.split(':').map(str::trim);
             let (column, place) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -200,6 +207,8 @@ impl Router<'_> {
             }
             let Some(template) = self.column(column, &setting) else { continue };
             match place.as_str() {
+                // the router's own header then
+                "header" if template == "${event_type}" && alias == "type" => own_type = true,
                 "header" => self.named("headers", alias, &template, &setting),
                 "envelope" => {
                     envelope = true;
@@ -208,6 +217,9 @@ impl Router<'_> {
                 // the last one wins
                 _ => partition = Some(template),
             }
+        }
+        if !own_type {
+            self.header_of_the_type(&setting);
         }
         if let Some(partition) = partition {
             self.translation.document.set(Section::Route, "partition", quoted(&partition), comment(&setting));
@@ -220,7 +232,9 @@ impl Router<'_> {
 
     fn named(&mut self, table: &str, alias: &str, template: &str, setting: &Setting) {
         let name = format!("{table}.{}", key(alias));
-        let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"));
+        let types = alias == "type" && self.translation.document.has(Section::Outbox, "columns.event_type");
+        let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"))
+            || (table == "headers" && types);
         if alias.is_empty() || taken || self.translation.document.has(Section::Route, &name) {
             let meaning =
                 format!("There would be two of the name `{alias}`; the router writes the first only");
@@ -230,31 +244,46 @@ impl Router<'_> {
         self.translation.document.set(Section::Route, name, quoted(template), comment(setting));
     }
 
-    /// A template that stands for a column. Names of keys come first there, so a column that has the name of a key
-    /// that stands for another one has to be the key's own.
+    /// A template that stands for a column. A name in a template means the key of that name first, so a column with
+    /// the name of a key has to be that key's column.
     fn column(&mut self, column: &str, setting: &Setting) -> Option<String> {
         if let Some((key, _)) = self.columns.iter().find(|(_, name)| name == column) {
             return Some(format!("${{{key}}}"));
         }
-        if column == "created_at" && !self.translation.document.has(Section::Outbox, "columns.created_at") {
+        let key = ["created_at", "event_type"].into_iter().find(|key| *key == column);
+        let is_key = self.columns.iter().any(|(key, _)| *key == column)
+            || matches!(column, "headers" | "tracing_span_context");
+        if let (Some(key), false) = (key, is_key) {
             self.translation.document.set(
                 Section::Outbox,
-                "columns.created_at",
-                quoted(column),
+                format!("columns.{key}"),
+                quoted(key),
                 comment(setting),
             );
+            self.columns.push((key, key.to_owned()));
+            return Some(format!("${{{key}}}"));
         }
-        let means_another = self.columns.iter().any(|(key, _)| *key == column) && KEYS.contains(&column);
         let legal = !column.is_empty()
             && !column.contains(['}', '|', '\''])
             && !["headers.", "source.", "match."].iter().any(|prefix| column.starts_with(prefix));
-        if means_another || !legal {
+        if is_key || !legal {
             let meaning =
                 format!("The router has no name for the column `{column}`; what is made of it is left out");
             self.translation.find(Level::NoEquivalent, setting, meaning);
             return None;
         }
         Some(format!("${{{column}}}"))
+    }
+
+    /// The column of the type has a header of its own as soon as it has a name.
+    fn header_of_the_type(&mut self, setting: &Setting) {
+        let document = &self.translation.document;
+        if !document.has(Section::Outbox, "columns.event_type") {
+            return;
+        }
+        let meaning = "Records have a header `type` besides: the column event_type has the name of a key, \
+                       and naming it makes that header";
+        self.translation.find(Level::Differs, setting, meaning);
     }
 
     fn choices(&mut self) {
