@@ -1,5 +1,7 @@
 //! Whole files in, whole configurations and findings out.
 
+mod loads;
+
 use super::*;
 
 const TUTORIAL: &str = include_str!("tutorial.json");
