@@ -36,6 +36,7 @@ pub mod config;
 pub mod connect;
 pub mod error;
 pub mod import;
+mod java_properties;
 mod json;
 pub mod logging;
 pub mod lsn;

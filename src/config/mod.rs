@@ -136,19 +136,6 @@ pub struct Columns {
     pub created_at_named: bool,
 }
 
-impl Columns {
-    /// Whether this is the key of a column that the configuration switches off.
-    pub fn switched_off(&self, key: &str) -> bool {
-        match key {
-            "event_type" => self.event_type.is_none(),
-            "headers" => self.headers.is_none(),
-            "created_at" => self.created_at.is_none(),
-            "tracing_span_context" => self.tracing_span_context.is_none(),
-            _ => false,
-        }
-    }
-}
-
 impl Default for Columns {
     fn default() -> Self {
         Self {

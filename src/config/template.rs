@@ -55,6 +55,8 @@ pub struct Value {
 pub enum Name {
     /// A key of `[outbox] columns`, or any other column of the table.
     Column(String),
+    /// `column.x`: the table's column of that name, whatever keys are called.
+    OwnColumn(String),
     /// `headers.x`: a member of the `headers` column.
     Header(String),
     /// `source.x`: where the event comes from.
@@ -244,6 +246,7 @@ impl Name {
     pub(super) fn parse(name: &str) -> Result<Self, TemplateError> {
         Ok(match name.split_once('.') {
             Some(("headers", member)) if !member.is_empty() => Name::Header(member.to_owned()),
+            Some(("column", column)) if !column.is_empty() => Name::OwnColumn(column.to_owned()),
             Some(("match", group)) if !group.is_empty() => Name::Match(group.to_owned()),
             Some(("source", key)) => {
                 let known = SourceValue::ALL.into_iter().find(|value| value.key() == key);
@@ -301,6 +304,7 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Name::Column(name) => f.write_str(name),
+            Name::OwnColumn(name) => write!(f, "column.{name}"),
             Name::Header(member) => write!(f, "headers.{member}"),
             Name::Source(value) => write!(f, "source.{}", value.key()),
             Name::Match(group) => write!(f, "match.{group}"),

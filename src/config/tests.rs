@@ -413,7 +413,6 @@ fn messages_for_routes_and_rules() {
         "route.topic = \"${match.1}\"",
         "route.cloudevents.extensions.Seq = \"1\"\nroute.cloudevents.extensions.time = \"1\"",
         "route.value = \"cloudevents-binary\"\noutbox.columns.event_type = false",
-        "outbox.columns.event_type = false\nroute.headers.x = \"${event_type}\"",
         "outbox.columns.headers = false\nroute.topic = \"${headers.x}\"",
         "route.rules = 1",
         "route.rules = [1]",

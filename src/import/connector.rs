@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::properties;
 use super::settings::Settings;
 use crate::error::Error;
+use crate::java_properties;
 
 /// Where the connector runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +70,8 @@ pub(super) fn lay_under(settings: &mut Settings, worker: &str) -> Result<(), Err
 }
 
 fn entries(text: &str) -> Result<Vec<(String, String)>, Error> {
-    let entries =
-        properties::parse(text).map_err(|error| Error::usage(format!("Not properties: {error}"), REMEDY))?;
+    let entries = java_properties::parse(text)
+        .map_err(|error| Error::usage(format!("Not properties: {error}"), REMEDY))?;
     if entries.is_empty() {
         return Err(Error::usage("There are no settings in it", REMEDY));
     }

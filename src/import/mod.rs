@@ -14,7 +14,6 @@
 mod connector;
 mod findings;
 mod java;
-mod properties;
 mod reference;
 mod settings;
 #[cfg(test)]

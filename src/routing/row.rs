@@ -41,7 +41,12 @@ impl Extra {
 /// second.
 pub fn field(name: &str, columns: &Columns) -> Option<Field> {
     let by_key = FIELDS.into_iter().find(|field| field.key() == name && field.column(columns).is_some());
-    by_key.or_else(|| FIELDS.into_iter().find(|field| field.column(columns) == Some(name)))
+    by_key.or_else(|| serving(name, columns))
+}
+
+/// The field that a column serves as.
+fn serving(column: &str, columns: &Columns) -> Option<Field> {
+    FIELDS.into_iter().find(|field| field.column(columns) == Some(column))
 }
 
 /// Where a name's value is.
@@ -66,12 +71,14 @@ pub(super) struct Binder<'c> {
 
 impl Binder<'_> {
     pub(super) fn place(&mut self, name: &Name) -> Place {
-        match name {
-            Name::Column(name) => match field(name, self.columns) {
-                Some(field) => Place::Field(field),
-                None => Place::Extra(self.extra.index(name, self.key, self.optional)),
-            },
-            Name::Header(_) | Name::Source(_) | Name::Match(_) => Place::Elsewhere,
+        let (name, field) = match name {
+            Name::Column(name) => (name, field(name, self.columns)),
+            Name::OwnColumn(name) => (name, serving(name, self.columns)),
+            Name::Header(_) | Name::Source(_) | Name::Match(_) => return Place::Elsewhere,
+        };
+        match field {
+            Some(field) => Place::Field(field),
+            None => Place::Extra(self.extra.index(name, self.key, self.optional)),
         }
     }
 }
@@ -102,7 +109,7 @@ impl<'e, 'a: 'e> Row<'e, 'a> {
             },
             (Place::Elsewhere, Name::Source(source)) => Ok(Some(self.source(*source))),
             (Place::Elsewhere, Name::Match(group)) => Ok(self.captures.get(group).map(Cow::Borrowed)),
-            (Place::Elsewhere, Name::Column(_)) => Ok(None),
+            (Place::Elsewhere, Name::Column(_) | Name::OwnColumn(_)) => Ok(None),
         }
     }
 

@@ -177,7 +177,7 @@ fn judge_template(config: &Config, findings: &mut Findings) {
             None | Some(Field::AggregateType | Field::EventType)
         ),
         Name::Source(value) => !matches!(value, SourceValue::Schema | SourceValue::Table),
-        Name::Header(_) | Name::Match(_) => false,
+        Name::OwnColumn(_) | Name::Header(_) | Name::Match(_) => false,
     };
     for template in config.route.topics() {
         let values = template.values().map(|value| &value.name);

@@ -125,9 +125,6 @@ pub(super) fn template(
 fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Result<(), String> {
     for value in template.values() {
         match &value.name {
-            Name::Column(name) if columns.switched_off(name) => {
-                return Err(format!("it names {name}, which `outbox.columns` switches off"));
-            }
             Name::Header(_) if columns.headers.is_none() => {
                 return Err(
                     "it names a member of the headers column, which `outbox.columns` switches off".to_owned()

@@ -92,15 +92,11 @@ fn collect(
         let any_of: Vec<Accepted> =
             items.into_iter().filter_map(|item| accepted(reader, &full, item)).collect();
         match Name::parse(&name) {
-            Ok(Name::Column(name)) if columns.switched_off(&name) => {
-                let what = format!("`outbox.columns` switches {name} off");
-                reader.fault(&span, &full, what, "Name a column of the table");
-            }
             Ok(Name::Header(_)) if columns.headers.is_none() => {
                 let what = "`outbox.columns` switches the headers column off";
                 reader.fault(&span, &full, what, "Name a column of the table");
             }
-            Ok(name @ (Name::Column(_) | Name::Header(_) | Name::Source(_))) => {
+            Ok(name @ (Name::Column(_) | Name::OwnColumn(_) | Name::Header(_) | Name::Source(_))) => {
                 found.push(Condition { name, any_of });
             }
             Ok(Name::Match(_)) => {

@@ -194,7 +194,6 @@ impl Router<'_> {
         let setting = self.take("table.fields.additional.placement", "headers")?;
         let mut envelope = false;
         let mut partition = None;
-        let mut own_type = false;
         for member in setting.value.split(',') {
             let mut parts = member.split(':').map(str::trim);
             let (column, place) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -207,8 +206,6 @@ impl Router<'_> {
             }
             let Some(template) = self.column(column, &setting) else { continue };
             match place.as_str() {
-                // the router's own header then
-                "header" if template == "${event_type}" && alias == "type" => own_type = true,
                 "header" => self.named("headers", alias, &template, &setting),
                 "envelope" => {
                     envelope = true;
@@ -217,9 +214,6 @@ impl Router<'_> {
                 // the last one wins
                 _ => partition = Some(template),
             }
-        }
-        if !own_type {
-            self.header_of_the_type(&setting);
         }
         if let Some(partition) = partition {
             self.translation.document.set(Section::Route, "partition", quoted(&partition), comment(&setting));
@@ -232,9 +226,7 @@ impl Router<'_> {
 
     fn named(&mut self, table: &str, alias: &str, template: &str, setting: &Setting) {
         let name = format!("{table}.{}", key(alias));
-        let types = alias == "type" && self.translation.document.has(Section::Outbox, "columns.event_type");
-        let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"))
-            || (table == "headers" && types);
+        let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"));
         if alias.is_empty() || taken || self.translation.document.has(Section::Route, &name) {
             let meaning =
                 format!("There would be two of the name `{alias}`; the router writes the first only");
@@ -244,46 +236,20 @@ impl Router<'_> {
         self.translation.document.set(Section::Route, name, quoted(template), comment(setting));
     }
 
-    /// A template that stands for a column. A name in a template means the key of that name first, so a column with
-    /// the name of a key has to be that key's column.
+    /// A template that stands for a column. A name in a template means the key of that name first.
     fn column(&mut self, column: &str, setting: &Setting) -> Option<String> {
         if let Some((key, _)) = self.columns.iter().find(|(_, name)| name == column) {
             return Some(format!("${{{key}}}"));
         }
-        let key = ["created_at", "event_type"].into_iter().find(|key| *key == column);
-        let is_key = self.columns.iter().any(|(key, _)| *key == column)
-            || matches!(column, "headers" | "tracing_span_context");
-        if let (Some(key), false) = (key, is_key) {
-            self.translation.document.set(
-                Section::Outbox,
-                format!("columns.{key}"),
-                quoted(key),
-                comment(setting),
-            );
-            self.columns.push((key, key.to_owned()));
-            return Some(format!("${{{key}}}"));
-        }
-        let legal = !column.is_empty()
-            && !column.contains(['}', '|', '\''])
-            && !["headers.", "source.", "match."].iter().any(|prefix| column.starts_with(prefix));
-        if is_key || !legal {
+        if column.is_empty() || column.contains(['}', '|', '\'']) {
             let meaning =
                 format!("The router has no name for the column `{column}`; what is made of it is left out");
             self.translation.find(Level::NoEquivalent, setting, meaning);
             return None;
         }
-        Some(format!("${{{column}}}"))
-    }
-
-    /// The column of the type has a header of its own as soon as it has a name.
-    fn header_of_the_type(&mut self, setting: &Setting) {
-        let document = &self.translation.document;
-        if !document.has(Section::Outbox, "columns.event_type") {
-            return;
-        }
-        let meaning = "Records have a header `type` besides: the column event_type has the name of a key, \
-                       and naming it makes that header";
-        self.translation.find(Level::Differs, setting, meaning);
+        let means_another = self.columns.iter().any(|(key, _)| *key == column)
+            || ["column.", "headers.", "source.", "match."].iter().any(|prefix| column.starts_with(prefix));
+        Some(if means_another { format!("${{column.{column}}}") } else { format!("${{{column}}}") })
     }
 
     fn choices(&mut self) {

@@ -203,10 +203,14 @@ fn a_name_is_a_configuration_key_first_and_a_column_second() {
     for name in ["aggregate_type", "aggregatetype"] {
         assert_eq!(field(name, &columns), Some(Field::AggregateType), "{name}");
     }
-    let topic = Template::parse("${tenant}-${tenant}-${region}").unwrap();
+    let off = Columns { event_type: None, ..Columns::default() };
+    assert_eq!(field("event_type", &off), None, "a column of the table's own then");
+    // `column.` leaves the keys out of it
+    let topic =
+        Template::parse("${tenant}-${tenant}-${region}-${column.aggregate_type}-${column.id}").unwrap();
     let router = Router::new(&Route { topic, ..Route::default() }, &columns, &Topics::default());
     let extra: Vec<_> = router.extra_columns().iter().map(|extra| extra.name.as_str()).collect();
-    assert_eq!(extra, ["tenant", "region"]);
+    assert_eq!(extra, ["tenant", "region", "aggregate_type"]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The text form of `java.util.Properties`: what a Connect worker in standalone mode and Debezium Server read.
+//! The text form of `java.util.Properties`: what a Connect worker in standalone mode and Debezium Server read, and what
+//! their tracing keeps in a column.
 //!
 //! After the documentation of `Properties.load(Reader)`. The crates for it read bytes as ISO 8859-1, which makes
 //! two characters of each umlaut in a file that was saved as UTF-8, as Connect's and Quarkus' files are.
@@ -6,7 +7,7 @@
 /// A line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: `\\u` is not followed by four hexadecimal digits")]
-pub(super) struct PropertiesError {
+pub(crate) struct PropertiesError {
     /// Counted from 1, where the entry begins.
     line: usize,
 }
@@ -15,7 +16,7 @@ pub(super) struct PropertiesError {
 ///
 /// # Errors
 /// A `\u` without its four digits, the one thing that Java refuses too.
-pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, PropertiesError> {
+pub(crate) fn parse(text: &str) -> Result<Vec<(String, String)>, PropertiesError> {
     let mut entries = Vec::new();
     let mut lines = natural_lines(text).enumerate();
     while let Some((index, line)) = lines.next() {
@@ -86,7 +87,8 @@ fn unescape(text: &str) -> Option<String> {
         };
         units.extend_from_slice(meant.encode_utf16(&mut [0; 2]));
     }
-    Some(String::from_utf16_lossy(&units))
+    // half a pair is a question mark in Java's UTF-8
+    Some(char::decode_utf16(units).map(|character| character.unwrap_or('?')).collect())
 }
 
 #[cfg(test)]
