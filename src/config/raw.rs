@@ -77,6 +77,7 @@ pub(super) struct RawColumns {
 pub(super) struct RawRoute {
     pub(super) topic: Value,
     pub(super) partition: Value,
+    pub(super) key: Value,
     #[serde(deserialize_with = "table")]
     pub(super) headers: Properties,
     pub(super) timestamp: Value,

@@ -10,6 +10,8 @@ pub struct Route {
     pub topic: Template,
     /// `partition`: makes the number of the partition. `None`: the key decides.
     pub partition: Option<Template>,
+    /// `key = "json"`: the key is written as a JSON value, as Connect's `JsonConverter` does. Default false: as text.
+    pub key_as_json: bool,
     /// `headers`: further headers of each record, in the order of the file.
     pub headers: Vec<NamedTemplate>,
     /// `timestamp`
@@ -39,6 +41,7 @@ impl Default for Route {
         Route {
             topic: Template::of("outbox.event.", "aggregate_type"),
             partition: None,
+            key_as_json: false,
             headers: Vec::new(),
             timestamp: RecordTimestamp::Commit,
             text: TextForm::Postgres,

@@ -84,6 +84,7 @@ struct Plan {
     form: ValueForm,
     value: ValueMaker,
     tombstone_on_empty: bool,
+    key_as_json: bool,
     type_header: bool,
     timestamp: RecordTimestamp,
     text: TextForm,
@@ -122,6 +123,7 @@ impl Router {
             form: route.value,
             value,
             tombstone_on_empty: route.tombstone_on_empty,
+            key_as_json: route.key_as_json,
             type_header: columns.event_type.is_some(),
             timestamp: route.timestamp,
             text: route.text,
@@ -241,7 +243,11 @@ impl Router {
         Ok(Routed::Record(Record {
             topic,
             partition,
-            key: plain(&row, Field::AggregateId, Use::Key, Made::Key, key)?,
+            key: if plan.key_as_json {
+                Some(json_key(&row, key)?)
+            } else {
+                plain(&row, Field::AggregateId, Use::Key, Made::Key, key)?
+            },
             value,
             headers,
             timestamp,
@@ -290,6 +296,16 @@ fn plain<'b>(
         Some(Cow::Borrowed(_)) => Ok(value),
         None => Ok(None),
     }
+}
+
+/// The aggregate as a JSON value; `null` for NULL.
+fn json_key<'b>(row: &Row<'_, 'b>, written: &'b mut String) -> Result<&'b [u8], Unroutable> {
+    written.clear();
+    let (value, of) = (row.event.field(Field::AggregateId), row.event.field_type(Field::AggregateId));
+    let no_value =
+        |reason| Unroutable::NoValue { made: Made::Key, name: Field::AggregateId.key().to_owned(), reason };
+    column_json::write(row.text, value, of, written).map_err(no_value)?;
+    Ok(written.as_bytes())
 }
 
 /// The payload, with a `bytea` decoded and anything else in the configured form.

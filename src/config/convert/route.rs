@@ -32,6 +32,9 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
     let route = Route {
         topic: topic.unwrap_or(defaults.topic),
         partition: template(reader, "route.partition", raw.partition, PARTITION_FORM, columns, &[]),
+        key_as_json: reader
+            .choice("route.key", raw.key, &[("text", false), ("json", true)])
+            .unwrap_or(defaults.key_as_json),
         headers: headers(reader, "route.headers", raw.headers, columns, &[]),
         timestamp,
         text,

@@ -15,6 +15,7 @@ pub(super) fn write(out: &mut String, route: &Route) -> fmt::Result {
     if let Some(partition) = &route.partition {
         writeln!(out, "partition = {}", template(partition))?;
     }
+    writeln!(out, "key = {}", quoted(if route.key_as_json { "json" } else { "text" }))?;
     let timestamp = match route.timestamp {
         RecordTimestamp::Commit => "commit",
         RecordTimestamp::CreatedAt => "created_at",

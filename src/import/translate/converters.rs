@@ -70,11 +70,9 @@ fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Con
     };
     let (level, meaning) = match converter {
         Converter::Text => return,
-        Converter::Json(false) => (
-            Level::Differs,
-            "A key that is text arrives without the quotes that it has now, and so may land in another \
-             partition; numbers and booleans stay as they are",
-        ),
+        Converter::Json(false) => {
+            return translation.document.set(Section::Route, "key", quoted("json"), comment(&setting));
+        }
         Converter::Json(true) => (
             Level::NoEquivalent,
             "Keys arrive as their text alone, without schema, and so land in other partitions",

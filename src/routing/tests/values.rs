@@ -202,6 +202,17 @@ fn what_no_cloudevent_can_bear_is_an_error_of_the_event() {
 }
 
 #[test]
+fn keys_can_be_json() {
+    let key = |aggregate_id| match Table::new("route.key = \"json\"", &[])
+        .route(&[("aggregate_id", aggregate_id)])
+    {
+        Ok(Row::Record { key, .. }) => key.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((key(Some("a\"b")), key(None)), (r#""a\"b""#.to_owned(), "null".to_owned()));
+}
+
+#[test]
 fn without_an_event_type_there_is_no_such_header() {
     let mut table = Table::new("outbox.columns.event_type = false", &[]);
     assert_eq!(table.route(&[]).unwrap().headers(), ["id=e1"]);
