@@ -34,6 +34,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod connect;
+pub mod contracts;
 pub mod error;
 pub mod import;
 mod java_properties;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::config::template::Filter;
 
 /// The value after all of them; `None` stays NULL unless a default takes its place.
-pub(super) fn apply<'a>(filters: &[Filter], value: Option<Cow<'a, str>>) -> Option<Cow<'a, str>> {
+pub(crate) fn apply<'a>(filters: &[Filter], value: Option<Cow<'a, str>>) -> Option<Cow<'a, str>> {
     filters.iter().fold(value, |value, filter| match (filter, value) {
         (Filter::Default(text), None) => Some(text.clone().into()),
         (Filter::Default(text), Some(value)) if value.is_empty() => Some(text.clone().into()),

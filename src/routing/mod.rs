@@ -5,7 +5,7 @@ mod allowed;
 mod bytea;
 mod cloudevents;
 mod column_json;
-mod filters;
+pub(crate) mod filters;
 mod headers;
 mod origin;
 mod record;

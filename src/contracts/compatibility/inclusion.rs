@@ -1,0 +1,397 @@
+//! Whether a reader's schema takes everything that a writer's lets through.
+//!
+//! A schema is looked at as the list of everything that applies together (itself, what its `$ref` and `allOf` name). The
+//! writer's list may only be weakened on the way, and each keyword of the reader's must follow from it: then nothing is
+//! passed that should not be. What fails although something of the writer's was left out cannot be told.
+
+use serde_json::Value;
+
+use super::super::documents::Node;
+use super::super::facts::conjuncts;
+use super::kinds::{Types, disjoint, equal, listed, types};
+use super::numbers::{End, bound, count, implies, is_multiple, tightest, tightest_count};
+use super::sameness::{same, same_keyword};
+use super::{Change, Direction, Sides};
+
+/// More than this many comparisons, or forms of the writer's at one place, are not gone through.
+const MAX_STEPS: usize = 20_000;
+const MAX_FORMS: usize = 64;
+
+/// What keeps `reader` from taking everything that `writer` lets through.
+pub(super) fn findings(writer: Node<'_>, reader: Node<'_>, direction: Direction) -> Vec<Change> {
+    let mut inclusion = Inclusion {
+        direction,
+        sides: direction.sides(),
+        at: String::new(),
+        under_way: Vec::new(),
+        steps: 0,
+        found: Vec::new(),
+    };
+    inclusion.compare(&conjuncts(writer), reader);
+    inclusion.found
+}
+
+pub(super) struct Inclusion {
+    direction: Direction,
+    pub(super) sides: Sides,
+    /// The place in the payload.
+    at: String,
+    /// Pairs that are being compared: a schema that contains itself is taken to fit while it is looked at.
+    under_way: Vec<(Vec<usize>, usize)>,
+    steps: usize,
+    found: Vec<Change>,
+}
+
+impl Inclusion {
+    /// Notes something that the writer lets through and the reader does not take. It is certain only if nothing of the
+    /// writer's was left out.
+    pub(super) fn breaks(&mut self, writer: &[Node<'_>], what: String) {
+        const LEFT_OUT: &[&str] = &[
+            "not",
+            "if",
+            "contains",
+            "propertyNames",
+            "dependentSchemas",
+            "dependentRequired",
+            "dependencies",
+            "unevaluatedItems",
+        ];
+        let left_out =
+            LEFT_OUT.iter().find(|keyword| writer.iter().any(|node| node.keyword(keyword).is_some()));
+        match left_out {
+            None => self.note(what, true),
+            Some(keyword) => {
+                let writer = self.sides.writer;
+                self.note(format!("{what}, unless `{keyword}` of {writer} rules it out"), false);
+            }
+        }
+    }
+
+    /// Notes that something cannot be told.
+    pub(super) fn untold(&mut self, what: String) {
+        self.note(what, false);
+    }
+
+    fn note(&mut self, what: String, judged: bool) {
+        let change = Change { direction: Some(self.direction), at: self.at.clone(), what, judged };
+        if !self.found.contains(&change) {
+            self.found.push(change);
+        }
+    }
+
+    /// Goes on one step further into the payload.
+    pub(super) fn within(&mut self, name: &str, writer: &[Node<'_>], reader: Node<'_>) {
+        let length = self.at.len();
+        self.at = super::super::keywords::join(&self.at, name);
+        self.compare(writer, reader);
+        self.at.truncate(length);
+    }
+
+    /// Whether nothing would be found.
+    fn fits(&mut self, writer: &[Node<'_>], reader: Node<'_>) -> bool {
+        let before = std::mem::take(&mut self.found);
+        self.compare(writer, reader);
+        std::mem::replace(&mut self.found, before).is_empty()
+    }
+
+    /// Compares everything that applies together for the writer with one schema of the reader's.
+    pub(super) fn compare(&mut self, writer: &[Node<'_>], reader: Node<'_>) {
+        self.steps += 1;
+        if self.steps > MAX_STEPS {
+            if self.steps == MAX_STEPS + 1 {
+                self.untold("the schemas are too entangled to be compared".to_owned());
+            }
+            return;
+        }
+        if types(writer).is_empty() || writer.iter().any(|node| same(*node, reader)) {
+            return;
+        }
+        let mut pair = (writer.iter().map(Node::identity).collect::<Vec<_>>(), reader.identity());
+        pair.0.sort_unstable();
+        pair.0.dedup();
+        if self.under_way.contains(&pair) {
+            return;
+        }
+        self.under_way.push(pair);
+        match forms(writer) {
+            Some(forms) => {
+                for form in forms {
+                    for node in conjuncts(reader) {
+                        self.check(&form, node);
+                    }
+                }
+            }
+            None => {
+                let writer = self.sides.writer;
+                self.untold(format!("{writer} has too many forms here to be compared one by one"));
+            }
+        }
+        self.under_way.pop();
+    }
+
+    /// Compares one form of the writer's with the keywords of one schema of the reader's, without its `$ref` and `allOf`.
+    fn check(&mut self, writer: &[Node<'_>], reader: Node<'_>) {
+        let Sides { writer: by, reader: to } = self.sides;
+        let written = types(writer);
+        if written.is_empty() {
+            return;
+        }
+        if reader.schema == &Value::Bool(false) {
+            return self.breaks(writer, format!("{to} allows nothing here, {by} allows {written}"));
+        }
+        let refused = written.without(types(&[reader]));
+        if let Some(values) = listed(writer) {
+            if !self.check_listed(writer, &values, reader) {
+                return;
+            }
+        } else if super::kinds::listed_by(&reader).is_some() {
+            return self.breaks(writer, format!("{to} lists the values that it takes, {by} does not"));
+        } else if !refused.is_empty() {
+            return self.breaks(writer, format!("{to} takes no {refused} here, {by} allows it"));
+        }
+        self.check_numbers(writer, reader, written);
+        self.check_strings(writer, reader, written);
+        if written.touches(Types::ARRAY) {
+            self.check_arrays(writer, reader);
+        }
+        if written.touches(Types::OBJECT) {
+            self.check_objects(writer, reader);
+        }
+        self.check_forms(writer, reader, written);
+        for keywords in [&["not"][..], &["if", "then", "else"]] {
+            let Some(keyword) = keywords.iter().find(|keyword| reader.keyword(keyword).is_some()) else {
+                continue;
+            };
+            let kept = |node: &Node<'_>| keywords.iter().all(|keyword| same_keyword(node, &reader, keyword));
+            if !writer.iter().any(kept) {
+                self.untold(format!("`{keyword}` of {to} is not that of {by}"));
+            }
+        }
+    }
+
+    /// Values that the writer lists, one by one; false if the rest says nothing more.
+    fn check_listed(&mut self, writer: &[Node<'_>], values: &[Value], reader: Node<'_>) -> bool {
+        let Sides { writer: by, reader: to } = self.sides;
+        let allowed = super::kinds::listed_by(&reader);
+        let taken = types(&[reader]);
+        let refused = values.iter().filter(|value| {
+            !taken.touches(Types::of_value(value))
+                || allowed.as_ref().is_some_and(|allowed| !allowed.iter().any(|other| equal(value, other)))
+        });
+        let refused: Vec<String> = refused.map(Value::to_string).collect();
+        if !refused.is_empty() {
+            self.breaks(writer, format!("{to} does not take {}, which {by} lists", refused.join(", ")));
+        }
+        refused.is_empty()
+    }
+
+    fn check_numbers(&mut self, writer: &[Node<'_>], reader: Node<'_>, written: Types) {
+        if !written.touches(Types::NUMBER) {
+            return;
+        }
+        let Sides { writer: by, reader: to } = self.sides;
+        let values = listed(writer);
+        let integers = written.and(Types::NUMBER) == Types::INTEGER;
+        for (end, name) in [(End::Least, "least"), (End::Most, "most")] {
+            let Some(limit) = bound(&reader, end, integers) else { continue };
+            let own = match &values {
+                Some(values) => loosest(values, end),
+                None => tightest(writer, end, integers),
+            };
+            if !own.as_ref().is_some_and(|own| implies(own, &limit, end)) {
+                let own = own.map_or("none".to_owned(), |own| own.to_string());
+                self.breaks(writer, format!("the {name} that {to} takes is {limit}, that of {by} is {own}"));
+            }
+        }
+        let Some(Value::Number(step)) = reader.keyword("multipleOf") else { return };
+        let own = writer.iter().filter_map(|node| node.keyword("multipleOf")?.as_number());
+        let told: Vec<Option<bool>> = own.map(|own| is_multiple(own, step)).collect();
+        if told.contains(&Some(true)) || integers && step.as_u64() == Some(1) {
+            return;
+        }
+        if told.contains(&None) || values.is_some() {
+            self.untold(format!("{to} takes multiples of {step} only"));
+        } else {
+            self.breaks(writer, format!("{to} takes multiples of {step} only, {by} allows others"));
+        }
+    }
+
+    fn check_strings(&mut self, writer: &[Node<'_>], reader: Node<'_>, written: Types) {
+        if !written.touches(Types::STRING) {
+            return;
+        }
+        let Sides { writer: by, reader: to } = self.sides;
+        let lengths = listed(writer).map(|values| {
+            let texts = values.iter().filter_map(Value::as_str).map(|text| text.chars().count() as u64);
+            texts.collect::<Vec<_>>()
+        });
+        self.check_count(writer, reader, ("minLength", "maxLength"), "characters", |end| {
+            match (&lengths, end) {
+                (Some(lengths), End::Least) => lengths.iter().copied().min(),
+                (Some(lengths), End::Most) => lengths.iter().copied().max(),
+                (None, _) => None,
+            }
+        });
+        for keyword in ["pattern", "format", "contentEncoding", "contentMediaType"] {
+            let Some(wanted) = reader.keyword(keyword) else { continue };
+            let counts = match keyword {
+                "format" => known_format(wanted),
+                "pattern" => true,
+                // later drafts leave these to whoever reads
+                _ => reader.is_draft_07(),
+            };
+            let own: Vec<&Value> = writer.iter().filter_map(|node| node.keyword(keyword)).collect();
+            if !counts || own.contains(&wanted) {
+                continue;
+            }
+            match (own.first(), listed(writer)) {
+                (_, Some(values)) if take(keyword, wanted, &values) => {}
+                (None, _) | (_, Some(_)) => {
+                    self.breaks(writer, format!("{to} wants the {keyword} {wanted}, {by} allows others"));
+                }
+                (Some(own), None) => {
+                    self.untold(format!("{to} wants the {keyword} {wanted}, {by} has {own}"))
+                }
+            }
+        }
+    }
+
+    /// A least and a most of something. `known` is what follows for the writer from something else.
+    pub(super) fn check_count(
+        &mut self,
+        writer: &[Node<'_>],
+        reader: Node<'_>,
+        keywords: (&str, &str),
+        of: &str,
+        known: impl Fn(End) -> Option<u64>,
+    ) {
+        let Sides { writer: by, reader: to } = self.sides;
+        for (keyword, end, name) in [(keywords.0, End::Least, "least"), (keywords.1, End::Most, "most")] {
+            let Some(limit) = count(&reader, keyword) else { continue };
+            let own = [tightest_count(writer, keyword, end), known(end)].into_iter().flatten();
+            let (own, kept) = match end {
+                End::Least => {
+                    let own = own.max();
+                    (own, own.unwrap_or(0) >= limit)
+                }
+                End::Most => {
+                    let own = own.min();
+                    (own, own.is_some_and(|own| own <= limit))
+                }
+            };
+            if !kept {
+                let own = own.map_or("none".to_owned(), |own| own.to_string());
+                self.breaks(writer, format!("{to} takes at {name} {limit} {of}, {by} has {own}"));
+            }
+        }
+    }
+
+    /// `anyOf` and `oneOf` of the reader's: the writer, or each type of its, must fit one of the forms.
+    fn check_forms(&mut self, writer: &[Node<'_>], reader: Node<'_>, written: Types) {
+        for keyword in ["anyOf", "oneOf"] {
+            let forms: Vec<Node<'_>> = reader.list(keyword).collect();
+            if forms.is_empty() || writer.iter().any(|node| same_keyword(node, &reader, keyword)) {
+                continue;
+            }
+            for single in written.each() {
+                let narrow: Vec<Node<'_>> =
+                    writer.iter().copied().chain([reader.child(single.schema())]).collect();
+                self.check_form(&narrow, &forms, keyword, single);
+            }
+        }
+    }
+
+    fn check_form(&mut self, writer: &[Node<'_>], forms: &[Node<'_>], keyword: &str, single: Types) {
+        let Sides { writer: by, reader: to } = self.sides;
+        let possible: Vec<Node<'_>> =
+            forms.iter().copied().filter(|form| !disjoint(writer, &conjuncts(*form))).collect();
+        match possible.as_slice() {
+            [] => self.breaks(writer, format!("no form of {to} takes this {single}, which {by} allows")),
+            // its own findings tell more
+            [only] => self.compare(writer, *only),
+            // anyOf takes what fits several; oneOf does not
+            several if keyword == "anyOf" && several.iter().any(|form| self.fits(writer, *form)) => {}
+            _ => self.untold(format!(
+                "which of the forms in `{keyword}` of {to} takes this {single} cannot be told"
+            )),
+        }
+    }
+}
+
+fn known_format(format: &Value) -> bool {
+    let options = jsonschema::options();
+    format.as_str().is_some_and(|format| options.is_known_format(jsonschema::Draft::Draft202012, format))
+}
+
+/// The value among those listed that a bound meets first.
+fn loosest(values: &[Value], end: End) -> Option<super::numbers::Bound> {
+    let numbers = values.iter().filter_map(Value::as_number);
+    numbers.map(super::numbers::Bound::at).reduce(|a, b| if implies(&a, &b, end) { b } else { a })
+}
+
+/// The forms of the writer's: one for each way through its `anyOf`, `oneOf` and `if`, each with all that applies anyhow;
+/// `None` if there are too many.
+fn forms<'a>(writer: &[Node<'a>]) -> Option<Vec<Vec<Node<'a>>>> {
+    let mut forms = Vec::new();
+    // each with the number of its nodes that were looked at; what a choice brings is looked at in its turn
+    let mut open = vec![(writer.to_vec(), 0)];
+    while let Some((form, looked_at)) = open.pop() {
+        let Some(node) = form.get(looked_at).copied() else {
+            forms.push(form);
+            continue;
+        };
+        let mut ways = vec![form];
+        for choices in choices(&node) {
+            let is_made = |way: &[Node<'a>], choice: &[Node<'a>]| choice.iter().all(|node| has(way, node));
+            ways = ways
+                .into_iter()
+                .flat_map(|way| {
+                    if choices.iter().any(|choice| is_made(&way, choice)) {
+                        return vec![way];
+                    }
+                    choices.iter().map(|choice| with(&way, choice)).collect()
+                })
+                .collect();
+        }
+        open.extend(ways.into_iter().filter(|way| !types(way).is_empty()).map(|way| (way, looked_at + 1)));
+        if forms.len() + open.len() > MAX_FORMS {
+            return None;
+        }
+    }
+    forms.reverse();
+    Some(forms)
+}
+
+/// The choices that a schema leaves: each a list of what may apply, by what applies together then.
+fn choices<'a>(node: &Node<'a>) -> Vec<Vec<Vec<Node<'a>>>> {
+    let mut choices: Vec<Vec<Vec<Node<'a>>>> = ["anyOf", "oneOf"]
+        .map(|keyword| node.list(keyword).map(conjuncts).collect::<Vec<_>>())
+        .into_iter()
+        .filter(|forms| !forms.is_empty())
+        .collect();
+    if let Some(condition) = node.keyword("if") {
+        let all = |keyword: &str| {
+            node.keyword(keyword).map(|schema| conjuncts(node.child(schema))).unwrap_or_default()
+        };
+        let mut then = conjuncts(node.child(condition));
+        then.extend(all("then"));
+        choices.push(vec![then, all("else")]);
+    }
+    choices
+}
+
+fn has(nodes: &[Node<'_>], node: &Node<'_>) -> bool {
+    nodes.iter().any(|known| known.identity() == node.identity())
+}
+
+fn with<'a>(way: &[Node<'a>], choice: &[Node<'a>]) -> Vec<Node<'a>> {
+    let more = choice.iter().filter(|node| !has(way, node));
+    way.iter().chain(more).copied().collect()
+}
+
+/// Whether all of the texts are as one keyword wants them.
+fn take(keyword: &str, wanted: &Value, texts: &[Value]) -> bool {
+    let schema = Value::Object(serde_json::Map::from_iter([(keyword.to_owned(), wanted.clone())]));
+    let validator = jsonschema::options().should_validate_formats(true).offline().build(&schema);
+    validator.is_ok_and(|validator| texts.iter().all(|text| validator.is_valid(text)))
+}

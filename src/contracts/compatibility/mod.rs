@@ -1,0 +1,147 @@
+//! Whether a contract may change as it did: the former schema against the new one, by the rule that the contract declares.
+//!
+//! The words are those of Confluent's schema registry ("Schema Evolution and Compatibility"): *backward*, consumers with the
+//! new schema read what was written by the former; *forward*, consumers with the former schema read what is written by the
+//! new; *full*, both; *none*. In either direction there is one who writes and one who reads, and the question is whether
+//! the reader's schema takes everything that the writer's lets through. Writers are taken to write the properties that
+//! their schema lists, unless it says otherwise with `additionalProperties`, `patternProperties` or
+//! `unevaluatedProperties`; readers are taken at their word.
+//!
+//! What cannot be told is reported as such ([`Change::judged`]).
+
+mod arrays;
+mod inclusion;
+pub(super) mod kinds;
+mod numbers;
+mod objects;
+mod sameness;
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+
+use super::documents::Node;
+use super::{Contract, Contracts};
+
+/// How a contract may change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// Consumers with the new schema read former events.
+    Backward,
+    /// Consumers with the former schema read new events.
+    Forward,
+    /// Both. The default: events stay in their topic, and consumers follow when they can.
+    #[default]
+    Full,
+    /// Anyhow.
+    None,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Rule; 4] = [Rule::Backward, Rule::Forward, Rule::Full, Rule::None];
+
+    /// As `x-compatibility` has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Rule::Backward => "backward",
+            Rule::Forward => "forward",
+            Rule::Full => "full",
+            Rule::None => "none",
+        }
+    }
+
+    fn directions(self) -> &'static [Direction] {
+        match self {
+            Rule::Backward => &[Direction::Backward],
+            Rule::Forward => &[Direction::Forward],
+            Rule::Full => &[Direction::Backward, Direction::Forward],
+            Rule::None => &[],
+        }
+    }
+}
+
+/// Who cannot read whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// The new contract reads what was written by the former.
+    Backward,
+    /// The former contract reads what is written by the new.
+    Forward,
+}
+
+impl Direction {
+    fn sides(self) -> Sides {
+        match self {
+            Direction::Backward => Sides { writer: "the former", reader: "the new" },
+            Direction::Forward => Sides { writer: "the new", reader: "the former" },
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sides {
+    writer: &'static str,
+    reader: &'static str,
+}
+
+/// One change that the rule forbids, or that nothing can be said about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Change {
+    /// The direction that it breaks; `None`: whatever the direction.
+    pub direction: Option<Direction>,
+    /// The place in the payload, a JSON pointer with `*` for any item or further property.
+    pub at: String,
+    /// What changed, a sentence without a full stop.
+    pub what: String,
+    /// False if it cannot be told whether the change breaks anything.
+    pub judged: bool,
+}
+
+/// What changed in `new` against `old` that its rule forbids.
+pub fn compare(
+    (old_contracts, old): (&Contracts, &Contract),
+    (new_contracts, new): (&Contracts, &Contract),
+) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let rule = new.rule();
+    if rule == Rule::None {
+        return changes;
+    }
+    let mut key = |name: &str, old: &dyn std::fmt::Debug, new: &dyn std::fmt::Debug| {
+        let (old, new) = (format!("{old:?}"), format!("{new:?}"));
+        if old != new {
+            let what = format!(
+                "{name} is not what it was: consumers that go by it would tell events apart otherwise"
+            );
+            changes.push(Change { direction: None, at: String::new(), what, judged: true });
+        }
+    };
+    // one that is declared for the first time was nobody's to go by
+    if !old.facts.idempotency_key.is_empty() {
+        key("`x-idempotency-key`", &old.facts.idempotency_key, &new.facts.idempotency_key);
+    }
+    if old.facts.ordering_key.is_some() {
+        key("`x-ordering-key`", &old.facts.ordering_key, &new.facts.ordering_key);
+    }
+    if let (Some(old), Some(new)) = (old_contracts.root(old), new_contracts.root(new)) {
+        changes.extend(compare_schemas(old, new, rule));
+    }
+    changes
+}
+
+fn compare_schemas(old: Node<'_>, new: Node<'_>, rule: Rule) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for direction in rule.directions() {
+        let (writer, reader) = match direction {
+            Direction::Backward => (old, new),
+            Direction::Forward => (new, old),
+        };
+        changes.extend(inclusion::findings(writer, reader, *direction));
+    }
+    changes.sort();
+    changes.dedup();
+    changes
+}

@@ -1,0 +1,118 @@
+//! Bounds: of numbers, and of how many characters, items and properties there may be.
+
+use std::cmp::Ordering;
+
+use serde_json::{Number, Value};
+
+use super::super::documents::Node;
+
+/// A bound that may itself be allowed or not.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Bound {
+    value: Number,
+    exclusive: bool,
+}
+
+impl Bound {
+    /// Met by this number itself.
+    pub(super) fn at(value: &Number) -> Self {
+        Bound { value: value.clone(), exclusive: false }
+    }
+}
+
+/// Which end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Least,
+    Most,
+}
+
+impl End {
+    fn keywords(self) -> (&'static str, &'static str) {
+        match self {
+            End::Least => ("minimum", "exclusiveMinimum"),
+            End::Most => ("maximum", "exclusiveMaximum"),
+        }
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.value, if self.exclusive { " (exclusive)" } else { "" })
+    }
+}
+
+/// The tighter of the bounds of one schema; for integers every bound is brought to the nearest that is allowed.
+pub(super) fn bound(node: &Node<'_>, end: End, integers: bool) -> Option<Bound> {
+    let (inclusive, exclusive) = end.keywords();
+    let of = |keyword: &str, exclusive| match node.keyword(keyword) {
+        Some(Value::Number(value)) => Some(Bound { value: value.clone(), exclusive }),
+        _ => None,
+    };
+    let both = [of(inclusive, false), of(exclusive, true)].into_iter().flatten();
+    let whole = |bound: Bound| if integers { brought_to_integer(bound, end) } else { bound };
+    both.map(whole).reduce(|a, b| if implies(&a, &b, end) { a } else { b })
+}
+
+/// The tightest of all.
+pub(super) fn tightest(nodes: &[Node<'_>], end: End, integers: bool) -> Option<Bound> {
+    let bounds = nodes.iter().filter_map(|node| bound(node, end, integers));
+    bounds.reduce(|a, b| if implies(&a, &b, end) { a } else { b })
+}
+
+fn brought_to_integer(bound: Bound, end: End) -> Bound {
+    match (bound.value.as_i64(), end) {
+        (Some(value), End::Least) if bound.exclusive => match value.checked_add(1) {
+            Some(value) => Bound { value: value.into(), exclusive: false },
+            None => bound,
+        },
+        (Some(value), End::Most) if bound.exclusive => match value.checked_sub(1) {
+            Some(value) => Bound { value: value.into(), exclusive: false },
+            None => bound,
+        },
+        _ => bound,
+    }
+}
+
+/// Whether what keeps `a` keeps `b` too.
+pub(super) fn implies(a: &Bound, b: &Bound, end: End) -> bool {
+    match (compare(&a.value, &b.value), end) {
+        (Ordering::Equal, _) => a.exclusive || !b.exclusive,
+        (Ordering::Greater, End::Least) | (Ordering::Less, End::Most) => true,
+        _ => false,
+    }
+}
+
+fn compare(a: &Number, b: &Number) -> Ordering {
+    let whole = |n: &Number| n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
+    match (whole(a), whole(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        _ => a.as_f64().unwrap_or(f64::NAN).total_cmp(&b.as_f64().unwrap_or(f64::NAN)),
+    }
+}
+
+/// A count of a schema: `minLength`, `maxItems`.
+pub(super) fn count(node: &Node<'_>, keyword: &str) -> Option<u64> {
+    let value = node.keyword(keyword)?;
+    value.as_u64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0).map(|n| n as u64))
+}
+
+/// The greatest, or the least, among all.
+pub(super) fn tightest_count(nodes: &[Node<'_>], keyword: &str, end: End) -> Option<u64> {
+    let counts = nodes.iter().filter_map(|node| count(node, keyword));
+    match end {
+        End::Least => counts.max(),
+        End::Most => counts.min(),
+    }
+}
+
+/// Whether every multiple of `a` is one of `b`; `None` if that takes more than whole numbers to tell.
+pub(super) fn is_multiple(a: &Number, b: &Number) -> Option<bool> {
+    if a == b {
+        return Some(true);
+    }
+    match (a.as_u64(), b.as_u64()) {
+        (Some(a), Some(b)) if b > 0 => Some(a % b == 0),
+        _ => None,
+    }
+}

@@ -1,0 +1,178 @@
+//! What a contract says besides its schema, under keys that JSON Schema ignores.
+
+use serde_json::Value;
+
+use super::compatibility::Rule;
+use super::documents::Node;
+use super::fault::Fault;
+use super::keywords::{join, names};
+use crate::topic_name;
+
+const OWNER: &str = "x-owner";
+const TOPIC: &str = "x-topic";
+const IDEMPOTENCY_KEY: &str = "x-idempotency-key";
+const ORDERING_KEY: &str = "x-ordering-key";
+const COMPATIBILITY: &str = "x-compatibility";
+const GUARANTEES: &str = "x-guarantees";
+
+/// The keys.
+pub(super) const KEYS: &[&str] = &[OWNER, TOPIC, IDEMPOTENCY_KEY, ORDERING_KEY, COMPATIBILITY, GUARANTEES];
+
+/// What they say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Facts {
+    /// `title`
+    pub title: Option<String>,
+    /// `description`
+    pub description: Option<String>,
+    /// `deprecated`: the event is to go away.
+    pub deprecated: bool,
+    /// `x-owner`: who answers for it.
+    pub owner: Option<String>,
+    /// `x-topic`: the topic, where it does not follow from `[route]`.
+    pub topic: Option<String>,
+    /// `x-idempotency-key`: JSON pointers into the payload; together they are the same for every repetition of what
+    /// happened, also where it is reported by another event.
+    pub idempotency_key: Vec<String>,
+    /// `x-ordering-key`: a JSON pointer to the property that has the aggregate's id.
+    pub ordering_key: Option<String>,
+    /// `x-compatibility`, if it is there.
+    pub compatibility: Option<Rule>,
+    /// `x-guarantees`: what consumers may count on besides, a sentence each.
+    pub guarantees: Vec<String>,
+    /// `examples`
+    pub examples: Vec<Value>,
+}
+
+impl Facts {
+    /// Reads them from a contract's root and notes what is wrong.
+    pub(super) fn of(root: Node<'_>, path: &str, faults: &mut Vec<Fault>) -> Self {
+        let mut reader = Reader { root, path, faults };
+        let facts = Facts {
+            title: reader.text("title"),
+            description: reader.text("description"),
+            deprecated: root.schema.get("deprecated") == Some(&Value::Bool(true)),
+            owner: reader.text(OWNER),
+            topic: reader.text(TOPIC),
+            idempotency_key: reader.texts(IDEMPOTENCY_KEY),
+            ordering_key: reader.text(ORDERING_KEY),
+            compatibility: reader.rule(),
+            guarantees: reader.texts(GUARANTEES),
+            examples: root.schema.get("examples").and_then(Value::as_array).cloned().unwrap_or_default(),
+        };
+        for pointer in &facts.idempotency_key {
+            reader.check_property(IDEMPOTENCY_KEY, pointer);
+        }
+        if let Some(pointer) = &facts.ordering_key {
+            reader.check_property(ORDERING_KEY, pointer);
+        }
+        if let Some(topic) = &facts.topic
+            && let Err(error) = topic_name::check(topic)
+        {
+            reader.fault(
+                TOPIC,
+                format!("it is no topic: {error}"),
+                "Write the topic's name, without values in it",
+            );
+        }
+        facts
+    }
+}
+
+struct Reader<'a> {
+    root: Node<'a>,
+    path: &'a str,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl Reader<'_> {
+    fn fault(&mut self, key: &str, what: impl Into<String>, remedy: impl Into<String>) {
+        self.faults.push(Fault::new(self.path, join("", key), what, remedy));
+    }
+
+    fn text(&mut self, key: &str) -> Option<String> {
+        match self.root.schema.get(key)? {
+            Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
+            _ => {
+                self.fault(key, "it is not a text", "Write a text in quotes, or leave it out");
+                None
+            }
+        }
+    }
+
+    /// A text, or a list of them.
+    fn texts(&mut self, key: &str) -> Vec<String> {
+        let read = match self.root.schema.get(key) {
+            None => return Vec::new(),
+            Some(Value::String(text)) => Some(vec![text.clone()]),
+            Some(Value::Array(list)) => list.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
+            Some(_) => None,
+        };
+        read.filter(|texts| !texts.is_empty()).unwrap_or_else(|| {
+            self.fault(key, "it is neither a text nor a list of texts", "Write it as [\"...\", \"...\"]");
+            Vec::new()
+        })
+    }
+
+    fn rule(&mut self) -> Option<Rule> {
+        let word = self.text(COMPATIBILITY)?;
+        let rule = Rule::ALL.into_iter().find(|rule| rule.word() == word);
+        if rule.is_none() {
+            let words = Rule::ALL.map(|rule| format!("{:?}", rule.word())).join(", ");
+            self.fault(COMPATIBILITY, format!("{word:?} is no rule"), format!("Write one of {words}"));
+        }
+        rule
+    }
+
+    /// A key must be in every event.
+    fn check_property(&mut self, key: &str, pointer: &str) {
+        if !pointer.starts_with('/') {
+            let what = format!("{pointer:?} is no JSON pointer");
+            self.fault(key, what, "Write the property's place in the payload: \"/order_id\"");
+            return;
+        }
+        match presence(self.root, pointer) {
+            Some(true) => {}
+            Some(false) => {
+                let what = format!("`{pointer}` is not in every event");
+                self.fault(key, what, "Put each name on the way to it into `required`");
+            }
+            None => {
+                let what = format!("`{pointer}` is no property of the schema");
+                self.fault(key, what, "Declare it under `properties`, or correct the pointer");
+            }
+        }
+    }
+}
+
+/// Whether the property at `pointer` is in every payload; `None` if the schema declares no such property.
+fn presence(root: Node<'_>, pointer: &str) -> Option<bool> {
+    let mut nodes = conjuncts(root);
+    let mut always = true;
+    for name in names(pointer) {
+        let lists = nodes.iter().filter_map(|node| node.keyword("required")?.as_array());
+        always &= lists.flatten().any(|required| required.as_str() == Some(name.as_str()));
+        let declared =
+            nodes.iter().filter_map(|node| Some(node.child(node.keyword("properties")?.get(&name)?)));
+        nodes = declared.flat_map(conjuncts).collect();
+        if nodes.is_empty() {
+            return None;
+        }
+    }
+    Some(always)
+}
+
+/// The schema with everything that applies together with it: what `$ref` and `allOf` name.
+pub(super) fn conjuncts(node: Node<'_>) -> Vec<Node<'_>> {
+    let mut found: Vec<Node<'_>> = Vec::new();
+    let mut open = vec![node];
+    while let Some(node) = open.pop() {
+        if found.iter().any(|known| known.identity() == node.identity()) {
+            continue;
+        }
+        found.push(node);
+        open.extend(node.target());
+        open.extend(node.list("allOf"));
+    }
+    found
+}

@@ -1,0 +1,211 @@
+//! The shape of a JSON Schema: which keywords hold schemas, and how a place in one is written.
+
+use serde_json::{Map, Value};
+
+/// What stands under a keyword that holds schemas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// One schema; `items` of draft 07 may be a list of them.
+    Schema,
+    /// A list of them.
+    List,
+    /// An object of them, by name; a list among them, as `dependencies` has, is none.
+    Named,
+}
+
+fn holds(keyword: &str) -> Option<Holds> {
+    match keyword {
+        "additionalItems"
+        | "additionalProperties"
+        | "contains"
+        | "contentSchema"
+        | "else"
+        | "if"
+        | "items"
+        | "not"
+        | "propertyNames"
+        | "then"
+        | "unevaluatedItems"
+        | "unevaluatedProperties" => Some(Holds::Schema),
+        "allOf" | "anyOf" | "oneOf" | "prefixItems" => Some(Holds::List),
+        "$defs" | "definitions" | "dependencies" | "dependentSchemas" | "patternProperties"
+        | "properties" => Some(Holds::Named),
+        _ => None,
+    }
+}
+
+/// Every other keyword of the drafts that are read, and the keys that this project adds to them.
+const OTHERS: &[&str] = &[
+    "$anchor",
+    "$comment",
+    "$id",
+    "$ref",
+    "$schema",
+    "const",
+    "contentEncoding",
+    "contentMediaType",
+    "default",
+    "dependentRequired",
+    "deprecated",
+    "description",
+    "enum",
+    "examples",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "maxContains",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minContains",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "pattern",
+    "readOnly",
+    "required",
+    "title",
+    "type",
+    "uniqueItems",
+    "writeOnly",
+];
+
+/// Whether `keyword` means something in a schema.
+pub(super) fn known(keyword: &str) -> bool {
+    holds(keyword).is_some() || OTHERS.contains(&keyword)
+}
+
+/// The known keyword that `typed` was most likely meant to be.
+pub(super) fn nearest(typed: &str, among: &[&'static str]) -> Option<&'static str> {
+    let score = |name: &'static str| (name, strsim::jaro_winkler(typed, name));
+    let best = among.iter().copied().map(score).max_by(|(_, a), (_, b)| a.total_cmp(b));
+    best.filter(|(_, score)| *score >= 0.9).map(|(name, _)| name)
+}
+
+/// The same among all keywords that are no keys of this project's.
+pub(super) fn nearest_keyword(typed: &str) -> Option<&'static str> {
+    const HOLDING: &[&str] = &[
+        "additionalProperties",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "items",
+        "prefixItems",
+        "properties",
+        "patternProperties",
+        "propertyNames",
+        "contains",
+        "unevaluatedProperties",
+    ];
+    nearest(typed, OTHERS).or_else(|| nearest(typed, HOLDING))
+}
+
+/// The place of a member or item within `at`, a JSON pointer.
+pub(super) fn join(at: &str, name: &str) -> String {
+    format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+/// The names that a JSON pointer is made of.
+pub(super) fn names(pointer: &str) -> impl Iterator<Item = String> {
+    pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~"))
+}
+
+/// The schemas under a keyword, each with its place from there; `None` if the keyword holds no schemas.
+pub(super) fn under<'a>(keyword: &str, value: &'a Value) -> Option<Vec<(String, &'a Value)>> {
+    match (holds(keyword)?, value) {
+        (Holds::Schema | Holds::List, Value::Array(list)) => {
+            let items = list.iter().enumerate();
+            Some(items.map(|(index, item)| (join("", &index.to_string()), item)).collect())
+        }
+        (Holds::Named, Value::Object(named)) => {
+            let schemas = named.iter().filter(|(_, value)| !value.is_array());
+            Some(schemas.map(|(name, value)| (join("", name), value)).collect())
+        }
+        (Holds::Schema, value) => Some(vec![(String::new(), value)]),
+        _ => None,
+    }
+}
+
+/// The schemas directly within the schema `members`, each with its place.
+fn children<'a>(members: &'a Map<String, Value>, at: &str) -> Vec<(String, &'a Value)> {
+    let mut found = Vec::new();
+    for (keyword, value) in members {
+        let at = join(at, keyword);
+        let schemas = under(keyword, value).into_iter().flatten();
+        found.extend(schemas.map(|(place, schema)| (format!("{at}{place}"), schema)));
+    }
+    found
+}
+
+/// Calls `see` with every schema in `schema` and its place, from the outside in.
+pub(super) fn walk<'a>(schema: &'a Value, at: &str, see: &mut impl FnMut(&str, &'a Value)) {
+    see(at, schema);
+    let Value::Object(members) = schema else { return };
+    for (at, child) in children(members, at) {
+        walk(child, &at, see);
+    }
+}
+
+/// The same for schemas that `change` may alter.
+pub(super) fn walk_mut(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
+    let Value::Object(members) = schema else { return };
+    change(members);
+    for (keyword, value) in members.iter_mut() {
+        match (holds(keyword), value) {
+            (Some(Holds::Schema | Holds::List), Value::Array(list)) => {
+                list.iter_mut().for_each(|item| walk_mut(item, change));
+            }
+            (Some(Holds::Named), Value::Object(named)) => {
+                named.values_mut().for_each(|value| walk_mut(value, change));
+            }
+            (Some(Holds::Schema), value) => walk_mut(value, change),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn finds_schemas_and_nothing_that_looks_like_one() {
+        let schema = json!({
+            "properties": {"$ref": {"type": "string"}, "a/b": {"items": [true, {"not": {}}]}},
+            "const": {"properties": {"x": {}}},
+            "examples": [{"items": {}}],
+            "dependencies": {"a": ["b"], "c": {"minProperties": 1}},
+            "allOf": [{"if": {}}],
+        });
+        let mut places = Vec::new();
+        walk(&schema, "", &mut |at, _| places.push(at.to_owned()));
+        assert_eq!(
+            places,
+            [
+                "",
+                "/allOf/0",
+                "/allOf/0/if",
+                "/dependencies/c",
+                "/properties/$ref",
+                "/properties/a~1b",
+                "/properties/a~1b/items/0",
+                "/properties/a~1b/items/1",
+                "/properties/a~1b/items/1/not",
+            ]
+        );
+        for place in places {
+            assert!(schema.pointer(&place).is_some(), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_pointer_is_made_of_names() {
+        let at = join(&join("", "a/b"), "c~d");
+        assert_eq!(at, "/a~1b/c~0d");
+        assert_eq!(names(&at).collect::<Vec<_>>(), ["a/b", "c~d"]);
+    }
+}

@@ -1,0 +1,265 @@
+//! Contracts: what the payload of an event looks like, as a JSON Schema for each event type.
+//!
+//! ```text
+//!   contracts/<aggregate>/<event>.json --load--> Contracts --judge--> Verdict    for each event, in `routing`
+//!                                                    |
+//!                                                    +--> compatibility          against the former version
+//!                                                    +--> markdown, asyncapi     for people and tools
+//! ```
+//!
+//! Reading a directory is the only IO. References lead within the directory; nothing is fetched from the network.
+
+pub mod asyncapi;
+pub mod compatibility;
+mod directory;
+mod documents;
+mod facts;
+pub mod fault;
+mod json;
+mod keywords;
+pub mod markdown;
+#[cfg(test)]
+mod tests;
+mod topic;
+mod violation;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use jsonschema::{Registry, Validator};
+use serde_json::Value;
+
+use compatibility::Rule;
+pub use directory::SourceFile;
+use documents::{Documents, Node, address};
+pub use facts::Facts;
+use fault::{Fault, Faults};
+pub use topic::{Topic, topic};
+use violation::KnownNames;
+
+/// The contracts of a directory, ready to judge.
+#[derive(Debug, Default)]
+pub struct Contracts {
+    documents: Documents,
+    by_event: BTreeMap<String, BTreeMap<String, Contract>>,
+    names: KnownNames,
+    warnings: Vec<Fault>,
+}
+
+/// What the payload of one event type looks like.
+#[derive(Debug)]
+pub struct Contract {
+    /// The aggregate's type: the directory's name.
+    pub aggregate_type: String,
+    /// The event's type: the file's name without `.json`.
+    pub event_type: String,
+    /// The file, relative to the directory.
+    pub path: String,
+    /// What it says besides the schema.
+    pub facts: Facts,
+    document: usize,
+    validator: Validator,
+}
+
+impl Contract {
+    /// The rule for changes; without `x-compatibility` it is [`Rule::Full`].
+    pub fn rule(&self) -> Rule {
+        self.facts.compatibility.unwrap_or_default()
+    }
+
+    /// `order/OrderPlaced`
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.aggregate_type, self.event_type)
+    }
+}
+
+/// What became of looking at a payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// There is no contract for this event type.
+    NoContract,
+    /// The payload is as its contract says.
+    Kept,
+    /// It is not.
+    Broken(Violation<'a>),
+}
+
+/// How a payload breaks its contract. Says nothing of what is in the payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation<'a> {
+    /// The contract's file, relative to the directory.
+    pub contract: &'a str,
+    /// Where and why, a sentence without a full stop that goes on from "the payload".
+    pub what: String,
+}
+
+impl fmt::Display for Violation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the payload is not as the contract {} says: {}", self.contract, self.what)
+    }
+}
+
+impl Contracts {
+    /// Reads the contracts of a directory.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn load(directory: &Path) -> Result<Self, Faults> {
+        let mut faults = Vec::new();
+        let files = directory::read(directory, &mut faults);
+        Self::read(files, faults)
+    }
+
+    /// The same of files that were read before.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn of(files: Vec<SourceFile>) -> Result<Self, Faults> {
+        Self::read(files, Vec::new())
+    }
+
+    fn read(files: Vec<SourceFile>, mut faults: Vec<Fault>) -> Result<Self, Faults> {
+        let mut warnings = Vec::new();
+        let documents = Documents::of(files, &mut faults, &mut warnings);
+        check_against_the_drafts(&documents, &mut faults);
+        let mut by_event: BTreeMap<String, BTreeMap<String, Contract>> = BTreeMap::new();
+        let mut names = KnownNames::default();
+        // what is wrong by itself would be said once more, in other words
+        if faults.is_empty() {
+            for contract in compile(&documents, &mut faults) {
+                let events = by_event.entry(contract.aggregate_type.clone()).or_default();
+                events.insert(contract.event_type.clone(), contract);
+            }
+            for (_, document) in documents.iter() {
+                names.add(&document.schema);
+            }
+            for contract in by_event.values().flat_map(BTreeMap::values) {
+                check_examples(contract, &names, &mut faults);
+            }
+        }
+        if faults.is_empty() {
+            return Ok(Contracts { documents, by_event, names, warnings });
+        }
+        faults.sort();
+        Err(Faults(faults))
+    }
+
+    /// Looks at the payload of one event. A NULL payload is judged as JSON's `null` is. Without a contract this costs a
+    /// look-up.
+    pub fn judge(&self, aggregate_type: &str, event_type: &str, payload: Option<&[u8]>) -> Verdict<'_> {
+        let Some(contract) = self.get(aggregate_type, event_type) else { return Verdict::NoContract };
+        let what = match payload.map_or(Ok(Value::Null), serde_json::from_slice) {
+            Ok(value) => match contract.validator.validate(&value) {
+                Ok(()) => return Verdict::Kept,
+                Err(error) => self.names.sentence(&error),
+            },
+            Err(error) => {
+                format!(
+                    "it is not JSON, or nested too deeply (line {}, column {})",
+                    error.line(),
+                    error.column()
+                )
+            }
+        };
+        Verdict::Broken(Violation { contract: &contract.path, what })
+    }
+
+    /// The contract of an event type.
+    pub fn get(&self, aggregate_type: &str, event_type: &str) -> Option<&Contract> {
+        self.by_event.get(aggregate_type)?.get(event_type)
+    }
+
+    /// All contracts, by aggregate and event.
+    pub fn iter(&self) -> impl Iterator<Item = &Contract> {
+        self.by_event.values().flat_map(BTreeMap::values)
+    }
+
+    /// What is odd in the files and does no harm.
+    pub fn warnings(&self) -> &[Fault] {
+        &self.warnings
+    }
+
+    fn root(&self, contract: &Contract) -> Option<Node<'_>> {
+        self.documents.root(contract.document)
+    }
+}
+
+/// Notes where schemas are not as their draft wants them.
+fn check_against_the_drafts(documents: &Documents, faults: &mut Vec<Fault>) {
+    for (_, document) in documents.iter() {
+        let Ok(validator) = jsonschema::meta::validator_for(&document.schema) else { continue };
+        for error in validator.iter_errors(&document.schema) {
+            faults.push(Fault::new(
+                &document.path,
+                error.instance_path().as_str(),
+                format!("this is no JSON Schema: {error}"),
+                "Correct it as the draft in `$schema` wants it",
+            ));
+        }
+    }
+}
+
+/// The contracts among the documents, each with its validator.
+fn compile(documents: &Documents, faults: &mut Vec<Fault>) -> Vec<Contract> {
+    let all = documents.iter().map(|(number, document)| (address(number), &document.schema));
+    let registry = Registry::new().extend(all).and_then(jsonschema::RegistryBuilder::prepare);
+    let registry = match registry {
+        Ok(registry) => registry,
+        Err(error) => {
+            faults.push(Fault::new(
+                "",
+                "",
+                format!("The references cannot be followed: {error}"),
+                "Correct them",
+            ));
+            return Vec::new();
+        }
+    };
+    let mut contracts = Vec::new();
+    for (number, document) in documents.iter().filter(|(_, document)| !directory::is_part(&document.path)) {
+        let parts: Vec<&str> = document.path.trim_end_matches(".json").split('/').collect();
+        let [aggregate_type, event_type] = parts.as_slice() else {
+            faults.push(Fault::new(
+                &document.path,
+                "",
+                "a contract is a file <aggregate>/<event>.json",
+                "Move it, or let the name of a file with parts only begin with an underscore",
+            ));
+            continue;
+        };
+        let options = jsonschema::options().with_base_uri(address(number)).with_registry(&registry);
+        let validator = options.should_validate_formats(true).offline().build(&document.schema);
+        match (validator, documents.root(number)) {
+            (Ok(validator), Some(root)) => contracts.push(Contract {
+                aggregate_type: (*aggregate_type).to_owned(),
+                event_type: (*event_type).to_owned(),
+                path: document.path.clone(),
+                facts: Facts::of(root, &document.path, faults),
+                document: number,
+                validator,
+            }),
+            (Err(error), _) => faults.push(Fault::new(
+                &document.path,
+                error.instance_path().as_str(),
+                format!("this cannot be judged by: {error}"),
+                "Correct the schema",
+            )),
+            (Ok(_), None) => {}
+        }
+    }
+    contracts
+}
+
+fn check_examples(contract: &Contract, names: &KnownNames, faults: &mut Vec<Fault>) {
+    for (number, example) in contract.facts.examples.iter().enumerate() {
+        if let Err(error) = contract.validator.validate(example) {
+            faults.push(Fault::new(
+                &contract.path,
+                format!("/examples/{number}"),
+                format!("the example is not as the schema says: {}", names.sentence(&error)),
+                "Correct the one or the other",
+            ));
+        }
+    }
+}

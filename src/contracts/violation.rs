@@ -1,0 +1,92 @@
+//! Why a payload breaks its contract, in words that quote nothing of the payload: neither values, nor names of
+//! properties that no contract knows.
+
+use std::collections::HashSet;
+
+use jsonschema::ValidationError;
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::paths::{Location, LocationSegment};
+use serde_json::Value;
+
+use super::keywords::walk;
+
+/// The names of properties that schemas know and that may therefore be said.
+#[derive(Debug, Default)]
+pub(super) struct KnownNames(HashSet<String>);
+
+impl KnownNames {
+    pub(super) fn add(&mut self, schema: &Value) {
+        walk(schema, "", &mut |_, schema| {
+            let properties = schema.get("properties").and_then(Value::as_object);
+            self.0.extend(properties.into_iter().flatten().map(|(name, _)| name.clone()));
+        });
+    }
+
+    /// The place as a JSON pointer, with `*` for a name that came from the payload.
+    fn place(&self, place: &Location) -> String {
+        let mut text = String::new();
+        for segment in place.segments() {
+            text.push('/');
+            match segment {
+                LocationSegment::Index(index) => text.push_str(&index.to_string()),
+                LocationSegment::Property(name) if self.0.contains(&*name) => text.push_str(&name),
+                LocationSegment::Property(_) => text.push('*'),
+            }
+        }
+        text
+    }
+
+    /// What the first fault of a payload is: where, and which keyword asks for what.
+    pub(super) fn sentence(&self, error: &ValidationError<'_>) -> String {
+        let kind = error.kind();
+        let place = match self.place(error.instance_path()).as_str() {
+            "" => "as a whole".to_owned(),
+            place => format!("at {place}"),
+        };
+        format!("{place} it breaks \"{}\": {}", kind.keyword(), demand(kind))
+    }
+}
+
+/// What the schema asks for. Of `kind` only those parts are used that come from the schema.
+fn demand(kind: &ValidationErrorKind) -> String {
+    use ValidationErrorKind as Kind;
+    match kind {
+        Kind::Required { property } => format!("{property} is missing"),
+        Kind::Type { kind: TypeKind::Single(wanted) } => format!("{wanted} is wanted"),
+        Kind::Type { kind: TypeKind::Multiple(wanted) } => {
+            let names: Vec<String> = wanted.iter().map(|wanted| wanted.to_string()).collect();
+            format!("one of {} is wanted", names.join(", "))
+        }
+        Kind::Minimum { limit } => format!("at least {limit} is wanted"),
+        Kind::Maximum { limit } => format!("at most {limit} is wanted"),
+        Kind::ExclusiveMinimum { limit } => format!("more than {limit} is wanted"),
+        Kind::ExclusiveMaximum { limit } => format!("less than {limit} is wanted"),
+        Kind::MultipleOf { multiple_of } => format!("a multiple of {multiple_of} is wanted"),
+        Kind::MinLength { limit } => format!("at least {limit} characters are wanted"),
+        Kind::MaxLength { limit } => format!("at most {limit} characters are wanted"),
+        Kind::MinItems { limit } => format!("at least {limit} items are wanted"),
+        Kind::MaxItems { limit } => format!("at most {limit} items are wanted"),
+        Kind::MinProperties { limit } => format!("at least {limit} properties are wanted"),
+        Kind::MaxProperties { limit } => format!("at most {limit} properties are wanted"),
+        Kind::UniqueItems => "no two items may be the same".to_owned(),
+        Kind::Format { format } => format!("it is not of the format {format}"),
+        Kind::Pattern { pattern } => format!("it does not match {pattern}"),
+        Kind::Enum { .. } => "it is none of the values in the list".to_owned(),
+        Kind::Constant { .. } => "it is another value".to_owned(),
+        Kind::AdditionalProperties { .. } | Kind::UnevaluatedProperties { .. } => {
+            "it has a property that the schema does not list".to_owned()
+        }
+        Kind::AdditionalItems { .. } | Kind::UnevaluatedItems { .. } => {
+            "it has an item that the schema does not list".to_owned()
+        }
+        Kind::PropertyNames { .. } => "the name of a property is not allowed".to_owned(),
+        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => "none of its forms fits".to_owned(),
+        Kind::OneOfMultipleValid { .. } => "more than one of its forms fit".to_owned(),
+        Kind::Contains => "too few or too many items are of the wanted form".to_owned(),
+        Kind::FalseSchema => "nothing may stand there".to_owned(),
+        Kind::BacktrackLimitExceeded { .. } | Kind::RegexEngineFailure { .. } => {
+            "matching it took too long".to_owned()
+        }
+        _ => "it does not fit".to_owned(),
+    }
+}
