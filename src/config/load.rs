@@ -10,6 +10,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 use super::Config;
+use super::contracts::{self, ForContracts};
 use super::convert;
 use super::environment::{Environment, PREFIX};
 use super::overlay;
@@ -38,10 +39,7 @@ pub struct Loaded {
 /// The file cannot be read, or something in it or in the environment is wrong: an [`Error`] with exit code 2 that
 /// names the place and what to do, all faults at once.
 pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
-    let file = match path {
-        Some(path) => Some((path.to_owned(), read(path).map_err(|error| unreadable(path, &error))?)),
-        None => search(SEARCH_PATH.map(Path::new))?,
-    };
+    let file = find(path)?;
     let parsed = parse(file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())), env)?;
     let file = file.map(|(path, _)| path);
     let mut warnings = Vec::new();
@@ -59,6 +57,23 @@ pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
     Ok(Loaded { config: parsed.config, file, warnings })
 }
 
+/// The same for `outbox-router contracts`, which needs neither Postgres nor Kafka: only what it needs is looked at.
+///
+/// # Errors
+/// As those of [`load`].
+pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<ForContracts, Error> {
+    let file = find(path)?;
+    let file = file.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
+    parse_by(file, env, contracts::alone)
+}
+
+fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
+    match path {
+        Some(path) => Ok(Some((path.to_owned(), read(path).map_err(|error| unreadable(path, &error))?))),
+        None => search(SEARCH_PATH.map(Path::new)),
+    }
+}
+
 /// A configuration, and whether its file holds a secret in plain sight.
 pub(super) struct Parsed {
     pub(super) config: Config,
@@ -67,6 +82,14 @@ pub(super) struct Parsed {
 
 /// The same from a text that was read before.
 pub(super) fn parse(file: Option<(&Path, &str)>, env: &Environment) -> Result<Parsed, Error> {
+    parse_by(file, env, |raw, sources, problems| convert::convert(raw, sources, env, problems))
+}
+
+fn parse_by<T>(
+    file: Option<(&Path, &str)>,
+    env: &Environment,
+    convert: impl FnOnce(RawConfig, &Sources<'_>, Problems) -> Result<T, Error>,
+) -> Result<T, Error> {
     let mut sources = Sources::new(file);
     let mut problems = Problems::default();
     let mut root = match DeTable::parse(file.map_or("", |(_, text)| text)) {
@@ -84,7 +107,7 @@ pub(super) fn parse(file: Option<(&Path, &str)>, env: &Environment) -> Result<Pa
     };
     overlay::lay_over(root.get_mut(), env, &mut sources, &mut problems);
     let raw = deserialize(root, &sources, &mut problems);
-    convert::convert(raw, &sources, env, problems)
+    convert(raw, &sources, problems)
 }
 
 /// Serde's reading of the tree. What it does not know is noted and taken out, and the rest read again,

@@ -3,6 +3,7 @@
 //! `load` reads it; the rest of the program sees only these types.
 
 pub mod conninfo;
+pub mod contracts;
 mod convert;
 pub mod environment;
 mod identifiers;
@@ -25,6 +26,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conninfo::ConnInfo;
+use contracts::ContractSettings;
 use pattern::Pattern;
 pub use route::*;
 use secret::Secret;
@@ -48,6 +50,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// `[admin]`
     pub admin: Admin,
+    /// `[contracts]`; `None`: payloads are not looked at.
+    pub contracts: Option<ContractSettings>,
 }
 
 /// `[postgres]`: where the outbox is and how it is read.

@@ -37,6 +37,8 @@ pub(super) struct RawConfig {
     pub(super) delivery: RawDelivery,
     #[serde(deserialize_with = "table")]
     pub(super) admin: RawAdmin,
+    #[serde(deserialize_with = "table")]
+    pub(super) contracts: RawContracts,
 }
 
 #[derive(Default, Deserialize)]
@@ -162,6 +164,13 @@ pub(super) struct RawWindow {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawAdmin {
     pub(super) listen: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawContracts {
+    pub(super) directory: Value,
+    pub(super) on_violation: Value,
 }
 
 /// What serde says that it expected where a table must stand.

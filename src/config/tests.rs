@@ -315,6 +315,7 @@ fn the_example_uncommented_shows_the_defaults() {
     // what has no default, or is only an example
     config.kafka = defaults.kafka.clone();
     config.topics = defaults.topics.clone();
+    assert!(config.contracts.take().is_some());
     assert_eq!(config.route.headers.len(), 2);
     config.route.headers.clear();
     config.postgres.conninfo.password = None;

@@ -45,18 +45,18 @@ pub struct Finding {
 
 /// What was found so far.
 #[derive(Debug, Default)]
-pub(super) struct Findings(pub(super) Vec<Finding>);
+pub(in crate::commands) struct Findings(pub(in crate::commands) Vec<Finding>);
 
 impl Findings {
-    pub(super) fn ok(&mut self, check: &'static str, what: impl Into<String>) {
+    pub(in crate::commands) fn ok(&mut self, check: &'static str, what: impl Into<String>) {
         self.0.push(Finding { level: Level::Ok, check, what: what.into(), remedy: None });
     }
 
-    pub(super) fn skipped(&mut self, check: &'static str, what: impl Into<String>) {
+    pub(in crate::commands) fn skipped(&mut self, check: &'static str, what: impl Into<String>) {
         self.0.push(Finding { level: Level::Skipped, check, what: what.into(), remedy: None });
     }
 
-    pub(super) fn warning(
+    pub(in crate::commands) fn warning(
         &mut self,
         check: &'static str,
         what: impl Into<String>,
@@ -65,7 +65,12 @@ impl Findings {
         self.bad(Level::Warning, check, what.into(), remedy.into());
     }
 
-    pub(super) fn error(&mut self, check: &'static str, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(in crate::commands) fn error(
+        &mut self,
+        check: &'static str,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.bad(Level::Error, check, what.into(), remedy.into());
     }
 

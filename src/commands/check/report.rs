@@ -7,7 +7,7 @@ use crate::commands::status::table::{Look, trimmed};
 use crate::error::Error;
 use crate::terminal;
 
-pub(super) fn print(findings: &[Finding], json: bool) -> Result<(), Error> {
+pub(in crate::commands) fn print(findings: &[Finding], json: bool) -> Result<(), Error> {
     let text = if json {
         let json = serde_json::to_string_pretty(findings);
         json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"

@@ -15,13 +15,15 @@ use crate::config::kafka_properties::{self, Refusal};
 use crate::config::load::Parsed;
 use crate::config::pattern::Pattern;
 use crate::config::raw::{
-    List, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawTopics, Value,
+    List, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute,
+    RawTopics, Value,
 };
 use crate::config::read::{Located, Reader};
 use crate::config::secret::Secret;
 use crate::config::source::{Problems, Sources};
 use crate::config::{
-    Admin, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, TableName, Topics,
+    Admin, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, Route, TableName,
+    Topics,
 };
 use crate::error::Error;
 use crate::topic_name;
@@ -34,14 +36,13 @@ pub(super) fn convert(
     problems: Problems,
 ) -> Result<Parsed, Error> {
     let mut reader = Reader { sources, problems };
-    let defaults = preset::defaults(&mut reader, raw.preset);
     let (postgres, url_is_inline) = postgres(&mut reader, raw.postgres, env);
-    let outbox = outbox(&mut reader, raw.outbox, defaults.columns);
-    let route = route::route(&mut reader, raw.route, &outbox.columns, defaults.route);
+    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
     let delivery = delivery(&mut reader, raw.delivery);
     let (kafka, kafka_secret_is_inline) = kafka(&mut reader, raw.kafka, &delivery);
     let topics = topics(&mut reader, raw.topics);
     let admin = admin(&mut reader, raw.admin);
+    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
     let name = reader.checked("name", raw.name, check_router_name);
     if let (None, Some(postgres)) = (&name, &postgres) {
         let default = default_name(postgres);
@@ -67,8 +68,22 @@ pub(super) fn convert(
             topics,
             delivery,
             admin,
+            contracts,
         },
     })
+}
+
+/// The parts that say what becomes of a row; a preset is under both.
+pub(super) fn outbox_and_route(
+    reader: &mut Reader<'_>,
+    preset: Value,
+    raw_outbox: RawOutbox,
+    raw_route: RawRoute,
+) -> (Outbox, Route) {
+    let defaults = preset::defaults(reader, preset);
+    let outbox = outbox(reader, raw_outbox, defaults.columns);
+    let route = route::route(reader, raw_route, &outbox.columns, defaults.route);
+    (outbox, route)
 }
 
 fn default_name(postgres: &Postgres) -> String {

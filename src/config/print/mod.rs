@@ -103,7 +103,9 @@ impl Config {
         writeln!(out, "shutdown_timeout = {}", quoted(&format_duration(self.delivery.shutdown_timeout)))?;
 
         writeln!(out, "\n[admin]")?;
-        writeln!(out, "listen = {}", quoted(self.admin.listen.as_deref().unwrap_or_default()))
+        writeln!(out, "listen = {}", quoted(self.admin.listen.as_deref().unwrap_or_default()))?;
+
+        crate::config::contracts::write_toml(self, out)
     }
 }
 
@@ -121,6 +123,6 @@ fn optional(out: &mut String, key: &str, value: Option<impl Display>) -> fmt::Re
     }
 }
 
-fn quoted(text: &str) -> String {
+pub(in crate::config) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }

@@ -1,0 +1,129 @@
+//! `contracts check`: what is wrong with the contracts, and what changed in them that breaks consumers.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::load;
+use crate::cli::ContractsCheckArgs;
+use crate::commands::check::finding::{Finding, Findings, Level};
+use crate::commands::check::report;
+use crate::contracts::compatibility::{Change, Direction, Rule, compare};
+use crate::contracts::fault::Fault;
+use crate::contracts::{Contract, Contracts};
+use crate::error::Error;
+
+/// Looks and prints. The code is 1 if there is an error among the findings.
+pub(super) fn check(directory: &Path, args: &ContractsCheckArgs) -> Result<ExitCode, Error> {
+    // what cannot be compared with is no finding about the contracts
+    let former = args.against.as_deref().map(load).transpose()?;
+    let findings = findings(directory, former.as_ref(), args.allow_unjudged);
+    report::print(&findings, args.json)?;
+    let bad = findings.iter().any(|finding| finding.level == Level::Error);
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+pub(super) fn findings(directory: &Path, former: Option<&Contracts>, allow_unjudged: bool) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    let contracts = match Contracts::load(directory) {
+        Ok(contracts) => contracts,
+        Err(faults) => {
+            for fault in faults.0 {
+                findings.error("contracts", said(&fault), fault.remedy);
+            }
+            return findings.0;
+        }
+    };
+    let (number, examples) = contracts
+        .iter()
+        .fold((0, 0), |(number, examples), contract| (number + 1, examples + contract.facts.examples.len()));
+    findings.ok("contracts", format!("{number} in {}, with {examples} examples", directory.display()));
+    for warning in contracts.warnings() {
+        findings.warning("contracts", said(warning), warning.remedy.clone());
+    }
+    if let Some(former) = former {
+        for contract in contracts.iter() {
+            match former.get(&contract.aggregate_type, &contract.event_type) {
+                None => findings.ok("compatibility", format!("{} is new", contract.name())),
+                Some(old) => changed((former, old), (&contracts, contract), allow_unjudged, &mut findings),
+            }
+        }
+        for old in former.iter().filter(|old| contracts.get(&old.aggregate_type, &old.event_type).is_none()) {
+            vanished(old, &mut findings);
+        }
+    }
+    findings.0
+}
+
+fn said(fault: &Fault) -> String {
+    match fault.place().as_str() {
+        "" => fault.what.clone(),
+        place => format!("{place}: {}", fault.what),
+    }
+}
+
+fn changed(
+    old: (&Contracts, &Contract),
+    new: (&Contracts, &Contract),
+    allow_unjudged: bool,
+    findings: &mut Findings,
+) {
+    let (name, rule, before) = (new.1.name(), new.1.rule(), old.1.rule());
+    if rule != before {
+        findings.warning(
+            "compatibility",
+            format!("{name}: the rule was `{}` and is `{}` now", before.word(), rule.word()),
+            "Make sure that those who consume it know",
+        );
+    }
+    if rule == Rule::None {
+        return findings.skipped("compatibility", format!("{name}: the rule is `none`"));
+    }
+    let changes = compare(old, new);
+    if changes.is_empty() {
+        findings.ok("compatibility", format!("{name} is as its rule `{}` wants it", rule.word()));
+    }
+    for change in changes {
+        let what = sentence(&name, &change);
+        if change.judged {
+            findings.error("compatibility", what, remedy(&change));
+        } else if allow_unjudged {
+            findings.warning("compatibility", what, "It was let pass by --allow-unjudged");
+        } else {
+            let remedy =
+                "It cannot be told whether this breaks anything: look at it, then use --allow-unjudged";
+            findings.error("compatibility", what, remedy);
+        }
+    }
+}
+
+fn sentence(name: &str, change: &Change) -> String {
+    let place = if change.at.is_empty() { String::new() } else { format!(" at {}", change.at) };
+    let who = match change.direction {
+        Some(Direction::Backward) => "former events for new consumers: ",
+        Some(Direction::Forward) => "new events for former consumers: ",
+        None => "",
+    };
+    format!("{name}{place}: {who}{}", change.what)
+}
+
+fn remedy(change: &Change) -> &'static str {
+    match change.direction {
+        Some(Direction::Backward) => {
+            "Make the new contract take what is in the topic already, or give the event another type"
+        }
+        Some(Direction::Forward) => {
+            "Keep to what consumers of the former contract take, or give the event another type"
+        }
+        None => "Take the change back, or give the event another type",
+    }
+}
+
+fn vanished(old: &Contract, findings: &mut Findings) {
+    let what = format!("{}: the contract is gone", old.name());
+    if old.facts.deprecated || old.rule() == Rule::None {
+        findings.ok("compatibility", format!("{what}, as it announced"));
+    } else {
+        let remedy = "Set `\"deprecated\": true` in it first, and take it away in a later version";
+        findings.error("compatibility", what, remedy);
+    }
+}

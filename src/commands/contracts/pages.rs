@@ -1,0 +1,82 @@
+//! `contracts docs`: the pages, and what stands in their directory already.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::unwritable;
+use crate::cli::ContractsDocsArgs;
+use crate::contracts::markdown::{MARK, Page, pages};
+use crate::contracts::{Contract, Contracts, Topic};
+use crate::error::Error;
+use crate::terminal;
+
+/// Writes what changed, or says it. The code is 1 if pages are not up to date and may not be written.
+pub(super) fn docs(
+    contracts: &Contracts,
+    args: &ContractsDocsArgs,
+    topic: impl Fn(&Contract) -> Topic,
+) -> Result<ExitCode, Error> {
+    let pages = pages(contracts, topic);
+    let mut there = BTreeMap::new();
+    own_pages(&args.output, "", &mut there).map_err(|error| {
+        Error::usage(format!("{} cannot be read: {error}", args.output.display()), "Name another directory")
+    })?;
+    let changed: Vec<&Page> = pages.iter().filter(|page| there.get(&page.path) != Some(&page.text)).collect();
+    let gone: Vec<&String> =
+        there.keys().filter(|path| !pages.iter().any(|page| page.path == **path)).collect();
+    let shown = |path: &str| args.output.join(path).display().to_string();
+    let mut said = String::new();
+    for page in &changed {
+        let path = args.output.join(&page.path);
+        if args.check {
+            said += &format!("{} is not up to date\n", shown(&page.path));
+            continue;
+        }
+        let parent = path.parent().unwrap_or(&args.output);
+        fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&path, &page.text))
+            .map_err(|error| unwritable(&path, &error))?;
+        said += &format!("{} written\n", shown(&page.path));
+    }
+    for path in &gone {
+        if args.check {
+            said += &format!("{} is of no contract\n", shown(path));
+            continue;
+        }
+        let path = args.output.join(path);
+        fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
+        said += &format!("{} removed: its contract is gone\n", path.display());
+    }
+    let fine = changed.is_empty() && gone.is_empty();
+    if fine {
+        said = format!("{} pages in {} are up to date\n", pages.len(), args.output.display());
+    }
+    terminal::print(&said)?;
+    Ok(if args.check && !fine { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The pages that an earlier run wrote: by the first line they are known, whatever else stands beside them.
+fn own_pages(directory: &Path, path: &str, found: &mut BTreeMap<String, String>) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let inside = format!("{path}{name}");
+        if entry.file_type()?.is_dir() {
+            own_pages(&entry.path(), &format!("{inside}/"), found)?;
+        } else if name.ends_with(".md")
+            && let Ok(text) = fs::read_to_string(entry.path())
+            && text.starts_with(MARK)
+        {
+            found.insert(inside, text);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! `[contracts]`: what payloads are judged by.
+
+use std::fmt::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::convert;
+use super::print::quoted;
+use super::raw::{RawConfig, RawContracts};
+use super::read::{Located, Reader};
+use super::source::{Problems, Sources};
+use super::template::Template;
+use super::{Columns, Config};
+use crate::error::Error;
+
+/// `[contracts]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContractSettings {
+    /// `directory`: holds `<aggregate>/<event>.json`.
+    pub directory: PathBuf,
+    /// `on_violation`
+    pub on_violation: OnViolation,
+}
+
+/// What becomes of an event whose payload is not as its contract says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnViolation {
+    /// It is sent, counted, and said once for each contract (the default).
+    Warn,
+    /// It cannot be sent.
+    Reject,
+}
+
+/// What `outbox-router contracts` takes from a configuration, which need not be whole.
+#[derive(Debug, Clone)]
+pub struct ForContracts {
+    /// `[contracts]`, if it names a directory.
+    pub contracts: Option<ContractSettings>,
+    /// `[route] topic`
+    pub topic: Template,
+    /// `[outbox] columns`
+    pub columns: Columns,
+}
+
+/// `None` without a directory.
+pub(super) fn contracts(reader: &mut Reader<'_>, raw: RawContracts) -> Option<ContractSettings> {
+    let choices = [("warn", OnViolation::Warn), ("reject", OnViolation::Reject)];
+    let span = raw.on_violation.as_ref().map(toml::Spanned::span);
+    let on_violation = reader.choice("contracts.on_violation", raw.on_violation, &choices);
+    let directory = reader.text_or_off("contracts.directory", raw.directory).flatten();
+    match (directory, span) {
+        (Some(Located { text, span, .. }), _) => Some(ContractSettings {
+            directory: reader.beside_the_file(Path::new(&text), &span),
+            on_violation: on_violation.unwrap_or(OnViolation::Warn),
+        }),
+        (None, Some(span)) => {
+            let what = "there are no contracts that could be violated";
+            reader.fault(&span, "contracts.on_violation", what, "Set `directory` under [contracts]");
+            None
+        }
+        (None, None) => None,
+    }
+}
+
+/// Reads only what contracts need.
+pub(super) fn alone(
+    raw: RawConfig,
+    sources: &Sources<'_>,
+    problems: Problems,
+) -> Result<ForContracts, Error> {
+    let mut reader = Reader { sources, problems };
+    let (outbox, route) = convert::outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
+    let contracts = contracts(&mut reader, raw.contracts);
+    reader.problems.into_result()?;
+    Ok(ForContracts { contracts, topic: route.topic, columns: outbox.columns })
+}
+
+/// As TOML; nothing if it is off.
+pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
+    let Some(contracts) = &config.contracts else { return Ok(()) };
+    let on_violation = match contracts.on_violation {
+        OnViolation::Warn => "warn",
+        OnViolation::Reject => "reject",
+    };
+    writeln!(out, "\n[contracts]")?;
+    writeln!(out, "directory = {}", quoted(&contracts.directory.display().to_string()))?;
+    writeln!(out, "on_violation = {}", quoted(on_violation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::environment::Environment;
+    use crate::config::load::{load_for_contracts, parse};
+
+    fn read(text: &str) -> Result<Config, String> {
+        let text = format!(
+            "postgres.url = \"postgres://r@db/shop\"\nkafka.'bootstrap.servers' = \"kafka:9092\"\n{text}"
+        );
+        let parsed = parse(Some((Path::new("/etc/shop/router.toml"), &text)), &Environment::empty());
+        parsed.map(|parsed| parsed.config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn off_by_default_and_relative_to_the_file() {
+        assert_eq!(read("").unwrap().contracts, None);
+        assert_eq!(read("[contracts]\ndirectory = \"\"").unwrap().contracts, None);
+        let config = read("[contracts]\ndirectory = \"contracts\"").unwrap();
+        let settings = ContractSettings {
+            directory: PathBuf::from("/etc/shop/contracts"),
+            on_violation: OnViolation::Warn,
+        };
+        assert_eq!(config.contracts, Some(settings.clone()));
+        let config = read("[contracts]\ndirectory = \"/srv/c\"\non_violation = \"reject\"").unwrap();
+        assert_eq!(config.contracts.unwrap().on_violation, OnViolation::Reject);
+    }
+
+    #[test]
+    fn the_printed_configuration_has_it() {
+        let config = read("[contracts]\ndirectory = \"c\"\non_violation = \"reject\"").unwrap();
+        let mut printed = String::new();
+        write_toml(&config, &mut printed).unwrap();
+        assert_eq!(printed, "\n[contracts]\ndirectory = \"/etc/shop/c\"\non_violation = \"reject\"\n");
+        assert_eq!(read(&printed).unwrap().contracts, config.contracts);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let said = ["on_violation = \"drop\"", "on_violation = \"warn\"", "directory = 5", "folder = \"c\""]
+            .map(|line| read(&format!("[contracts]\n{line}")).unwrap_err());
+        insta::assert_snapshot!(said.join("\n"));
+    }
+
+    #[test]
+    fn contracts_need_no_more_than_themselves() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("router.toml");
+        std::fs::write(&file, "contracts.directory = \"c\"\nroute.topic = \"t.${aggregate_type}\"\n")
+            .unwrap();
+        let read = load_for_contracts(Some(&file), &Environment::empty()).unwrap();
+        assert_eq!(read.contracts.unwrap().directory, directory.path().join("c"));
+        assert_eq!(read.topic.to_string(), "t.${aggregate_type}");
+        std::fs::write(&file, "route.topic = \"a b\"\n").unwrap();
+        assert!(load_for_contracts(Some(&file), &Environment::empty()).is_err());
+    }
+}
