@@ -6,6 +6,7 @@
 mod bad_input;
 mod columns;
 mod commands;
+mod contracts;
 mod faults;
 mod invariants;
 mod messages;

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::Endpoint;
 use crate::config::Config;
+use crate::contracts::Contracts;
 use crate::error::Error;
 use crate::monitor::Monitor;
 use crate::supervisor;
@@ -16,6 +17,7 @@ use crate::supervisor;
 /// # Errors
 /// The definite failure that ended it.
 pub async fn run(config: Config) -> Result<(), Error> {
+    let contracts = Contracts::configured(&config)?;
     let monitor = Monitor::new(&config.name);
     let admin_stop = CancellationToken::new();
     // taken first: a second router with the same configuration is told so before it touches a server
@@ -28,7 +30,7 @@ pub async fn run(config: Config) -> Result<(), Error> {
     let stop = CancellationToken::new();
     tokio::spawn(Signals::new()?.obey(stop.clone()));
 
-    let result = supervisor::run(Arc::new(config), monitor, stop).await;
+    let result = supervisor::run(Arc::new(config), contracts, monitor, stop).await;
     admin_stop.cancel();
     if let Some(admin) = admin {
         admin.join();

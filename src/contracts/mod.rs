@@ -30,6 +30,8 @@ use std::path::Path;
 use jsonschema::{Registry, Validator};
 use serde_json::Value;
 
+use crate::config::Config;
+use crate::error::Error;
 use compatibility::Rule;
 pub use directory::SourceFile;
 use documents::{Documents, Node, address};
@@ -76,25 +78,25 @@ impl Contract {
 
 /// What became of looking at a payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict<'a> {
+pub enum Verdict {
     /// There is no contract for this event type.
     NoContract,
     /// The payload is as its contract says.
     Kept,
     /// It is not.
-    Broken(Violation<'a>),
+    Broken(Violation),
 }
 
 /// How a payload breaks its contract. Says nothing of what is in the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation<'a> {
+pub struct Violation {
     /// The contract's file, relative to the directory.
-    pub contract: &'a str,
+    pub contract: String,
     /// Where and why, a sentence without a full stop that goes on from "the payload".
     pub what: String,
 }
 
-impl fmt::Display for Violation<'_> {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the payload is not as the contract {} says: {}", self.contract, self.what)
     }
@@ -109,6 +111,16 @@ impl Contracts {
         let mut faults = Vec::new();
         let files = directory::read(directory, &mut faults);
         Self::read(files, faults)
+    }
+
+    /// Reads those that the configuration names; `None` if it names none.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them, with exit code 2.
+    pub fn configured(config: &Config) -> Result<Option<Self>, Error> {
+        let Some(settings) = &config.contracts else { return Ok(None) };
+        let contracts = Self::load(&settings.directory);
+        contracts.map(Some).map_err(|faults| faults.into_error(&settings.directory))
     }
 
     /// The same of files that were read before.
@@ -147,7 +159,7 @@ impl Contracts {
 
     /// Looks at the payload of one event. A NULL payload is judged as JSON's `null` is. Without a contract this costs a
     /// look-up.
-    pub fn judge(&self, aggregate_type: &str, event_type: &str, payload: Option<&[u8]>) -> Verdict<'_> {
+    pub fn judge(&self, aggregate_type: &str, event_type: &str, payload: Option<&[u8]>) -> Verdict {
         let Some(contract) = self.get(aggregate_type, event_type) else { return Verdict::NoContract };
         let what = match payload.map_or(Ok(Value::Null), serde_json::from_slice) {
             Ok(value) => match contract.validator.validate(&value) {
@@ -162,7 +174,21 @@ impl Contracts {
                 )
             }
         };
-        Verdict::Broken(Violation { contract: &contract.path, what })
+        Verdict::Broken(Violation { contract: contract.path.clone(), what })
+    }
+
+    /// The same for columns of a row: how the payload breaks its contract, if it does. What is NULL or no text names no
+    /// contract.
+    pub fn violation(
+        &self,
+        aggregate_type: Option<&[u8]>,
+        event_type: Option<&[u8]>,
+        payload: Option<&[u8]>,
+    ) -> Option<Violation> {
+        match self.judge(str::from_utf8(aggregate_type?).ok()?, str::from_utf8(event_type?).ok()?, payload) {
+            Verdict::Broken(violation) => Some(violation),
+            Verdict::NoContract | Verdict::Kept => None,
+        }
     }
 
     /// The contract of an event type.

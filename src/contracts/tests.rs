@@ -91,6 +91,17 @@ fn null_is_judged_as_json_null() {
 }
 
 #[test]
+fn what_is_null_or_no_text_names_no_contract() {
+    let contracts = of(&[("order/Gone.json", json!(false))]).unwrap();
+    assert!(contracts.violation(Some(b"order"), Some(b"Gone"), None).is_some());
+    for (aggregate_type, event_type) in
+        [(None, Some(b"Gone".as_slice())), (Some(b"order".as_slice()), None), (Some(b"\xff"), Some(b"Gone"))]
+    {
+        assert_eq!(contracts.violation(aggregate_type, event_type, None), None);
+    }
+}
+
+#[test]
 fn all_faults_are_told_at_once() {
     let files = [
         ("order/bad_keyword.json", json!({"type": "text", "minLength": -1})),

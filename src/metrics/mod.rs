@@ -80,6 +80,8 @@ metrics! {
         "Members of the headers column left out because they are named like one of the router's own headers.";
     TIMESTAMPS_REPLACED_TOTAL = Counter "timestamps_replaced_total" [], Some(Unit::Count),
         "Timestamps outside the topic's bounds, replaced by the commit time.";
+    CONTRACT_VIOLATIONS_TOTAL = Counter "contract_violations_total" [], Some(Unit::Count),
+        "Events sent although their payload is not as its contract says.";
     IGNORED_CHANGES_TOTAL = Counter "ignored_changes_total" [], Some(Unit::Count),
         "Changes in the stream that are no events: of other tables, or not inserts.";
     BUILD_INFO = Gauge "build_info" ["version"], None,

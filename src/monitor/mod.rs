@@ -13,6 +13,7 @@ mod report;
 mod state;
 mod topics;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -67,6 +68,8 @@ struct Inner {
     headers_dropped: AtomicU64,
     timestamps_replaced: AtomicU64,
     ignored_changes: AtomicU64,
+    contract_violations: AtomicU64,
+    contracts_broken: Mutex<BTreeSet<String>>,
     topics: topics::Topics,
     slot: Mutex<Slot>,
     last_problem: Mutex<Option<Problem>>,
@@ -123,6 +126,8 @@ impl Monitor {
             headers_dropped: AtomicU64::new(0),
             timestamps_replaced: AtomicU64::new(0),
             ignored_changes: AtomicU64::new(0),
+            contract_violations: AtomicU64::new(0),
+            contracts_broken: Mutex::default(),
             topics: topics::Topics::default(),
             slot: Mutex::new(Slot::default()),
             last_problem: Mutex::new(None),
@@ -224,6 +229,14 @@ impl Monitor {
         self.0.ignored_changes.fetch_add(count, Relaxed);
     }
 
+    /// An event was sent whose payload is not as `contract` says. True for the first one of this contract. Takes a short
+    /// lock.
+    pub fn contract_violated(&self, contract: &str) -> bool {
+        self.0.contract_violations.fetch_add(1, Relaxed);
+        let mut broken = lock(&self.0.contracts_broken);
+        !broken.contains(contract) && broken.insert(contract.to_owned())
+    }
+
     /// What `pg_replication_slots` says of the slot: the bytes of log that it holds back, and `wal_status`.
     /// Takes a short lock.
     pub fn slot(&self, retained_bytes: Option<u64>, wal_status: Option<&str>) {
@@ -306,6 +319,7 @@ impl Monitor {
                 keyless_events: inner.keyless_events.load(Relaxed),
                 headers_dropped: inner.headers_dropped.load(Relaxed),
                 timestamps_replaced: inner.timestamps_replaced.load(Relaxed),
+                contract_violations: inner.contract_violations.load(Relaxed),
                 ignored_changes: inner.ignored_changes.load(Relaxed),
             },
             topics,

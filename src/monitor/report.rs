@@ -99,6 +99,9 @@ pub struct Totals {
     pub headers_dropped: u64,
     /// Timestamps that the topic would have refused, replaced by the commit time.
     pub timestamps_replaced: u64,
+    /// Events whose payload was not as its contract says, and that were sent all the same.
+    #[serde(default)]
+    pub contract_violations: u64,
     /// Changes in the stream that are no events: other tables, updates, deletes.
     pub ignored_changes: u64,
 }

@@ -114,6 +114,9 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
     monitor.headers_dropped(2);
     monitor.timestamps_replaced(3);
     monitor.ignored_changes(4);
+    let first =
+        ["order/A.json", "order/A.json", "order/B.json"].map(|contract| monitor.contract_violated(contract));
+    assert_eq!(first, [true, false, true]);
     monitor.slot(Some(1 << 24), Some("reserved"));
     monitor.turned();
     clock.advance(Duration::from_millis(250));

@@ -155,6 +155,15 @@ impl Sending {
         if record.headers_dropped > 0 {
             self.monitor.headers_dropped(u64::from(record.headers_dropped));
         }
+        if let Some(violation) = record.violation
+            && self.monitor.contract_violated(&violation.contract)
+        {
+            let id = event.printable_id();
+            tracing::warn!(
+                "the event with id {id} was sent although {violation}; further ones of this contract are counted in \
+                 contract_violations_total"
+            );
+        }
         if sent.timestamp_replaced {
             self.monitor.timestamps_replaced(1);
         }

@@ -7,6 +7,7 @@ mod cloudevents;
 mod column_json;
 pub(crate) mod filters;
 mod headers;
+mod judged;
 mod origin;
 mod record;
 mod row;
@@ -19,6 +20,7 @@ mod unroutable;
 mod value;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 pub use headers::Headers;
 pub use origin::Origin;
@@ -29,12 +31,14 @@ pub use unroutable::{Made, Unroutable};
 use crate::config::{
     Columns, Config, NamedTemplate, RecordTimestamp, Route, TextForm, Topics, Unmatched, ValueForm,
 };
+use crate::contracts::Contracts;
 use crate::outbox::{
     ExtraColumn, Field, IN_ENVELOPE, IN_PARTITION, IN_ROUTE_HEADERS, IN_TOPIC, OutboxEvent, printable,
 };
 use crate::{json, topic_name};
 use allowed::Allowed;
 use cloudevents::Attributes;
+use judged::Judge;
 use row::{Binder, Extra, Row};
 use rules::{BoundRule, Captures};
 use template::Bound;
@@ -56,6 +60,7 @@ pub struct Router {
     attributes: Attributes,
     allowed: Allowed,
     captures: Captures,
+    judge: Judge,
     buffers: Buffers,
 }
 
@@ -134,8 +139,14 @@ impl Router {
             attributes,
             allowed: Allowed::new(&topics.allow),
             captures: Captures::default(),
+            judge: Judge::default(),
             buffers: Buffers::default(),
         }
+    }
+
+    /// The same, with payloads judged by `contracts` as `config` says.
+    pub fn judging_by(self, config: &Config, contracts: Option<Arc<Contracts>>) -> Self {
+        Router { judge: Judge::new(config, contracts), ..self }
     }
 
     /// The columns that are wanted besides those of `[outbox] columns`, for [`crate::outbox::Outbox::of`].
@@ -149,7 +160,7 @@ impl Router {
         event: &OutboxEvent<'a>,
         origin: &Origin,
     ) -> Result<Routed<'a>, Unroutable> {
-        let Router { plan, attributes, allowed, captures, buffers } = self;
+        let Router { plan, attributes, allowed, captures, judge, buffers } = self;
         let Buffers { topic, text, key, headers, bytes, written, value } = buffers;
         let parts = match plan.rule(event, origin, captures)? {
             Some(BoundRule { parts: None, .. }) => return Ok(Routed::Dropped),
@@ -189,6 +200,8 @@ impl Router {
         let empty = payload.bytes.is_none_or(|bytes| {
             plan.tombstone_on_empty && payload.kind != Kind::Bytes && value::is_blank(bytes)
         });
+
+        let violation = judge.judge(event, payload.bytes)?;
 
         headers.clear();
         if let Some(context) = event.field(Field::TracingSpanContext) {
@@ -253,6 +266,7 @@ impl Router {
             timestamp,
             commit_timestamp,
             headers_dropped,
+            violation,
         }))
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Headers;
+use crate::contracts::Violation;
 use crate::redacted::Redacted;
 
 /// What goes to the sink. It borrows from the receive buffer and from the [`Router`], until the next event.
@@ -24,6 +25,8 @@ pub struct Record<'a> {
     pub commit_timestamp: i64,
     /// Members of the `headers` column that bore the name of one of the router's own.
     pub headers_dropped: u32,
+    /// How the payload breaks its contract, if it does and is sent all the same.
+    pub violation: Option<&'a Violation>,
 }
 
 impl fmt::Debug for Record<'_> {

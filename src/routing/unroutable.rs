@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::connect::Unexpandable;
+use crate::contracts::Violation;
 use crate::topic_name::TopicNameError;
 
 /// What is made of the event's values.
@@ -104,6 +105,9 @@ pub enum Unroutable {
     /// A `bytea` payload that is not in hexadecimal.
     #[error("the payload is a bytea that the server did not print in hexadecimal (bytea_output)")]
     Bytea,
+    /// The payload breaks its contract, and `[contracts] on_violation` is `"reject"`.
+    #[error("{0}")]
+    Contract(Violation),
     /// No rule matches, and `[route] unmatched` is `"stop"`.
     #[error("no rule of `[[route.rules]]` matches it, and `[route] unmatched` is \"stop\"")]
     Unmatched,
@@ -139,6 +143,10 @@ impl Unroutable {
             }
             Unroutable::NotJson { .. } | Unroutable::NotExpanded { .. } => {
                 "Correct what writes such rows; this one is in the log already, so set `[route] payload_json = \"string\"`"
+            }
+            Unroutable::Contract(_) => {
+                "Correct what writes such events; for this one, which is in the log already, correct the contract, or set \
+                 on_violation = \"warn\" under [contracts]"
             }
             Unroutable::Unmatched => "Add a rule for it, or set `[route] unmatched` to \"route\" or \"drop\"",
             Unroutable::TooHard { .. } => "Write the expression without repetition inside of repetition",

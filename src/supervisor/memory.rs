@@ -1,5 +1,8 @@
 //! What one process remembers from session to session, so that it need not guess.
 
+use std::sync::Arc;
+
+use crate::contracts::Contracts;
 use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::postgres::catalog::{Fingerprint, Slot, moved_by_another};
@@ -22,6 +25,8 @@ pub(super) struct Memory {
     pub(super) alone_up_to: Option<Partial>,
     /// The server process of the last session.
     pub(super) walsender: Option<i32>,
+    /// What payloads are judged by, read at the start of the process.
+    pub(super) contracts: Option<Arc<Contracts>>,
     /// Whether a session of this process has got as far as the stream.
     pub(super) was_active: bool,
 }
@@ -35,6 +40,7 @@ impl Default for Memory {
             batch_bytes: DEFAULT_BATCH_BYTES,
             alone_up_to: None,
             walsender: None,
+            contracts: None,
             was_active: false,
         }
     }

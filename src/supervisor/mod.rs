@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::contracts::Contracts;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
@@ -38,8 +39,13 @@ enum Next {
 ///
 /// # Errors
 /// The definite failure that stopped it. What may pass by itself is waited out here.
-pub async fn run(config: Arc<Config>, monitor: Monitor, stop: CancellationToken) -> Result<(), Definite> {
-    let mut memory = Memory::default();
+pub async fn run(
+    config: Arc<Config>,
+    contracts: Option<Contracts>,
+    monitor: Monitor,
+    stop: CancellationToken,
+) -> Result<(), Definite> {
+    let mut memory = Memory { contracts: contracts.map(Arc::new), ..Memory::default() };
     let mut backoff = Backoff::default();
     loop {
         monitor.turned();

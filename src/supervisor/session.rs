@@ -70,7 +70,7 @@ async fn start(
     // after the wait for the slot, for the end of the log must not be older than the slot's position
     let system = answered(config, System::identify(&mut session)).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
-    let router = Router::of(config);
+    let router = Router::of(config).judging_by(config, memory.contracts.clone());
     let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
     let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
     if !memory.was_active {

@@ -19,7 +19,9 @@ use std::process::ExitCode;
 pub use finding::{Finding, Level};
 
 use crate::cli::CheckArgs;
+use crate::config::Config;
 use crate::config::load::Loaded;
+use crate::contracts::Contracts;
 use crate::error::Error;
 use crate::terminal;
 use finding::Findings;
@@ -36,6 +38,7 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<ExitCode, Error>
     }
     let mut findings = Findings::default();
     configuration(loaded, &mut findings);
+    contracts(config, &mut findings);
     let ((postgres, outbox), (kafka, seen)) = tokio::join!(postgres::look(config), kafka::look(config));
     findings.0.extend(postgres.0);
     findings.0.extend(kafka.0);
@@ -45,6 +48,17 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<ExitCode, Error>
     report::print(&findings.0, args.json)?;
     let bad = findings.0.iter().any(|finding| finding.level == Level::Error);
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The contracts, which `run` refuses to start with if they are faulty.
+fn contracts(config: &Config, findings: &mut Findings) {
+    match Contracts::configured(config) {
+        Ok(None) => {}
+        Ok(Some(contracts)) => {
+            findings.ok("contracts", format!("{} event types have one", contracts.iter().count()));
+        }
+        Err(error) => findings.failure("contracts", error, "Run check again"),
+    }
 }
 
 fn configuration(loaded: &Loaded, findings: &mut Findings) {

@@ -4,9 +4,11 @@ mod rows;
 mod show;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use crate::cli::RouteArgs;
 use crate::config::Config;
+use crate::contracts::Contracts;
 use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::outbox::{Outbox, OutboxError, OutboxEvent};
@@ -20,7 +22,7 @@ use show::{Outcome, Shown};
 /// # Errors
 /// Postgres cannot be reached or refuses, the table or a line of standard input cannot be read.
 pub async fn route(config: &Config, args: &RouteArgs) -> Result<ExitCode, Error> {
-    let mut dry = DryRun::new(config);
+    let mut dry = DryRun::new(config)?;
     if args.stdin {
         rows::of_stdin(config, args.limit, &mut dry)?;
     } else {
@@ -39,10 +41,11 @@ struct DryRun {
 }
 
 impl DryRun {
-    fn new(config: &Config) -> Self {
-        let router = Router::of(config);
+    fn new(config: &Config) -> Result<Self, Error> {
+        let contracts = Contracts::configured(config)?.map(Arc::new);
+        let router = Router::of(config).judging_by(config, contracts);
         let outbox = Outbox::of(config, router.extra_columns());
-        DryRun { outbox, router, shown: Vec::new() }
+        Ok(DryRun { outbox, router, shown: Vec::new() })
     }
 
     /// `ordinal` is the row's number among those that are shown; its transaction's commit cannot be known.

@@ -36,6 +36,8 @@ pub(super) enum Outcome {
         value: Option<Bytes>,
         /// Milliseconds since the Unix epoch.
         timestamp: i64,
+        /// How the payload breaks its contract; null if it does not, or has none.
+        violation: Option<String>,
     },
     /// Dropped by a rule, or because none matches.
     Dropped,
@@ -99,6 +101,7 @@ impl Outcome {
                 .collect(),
             value: record.value.map(Bytes::of),
             timestamp: record.timestamp,
+            violation: record.violation.map(ToString::to_string),
         }
     }
 }
@@ -146,8 +149,12 @@ pub(super) fn text(shown: &[Shown], json: bool) -> Result<String, Error> {
     }
     let mut text = trimmed(&table);
     for Shown { id, outcome } in shown {
-        if let Outcome::Refused { reason } = outcome {
-            text.push_str(&format!("\n{id} cannot be sent: {reason}\n"));
+        match outcome {
+            Outcome::Refused { reason } => text.push_str(&format!("\n{id} cannot be sent: {reason}\n")),
+            Outcome::Record { violation: Some(violation), .. } => {
+                text.push_str(&format!("\n{id} would be sent although {violation}\n"));
+            }
+            _ => {}
         }
     }
     Ok(text)

@@ -124,6 +124,7 @@ fn noticed(report: &StatusReport) -> String {
         (totals.keyless_events, "events without an aggregate id"),
         (totals.headers_dropped, "headers dropped"),
         (totals.timestamps_replaced, "timestamps replaced"),
+        (totals.contract_violations, "events against their contract"),
         (totals.ignored_changes, "changes that are no events"),
     ];
     let noticed = counts.iter().filter(|(count, _)| *count > 0);
