@@ -321,7 +321,7 @@ pub enum ContractsCommand {
 /// Where the contracts are.
 #[derive(Debug, Clone, Args)]
 pub struct ContractsDirectory {
-    /// The directory of the contracts, instead of `directory` in [contracts]
+    /// The directory of the contracts, instead of `directory` in `[contracts]`
     #[arg(value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
 }
@@ -353,7 +353,7 @@ pub struct ContractsDocsArgs {
     #[command(flatten)]
     pub directory: ContractsDirectory,
 
-    /// The directory of the pages: <aggregate>/<event>.md. Pages of contracts that are gone are removed
+    /// The directory of the pages, AGGREGATE/EVENT.md. Pages of contracts that are gone are removed
     #[arg(long, value_name = "DIRECTORY", default_value = "docs/events")]
     pub output: PathBuf,
 

@@ -25,9 +25,8 @@
 //! [`config`] is what the user wrote, typed and checked once. [`commands`] has a file for each command of [`cli`].
 //! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
 //! [`terminal`] are what a person sees. [`error`] tells what may pass by itself from what needs a person. [`lsn`] is a
-//! place in the log, [`topic_name`] what Kafka takes as a topic's name. [`connect`] writes values as Debezium and Kafka
-//! Connect do.
-//! [`import`] translates the configuration of a Debezium connector.
+//! place in the log, [`contracts`] what payloads are judged by, [`connect`] how Debezium and Kafka Connect write values,
+//! [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name.
 
 pub mod admin;
 pub mod cli;
