@@ -3,4 +3,5 @@
 pub(crate) mod check;
 mod init;
 mod least_privilege;
+mod route;
 mod servers;

@@ -48,11 +48,11 @@ impl DryRun {
         Ok(DryRun { outbox, router, shown: Vec::new() })
     }
 
-    /// `ordinal` is the row's number among those that are shown; its transaction's commit cannot be known.
+    /// `ordinal` is the row's number among those that were read; its transaction's commit cannot be known.
     fn event(&mut self, event: &Result<OutboxEvent<'_>, OutboxError>, xid: u32, ordinal: u64) {
         let origin = Origin { final_lsn: Lsn::INVALID, xid, commit_time: PgTimestamp::now(), ordinal };
         let (id, outcome) = match event {
-            Err(error) => ("?".to_owned(), Outcome::Refused { reason: error.to_string() }),
+            Err(error) => (format!("row {ordinal}"), Outcome::Refused { reason: error.to_string() }),
             Ok(event) => {
                 let outcome = match self.router.route(event, &origin) {
                     Ok(Routed::Record(record)) => Outcome::record(&record),

@@ -1,0 +1,118 @@
+//! `route --dry-run`: what it shows is what the router sends.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::support::kafka::Kafka;
+use crate::support::place::{Place, Ran};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+fn shown(ran: &Ran) -> Vec<Value> {
+    serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"))
+}
+
+/// Columns of many types, and a configuration that uses them.
+fn ready() -> Place {
+    let place = Place::new();
+    let place = place
+        .with("ROUTE__HEADERS__AT", "${at}")
+        .with("ROUTE__HEADERS__FLAG", "${flag}")
+        .with("ROUTE__TEXT", "connect");
+    place.psql(
+        "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
+         aggregate_id bigint, event_type text NOT NULL, payload bytea, headers jsonb NOT NULL DEFAULT '{}', \
+         created_at timestamptz NOT NULL DEFAULT clock_timestamp(), at timestamptz, flag boolean)",
+    );
+    let ran = place.run(&["init"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    place.psql(
+        "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, headers, at, flag) VALUES \
+         ('00000000-0000-0000-0000-000000000001', 'order', 1, 'made', '\\x00ff', '{\"n\": 1}', '2026-01-02 03:04:05+02', true), \
+         ('00000000-0000-0000-0000-000000000002', 'order', NULL, 'made', 'text', '{}', NULL, false)",
+    );
+    place
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_what_is_sent_and_touches_nothing() {
+    let (place, kafka) = (ready(), Kafka::shared());
+    let slot = || {
+        place.psql("SELECT confirmed_flush_lsn, active FROM pg_replication_slots WHERE database = current_database()")
+    };
+    let before = slot();
+    let dry = shown(&place.run(&["route", "--dry-run", "--json"]));
+    assert_eq!(dry.len(), 2);
+    let first =
+        shown(&place.run(&["route", "--dry-run", "--json", "--id", "00000000-0000-0000-0000-000000000001"]));
+    assert_eq!(first.len(), 1);
+    assert_eq!(shown(&place.run(&["route", "--dry-run", "--json", "--limit", "1"])).len(), 1);
+    let people = place.run(&["route", "--dry-run"]);
+    assert!(people.code == 0 && people.out.contains("2026-01-02T01:04:05.000000Z"), "{people:?}");
+    assert_eq!(slot(), before);
+    assert_eq!(kafka.partitions(&format!("{}.order", place.name)).await, 0);
+
+    let settings = Settings::default()
+        .set("postgres.url", place.url("postgres"))
+        .set("postgres.slot", place.name.as_str())
+        .set("postgres.publication", place.name.as_str())
+        .set("kafka.'bootstrap.servers'", kafka.bootstrap.as_str())
+        .set("route.topic", format!("{}.${{aggregate_type}}", place.name))
+        .set("route.headers.at", "${at}")
+        .set("route.headers.flag", "${flag}")
+        .set("route.text", "connect")
+        .set("admin.listen", "127.0.0.1:0");
+    let router = Router::active(&settings).await;
+    let records = kafka.records_when(&place.name, 2).await;
+    router.stop().await;
+    let text = |bytes: &Option<Vec<u8>>| {
+        bytes.as_ref().map(|bytes| match std::str::from_utf8(bytes) {
+            Ok(text) => json!(text),
+            Err(_) => json!({ "base64": "AP8=" }),
+        })
+    };
+    for record in records {
+        let like = dry.iter().find(|shown| shown["id"] == record.id()).unwrap();
+        assert_eq!((&like["outcome"], &like["topic"]), (&json!("record"), &json!(record.topic)));
+        assert_eq!((&like["key"], &like["value"]), (&json!(text(&record.key)), &json!(text(&record.value))));
+        let headers: Vec<Value> = record
+            .headers
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "value": text(value) }))
+            .collect();
+        assert_eq!(like["headers"], json!(headers));
+    }
+}
+
+#[test]
+fn json_on_standard_input_needs_no_server() {
+    let place = Place::new()
+        .with("POSTGRES__URL", "postgres://nobody@127.0.0.1:1/none")
+        .with("ROUTE__UNMATCHED", "route");
+    let mut command = place.command(&["route", "--dry-run", "--stdin"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let lines = [
+        r#"{"id": "e1", "aggregate_type": "order", "aggregate_id": "1", "event_type": "made", "payload": {"a": 1}}"#,
+        "",
+        r#"{"id": "e2", "aggregate_type": "a b", "aggregate_id": null}"#,
+        "no json",
+    ];
+    child.stdin.take().unwrap().write_all(lines.join("\n").as_bytes()).unwrap();
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, 1, "{ran:?}");
+    insta::assert_snapshot!(place.masked(&ran.out));
+}
+
+#[test]
+fn a_role_that_may_not_read_the_table_is_told_so() {
+    let place = ready();
+    let poor = format!("{}_poor", place.name);
+    place.psql(&format!("CREATE ROLE {poor} LOGIN"));
+    let url = place.url(&poor);
+    let ran = place.with("POSTGRES__URL", &url).run(&["route", "--dry-run"]);
+    assert!(ran.code == 1 && ran.err.contains("SELECT privilege") && ran.err.contains("--stdin"), "{ran:?}");
+    let ran = Place::new().run(&["route"]);
+    assert!(ran.code == 2 && ran.err.contains("--dry-run"), "{ran:?}");
+}
