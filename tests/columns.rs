@@ -327,3 +327,24 @@ async fn rows_from_before_the_table_was_renamed_are_events_too() {
     assert_eq!(texts(&records), ["1", "2"]);
     router.stop().await;
 }
+
+/// The stream names what a domain is based on.
+#[tokio::test]
+async fn columns_of_domains_are_read_as_what_they_are_based_on() {
+    let kafka = Kafka::shared();
+    let table = "CREATE DOMAIN bytes AS bytea; CREATE DOMAIN flag AS boolean; CREATE DOMAIN nested AS flag; \
+                 CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
+                 aggregate_id text, event_type text NOT NULL, payload bytes, urgent nested)";
+    let outbox = Outbox::with_table(crate::support::shared::postgres(), table).await;
+    let settings =
+        Settings::new(&outbox, &kafka).set("route.text", "connect").set("route.headers.urgent", "${urgent}");
+    outbox
+        .execute("INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, urgent) VALUES ('t', 'a', 'made', '\\x00ff', true)")
+        .await;
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    assert_eq!(records[0].value.as_deref(), Some(&[0, 0xff][..]));
+    assert_eq!(records[0].header("urgent"), Some("true"));
+}

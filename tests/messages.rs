@@ -1,7 +1,7 @@
 //! The outbox without a table: events written as logical messages.
 
 use crate::commands::check::Found;
-use crate::support::kafka::Kafka;
+use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
 use crate::support::place::{Place, psql};
 use crate::support::router::Router;
@@ -25,13 +25,18 @@ async fn messages_and_rows_are_sent_in_the_order_of_commits() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka)
         .set("outbox.message_prefix", "outbox")
-        .set("route.headers.from", "${source.schema}.${source.table}");
+        .set("route.headers.from", "${source.schema}.${source.table}")
+        .set("route.headers.sequence", "${source.sequence}");
     for n in (0..60).step_by(3) {
         outbox.execute(&[message("a", n), row("a", n + 1)].concat()).await;
         outbox.execute(&format!("BEGIN; {} ROLLBACK", message("a", 9_999))).await;
         outbox.execute("SELECT pg_logical_emit_message(true, 'other', 's3cret')").await;
         outbox.execute(&message("a", n + 2)).await;
     }
+    let slot_of_before = format!("{}_before", outbox.name);
+    outbox
+        .execute(&format!("SELECT pg_copy_logical_replication_slot('{}', '{slot_of_before}')", outbox.name))
+        .await;
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
     // killed in the middle of more, nothing is lost
@@ -54,6 +59,21 @@ async fn messages_and_rows_are_sent_in_the_order_of_commits() {
     assert_eq!((records[0].id(), records[0].text(), records[0].key()), ("m0", r#"{"n" : 0}"#, Some("a")));
     assert_eq!(records[0].header("from"), Some("message.outbox"));
     assert_eq!(records[1].header("from"), Some("public.outbox"));
+
+    // another slot that was there before replays them, to topics of its own, with the same ids and places
+    let again =
+        settings.set("postgres.slot", slot_of_before.as_str()).set("route.topic", outbox.topic("again"));
+    let router = Router::active(&again).await;
+    let replayed = kafka.records_when(&outbox.topic("again"), 80).await;
+    router.stop().await;
+    let place = |record: &Record| {
+        (record.number(), record.id().to_owned(), record.header("sequence").map(str::to_owned))
+    };
+    let mut first: Vec<_> = records.iter().map(place).collect();
+    first.sort();
+    first.dedup();
+    assert_eq!(replayed.iter().map(place).collect::<Vec<_>>(), first);
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{slot_of_before}')")).await;
 }
 
 #[tokio::test]

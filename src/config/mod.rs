@@ -241,9 +241,22 @@ impl Default for Admin {
 /// The least that works, and these keys besides.
 #[cfg(test)]
 pub(crate) fn minimal_with(more: &str) -> Config {
-    let required = "postgres.url = \"postgres://r@db/shop\"\nkafka.\"bootstrap.servers\" = \"kafka:9092\"\n";
-    let text = format!("{required}{more}");
-    let parsed =
-        load::parse(Some((std::path::Path::new("c.toml"), &text)), &environment::Environment::empty());
+    read_back(&format!("{REQUIRED}{more}"))
+}
+
+/// The same on top of a preset.
+#[cfg(test)]
+pub(crate) fn preset_with(preset: &str, more: &str) -> Config {
+    read_back(&format!("preset = \"{preset}\"\n{REQUIRED}{more}"))
+}
+
+#[cfg(test)]
+const REQUIRED: &str =
+    "postgres.url = \"postgres://r@db/shop\"\nkafka.\"bootstrap.servers\" = \"kafka:9092\"\n";
+
+#[cfg(test)]
+fn read_back(text: &str) -> Config {
+    let env = environment::Environment::empty();
+    let parsed = load::parse(Some((std::path::Path::new("c.toml"), text)), &env);
     parsed.map(|parsed| parsed.config).unwrap_or_else(|error| panic!("{error}"))
 }

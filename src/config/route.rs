@@ -58,6 +58,20 @@ impl Default for Route {
 }
 
 impl Route {
+    /// Whether values of this form are made, by `value` or by a rule.
+    pub fn makes(&self, form: ValueForm) -> bool {
+        self.value == form
+            || self
+                .rules
+                .iter()
+                .any(|rule| matches!(rule.action, Action::Route { value: Some(value), .. } if value == form))
+    }
+
+    /// Whether some values are CloudEvents.
+    pub fn makes_cloudevents(&self) -> bool {
+        self.makes(ValueForm::CloudEventsBinary) || self.makes(ValueForm::CloudEventsStructured)
+    }
+
     /// All templates that make topics, that of `topic` first, each once.
     pub fn topics(&self) -> Vec<&Template> {
         let mut topics = vec![&self.topic];

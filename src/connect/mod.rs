@@ -45,7 +45,7 @@ pub use expand::{Behaviour, EmptyArray, Expanded, NullMember, Unexpandable, expa
 pub use json::{write_base64, write_json, write_json_string};
 pub use text::{write_header, write_key};
 pub use tracing::{SpanContext, span_context};
-pub use types::ConnectType;
+pub use types::{ConnectType, oid_of};
 
 /// Why a value has no text in Kafka Connect. Messages go on from the column's name, and never show the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

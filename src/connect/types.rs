@@ -66,6 +66,7 @@ const TYPES: &[(u32, u32, &str)] = &[
     (25, 1009, "text"),
     (26, 1028, "oid"),
     (114, 199, "json"),
+    (142, 0, "xml"),
     (600, 0, "point"),
     (650, 651, "cidr"),
     (700, 1021, "float4"),
@@ -114,15 +115,6 @@ impl ConnectType {
             .map_or(ConnectType::STRING, |(name, array)| ConnectType::new(name, array, type_modifier))
     }
 
-    /// By the name of a type in `pg_catalog`. A Type message of pgoutput tells it of a domain's base type, whose OID
-    /// says nothing; the domain's own type modifier is not in the stream, so a `numeric` has no scale then.
-    pub fn named(name: &str, type_modifier: i32) -> ConnectType {
-        let (element, array) = name.strip_prefix('_').map_or((name, false), |element| (element, true));
-        let known =
-            TYPES.iter().any(|&(_, array_oid, listed)| listed == element && !(array && array_oid == 0));
-        if known { ConnectType::new(element, array, type_modifier) } else { ConnectType::STRING }
-    }
-
     /// Whether keys, headers and JSON strings hold the text of Postgres as it is.
     pub fn is_string(self) -> bool {
         self == ConnectType::STRING
@@ -167,4 +159,13 @@ impl ConnectType {
 /// `adaptive`: milliseconds if the column's precision is three digits or less.
 fn unit(modifier: i32) -> Unit {
     if (0..=3).contains(&modifier) { Unit::Milliseconds } else { Unit::Microseconds }
+}
+
+/// The OID of a type in `pg_catalog`, by its name: a Type message of pgoutput tells so what a domain is based on. The
+/// domain's own type modifier is not in the stream, so a `numeric` has no scale then.
+pub fn oid_of(name: &str) -> Option<u32> {
+    let (element, array) = name.strip_prefix('_').map_or((name, false), |element| (element, true));
+    let (oid, array_oid, _) = TYPES.iter().find(|(_, _, listed)| *listed == element)?;
+    let oid = if array { *array_oid } else { *oid };
+    (oid != 0).then_some(oid)
 }

@@ -9,7 +9,7 @@ use crate::postgres::pgoutput::{Oid, Tuple, Value};
 /// A column's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnType {
-    /// The type's OID.
+    /// The type's OID; of a domain that of the type that it is based on.
     pub id: Oid,
     /// `atttypmod`: precision, scale or length; -1 for none.
     pub modifier: i32,

@@ -1,5 +1,7 @@
 //! Where a relation's columns are, found once and used for each row.
 
+use std::collections::HashMap;
+
 use super::event::{ColumnType, Extra, OutboxEvent};
 use super::{ExtraColumn, FIELDS, Field, OutboxError, Wanted};
 use crate::config::TableName;
@@ -30,13 +32,15 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn new(
         wanted: &Wanted,
+        domains: &HashMap<Oid, Oid>,
         table: &TableName,
         number: usize,
         relation: &Relation<'_>,
     ) -> Result<Self, OutboxError> {
         let find = |name: &str| {
             let (index, column) = relation.columns().enumerate().find(|(_, column)| column.name == name)?;
-            Some((index, ColumnType { id: column.type_id, modifier: column.type_modifier }))
+            let id = domains.get(&column.type_id).copied().unwrap_or(column.type_id);
+            Some((index, ColumnType { id, modifier: column.type_modifier }))
         };
         if let Some(fault) = faults(wanted, table, |name| find(name).map(|(_, of)| of.id)).into_iter().next()
         {

@@ -13,7 +13,8 @@ mod owned;
 use std::collections::HashMap;
 
 use crate::config::{Columns, Config, RecordTimestamp, TableName};
-use crate::postgres::pgoutput::{Insert, LogicalMessage, Oid, Relation};
+use crate::connect;
+use crate::postgres::pgoutput::{Insert, LogicalMessage, Oid, Relation, TypeName};
 pub use error::{OutboxError, named_by};
 pub use event::{ColumnType, OutboxEvent, printable};
 pub use field::{
@@ -30,6 +31,8 @@ pub struct Outbox {
     wanted: Wanted,
     /// `None` for a table that is not ours.
     relations: HashMap<Oid, Option<Layout>>,
+    /// What the user's own types are based on, where that is a type of Postgres itself.
+    domains: HashMap<Oid, Oid>,
     /// `None` where messages are no events.
     messages: Option<OwnedRow>,
 }
@@ -73,6 +76,7 @@ impl Outbox {
             tables: tables.into_iter().map(|name| Table { name, known: None, id: None }).collect(),
             wanted: Wanted { columns, extra, created_at: needs_created_at },
             relations: HashMap::new(),
+            domains: HashMap::new(),
             messages: None,
         }
     }
@@ -99,6 +103,15 @@ impl Outbox {
         layout::faults(&self.wanted, table, type_of)
     }
 
+    /// Takes in a type's definition. It names what a domain is based on, and comes before the tables that use it.
+    pub fn type_name(&mut self, named: &TypeName<'_>) {
+        let of_postgres = matches!(named.namespace, "" | "pg_catalog");
+        match connect::oid_of(named.name).filter(|_| of_postgres) {
+            Some(base) => self.domains.insert(named.id, Oid(base)),
+            None => self.domains.remove(&named.id),
+        };
+    }
+
     /// Takes in a table's definition, ours or not.
     pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), OutboxError> {
         let named =
@@ -115,7 +128,7 @@ impl Outbox {
             return Ok(());
         };
         let Some(table) = self.tables.get_mut(number) else { return Ok(()) };
-        let layout = Layout::new(&self.wanted, &table.name, number, relation)?;
+        let layout = Layout::new(&self.wanted, &self.domains, &table.name, number, relation)?;
         if by_name.is_some() {
             table.id = Some(relation.id);
         }

@@ -285,7 +285,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             }
                         }
                         Message::Delete(_) | Message::Truncate(_) => self.monitor.ignored_changes(1),
-                        Message::Origin(_) | Message::Type(_) => {}
+                        Message::Type(named) => self.sending.outbox.type_name(&named),
+                        Message::Origin(_) => {}
                     }
                     self.stream.consume(length);
                 }

@@ -57,7 +57,8 @@ pub enum Routed<'a> {
 /// Makes records. Holds the buffers that they borrow from.
 pub struct Router {
     plan: Plan,
-    attributes: Attributes,
+    /// `None` where no value is a CloudEvent.
+    attributes: Option<Attributes>,
     allowed: Allowed,
     captures: Captures,
     judge: Judge,
@@ -116,7 +117,7 @@ impl Router {
         let headers = named(IN_ROUTE_HEADERS, &route.headers);
         let envelope = named(IN_ENVELOPE, &route.envelope);
         let rules = route.rules.iter().map(|rule| BoundRule::new(rule, &mut binder)).collect();
-        let attributes = Attributes::new(&route.cloudevents, &mut binder);
+        let attributes = route.makes_cloudevents().then(|| Attributes::new(&route.cloudevents, &mut binder));
         let value =
             ValueMaker { payload_json: route.payload_json, envelope, column: columns.payload.clone() };
         let plan = Plan {
@@ -235,7 +236,9 @@ impl Router {
             }
             ValueForm::CloudEventsStructured => {
                 let micros = timestamp_micros(timestamp, origin);
-                attributes.write(&row, &plan.value, payload, micros, headers, value)?;
+                if let Some(attributes) = attributes.as_mut() {
+                    attributes.write(&row, &plan.value, payload, micros, headers, value)?;
+                }
                 Some(value.as_bytes())
             }
             ValueForm::Payload | ValueForm::CloudEventsBinary if plan.value.passes_through() => payload.bytes,
@@ -244,7 +247,7 @@ impl Router {
                 Some(value.as_bytes())
             }
         };
-        if form == ValueForm::CloudEventsBinary {
+        if let (ValueForm::CloudEventsBinary, Some(attributes)) = (form, attributes.as_mut()) {
             attributes.push_headers(&row, payload.kind, timestamp_micros(timestamp, origin), headers)?;
         }
         let headers_dropped = match event.field(Field::Headers) {

@@ -127,7 +127,8 @@ pub(super) fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
 pub(in crate::commands) fn columns_query(config: &Config, table: &TableName) -> String {
     let sent = catalog::sent(&config.postgres.publication);
     format!(
-        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod), {sent}, a.atttypmod \
+        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod), {sent}, a.atttypmod, \
+         coalesce(nullif((SELECT t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid), 0), a.atttypid)::pg_catalog.oid \
          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {} AND c.relname = {} \
          AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",

@@ -6,7 +6,7 @@ use crate::config::raw::{Properties, RawExpand, RawRoute, Value};
 use crate::config::read::{Located, Reader};
 use crate::config::template::{Name, Part, Template};
 use crate::config::{
-    Action, Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, TextForm, Unmatched, ValueForm,
+    Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, TextForm, Unmatched, ValueForm,
 };
 use crate::topic_name;
 
@@ -51,14 +51,7 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
         unmatched: reader.choice("route.unmatched", raw.unmatched, &unmatched).unwrap_or(defaults.unmatched),
         rules: rules(reader, raw.rules, columns),
     };
-    let by_rules = |form| {
-        route
-            .rules
-            .iter()
-            .any(|rule| matches!(rule.action, Action::Route { value: Some(value), .. } if value == form))
-    };
-    let made = |form| route.value == form || by_rules(form);
-    if let (false, Some(span)) = (made(ValueForm::Envelope), &envelope_span) {
+    if let (false, Some(span)) = (route.makes(ValueForm::Envelope), &envelope_span) {
         reader.fault(
             span,
             "route.envelope",
@@ -66,13 +59,10 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
             "Set `[route] value = \"envelope\"`, or leave the members out",
         );
     }
-    let events = [ValueForm::CloudEventsBinary, ValueForm::CloudEventsStructured];
     let names_type = |template: &Template| {
         template.values().any(|value| value.name == Name::Column("event_type".to_owned()))
     };
-    if columns.event_type.is_none()
-        && events.into_iter().any(made)
-        && names_type(&route.cloudevents.event_type)
+    if columns.event_type.is_none() && route.makes_cloudevents() && names_type(&route.cloudevents.event_type)
     {
         let span = value_span.unwrap_or(0..0);
         reader.fault(

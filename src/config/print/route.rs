@@ -49,12 +49,7 @@ pub(super) fn write(out: &mut String, route: &Route) -> fmt::Result {
     writeln!(out, "unmatched = {}", quoted(unmatched))?;
     section(out, "route.headers", &route.headers)?;
     section(out, "route.envelope", &route.envelope)?;
-    let of_rules = route.rules.iter().filter_map(|rule| match rule.action {
-        Action::Route { value, .. } => value,
-        Action::Drop => None,
-    });
-    let is_event = |form| matches!(form, ValueForm::CloudEventsBinary | ValueForm::CloudEventsStructured);
-    if of_rules.chain([route.value]).any(is_event) {
+    if route.makes_cloudevents() {
         cloudevents(out, &route.cloudevents)?;
     }
     route.rules.iter().try_for_each(|one| rule(out, one))

@@ -201,6 +201,18 @@ fn what_no_cloudevent_can_bear_is_an_error_of_the_event() {
     insta::assert_snapshot!(errors.join("\n"));
 }
 
+/// What no value needs, no table has to have.
+#[test]
+fn the_preset_takes_a_table_without_a_type() {
+    let config = minimal_with("[route]\n");
+    assert_eq!(Router::of(&config).extra_columns(), []);
+    let preset = crate::config::preset_with("debezium", "");
+    assert_eq!(Router::of(&preset).extra_columns(), []);
+    let rule = "[[route.rules]]\nmatch = { aggregate_type = \"x\" }\nvalue = \"cloudevents-binary\"\n\
+                [route.cloudevents]\ntype = \"${kind}\"";
+    assert_eq!(Router::of(&crate::config::preset_with("debezium", rule)).extra_columns().len(), 1);
+}
+
 #[test]
 fn keys_can_be_json() {
     let key = |aggregate_id| match Table::new("route.key = \"json\"", &[])
