@@ -1,0 +1,122 @@
+//! A case: a folder with a connector's file as a user would have it, a table, and rows.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::{Map, Value};
+
+/// What stands in the files for what only a run knows.
+const DATABASE: &str = "@DATABASE@";
+const EACH: &str = "@EACH@";
+
+/// The id of the last row, unless the rows say otherwise.
+const LAST_ID: &str = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+
+/// A table with rows, and a connector for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    /// The folder's name; with one of the lines of `each` behind it where there is such a file.
+    pub(crate) name: String,
+    /// Of tables, publication and whatever else is needed.
+    pub(crate) table: String,
+    /// What is written once the slots are there: SQL with its own BEGIN and COMMIT.
+    pub(crate) rows: String,
+    /// The header `id` of the record that is the last one.
+    pub(crate) last_id: String,
+    /// Debezium has OpenTelemetry on its class path.
+    pub(crate) tracing: bool,
+    connector: String,
+}
+
+/// Where the connector's placeholders lead.
+#[derive(Debug, Clone)]
+pub(crate) struct Place<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) port: u16,
+    pub(crate) user: &'a str,
+    pub(crate) database: &'a str,
+    pub(crate) slot: &'a str,
+}
+
+impl Case {
+    /// The connector's file, filled in.
+    pub(crate) fn connector(&self, place: &Place<'_>) -> String {
+        self.connector
+            .replace("@HOST@", place.host)
+            .replace("@PORT@", &place.port.to_string())
+            .replace("@USER@", place.user)
+            .replace("@SLOT@", place.slot)
+            .replace(DATABASE, place.database)
+    }
+
+    /// A name for databases and slots: small letters, digits and underscores.
+    pub(crate) fn identifier(&self) -> String {
+        let fold = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+        format!("parity_{}", self.name.chars().map(fold).collect::<String>())
+    }
+
+    /// A setting of the event router, however its transform is called.
+    pub(crate) fn setting(&self, name: &str) -> Option<String> {
+        let file: Value = serde_json::from_str(&self.connector).ok()?;
+        let config: &Map<String, Value> = file.get("config")?.as_object()?;
+        let ending = format!(".{name}");
+        config
+            .iter()
+            .find(|(key, _)| key.ends_with(&ending))
+            .and_then(|(_, value)| Some(value.as_str()?.to_owned()))
+    }
+}
+
+/// All cases in `folder`, by name.
+pub(crate) fn read_all(folder: &Path) -> anyhow::Result<Vec<Case>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let mut folders = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
+        if path.is_dir() {
+            folders.push(path);
+        }
+    }
+    folders.sort();
+    let mut cases = Vec::new();
+    for folder in folders {
+        cases.extend(read(&folder)?);
+    }
+    Ok(cases)
+}
+
+fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
+    let name = folder.file_name().context("a case without a name")?.to_string_lossy().into_owned();
+    let text = |file: &str| {
+        let path = folder.join(file);
+        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    };
+    let rows = text("rows.sql")?;
+    let last_id = rows.lines().find_map(|line| line.strip_prefix("-- last id: ")).unwrap_or(LAST_ID).trim();
+    let case = Case {
+        last_id: last_id.to_owned(),
+        tracing: folder.join("tracing").exists(),
+        connector: text("connector.json")?,
+        table: text("table.sql")?,
+        name,
+        rows,
+    };
+    let file: Value = serde_json::from_str(&case.connector)
+        .with_context(|| format!("parse {}", folder.join("connector.json").display()))?;
+    if !file.get("config").is_some_and(Value::is_object) {
+        bail!("{} has no member `config`", folder.join("connector.json").display());
+    }
+    if !folder.join("each").exists() {
+        return Ok(vec![case]);
+    }
+    let each = text("each")?;
+    let one = |value: &str| Case {
+        name: format!("{}-{value}", case.name),
+        connector: case.connector.replace(EACH, value),
+        table: case.table.replace(EACH, value),
+        rows: case.rows.replace(EACH, value),
+        ..case.clone()
+    };
+    Ok(each.lines().filter(|line| !line.trim().is_empty()).map(|line| one(line.trim())).collect())
+}

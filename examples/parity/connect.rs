@@ -1,0 +1,216 @@
+//! Kafka Connect: its standalone worker as a process, and its REST interface.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+const READY_WITHIN: Duration = Duration::from_secs(120);
+const STOPPED_WITHIN: Duration = Duration::from_secs(20);
+const ANSWER_WITHIN: Duration = Duration::from_secs(90);
+
+/// Where Connect and Debezium lie.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Installation {
+    #[arg(long, default_value = "java")]
+    java: PathBuf,
+
+    /// The jars of Kafka Connect
+    #[arg(long)]
+    connect_classpath: String,
+
+    /// The folder with Debezium's plugin
+    #[arg(long)]
+    plugins: PathBuf,
+
+    /// The same with OpenTelemetry beside it
+    #[arg(long)]
+    plugins_with_tracing: PathBuf,
+
+    /// What Connect logs
+    #[arg(long, default_value = "scripts/lib/debezium/log4j2.properties")]
+    log_settings: PathBuf,
+}
+
+/// How a connector's only task fares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// It runs, or will.
+    Running,
+    /// It has failed: the exceptions, the outermost first.
+    Failed(String),
+}
+
+/// A worker at work. Dropped, it ends with SIGKILL.
+pub(crate) struct Worker {
+    process: Child,
+    at: SocketAddr,
+    log: PathBuf,
+}
+
+impl Worker {
+    /// Starts one without connectors and waits until it answers.
+    pub(crate) async fn start(
+        installation: &Installation,
+        tracing: bool,
+        folder: &Path,
+        brokers: &str,
+    ) -> anyhow::Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+        let at = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|port| port.local_addr());
+        let at = at.context("find a free port")?;
+        let offsets = folder.join("connect.offsets");
+        // positions of an earlier run are of slots that are gone
+        let _ = fs::remove_file(&offsets);
+        let plugins = if tracing { &installation.plugins_with_tracing } else { &installation.plugins };
+        let settings = [
+            format!("bootstrap.servers={brokers}"),
+            format!("listeners=http://{at}"),
+            format!("offset.storage.file.filename={}", offsets.display()),
+            format!("plugin.path={}", plugins.display()),
+            "plugin.discovery=hybrid_warn".to_owned(),
+            "offset.flush.interval.ms=1000".to_owned(),
+            "key.converter=org.apache.kafka.connect.json.JsonConverter".to_owned(),
+            "value.converter=org.apache.kafka.connect.json.JsonConverter".to_owned(),
+        ];
+        let file = folder.join("connect.properties");
+        fs::write(&file, settings.join("\n")).with_context(|| format!("write {}", file.display()))?;
+        let log = folder.join(if tracing { "connect-tracing.log" } else { "connect.log" });
+        let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let errors = output.try_clone().context("share the log")?;
+        let log_settings = fs::canonicalize(&installation.log_settings)
+            .with_context(|| format!("find {}", installation.log_settings.display()))?;
+        let process = Command::new(&installation.java)
+            .args(["-Xms128m", "-Xmx768m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"])
+            .arg(format!("-Dlog4j2.configurationFile=file://{}", log_settings.display()))
+            // spans are made and go nowhere
+            .args(["-Dotel.java.global-autoconfigure.enabled=true", "-Dotel.propagators=tracecontext"])
+            .args(["traces", "metrics", "logs"].map(|signal| format!("-Dotel.{signal}.exporter=none")))
+            .arg("-cp")
+            .arg(&installation.connect_classpath)
+            .arg("org.apache.kafka.connect.cli.ConnectStandalone")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", installation.java.display()))?;
+        let mut worker = Worker { process, at, log };
+        worker.ready().await?;
+        Ok(worker)
+    }
+
+    async fn ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            if let Some(status) = self.process.try_wait().context("look after Connect")? {
+                bail!("Kafka Connect ended by itself ({status}); its log is {}", self.log.display());
+            }
+            if matches!(self.ask(Method::GET, "/connectors", String::new()).await, Ok((StatusCode::OK, _))) {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "Kafka Connect did not answer within {} s; its log is {}",
+                READY_WITHIN.as_secs(),
+                self.log.display()
+            );
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Starts a connector from its file, under `name`: Connect remembers positions by it, also those of a connector
+    /// that is gone.
+    pub(crate) async fn create(&mut self, name: &str, file: &str) -> anyhow::Result<()> {
+        let mut connector: Value = serde_json::from_str(file).context("parse connector.json")?;
+        connector
+            .as_object_mut()
+            .context("connector.json is no object")?
+            .insert("name".to_owned(), name.into());
+        let (status, body) = self.ask(Method::POST, "/connectors", connector.to_string()).await?;
+        ensure!(status.is_success(), "Kafka Connect refuses the connector ({status}): {body}");
+        Ok(())
+    }
+
+    /// How the connector's task fares.
+    pub(crate) async fn task(&mut self, name: &str) -> anyhow::Result<Task> {
+        let (status, body) =
+            self.ask(Method::GET, &format!("/connectors/{name}/status"), String::new()).await?;
+        if status == StatusCode::NOT_FOUND {
+            return Ok(Task::Running);
+        }
+        ensure!(status.is_success(), "Kafka Connect answers {status}: {body}");
+        let answer: Value = serde_json::from_str(&body).context("parse Connect's answer")?;
+        let tasks = answer.get("tasks").and_then(Value::as_array).into_iter().flatten();
+        for part in answer.get("connector").into_iter().chain(tasks) {
+            if part.get("state").and_then(Value::as_str) == Some("FAILED") {
+                let trace = part.get("trace").and_then(Value::as_str).unwrap_or_default();
+                return Ok(Task::Failed(exceptions(trace)));
+            }
+        }
+        Ok(Task::Running)
+    }
+
+    /// Ends a connector.
+    pub(crate) async fn delete(&mut self, name: &str) -> anyhow::Result<()> {
+        let (status, body) = self.ask(Method::DELETE, &format!("/connectors/{name}"), String::new()).await?;
+        ensure!(status.is_success(), "Kafka Connect does not delete the connector ({status}): {body}");
+        Ok(())
+    }
+
+    /// Ends the worker.
+    pub(crate) async fn end(mut self) -> anyhow::Result<()> {
+        let number = self.process.id().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
+        if let Some(number) = number {
+            kill_process(number, Signal::TERM).context("send SIGTERM to Kafka Connect")?;
+        }
+        if timeout(STOPPED_WITHIN, self.process.wait()).await.is_err() {
+            self.process.kill().await.context("kill Kafka Connect")?;
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: String) -> anyhow::Result<(StatusCode, String)> {
+        let exchange = async {
+            let stream = TcpStream::connect(self.at).await?;
+            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+            tokio::spawn(connection);
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header(header::HOST, self.at.to_string())
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Full::new(Bytes::from(body)))?;
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            let body = response.into_body().collect().await?.to_bytes();
+            anyhow::Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        };
+        timeout(ANSWER_WITHIN, exchange)
+            .await
+            .context("Kafka Connect does not answer")?
+            .context("ask Kafka Connect")
+    }
+}
+
+/// The lines of a Java stack trace that name exceptions.
+fn exceptions(trace: &str) -> String {
+    let named = trace.lines().filter(|line| !line.starts_with(char::is_whitespace) && !line.is_empty());
+    let lines: Vec<&str> = named.map(|line| line.trim_start_matches("Caused by: ")).collect();
+    lines.join(" <- ")
+}

@@ -1,0 +1,113 @@
+//! Debezium's side of a case.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tokio::time::{Instant, sleep};
+
+use crate::case::Case;
+use crate::connect::{Task, Worker};
+use crate::database::Database;
+use crate::record::Record;
+use crate::topics::{Broker, Stored};
+
+/// How long the connector may take to read its slot, and then the last row to arrive.
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// What one side made of a case's rows.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) stored: Vec<Stored>,
+    /// Why it stopped before the last row.
+    pub(crate) failure: Option<String>,
+}
+
+impl Outcome {
+    /// In the order of the header `id`, with what the rows do not determine left out; a failure as the last line.
+    pub(crate) fn json_lines(&self, case: &Case) -> anyhow::Result<String> {
+        let timestamps = case.setting("table.field.event.timestamp").is_some();
+        let mut stored: Vec<&Stored> = self.stored.iter().collect();
+        stored.sort_by_key(|stored| {
+            let record = &stored.record;
+            (record.id().map(str::to_owned), record.topic.clone(), record.partition, stored.offset)
+        });
+        let mut lines = String::new();
+        for stored in stored {
+            let mut record: Record = stored.record.clone();
+            if record.key.is_none() {
+                record.partition = None;
+            }
+            if !timestamps {
+                record.timestamp = None;
+            }
+            lines.push_str(&serde_json::to_string(&record)?);
+            lines.push('\n');
+        }
+        if let Some(failure) = &self.failure {
+            lines.push_str(&serde_json::to_string(&serde_json::json!({ "failed": failure }))?);
+            lines.push('\n');
+        }
+        Ok(lines)
+    }
+
+    /// In a few words.
+    pub(crate) fn summary(&self) -> String {
+        match &self.failure {
+            Some(failure) => format!("{} records, then: {failure}", self.stored.len()),
+            None => format!("{} records", self.stored.len()),
+        }
+    }
+}
+
+/// Has Debezium read its slot, writes the rows, and waits until the last has arrived or Debezium has given up.
+pub(crate) async fn run(
+    case: &Case,
+    database: &Database,
+    broker: &Broker,
+    worker: &mut Worker,
+) -> anyhow::Result<Outcome> {
+    let slot = database.debezium_slot();
+    let name = &database.name;
+    worker.create(name, &case.connector(&database.place(slot))).await?;
+    let outcome = until_the_last_row(case, database, broker, worker, name).await;
+    worker.delete(name).await?;
+    database.released(slot).await?;
+    Ok(Outcome { stored: broker.read_settled().await?, ..outcome? })
+}
+
+async fn until_the_last_row(
+    case: &Case,
+    database: &Database,
+    broker: &Broker,
+    worker: &mut Worker,
+    name: &str,
+) -> anyhow::Result<Outcome> {
+    let deadline = Instant::now() + WITHIN;
+    while !database.is_read(database.debezium_slot()).await? {
+        if let Task::Failed(why) = worker.task(name).await? {
+            return Ok(Outcome { stored: Vec::new(), failure: Some(why) });
+        }
+        ensure!(Instant::now() < deadline, "Debezium does not read its slot");
+        sleep(Duration::from_millis(50)).await;
+    }
+    database.insert_rows(case).await?;
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        let task = worker.task(name).await?;
+        let stored = broker.read()?;
+        if stored.iter().any(|stored| stored.record.id() == Some(&case.last_id)) {
+            return Ok(Outcome { stored, failure: None });
+        }
+        if let Task::Failed(why) = task {
+            return Ok(Outcome { stored, failure: Some(why) });
+        }
+        let ids: Vec<&str> = stored.iter().filter_map(|stored| stored.record.id()).collect();
+        ensure!(
+            Instant::now() < deadline,
+            "the last row, {}, did not arrive; these did: {}",
+            case.last_id,
+            ids.join(" ")
+        );
+        sleep(Duration::from_millis(100)).await;
+    }
+}
