@@ -6,15 +6,14 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::{Map, Value};
 
-/// What stands in the files for what only a run knows.
-const DATABASE: &str = "@DATABASE@";
+/// What stands in the files for a line of `each`.
 const EACH: &str = "@EACH@";
 
 /// The id of the last row, unless the rows say otherwise.
 const LAST_ID: &str = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 /// A table with rows, and a connector for it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Case {
     /// The folder's name; with one of the lines of `each` behind it where there is such a file.
     pub(crate) name: String,
@@ -26,7 +25,18 @@ pub(crate) struct Case {
     pub(crate) last_id: String,
     /// Debezium has OpenTelemetry on its class path.
     pub(crate) tracing: bool,
-    connector: String,
+    /// What is known to differ, and why: a sentence for each.
+    pub(crate) known: Vec<Known>,
+    pub(crate) connector: String,
+    /// A configuration instead of the one that `import-debezium` makes.
+    pub(crate) router: Option<String>,
+}
+
+/// A difference that is expected, from a line `- ID FIELD: why` of differences.md.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) id: String,
+    pub(crate) field: String,
 }
 
 /// Where the connector's placeholders lead.
@@ -39,15 +49,25 @@ pub(crate) struct Place<'a> {
     pub(crate) slot: &'a str,
 }
 
+impl Place<'_> {
+    fn fill_in(&self, text: &str) -> String {
+        text.replace("@HOST@", self.host)
+            .replace("@PORT@", &self.port.to_string())
+            .replace("@USER@", self.user)
+            .replace("@SLOT@", self.slot)
+            .replace("@DATABASE@", self.database)
+    }
+}
+
 impl Case {
     /// The connector's file, filled in.
     pub(crate) fn connector(&self, place: &Place<'_>) -> String {
-        self.connector
-            .replace("@HOST@", place.host)
-            .replace("@PORT@", &place.port.to_string())
-            .replace("@USER@", place.user)
-            .replace("@SLOT@", place.slot)
-            .replace(DATABASE, place.database)
+        place.fill_in(&self.connector)
+    }
+
+    /// The router's configuration, if the case has one of its own.
+    pub(crate) fn router(&self, place: &Place<'_>) -> Option<String> {
+        self.router.as_deref().map(|text| place.fill_in(text))
     }
 
     /// A name for databases and slots: small letters, digits and underscores.
@@ -92,6 +112,7 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
         let path = folder.join(file);
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
     };
+    let optional = |file: &str| folder.join(file).exists().then(|| text(file)).transpose();
     let rows = text("rows.sql")?;
     let last_id = rows.lines().find_map(|line| line.strip_prefix("-- last id: ")).unwrap_or(LAST_ID).trim();
     let case = Case {
@@ -99,6 +120,9 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
         tracing: folder.join("tracing").exists(),
         connector: text("connector.json")?,
         table: text("table.sql")?,
+        known: known(&optional("differences.md")?.unwrap_or_default())
+            .with_context(|| format!("read {}", folder.join("differences.md").display()))?,
+        router: optional("router.toml")?,
         name,
         rows,
     };
@@ -107,10 +131,7 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
     if !file.get("config").is_some_and(Value::is_object) {
         bail!("{} has no member `config`", folder.join("connector.json").display());
     }
-    if !folder.join("each").exists() {
-        return Ok(vec![case]);
-    }
-    let each = text("each")?;
+    let Some(each) = optional("each")? else { return Ok(vec![case]) };
     let one = |value: &str| Case {
         name: format!("{}-{value}", case.name),
         connector: case.connector.replace(EACH, value),
@@ -119,4 +140,16 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
         ..case.clone()
     };
     Ok(each.lines().filter(|line| !line.trim().is_empty()).map(|line| one(line.trim())).collect())
+}
+
+/// The differences that a differences.md lists: `- ID FIELD: why`, where FIELD may have several words.
+fn known(text: &str) -> anyhow::Result<Vec<Known>> {
+    let listed = text.lines().filter_map(|line| line.strip_prefix("- "));
+    listed
+        .map(|line| {
+            let named = line.split_once(':').and_then(|(named, _)| named.trim().split_once(' '));
+            let (id, field) = named.with_context(|| format!("a line is not `- ID FIELD: why`: {line}"))?;
+            Ok(Known { id: id.to_owned(), field: field.trim().to_owned() })
+        })
+        .collect()
 }

@@ -82,6 +82,12 @@ impl Database {
         slot
     }
 
+    /// The router's slot.
+    pub(crate) fn router_slot(&self) -> &str {
+        let [_, slot] = &self.slots;
+        slot
+    }
+
     /// For the placeholders of a connector's file.
     pub(crate) fn place<'a>(&'a self, slot: &'a str) -> Place<'a> {
         Place { host: &self.host, port: self.port, user: &self.user, database: &self.name, slot }

@@ -8,56 +8,11 @@ use tokio::time::{Instant, sleep};
 use crate::case::Case;
 use crate::connect::{Task, Worker};
 use crate::database::Database;
-use crate::record::Record;
-use crate::topics::{Broker, Stored};
+use crate::outcome::Outcome;
+use crate::topics::Broker;
 
 /// How long the connector may take to read its slot, and then the last row to arrive.
 const WITHIN: Duration = Duration::from_secs(90);
-
-/// What one side made of a case's rows.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) stored: Vec<Stored>,
-    /// Why it stopped before the last row.
-    pub(crate) failure: Option<String>,
-}
-
-impl Outcome {
-    /// In the order of the header `id`, with what the rows do not determine left out; a failure as the last line.
-    pub(crate) fn json_lines(&self, case: &Case) -> anyhow::Result<String> {
-        let timestamps = case.setting("table.field.event.timestamp").is_some();
-        let mut stored: Vec<&Stored> = self.stored.iter().collect();
-        stored.sort_by_key(|stored| {
-            let record = &stored.record;
-            (record.id().map(str::to_owned), record.topic.clone(), record.partition, stored.offset)
-        });
-        let mut lines = String::new();
-        for stored in stored {
-            let mut record: Record = stored.record.clone();
-            if record.key.is_none() {
-                record.partition = None;
-            }
-            if !timestamps {
-                record.timestamp = None;
-            }
-            lines.push_str(&serde_json::to_string(&record)?);
-            lines.push('\n');
-        }
-        if let Some(failure) = &self.failure {
-            lines.push_str(&serde_json::to_string(&serde_json::json!({ "failed": failure }))?);
-            lines.push('\n');
-        }
-        Ok(lines)
-    }
-
-    /// In a few words.
-    pub(crate) fn summary(&self) -> String {
-        match &self.failure {
-            Some(failure) => format!("{} records, then: {failure}", self.stored.len()),
-            None => format!("{} records", self.stored.len()),
-        }
-    }
-}
 
 /// Has Debezium read its slot, writes the rows, and waits until the last has arrived or Debezium has given up.
 pub(crate) async fn run(

@@ -4,24 +4,31 @@
 //! `scripts/parity` fetches Debezium, brings up the servers and runs it; its `--help` says the rest.
 
 mod case;
+mod comparison;
 mod connect;
 mod database;
 mod debezium;
+mod outcome;
 mod record;
+mod report;
+mod router;
 mod topics;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use anyhow::Context;
 use clap::Parser;
+use outbox_router::terminal;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::case::Case;
+use crate::comparison::{Findings, compare};
 use crate::connect::{Installation, Worker};
 use crate::database::Server;
-use crate::debezium::Outcome;
+use crate::outcome::Outcome;
+use crate::report::Report;
+use crate::router::Router;
 use crate::topics::Broker;
 
 /// Compares the router with Debezium, case by case.
@@ -51,6 +58,10 @@ struct Cli {
     /// Only writes what Debezium makes, a file of JSON lines for each case, into this folder
     #[arg(long)]
     debezium_only: Option<PathBuf>,
+
+    /// The router; by default the one that was built with this program
+    #[arg(long)]
+    router: Option<PathBuf>,
 
     /// Only cases whose name begins so
     case: Vec<String>,
@@ -86,8 +97,15 @@ async fn compare_all(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let server = Server::new(&cli.postgres)?;
     let broker = Broker::new(&cli.kafka)?;
-    let target = cli.debezium_only.context("the comparison itself is not there yet: give --debezium-only")?;
-    std::fs::create_dir_all(&target).with_context(|| format!("create {}", target.display()))?;
+    let router = Router {
+        program: match cli.router {
+            Some(program) => program,
+            None => built_with_this()?,
+        },
+        folder: cli.folder.clone(),
+        brokers: cli.kafka.clone(),
+    };
+    let mut report = Report::default();
     // a worker without tracing, and one with it: it is a matter of what lies on the class path
     for tracing in [false, true] {
         let of_worker: Vec<&Case> = cases.iter().filter(|case| case.tracing == tracing).collect();
@@ -96,29 +114,69 @@ async fn compare_all(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         let mut worker = Worker::start(&cli.connect, tracing, &cli.folder, &cli.kafka).await?;
         for case in of_worker {
-            let started = Instant::now();
-            let outcome = debezium_alone(case, &server, &broker, &mut worker).await;
-            let outcome = outcome.with_context(|| format!("case {}", case.name))?;
-            let file = target.join(format!("{}.jsonl", case.name));
-            std::fs::write(&file, outcome.json_lines(case)?)
-                .with_context(|| format!("write {}", file.display()))?;
-            let seconds = started.elapsed().as_secs_f32();
-            eprintln!("{}: {} ({seconds:.1} s)", case.name, outcome.summary());
+            let mut stage = Stage { server: &server, broker: &broker, worker: &mut worker };
+            let of_case = || format!("case {}", case.name);
+            if let Some(target) = &cli.debezium_only {
+                let outcome = stage.debezium(case).await.with_context(of_case)?;
+                write(target, case, &outcome)?;
+                eprintln!("{}: {}", case.name, outcome.summary());
+            } else {
+                let findings = stage.both(case, &router).await.with_context(of_case)?;
+                eprintln!("{}: {}", case.name, report::verdict(&findings));
+                for difference in &findings.unexpected {
+                    eprintln!("{difference}");
+                }
+                report.add(&case.name, findings);
+            }
         }
         worker.end().await?;
     }
-    Ok(ExitCode::SUCCESS)
+    if cli.debezium_only.is_some() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    terminal::print(&report.render())?;
+    Ok(if report.all_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn debezium_alone(
-    case: &Case,
-    server: &Server,
-    broker: &Broker,
-    worker: &mut Worker,
-) -> anyhow::Result<Outcome> {
-    let database = server.create(case).await?;
-    let outcome = debezium::run(case, &database, broker, worker).await;
-    broker.clear().await?;
-    database.drop().await?;
-    outcome
+/// What a case plays on.
+struct Stage<'a> {
+    server: &'a Server,
+    broker: &'a Broker,
+    worker: &'a mut Worker,
+}
+
+impl Stage<'_> {
+    /// Debezium's side alone.
+    async fn debezium(&mut self, case: &Case) -> anyhow::Result<Outcome> {
+        let database = self.server.create(case).await?;
+        let outcome = debezium::run(case, &database, self.broker, self.worker).await;
+        self.broker.clear().await?;
+        database.drop().await?;
+        outcome
+    }
+
+    /// Both sides, one after the other: they write to topics of the same names.
+    async fn both(&mut self, case: &Case, router: &Router) -> anyhow::Result<Findings> {
+        let database = self.server.create(case).await?;
+        let debezium = debezium::run(case, &database, self.broker, self.worker).await;
+        self.broker.clear().await?;
+        let debezium = debezium?;
+        let router = router.run(case, &database, self.broker).await;
+        self.broker.clear().await?;
+        database.drop().await?;
+        Ok(compare(case, &debezium, &router?))
+    }
+}
+
+fn write(target: &Path, case: &Case, outcome: &Outcome) -> anyhow::Result<()> {
+    std::fs::create_dir_all(target).with_context(|| format!("create {}", target.display()))?;
+    let file = target.join(format!("{}.jsonl", case.name));
+    std::fs::write(&file, outcome.json_lines(case)?).with_context(|| format!("write {}", file.display()))
+}
+
+/// `examples/parity` beside `outbox-router`, as cargo puts them.
+fn built_with_this() -> anyhow::Result<PathBuf> {
+    let this = std::env::current_exe().context("ask where this program is")?;
+    let folder = this.parent().and_then(|examples| examples.parent()).context("this program is nowhere")?;
+    Ok(folder.join("outbox-router"))
 }

@@ -8,6 +8,21 @@ use serde::{Serialize, Serializer};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
+impl Bytes {
+    /// Of a W3C `traceparent`: version, trace and flags stay, the span becomes a star.
+    pub(crate) fn without_span(&mut self) {
+        let Ok(text) = std::str::from_utf8(&self.0) else { return };
+        if let [version, trace, _, rest @ ..] = text.split('-').collect::<Vec<_>>().as_slice() {
+            self.0 = [version, trace, "*"]
+                .into_iter()
+                .chain(rest.iter().copied())
+                .collect::<Vec<_>>()
+                .join("-")
+                .into();
+        }
+    }
+}
+
 impl Serialize for Bytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if let Ok(text) = std::str::from_utf8(&self.0) {

@@ -1,0 +1,130 @@
+//! The router's side of a case: the real program, with the configuration that its own `import-debezium` makes of the
+//! connector's file.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::case::Case;
+use crate::database::Database;
+use crate::outcome::Outcome;
+use crate::topics::Broker;
+
+/// How long the last row may take to arrive.
+const WITHIN: Duration = Duration::from_secs(60);
+const STOPPED_WITHIN: Duration = Duration::from_secs(30);
+/// Lines of the router's log that a failure tells.
+const LOG_LINES: usize = 2;
+
+/// The program and where its files go.
+pub(crate) struct Router {
+    pub(crate) program: PathBuf,
+    pub(crate) folder: PathBuf,
+    pub(crate) brokers: String,
+}
+
+impl Router {
+    /// Lets the router read its slot until the last row has arrived or it has given up.
+    pub(crate) async fn run(
+        &self,
+        case: &Case,
+        database: &Database,
+        broker: &Broker,
+    ) -> anyhow::Result<Outcome> {
+        let config = match self.configuration(case, database).await? {
+            Ok(config) => config,
+            Err(refused) => return Ok(Outcome { stored: Vec::new(), failure: Some(refused) }),
+        };
+        let log = self.folder.join("router.log");
+        let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let errors = output.try_clone().context("share the log")?;
+        let mut process = self.command();
+        process.arg("-c").arg(&config).arg("run").stdout(output).stderr(errors);
+        let mut process = process.spawn().context("start outbox-router run")?;
+        let deadline = Instant::now() + WITHIN;
+        loop {
+            let ended = process.try_wait().context("look after the router")?;
+            let stored = broker.read()?;
+            if stored.iter().any(|stored| stored.record.id() == Some(&case.last_id)) {
+                stop(process).await?;
+                return Ok(Outcome { stored: broker.read_settled().await?, failure: None });
+            }
+            if let Some(status) = ended {
+                let failure = format!("{status}: {}", end_of(&log));
+                return Ok(Outcome { stored: broker.read_settled().await?, failure: Some(failure) });
+            }
+            ensure!(Instant::now() < deadline, "the last row did not arrive: {}", end_of(&log));
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The configuration's file, or why the connector cannot be translated.
+    async fn configuration(
+        &self,
+        case: &Case,
+        database: &Database,
+    ) -> anyhow::Result<Result<PathBuf, String>> {
+        let place = database.place(database.router_slot());
+        let config = self.folder.join("outbox-router.toml");
+        if let Some(text) = case.router(&place) {
+            fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
+            return Ok(Ok(config));
+        }
+        let connector = self.folder.join("connector.json");
+        fs::write(&connector, case.connector(&place))
+            .with_context(|| format!("write {}", connector.display()))?;
+        let mut import = self.command();
+        let output: Output =
+            import.arg("import-debezium").arg(&connector).output().await.context("run import-debezium")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Ok(Err(format!("import-debezium, {}: {}", output.status, said.trim())));
+        }
+        fs::write(&config, output.stdout).with_context(|| format!("write {}", config.display()))?;
+        Ok(Ok(config))
+    }
+
+    /// The program, with what the connector's file cannot say: the brokers are the worker's business.
+    fn command(&self) -> Command {
+        let mut process = Command::new(&self.program);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("OUTBOX_ROUTER_") || text.starts_with("PG") {
+                process.env_remove(name);
+            }
+        }
+        process
+            .env("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", &self.brokers)
+            .env("OUTBOX_ROUTER_ADMIN__LISTEN", "")
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        process
+    }
+}
+
+async fn stop(mut process: Child) -> anyhow::Result<()> {
+    let number = process.id().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
+    let number = number.context("the router ended by itself")?;
+    kill_process(number, Signal::TERM).context("send SIGTERM to the router")?;
+    match timeout(STOPPED_WITHIN, process.wait()).await {
+        Ok(status) => {
+            let status = status.context("wait for the router")?;
+            ensure!(status.success(), "the router was asked to stop and ended with {status}");
+            Ok(())
+        }
+        Err(_) => bail!("the router did not stop within {} s of SIGTERM", STOPPED_WITHIN.as_secs()),
+    }
+}
+
+fn end_of(log: &Path) -> String {
+    let log = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default().join(" / ")
+}
