@@ -4,28 +4,44 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// What stands in the files for a line of `each`.
+/// What stands in the files for one of `each`.
 const EACH: &str = "@EACH@";
 
-/// The id of the last row, unless the rows say otherwise.
-const LAST_ID: &str = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+/// What case.toml may say.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Settings {
+    /// The header `id` of the record that is the last one.
+    pub(crate) last_id: String,
+    /// Debezium has OpenTelemetry on its class path.
+    pub(crate) tracing: bool,
+    /// The members of JSON objects in values are compared in any order, where Debezium's own is by chance.
+    pub(crate) any_member_order: bool,
+    /// The case is done for each of these in the place of `@EACH@`.
+    each: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let last_id = "ffffffff-ffff-ffff-ffff-ffffffffffff".to_owned();
+        Settings { last_id, tracing: false, any_member_order: false, each: Vec::new() }
+    }
+}
 
 /// A table with rows, and a connector for it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Case {
-    /// The folder's name; with one of the lines of `each` behind it where there is such a file.
+    /// The folder's name, with one of `each` behind it where there are such.
     pub(crate) name: String,
     /// Of tables, publication and whatever else is needed.
     pub(crate) table: String,
     /// What is written once the slots are there: SQL with its own BEGIN and COMMIT.
     pub(crate) rows: String,
-    /// The header `id` of the record that is the last one.
-    pub(crate) last_id: String,
-    /// Debezium has OpenTelemetry on its class path.
-    pub(crate) tracing: bool,
-    /// What is known to differ, and why: a sentence for each.
+    pub(crate) settings: Settings,
+    /// What is known to differ.
     pub(crate) known: Vec<Known>,
     pub(crate) connector: String,
     /// A configuration instead of the one that `import-debezium` makes.
@@ -114,10 +130,10 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
     };
     let optional = |file: &str| folder.join(file).exists().then(|| text(file)).transpose();
     let rows = text("rows.sql")?;
-    let last_id = rows.lines().find_map(|line| line.strip_prefix("-- last id: ")).unwrap_or(LAST_ID).trim();
+    let settings: Settings = toml::from_str(&optional("case.toml")?.unwrap_or_default())
+        .with_context(|| format!("read {}", folder.join("case.toml").display()))?;
     let case = Case {
-        last_id: last_id.to_owned(),
-        tracing: folder.join("tracing").exists(),
+        settings,
         connector: text("connector.json")?,
         table: text("table.sql")?,
         known: known(&optional("differences.md")?.unwrap_or_default())
@@ -131,15 +147,18 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
     if !file.get("config").is_some_and(Value::is_object) {
         bail!("{} has no member `config`", folder.join("connector.json").display());
     }
-    let Some(each) = optional("each")? else { return Ok(vec![case]) };
-    let one = |value: &str| Case {
+    let each = case.settings.each.clone();
+    if each.is_empty() {
+        return Ok(vec![case]);
+    }
+    let one = |value: &String| Case {
         name: format!("{}-{value}", case.name),
         connector: case.connector.replace(EACH, value),
         table: case.table.replace(EACH, value),
         rows: case.rows.replace(EACH, value),
         ..case.clone()
     };
-    Ok(each.lines().filter(|line| !line.trim().is_empty()).map(|line| one(line.trim())).collect())
+    Ok(each.iter().map(one).collect())
 }
 
 /// The differences that a differences.md lists: `- ID FIELD: why`, where FIELD may have several words.

@@ -50,7 +50,7 @@ async fn until_the_last_row(
     loop {
         let task = worker.task(name).await?;
         let stored = broker.read()?;
-        if stored.iter().any(|stored| stored.record.id() == Some(&case.last_id)) {
+        if stored.iter().any(|stored| stored.record.id() == Some(&case.settings.last_id)) {
             return Ok(Outcome { stored, failure: None });
         }
         if let Task::Failed(why) = task {
@@ -60,7 +60,7 @@ async fn until_the_last_row(
         ensure!(
             Instant::now() < deadline,
             "the last row, {}, did not arrive; these did: {}",
-            case.last_id,
+            case.settings.last_id,
             ids.join(" ")
         );
         sleep(Duration::from_millis(100)).await;

@@ -108,7 +108,7 @@ async fn compare_all(cli: Cli) -> anyhow::Result<ExitCode> {
     let mut report = Report::default();
     // a worker without tracing, and one with it: it is a matter of what lies on the class path
     for tracing in [false, true] {
-        let of_worker: Vec<&Case> = cases.iter().filter(|case| case.tracing == tracing).collect();
+        let of_worker: Vec<&Case> = cases.iter().filter(|case| case.settings.tracing == tracing).collect();
         if of_worker.is_empty() {
             continue;
         }

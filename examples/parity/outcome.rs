@@ -1,7 +1,7 @@
 //! What one side made of a case's rows.
 
 use crate::case::Case;
-use crate::record::Record;
+use crate::record::{Bytes, Record};
 use crate::topics::Stored;
 
 /// Records, and whether that is all.
@@ -47,7 +47,7 @@ impl Outcome {
 }
 
 /// Without the partition of a record that no key and no column sends to one, without the time of sending, and without
-/// the number of the span that Debezium adds to the trace.
+/// the number of the span that Debezium adds to the trace; members of JSON objects by name where the case says so.
 pub(crate) fn determined(record: &Record, case: &Case) -> Record {
     let mut record = record.clone();
     let placed =
@@ -58,12 +58,15 @@ pub(crate) fn determined(record: &Record, case: &Case) -> Record {
     if case.setting("table.field.event.timestamp").is_none() {
         record.timestamp = None;
     }
-    if case.tracing {
+    if case.settings.tracing {
         for (name, value) in &mut record.headers {
             if let ("traceparent", Some(value)) = (name.as_str(), value) {
                 value.without_span();
             }
         }
+    }
+    if case.settings.any_member_order {
+        record.value = record.value.map(Bytes::with_sorted_members);
     }
     record
 }

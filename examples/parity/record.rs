@@ -1,8 +1,10 @@
 //! A record as it lies in a topic, in a form that a person can read and two of which can be compared.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 /// Bytes; shown as text where they are UTF-8, else as `{"hex": "..."}`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +22,26 @@ impl Bytes {
                 .join("-")
                 .into();
         }
+    }
+
+    /// Of a JSON text: the members of its objects by name. Anything else stays as it is.
+    pub(crate) fn with_sorted_members(self) -> Self {
+        match serde_json::from_slice::<Value>(&self.0) {
+            Ok(value) => Bytes(sorted(value).to_string().into_bytes()),
+            Err(_) => self,
+        }
+    }
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Array(elements) => elements.into_iter().map(sorted).collect(),
+        Value::Object(members) => {
+            let members: BTreeMap<_, _> =
+                members.into_iter().map(|(name, value)| (name, sorted(value))).collect();
+            members.into_iter().collect()
+        }
+        other => other,
     }
 }
 
@@ -55,5 +77,38 @@ impl Record {
     pub(crate) fn id(&self) -> Option<&str> {
         let value = self.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.as_ref());
         value.and_then(|value| std::str::from_utf8(&value.0).ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Bytes {
+        Bytes(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn bytes_are_shown_as_text_or_in_hex() {
+        let shown = |bytes: &[u8]| serde_json::to_string(&Bytes(bytes.to_vec())).unwrap();
+        assert_eq!(shown("ü\"".as_bytes()), r#""ü\"""#);
+        assert_eq!(shown(&[0, 1, 255]), r#"{"hex":"0001ff"}"#);
+    }
+
+    #[test]
+    fn members_are_sorted_at_any_depth_and_other_text_stays() {
+        let sorted = bytes(r#"{"b": [{"d": 1, "c": null}], "a": 2}"#).with_sorted_members();
+        assert_eq!(sorted, bytes(r#"{"a":2,"b":[{"c":null,"d":1}]}"#));
+        assert_eq!(bytes("{b a}").with_sorted_members(), bytes("{b a}"));
+    }
+
+    #[test]
+    fn of_a_traceparent_only_the_span_goes() {
+        let mut value = bytes("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        value.without_span();
+        assert_eq!(value, bytes("00-0af7651916cd43dd8448eb211c80319c-*-01"));
+        let mut other = bytes("x-y");
+        other.without_span();
+        assert_eq!(other, bytes("x-y"));
     }
 }

@@ -51,7 +51,7 @@ impl Router {
         loop {
             let ended = process.try_wait().context("look after the router")?;
             let stored = broker.read()?;
-            if stored.iter().any(|stored| stored.record.id() == Some(&case.last_id)) {
+            if stored.iter().any(|stored| stored.record.id() == Some(&case.settings.last_id)) {
                 stop(process).await?;
                 return Ok(Outcome { stored: broker.read_settled().await?, failure: None });
             }

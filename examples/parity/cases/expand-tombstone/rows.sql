@@ -1,0 +1,12 @@
+INSERT INTO outbox VALUES (n(1), 'order', '1', 'T', E'{"a": 1}');
+INSERT INTO outbox VALUES (n(2), 'order', '2', 'T', E'{}');
+INSERT INTO outbox VALUES (n(3), 'order', '3', 'T', E'[]');
+INSERT INTO outbox VALUES (n(4), 'order', '4', 'T', E'');
+INSERT INTO outbox VALUES (n(5), 'order', '5', 'T', E' ');
+INSERT INTO outbox VALUES (n(6), 'order', '6', 'T', NULL);
+INSERT INTO outbox VALUES (n(7), 'order', '7', 'T', E'{"only": null}');
+INSERT INTO outbox VALUES (n(8), 'order', '8', 'T', E'[ ]');
+
+-- the last one
+INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload)
+VALUES ('ffffffff-ffff-ffff-ffff-ffffffffffff', 'order', 'last', 'Last', NULL);

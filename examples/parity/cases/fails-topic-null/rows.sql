@@ -1,0 +1,6 @@
+INSERT INTO outbox VALUES (n(1), 'order', 'k', 'T', '{}');
+INSERT INTO outbox VALUES (n(2), NULL, 'k', 'x', '{}');
+
+-- the last one
+INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload)
+VALUES ('ffffffff-ffff-ffff-ffff-ffffffffffff', 'order', 'last', 'Last', '{"last": true}');

@@ -1,0 +1,2 @@
+INSERT INTO outbox VALUES (n(1), 'order', '1', 'T', '{}');
+INSERT INTO outbox VALUES ('ffffffff-ffff-ffff-ffff-ffffffffffff', 'order', 'last', 'Last', '{}');

@@ -1,0 +1,6 @@
+INSERT INTO outbox VALUES (n(1), 'order', '1', 'T', '{"n": 1}');
+UPDATE outbox SET id = n(8) WHERE id = n(1);
+
+-- the last one
+INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload)
+VALUES ('ffffffff-ffff-ffff-ffff-ffffffffffff', 'order', 'last', 'Last', '{"last": true}');
