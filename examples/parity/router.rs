@@ -59,7 +59,11 @@ impl Router {
                 let failure = format!("{status}: {}", end_of(&log));
                 return Ok(Outcome { stored: broker.read_settled().await?, failure: Some(failure) });
             }
-            ensure!(Instant::now() < deadline, "the last row did not arrive: {}", end_of(&log));
+            if Instant::now() > deadline {
+                let failure = format!("the last row did not arrive: {}", end_of(&log));
+                stop(process).await?;
+                return Ok(Outcome { stored: broker.read_settled().await?, failure: Some(failure) });
+            }
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -84,7 +88,8 @@ impl Router {
             import.arg("import-debezium").arg(&connector).output().await.context("run import-debezium")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Ok(Err(format!("import-debezium, {}: {}", output.status, said.trim())));
+            let said = said.lines().next().unwrap_or_default();
+            return Ok(Err(format!("import-debezium, {}: {said}", output.status)));
         }
         fs::write(&config, output.stdout).with_context(|| format!("write {}", config.display()))?;
         Ok(Ok(config))
