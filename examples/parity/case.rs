@@ -44,8 +44,6 @@ pub(crate) struct Case {
     /// What is known to differ.
     pub(crate) known: Vec<Known>,
     pub(crate) connector: String,
-    /// A configuration instead of the one that `import-debezium` makes.
-    pub(crate) router: Option<String>,
 }
 
 /// A difference that is expected, from a line `- ID FIELD: why` of differences.md.
@@ -65,25 +63,15 @@ pub(crate) struct Place<'a> {
     pub(crate) slot: &'a str,
 }
 
-impl Place<'_> {
-    fn fill_in(&self, text: &str) -> String {
-        text.replace("@HOST@", self.host)
-            .replace("@PORT@", &self.port.to_string())
-            .replace("@USER@", self.user)
-            .replace("@SLOT@", self.slot)
-            .replace("@DATABASE@", self.database)
-    }
-}
-
 impl Case {
     /// The connector's file, filled in.
     pub(crate) fn connector(&self, place: &Place<'_>) -> String {
-        place.fill_in(&self.connector)
-    }
-
-    /// The router's configuration, if the case has one of its own.
-    pub(crate) fn router(&self, place: &Place<'_>) -> Option<String> {
-        self.router.as_deref().map(|text| place.fill_in(text))
+        self.connector
+            .replace("@HOST@", place.host)
+            .replace("@PORT@", &place.port.to_string())
+            .replace("@USER@", place.user)
+            .replace("@SLOT@", place.slot)
+            .replace("@DATABASE@", place.database)
     }
 
     /// A name for databases and slots: small letters, digits and underscores.
@@ -138,7 +126,6 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
         table: text("table.sql")?,
         known: known(&optional("differences.md")?.unwrap_or_default())
             .with_context(|| format!("read {}", folder.join("differences.md").display()))?,
-        router: optional("router.toml")?,
         name,
         rows,
     };

@@ -13,6 +13,10 @@ use crate::record::{Bytes, Record};
 /// What stands for the id where a difference is of no single record.
 const NO_ID: &str = "-";
 
+/// How many characters of a value a difference shows, and how many of them before the first that differs.
+const LONG: usize = 200;
+const BEFORE: usize = 60;
+
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Difference {
@@ -25,11 +29,26 @@ pub(crate) struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nothing = "(nothing)".to_owned();
+        let shown = |side: &Option<String>, other: &Option<String>| match side {
+            Some(text) => around_difference(text, other.as_deref().unwrap_or_default()),
+            None => "(nothing)".to_owned(),
+        };
         writeln!(f, "  {} {}", self.id, self.field)?;
-        writeln!(f, "    - debezium  {}", self.debezium.as_ref().unwrap_or(&nothing))?;
-        write!(f, "    + router    {}", self.router.as_ref().unwrap_or(&nothing))
+        writeln!(f, "    - debezium  {}", shown(&self.debezium, &self.router))?;
+        write!(f, "    + router    {}", shown(&self.router, &self.debezium))
     }
+}
+
+/// A text, or of a long one what stands around the first place where it is not as `other`.
+fn around_difference(text: &str, other: &str) -> String {
+    if text.chars().count() <= LONG {
+        return text.to_owned();
+    }
+    let same = text.chars().zip(other.chars()).take_while(|(one, other)| one == other).count();
+    let skipped = same.saturating_sub(BEFORE);
+    let part: String = text.chars().skip(skipped).take(LONG).collect();
+    let dots = |cut: bool| if cut { "..." } else { "" };
+    format!("{}{part}{}", dots(skipped > 0), dots(text.chars().count() > skipped + LONG))
 }
 
 /// What a case came to.
@@ -236,6 +255,14 @@ mod tests {
         let all = [("1", "headers"), ("1", "key"), ("1", "partition"), ("1", "topic"), ("1", "value")];
         assert_eq!(fields(&findings), all);
         assert!(!findings.is_same());
+    }
+
+    #[test]
+    fn of_a_long_value_the_difference_is_shown() {
+        let long = |middle: &str| format!("{}{middle}{}", "a".repeat(500), "b".repeat(500));
+        let shown = around_difference(&long("one"), &long("two"));
+        assert_eq!(shown, format!("...{}one{}...", "a".repeat(60), "b".repeat(137)));
+        assert_eq!(around_difference("short", ""), "short");
     }
 
     #[test]

@@ -70,7 +70,6 @@ CREATE TABLE outbox (
   c_tstzrange tstzrange,
   c_daterange daterange,
   c_tsvector tsvector,
-  c_name name,
   c_pgchar "char"
 );
 CREATE PUBLICATION parity FOR TABLE outbox;

@@ -24,7 +24,7 @@ INSERT INTO outbox (id, aggregatetype, aggregateid, payload, c_real, c_double, c
   n(5), 'order', '5', '{}', 1e-7, 123456789.123, 0.01, 'infinity', '9999-12-31 23:59:59',
   '2024-01-01 10:00:30+00');
 INSERT INTO outbox (id, aggregatetype, aggregateid, payload, c_real, c_double, c_date, c_timestamp, c_timestamptz) VALUES (
-  n(6), 'order', '6', '{}', 123456789.123, 'NaN', '-infinity', 'infinity', '0001-01-01 00:00:00+00');
+  n(6), 'order', '6', '{}', 1234567.9, 'NaN', '-infinity', 'infinity', '0001-01-01 00:00:00+00');
 INSERT INTO outbox (id, aggregatetype, aggregateid, payload, c_real, c_double, c_date, c_timestamp, c_timestamptz) VALUES (
   n(7), 'order', '7', '{}', 'NaN', 'Infinity', '0044-03-15 BC', '-infinity', 'infinity');
 INSERT INTO outbox (id, aggregatetype, aggregateid, payload, c_real, c_double, c_timestamp, c_timestamptz) VALUES (

@@ -3,7 +3,8 @@ CREATE TABLE outbox (
   aggregatetype varchar(255),
   aggregateid   varchar(255),
   type          varchar(255),
-  payload       jsonb
+  payload       jsonb,
+  tracingspancontext varchar(1024)
 );
 CREATE PUBLICATION parity FOR TABLE outbox;
 -- n(7): an id that ends with 7
