@@ -124,8 +124,11 @@ async fn stop(mut process: Child) -> anyhow::Result<()> {
     }
 }
 
+/// What the router said last: its error, or else the end of its log.
 fn end_of(log: &Path) -> String {
     let log = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();
-    lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default().join(" / ")
+    let from = lines.iter().rposition(|line| line.starts_with("error: "));
+    let from = from.unwrap_or(lines.len().saturating_sub(LOG_LINES));
+    lines.get(from..).unwrap_or_default().join(" / ")
 }
