@@ -82,14 +82,16 @@ async fn messages_need_no_table_and_only_who_was_granted_it_writes_them() {
     let place = Place::new().with("OUTBOX__MESSAGE_PREFIX", "shop's outbox").with("OUTBOX__TABLE", "");
     let made = place.run(&["init"]);
     assert_eq!(made.code, 0, "{made:?}");
-    insta::assert_snapshot!(place.masked(&made.out));
+    // from 17 on each has one argument more
+    let masked = |text: &str| place.masked(text).replace(",boolean) FROM", ") FROM");
+    insta::assert_snapshot!(masked(&made.out));
     let again = place.run(&["init"]);
     assert!(again.out.contains("Nothing had to be changed."), "{again:?}");
 
     // whoever may call Postgres's own function could forge events
     let found = Found::at(&place);
     assert_eq!(found.code, 0);
-    insta::assert_snapshot!(place.masked(&found.of("messages")));
+    insta::assert_snapshot!(masked(&found.of("messages")));
 
     let client = format!("{}_client", place.name);
     place.psql(&format!("CREATE ROLE {client} LOGIN; GRANT USAGE ON SCHEMA outbox_router TO {client}"));

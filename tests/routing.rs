@@ -89,7 +89,12 @@ async fn routing_goes_on_while_partitions_are_attached_and_detached() {
     }
     outbox.all_confirmed().await;
     router.stop().await;
-    assert_eq!(numbers(&kafka.records(&outbox.name).await), (0..60).collect::<Vec<u64>>());
+    let mut sent = numbers(&kafka.records(&outbox.name).await);
+    if outbox.server_version().await < 150_000 {
+        // the walsender of 14 goes on sending a detached partition's rows as those of its former root
+        sent.retain(|number| *number != 9_999);
+    }
+    assert_eq!(sent, (0..60).collect::<Vec<u64>>());
 }
 
 #[tokio::test]
@@ -153,8 +158,7 @@ async fn routing_from_a_publication_of_all_tables_and_operations_takes_inserts_o
 #[tokio::test]
 async fn routing_respects_row_filters_and_column_lists() {
     let (outbox, kafka) = (Outbox::bare(shared::postgres()).await, Kafka::shared());
-    let version = outbox.query("SELECT current_setting('server_version_num')::int").await[0].get::<_, i32>(0);
-    if version < 150_000 {
+    if outbox.server_version().await < 150_000 {
         return;
     }
     outbox

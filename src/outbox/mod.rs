@@ -105,8 +105,9 @@ impl Outbox {
 
     /// Takes in a type's definition. It names what a domain is based on, and comes before the tables that use it.
     pub fn type_name(&mut self, named: &TypeName<'_>) {
-        let of_postgres = matches!(named.namespace, "" | "pg_catalog");
-        match connect::oid_of(named.name).filter(|_| of_postgres) {
+        // a numeric without the domain's own precision would be another type
+        let known = matches!(named.namespace, "" | "pg_catalog") && named.name != "numeric";
+        match connect::oid_of(named.name).filter(|_| known) {
             Some(base) => self.domains.insert(named.id, Oid(base)),
             None => self.domains.remove(&named.id),
         };

@@ -110,6 +110,11 @@ impl Outbox {
         client.as_ref().unwrap().query(sql, &[]).await
     }
 
+    /// `server_version_num`
+    pub(crate) async fn server_version(&self) -> i32 {
+        self.query("SELECT current_setting('server_version_num')::int").await[0].get(0)
+    }
+
     /// Inserts one event and returns its id.
     pub(crate) async fn insert(&self, aggregate_type: &str, aggregate_id: &str, payload: &str) -> String {
         let client = self.shared_client().await.unwrap();
