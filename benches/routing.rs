@@ -92,7 +92,7 @@ fn case(name: &'static str, text: &str) -> Result<Case> {
     let mut outbox = Outbox::of(&config, router.extra_columns());
     let relation = relation();
     let Message::Relation(relation) = Message::decode(&relation)? else { bail!("not a relation") };
-    outbox.relation(&relation)?;
+    outbox.relation(&relation, false)?;
     Ok(Case { name, outbox, router, rounds: Vec::new() })
 }
 

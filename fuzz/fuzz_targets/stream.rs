@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
         match Message::decode(frame.body) {
             Ok(Message::Begin(begin)) => drop(progress.begin(begin.final_lsn)),
             Ok(Message::Commit(commit)) => drop(progress.commit(commit.end_lsn)),
-            Ok(Message::Relation(relation)) => drop(outbox.relation(&relation)),
+            Ok(Message::Relation(relation)) => drop(outbox.relation(&relation, bytes.len() % 2 == 0)),
             Ok(Message::Insert(insert)) => {
                 if let Ok(Some(event)) = outbox.event(&insert)
                     && let Ok(Routed::Record(record)) = router.route(&event, &origin)

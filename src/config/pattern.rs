@@ -46,7 +46,13 @@ impl Pattern {
     /// # Errors
     /// The expression is not valid; says why.
     pub(super) fn parse(written: &str) -> Result<Self, String> {
-        let inside = written.strip_prefix('/').and_then(|rest| rest.strip_suffix('/'));
+        let inside = match written.strip_prefix('/') {
+            None => None,
+            Some(rest) => Some(
+                rest.strip_suffix('/')
+                    .ok_or("it begins with `/` like an expression, and does not end with it")?,
+            ),
+        };
         let kind = match inside {
             Some(expression) => Kind::Regex(whole(expression)?),
             None => Kind::Exact,
@@ -117,7 +123,8 @@ mod tests {
         assert!(fits(r"/(?<a>.)x\k<a>/", "oxo") && !fits(r"/(?<a>.)x\k<a>/", "oxa"));
         assert!(fits("/(?!test).*/", "order") && !fits("/(?!test).*/", "test.order"));
         assert!(!fits("/.*/", "a\nb"), "a dot is no line break");
-        assert!(fits("//", "") && fits("/", "/"));
+        assert!(fits("//", "") && fits("/\\/x/", "/x"));
+        assert!(Pattern::parse("/").is_err() && Pattern::parse("/x").is_err());
     }
 
     #[test]

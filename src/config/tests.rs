@@ -425,6 +425,11 @@ fn messages_for_routes_and_rules() {
         "[[route.rules]]\nmatch = { a = [], b = true, \"source.x\" = 1, \"match.1\" = 1 }\ndrop = true",
         "[[route.rules]]\nmatch = { a = \"/(x)/\" }\ntopic = \"${match.2}\"",
         "[[route.rules]]\nmatch = { a = \"/(x)/\", b = \"/(?<y>.)/\" }\ntopic = \"${match.1}\"",
+        "[[route.rules]]\nmatch = { a = \"/x\" }\ndrop = true",
+        "[[route.rules]]\nmatch = { a = \"/(x)/\", b = \"/(y)/\" }\ntopic = \"${match.1}\"",
+        "route.unmatched = \"stop\"",
+        "route.topic = \"${payload}\"",
+        "route.value = \"cloudevents-binary\"\nroute.headers.ce_id = \"x\"",
         "[[route.rules]]\nmatch = { a = \"x\" }\ntopik = \"t\"",
         "[[route.rules]]\nmatch = { a = \"x\" }\ntopic = \"a b\"",
     ]));

@@ -20,7 +20,7 @@
 //! - A column of a type that Debezium leaves out (`pg_lsn`, `box`, composite types, arrays of `money` or of an enum), or
 //!   always gives as NULL (`name`), is the text of Postgres here.
 //! - What depends on the memory of a Java process (the key text of a `numeric` without scale, of `bit(8)`, of a
-//!   `point`; arrays of arrays) is refused: [`Unwritable::NoKeyText`], [`Unwritable::Dimensions`].
+//!   `point`; arrays of arrays), and the key text of `bytea`, which tells only its length, is refused: [`Unwritable::NoKeyText`], [`Unwritable::Dimensions`].
 //! - Dates and timestamps in arrays are those of Postgres before 1582, too, where Debezium mixes calendars.
 //! - `hstore` stays the text of Postgres; Debezium makes JSON of it, in the order of a hash map.
 

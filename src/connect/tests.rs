@@ -25,7 +25,8 @@ fn values_are_what_debezium_writes() {
     let mut count = 0;
     for [name, oid, modifier, value, as_key, as_header, as_json] in rows(VALUES) {
         let connect_type = ConnectType::of(oid.parse().unwrap(), modifier.parse().unwrap());
-        let expected = if as_key == "!" { Err(Unwritable::NoKeyText) } else { Ok(as_key) };
+        // that of bytea is the same for all values of one length
+        let expected = if as_key == "!" || name == "bytea" { Err(Unwritable::NoKeyText) } else { Ok(as_key) };
         assert_eq!(key(connect_type, &value), expected, "{name} {value} as key");
         assert_eq!(header(connect_type, &value), Ok(as_header), "{name} {value} as header");
         assert_eq!(json(connect_type, &value), Ok(as_json), "{name} {value} as JSON");

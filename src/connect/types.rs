@@ -124,7 +124,7 @@ impl ConnectType {
     ///
     /// [`write_key`]: super::write_key
     pub fn has_key_text(self) -> bool {
-        !matches!(self.scalar, Scalar::VariableDecimal | Scalar::Bits | Scalar::Point)
+        !matches!(self.scalar, Scalar::VariableDecimal | Scalar::Bits | Scalar::Bytes | Scalar::Point)
     }
 
     fn new(name: &str, array: bool, modifier: i32) -> ConnectType {

@@ -30,8 +30,8 @@ pub(super) fn read(wanted: &Wanted, content: &[u8], row: &mut OwnedRow) -> Resul
         None => Ok(()),
         Some(missing) => Err(OutboxError::MissingMember {
             prefix: row.source().name.clone(),
-            member: missing.name.clone(),
-            key: missing.key,
+            member: missing.column(&wanted.columns).unwrap_or_default().to_owned(),
+            key: missing.key(),
         }),
     }
 }
@@ -58,7 +58,10 @@ impl Members<'_> {
 
     /// Bytes become what Postgres prints for a `bytea`, so that routing reads both alike.
     fn take_bytes(&mut self, value: &RawValue) -> Result<(), serde_json::Error> {
-        let Some(encoded) = json::text(value)? else { return Ok(()) };
+        let Some(encoded) = json::text(value)? else {
+            self.row.put_field(Field::Payload, ColumnType::BYTES, None);
+            return Ok(());
+        };
         // encode() of Postgres breaks lines
         let compact: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
         let bytes = STANDARD.decode(compact).map_err(|_| serde_json::Error::custom("not Base64"))?;
@@ -102,18 +105,14 @@ mod tests {
     use crate::outbox::{ExtraColumn, IN_TOPIC, OutboxEvent};
     use proptest::prelude::*;
 
-    fn wanted(optional: bool) -> Wanted {
-        let region = ExtraColumn { name: "region".into(), key: IN_TOPIC, optional };
+    fn wanted() -> Wanted {
+        let region = ExtraColumn { name: "region".into(), key: IN_TOPIC, optional: false };
         Wanted { columns: Columns::default(), extra: vec![region], created_at: false }
     }
 
-    fn read_with<T>(
-        content: &str,
-        optional: bool,
-        look: impl Fn(&OutboxEvent<'_>) -> T,
-    ) -> Result<T, String> {
+    fn read_with<T>(content: &str, look: impl Fn(&OutboxEvent<'_>) -> T) -> Result<T, String> {
         let mut row = OwnedRow::new(TableName { schema: SCHEMA.into(), name: "outbox".into() });
-        read(&wanted(optional), content.as_bytes(), &mut row).map_err(|error| error.to_string())?;
+        read(&wanted(), content.as_bytes(), &mut row).map_err(|error| error.to_string())?;
         Ok(look(&row.event()))
     }
 
@@ -125,22 +124,21 @@ mod tests {
 
     #[test]
     fn members_are_columns() {
-        let content = r#" {"id": "e\u0031", "aggregate_id": 42, "event_type": null, "payload": {"a" : 1.0}, "other": [],
+        let content = r#" {"id": "e\u0031", "aggregate_type": "t", "aggregate_id": 42, "event_type": null, "payload": {"a" : 1.0}, "other": [],
             "headers": {"x": "y"}, "region": "eu"} "#;
         let expected =
             [Some("e1"), Some("42"), None, Some(r#"{"a" : 1.0}"#), Some(r#"{"x": "y"}"#), Some("eu")];
-        assert_eq!(read_with(content, false, texts).unwrap(), expected.map(|text| text.map(str::to_owned)));
-        let payload = |content| {
-            read_with(content, true, |event| (texts(event)[3].clone(), event.field_type(Field::Payload)))
+        assert_eq!(read_with(content, texts).unwrap(), expected.map(|text| text.map(str::to_owned)));
+        let payload = |member: &str| {
+            let rest = r#"{"id": "1", "aggregate_type": "t", "aggregate_id": "1", "event_type": "e", "#;
+            let content = format!("{rest}{member}}}");
+            read_with(&content, |event| (texts(event)[3].clone(), event.field_type(Field::Payload))).unwrap()
         };
-        assert_eq!(
-            payload(r#"{"payload": "text"}"#).unwrap(),
-            (Some("\"text\"".to_owned()), ColumnType::JSONB)
-        );
-        assert_eq!(payload(r#"{"payload": null}"#).unwrap().0, None);
-        assert_eq!(payload("{}").unwrap().0, None);
+        assert_eq!(payload(r#""payload": "text""#), (Some("\"text\"".to_owned()), ColumnType::JSONB));
+        assert_eq!(payload(r#""payload": null"#).0, None);
         let bytes = (Some(r"\x00ff".to_owned()), ColumnType::BYTES);
-        assert_eq!(payload(r#"{"payload_base64": "AP\n8="}"#).unwrap(), bytes);
+        assert_eq!(payload(r#""payload_base64": "AP\n8=""#), bytes);
+        assert_eq!(payload(r#""payload_base64": null"#).0, None);
     }
 
     #[test]
@@ -148,21 +146,24 @@ mod tests {
         for content in
             ["s3cret", "[]", "", r#"{"payload_base64": "s3cret!"}"#, r#"{"id": "s3cret"} x"#, "\u{ff}"]
         {
-            let error = read_with(content, true, |_| ()).unwrap_err();
+            let error = read_with(content, |_| ()).unwrap_err();
             assert!(error.contains("\"outbox\"") && !error.contains("s3cret"), "{error}");
         }
-        let error = read_with("{}", false, |_| ()).unwrap_err();
-        assert_eq!(
-            error,
-            "a message with the prefix \"outbox\" has no member \"region\", which `[route] topic` names"
-        );
+        // a misspelt member must not become a tombstone, or an event without a key
+        let whole =
+            r#"{"id": "1", "aggregate_type": "t", "aggregate_id": "1", "event_type": "e", "payload": 1}"#;
+        assert_eq!(read_with(whole, |_| ()), Ok(()));
+        for member in ["id", "aggregate_type", "aggregate_id", "event_type", "payload"] {
+            let error = read_with(&whole.replace(member, "x"), |_| ()).unwrap_err();
+            assert!(error.contains(&format!("has no member {member:?}")), "{error}");
+        }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_an_event_or_an_error(content in proptest::collection::vec(any::<u8>(), 0..60)) {
             let mut row = OwnedRow::new(TableName { schema: SCHEMA.into(), name: "outbox".into() });
-            if read(&wanted(true), &content, &mut row).is_ok() {
+            if read(&wanted(), &content, &mut row).is_ok() {
                 texts(&row.event());
             }
         }

@@ -113,12 +113,14 @@ impl Outbox {
         };
     }
 
-    /// Takes in a table's definition, ours or not.
-    pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), OutboxError> {
+    /// Takes in a table's definition, ours or not. In the log from before [`Outbox::known_as`] was asked for
+    /// (`of_the_past`) a table that bears a name of ours now may have had any name.
+    pub fn relation(&mut self, relation: &Relation<'_>, of_the_past: bool) -> Result<(), OutboxError> {
         let named =
             |table: &Table| relation.namespace == table.name.schema && relation.name == table.name.name;
         // an earlier name, unless the stream has shown the table under its present one: then it is a later one
-        let once_named = |table: &Table| table.known == Some(relation.id) && table.id != table.known;
+        let once_named =
+            |table: &Table| table.known == Some(relation.id) && (of_the_past || table.id != table.known);
         let by_name = self.tables.iter().position(named);
         let Some(number) = by_name.or_else(|| self.tables.iter().position(once_named)) else {
             if let Some(table) = self.tables.iter().find(|table| table.id == Some(relation.id)) {
@@ -165,9 +167,10 @@ impl Outbox {
         }
     }
 
-    /// Whether the rows of this relation are events.
-    pub fn is_outbox(&self, relation: Oid) -> bool {
-        self.relations.get(&relation).is_some_and(Option::is_some)
+    /// The outbox table whose rows have this relation; `None` if they are no events.
+    pub fn table_of(&self, relation: Oid) -> Option<&TableName> {
+        let layout = self.relations.get(&relation)?.as_ref()?;
+        self.tables.get(layout.table).map(|table| &table.name)
     }
 }
 

@@ -1,7 +1,7 @@
 //! An event with its own memory: what a logical message holds, or a row that was read by a query.
 
 use super::event::{ColumnType, Extra, OutboxEvent, Range};
-use super::{ExtraColumn, FIELDS, Field, OutboxError, Wanted};
+use super::{FIELDS, Field, OutboxError, Wanted};
 use crate::config::TableName;
 
 /// The values of one event, in one text that is used again for the next.
@@ -68,10 +68,15 @@ impl OwnedRow {
         (start, self.text.len())
     }
 
-    /// A column that is needed and was not put.
-    pub(super) fn missing<'w>(&self, wanted: &'w Wanted) -> Option<&'w ExtraColumn> {
-        let mut columns = wanted.extra.iter().zip(&self.extra);
-        columns.find(|(extra, place)| !extra.optional && place.is_none()).map(|(extra, _)| extra)
+    /// A field that is needed and was not put. Other columns are NULL then: no function writes them.
+    pub(super) fn missing(&self, wanted: &Wanted) -> Option<Field> {
+        let needed = |field: &Field| {
+            *field != Field::TracingSpanContext
+                && field.column(&wanted.columns).is_some()
+                && !field.optional(&wanted.columns)
+        };
+        let put = |field: &Field| self.types.get(*field as usize).is_some_and(|of| *of != ColumnType::NONE);
+        FIELDS.into_iter().find(|field| needed(field) && !put(field))
     }
 
     pub(super) fn event(&self) -> OutboxEvent<'_> {

@@ -92,7 +92,9 @@ pub struct Relay<S> {
     rebuild: bool,
     received: Lsn,
     counters: Vec<TopicCounters>,
-    /// The end of the server's log as of the start; `None` once it is reached.
+    /// The end of the server's log as of the start.
+    start_head: Lsn,
+    /// The same; `None` once it is reached.
     head: Option<Lsn>,
     brokers_down: bool,
     /// That rows are updated was told in this session.
@@ -154,6 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             rebuild: false,
             received: parts.start.flush,
             counters: Vec::new(),
+            start_head: parts.head,
             head: Some(parts.head),
             brokers_down: false,
             update_told: false,
@@ -271,7 +274,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?
                         }
                         Message::Relation(relation) => {
-                            if let Err(error) = self.sending.outbox.relation(&relation) {
+                            let of_the_past = self.sending.origin.final_lsn < self.start_head;
+                            if let Err(error) = self.sending.outbox.relation(&relation, of_the_past) {
                                 self.end_intake(Outcome::Failed(not_readable(&error)));
                                 return Ok(Pause::HeldBack);
                             }
@@ -320,17 +324,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// A row was updated. If it is one of the outbox, the application may believe that the event changes with it.
     fn updated(&mut self, relation: Oid) -> Option<Error> {
-        if self.sending.outbox.is_outbox(relation) {
-            let tables = self.config.outbox.table_names();
+        if let Some(table) = self.sending.outbox.table_of(relation) {
+            let table = table.to_string();
             let lsn = self.sending.origin.final_lsn;
             let first = !std::mem::replace(&mut self.update_told, true);
             match self.config.outbox.on_update {
-                OnUpdate::Stop => return Some(updated(&tables, &self.config.postgres.slot, lsn)),
+                OnUpdate::Stop => return Some(updated(&table, &self.config.postgres.slot, lsn)),
                 OnUpdate::Error if first => {
-                    tracing::error!(tables, position = %lsn, "{UPDATED}");
+                    tracing::error!(table, position = %lsn, "{UPDATED}");
                 }
                 OnUpdate::Warn if first => {
-                    tracing::warn!(tables, position = %lsn, "{UPDATED}");
+                    tracing::warn!(table, position = %lsn, "{UPDATED}");
                 }
                 OnUpdate::Error | OnUpdate::Warn => {}
             }

@@ -176,11 +176,12 @@ impl Sending {
 }
 
 /// An UPDATE of an outbox row, which is no event.
-pub(super) fn updated(tables: &str, slot: &str, final_lsn: Lsn) -> Error {
+pub(super) fn updated(table: &str, slot: &str, final_lsn: Lsn) -> Error {
     Error::not_safe(
-        format!("a row of the outbox ({tables}) was updated, and `[outbox] on_update` is \"stop\""),
+        format!("a row of the outbox table {table} was updated, and `[outbox] on_update` is \"stop\""),
         format!(
-            "Nothing was skipped. Correct what updates rows, and set `[outbox] on_update` to \"warn\" to go on, or {}",
+            "Nothing was skipped. Correct what updates rows, and set `[outbox] on_update` to \"warn\" to go on; or, if its \
+             transaction inserts no events, {}",
             way_past(slot, final_lsn)
         ),
     )
@@ -191,6 +192,15 @@ pub(super) fn out_of_step(error: OutOfStep) -> Error {
 }
 
 pub(super) fn not_readable(error: &OutboxError) -> Error {
+    if let OutboxError::Renamed { table, now } = error {
+        return Error::not_safe(
+            error.to_string(),
+            format!(
+                "Nothing was skipped. Write {now} for {table} in `[outbox] table`, or rename it back, and start the router again: \
+                 what was written under either name is read then"
+            ),
+        );
+    }
     Error::not_safe(
         error.to_string(),
         "Nothing was skipped. Rows are read as the table was when they were written, so altering it once more helps later \

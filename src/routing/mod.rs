@@ -217,7 +217,9 @@ impl Router {
             headers.push(headers::TYPE, plain(&row, Field::EventType, Use::Other, made(), text)?);
         }
         let of_rule = parts.map(|parts| parts.headers.as_slice()).unwrap_or_default();
-        for (name, template) in plan.headers.iter().chain(of_rule) {
+        let replaced = |name: &str| of_rule.iter().any(|(by_rule, _)| by_rule == name);
+        let own = plan.headers.iter().filter(|(name, _)| !replaced(name));
+        for (name, template) in own.chain(of_rule) {
             if template.lacks_column(&row) {
                 continue;
             }

@@ -128,6 +128,16 @@ impl Unroutable {
             Unroutable::NoValue { made: Made::Header(_), .. } => {
                 "Correct what writes such rows, or give the value a default under `[route.headers]`"
             }
+            Unroutable::NoValue { made: Made::Key, .. } => {
+                "Cast the column to text in the table, or set `[route] text = \"postgres\"`, which writes other keys"
+            }
+            Unroutable::Headers { .. } => {
+                "Correct what writes such rows; `headers = false` in `[outbox] columns` leaves that column out of account, for \
+                 this event and for others"
+            }
+            Unroutable::NoValue { made: Made::Condition, .. } => {
+                "Correct what writes such rows; this one is in the log already, so correct the rule under `[[route.rules]]`"
+            }
             Unroutable::NoValue { made: Made::Member(_), .. } => {
                 "Correct what writes such rows, or give the value a default under `[route.envelope]`"
             }
@@ -149,7 +159,9 @@ impl Unroutable {
                  on_violation = \"warn\" under [contracts]"
             }
             Unroutable::Unmatched => "Add a rule for it, or set `[route] unmatched` to \"route\" or \"drop\"",
-            Unroutable::TooHard { .. } => "Write the expression without repetition inside of repetition",
+            Unroutable::TooHard { .. } => {
+                "Write the expression so that it takes fewer steps, for instance without repetition inside of repetition"
+            }
             _ => {
                 "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
                  `[outbox] columns` so that it can be sent"

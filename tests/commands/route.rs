@@ -96,7 +96,7 @@ fn json_on_standard_input_needs_no_server() {
     let lines = [
         r#"{"id": "e1", "aggregate_type": "order", "aggregate_id": "1", "event_type": "made", "payload": {"a": 1}}"#,
         "",
-        r#"{"id": "e2", "aggregate_type": "a b", "aggregate_id": null}"#,
+        r#"{"id": "e2", "aggregate_type": "a b", "aggregate_id": null, "event_type": "made", "payload": null}"#,
         "no json",
     ];
     child.stdin.take().unwrap().write_all(lines.join("\n").as_bytes()).unwrap();

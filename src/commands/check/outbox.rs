@@ -5,7 +5,7 @@ use super::row_sizes::{self, RowSizes};
 use super::server::Server;
 use crate::commands::init::{OPEN_TO_ALL, columns_query};
 use crate::config::template::{Name, SourceValue};
-use crate::config::{Config, TableName};
+use crate::config::{Config, OnUpdate, TableName};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox};
 use crate::postgres::catalog::{self, Catalog, Missing, Publication, Table};
@@ -200,7 +200,14 @@ fn judge_template(config: &Config, findings: &mut Findings) {
 
 fn judge_publication(config: &Config, publication: &Publication, findings: &mut Findings) {
     let name = quoting::name(&config.postgres.publication);
-    if publication.publishes_more {
+    let acts_on_updates = config.outbox.on_update != OnUpdate::Warn;
+    if acts_on_updates && !publication.publishes_updates {
+        findings.warning(
+            "on_update",
+            format!("`[outbox] on_update` can never act: {name} does not publish updates"),
+            format!("ALTER PUBLICATION {name} SET (publish = 'insert, update'), or leave on_update out"),
+        );
+    } else if publication.publishes_more && !acts_on_updates {
         findings.warning(
             "publication_content",
             format!("{name} publishes updates or deletes too, which the router reads and drops"),

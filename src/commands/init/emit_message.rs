@@ -110,6 +110,11 @@ fn body(prefix: &str, columns: &Columns, payload: Payload) -> String {
     }
     format!(
         "\nDECLARE\n  event_id CONSTANT uuid := gen_random_uuid();\nBEGIN\n  \
+         IF aggregate_type IS NULL OR aggregate_id IS NULL OR event_type IS NULL THEN\n    \
+         RAISE not_null_violation USING MESSAGE = 'aggregate_type, aggregate_id and event_type must not be NULL';\n  \
+         END IF;\n  \
+         IF jsonb_typeof(headers) <> 'object' THEN\n    \
+         RAISE invalid_parameter_value USING MESSAGE = 'headers must be a JSON object';\n  END IF;\n  \
          PERFORM pg_logical_emit_message(true, {}, json_build_object(\n    {}\n  )::text);\n  RETURN event_id;\nEND\n",
         literal(prefix),
         members.join(",\n    ")

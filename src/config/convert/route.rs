@@ -6,7 +6,7 @@ use crate::config::raw::{Properties, RawExpand, RawRoute, Value};
 use crate::config::read::{Located, Reader};
 use crate::config::template::{Name, Part, Template};
 use crate::config::{
-    Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, TextForm, Unmatched, ValueForm,
+    Action, Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, TextForm, Unmatched, ValueForm,
 };
 use crate::topic_name;
 
@@ -27,6 +27,7 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
     let text = reader.choice("route.text", raw.text, &texts).unwrap_or(defaults.text);
     let unmatched = [("route", Unmatched::Route), ("drop", Unmatched::Drop), ("stop", Unmatched::Stop)];
     let missing = [("error", false), ("ignore", true)];
+    let unmatched_span = raw.unmatched.as_ref().map(toml::Spanned::span);
     let value_span = raw.value.as_ref().map(toml::Spanned::span);
     let envelope_span = raw.envelope.values().next().map(toml::Spanned::span);
     let route = Route {
@@ -51,6 +52,24 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
         unmatched: reader.choice("route.unmatched", raw.unmatched, &unmatched).unwrap_or(defaults.unmatched),
         rules: rules(reader, raw.rules, columns),
     };
+    let of_rules = route.rules.iter().flat_map(|rule| match &rule.action {
+        Action::Route { headers, .. } => headers.as_slice(),
+        Action::Drop => &[],
+    });
+    let belongs = |header: &&NamedTemplate| header.name.starts_with("ce_") || header.name == "content-type";
+    if let (true, Some(header)) =
+        (route.makes_cloudevents(), route.headers.iter().chain(of_rules).find(belongs))
+    {
+        let what = format!("a CloudEvent sets the header {} itself", header.name);
+        let remedy = "Set the attribute under `[route.cloudevents]`";
+        reader.fault(&value_span.clone().unwrap_or(0..0), "route.headers", what, remedy);
+    }
+    if let (true, Unmatched::Drop | Unmatched::Stop, Some(span)) =
+        (route.rules.is_empty(), route.unmatched, &unmatched_span)
+    {
+        let remedy = "Add a rule under `[[route.rules]]`, or leave it out";
+        reader.fault(span, "route.unmatched", "there are no rules that could match", remedy);
+    }
     if let (false, Some(span)) = (route.makes(ValueForm::Envelope), &envelope_span) {
         reader.fault(
             span,
@@ -91,6 +110,7 @@ pub(super) fn topic(
     let Located { text, span, .. } = reader.text(key, value)?;
     let checked = Template::parse(&text).map_err(|error| error.to_string()).and_then(|template| {
         names_exist(&template, columns, groups)?;
+        names_no_payload(&template, columns)?;
         may_be_topic(&template)?;
         Ok(template)
     });
@@ -126,7 +146,8 @@ fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Res
             Name::Match(group) if !groups.contains(group) => {
                 return Err(match groups {
                     [] => format!(
-                        "`match.{group}` stands for a group of a rule's pattern, and there is none here"
+                        "`match.{group}` stands for a group of the rule's expression, by name, or by number if the rule has only \
+                         one expression; there is no such group here"
                     ),
                     groups => format!(
                         "there is no group {group:?} in the patterns of this rule: there are {}",
@@ -138,6 +159,19 @@ fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Res
         }
     }
     Ok(())
+}
+
+/// What becomes of a payload must not show in an error about a topic.
+fn names_no_payload(template: &Template, columns: &Columns) -> Result<(), String> {
+    let is_payload = |name: &Name| match name {
+        Name::Column(name) => name == "payload" || *name == columns.payload,
+        Name::OwnColumn(name) => *name == columns.payload,
+        _ => false,
+    };
+    match template.values().any(|value| is_payload(&value.name)) {
+        true => Err("a payload cannot make a topic".to_owned()),
+        false => Ok(()),
+    }
 }
 
 /// Templates by name, in the order of the file.

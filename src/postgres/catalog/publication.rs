@@ -16,6 +16,8 @@ pub struct Publication {
     pub via_root: bool,
     /// Whether it also publishes updates or deletes, which the router has no use for.
     pub publishes_more: bool,
+    /// `pubupdate`
+    pub publishes_updates: bool,
 }
 
 /// An outbox table, and what the publication does with it.
@@ -37,7 +39,7 @@ pub struct Table {
 
 // `xmin` is the transaction that wrote the row, so it changes with each alteration
 pub(super) const COLUMNS: &str =
-    "p.oid || '/' || p.xmin, p.pubinsert, p.pubviaroot, p.pubupdate OR p.pubdelete";
+    "p.oid || '/' || p.xmin, p.pubinsert, p.pubviaroot, p.pubupdate OR p.pubdelete, p.pubupdate";
 
 pub(super) fn table_columns(version: u32) -> String {
     let schemas = "(SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
@@ -64,12 +66,14 @@ pub(super) fn table_columns(version: u32) -> String {
 impl Publication {
     pub(super) fn read(next: &mut Values<'_>) -> Result<Option<Self>, Unreadable> {
         let fingerprint = next();
-        let (publishes_inserts, via_root, publishes_more) = (flag(next()), flag(next()), flag(next()));
+        let (publishes_inserts, via_root) = (flag(next()), flag(next()));
+        let (publishes_more, publishes_updates) = (flag(next()), flag(next()));
         Ok(fingerprint.map(|fingerprint| Publication {
             fingerprint,
             publishes_inserts,
             via_root,
             publishes_more,
+            publishes_updates,
         }))
     }
 }
@@ -176,6 +180,7 @@ mod tests {
             publishes_inserts: true,
             via_root: true,
             publishes_more: false,
+            publishes_updates: false,
         }
     }
 

@@ -85,7 +85,7 @@ impl Case<'_> {
         ];
         let relation = wire::relation(7, ("public", "outbox"), &names);
         let Ok(Message::Relation(relation)) = Message::decode(&relation) else { panic!("not a relation") };
-        outbox.relation(&relation).unwrap();
+        outbox.relation(&relation, false).unwrap();
         let row = [
             Some("e1"),
             self.aggregate_type,
@@ -311,7 +311,7 @@ fn secrets_and_payloads_are_not_in_debug() {
     ];
     let relation = wire::relation(7, ("public", "outbox"), &names);
     let Ok(Message::Relation(relation)) = Message::decode(&relation) else { panic!("not a relation") };
-    outbox.relation(&relation).unwrap();
+    outbox.relation(&relation, false).unwrap();
     let row = ["e1", "order", "s3cret", "made", "s3cret", r#"{"a": "s3cret"}"#].map(Some);
     let bytes = wire::insert(7, &row);
     let message = Message::decode(&bytes).unwrap();

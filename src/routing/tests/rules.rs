@@ -71,8 +71,6 @@ fn what_no_rule_matches_is_routed_dropped_or_stops() {
     ] {
         assert_eq!(outcome(&config(unmatched), &[("region", Some("us"))]), expected);
         assert_eq!(outcome(&config(unmatched), &[("region", Some("eu"))]), "t");
-        let without_rules = format!("route.unmatched = \"{unmatched}\"");
-        assert_eq!(outcome(&without_rules, &[]), "outbox.event.order");
     }
 }
 
@@ -81,19 +79,21 @@ fn a_rule_adds_headers_and_chooses_the_value() {
     let config = r#"
         [route]
         headers.a = "1"
+        headers.c = "of all"
         envelope.region = "${region}"
         [[route.rules]]
         match = { region = "eu" }
         headers.b = "${region}"
+        headers.c = "of the rule"
         value = "envelope"
     "#;
     let mut table = Table::new(config, &[("region", 25)]);
     let record = table.route(&[("region", Some("eu"))]).unwrap();
     assert_eq!(record.value().as_deref(), Some(r#"{"payload":{"total": 7},"region":"eu"}"#));
-    assert_eq!(record.headers(), ["id=e1", "type=made", "a=1", "b=eu"]);
+    assert_eq!(record.headers(), ["id=e1", "type=made", "a=1", "b=eu", "c=of the rule"]);
     let record = table.route(&[("region", Some("us"))]).unwrap();
     assert_eq!(record.value().as_deref(), Some(r#"{"total": 7}"#));
-    assert_eq!(record.headers(), ["id=e1", "type=made", "a=1"]);
+    assert_eq!(record.headers(), ["id=e1", "type=made", "a=1", "c=of all"]);
 }
 
 #[test]

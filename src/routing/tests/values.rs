@@ -60,7 +60,7 @@ impl Table {
         columns.extend(more);
         let relation = wire::relation(7, ("public", "outbox"), &columns);
         let Ok(Message::Relation(relation)) = Message::decode(&relation) else { panic!("not a relation") };
-        outbox.relation(&relation).unwrap();
+        outbox.relation(&relation, false).unwrap();
         Table { router, outbox, columns }
     }
 
