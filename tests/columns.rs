@@ -328,18 +328,24 @@ async fn rows_from_before_the_table_was_renamed_are_events_too() {
     router.stop().await;
 }
 
-/// The stream names what a domain is based on.
+/// The stream names what a domain is based on, and types that are not those of Postgres itself.
 #[tokio::test]
-async fn columns_of_domains_are_read_as_what_they_are_based_on() {
+async fn columns_of_domains_and_of_arrays_of_enums_are_read_as_what_they_are() {
     let kafka = Kafka::shared();
     let table = "CREATE DOMAIN bytes AS bytea; CREATE DOMAIN flag AS boolean; CREATE DOMAIN nested AS flag; \
+                 CREATE TYPE mood AS ENUM ('sad', 'happy'); \
                  CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
-                 aggregate_id text, event_type text NOT NULL, payload bytes, urgent nested)";
+                 aggregate_id text, event_type text NOT NULL, payload bytes, urgent nested, moods mood[])";
     let outbox = Outbox::with_table(crate::support::shared::postgres(), table).await;
-    let settings =
-        Settings::new(&outbox, &kafka).set("route.text", "connect").set("route.headers.urgent", "${urgent}");
+    let settings = Settings::new(&outbox, &kafka)
+        .set("route.text", "connect")
+        .set("route.headers.urgent", "${urgent}")
+        .set("route.headers.moods", "${moods}");
     outbox
-        .execute("INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, urgent) VALUES ('t', 'a', 'made', '\\x00ff', true)")
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, urgent, moods) \
+             VALUES ('t', 'a', 'made', '\\x00ff', true, '{happy,sad}')",
+        )
         .await;
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
@@ -347,4 +353,5 @@ async fn columns_of_domains_are_read_as_what_they_are_based_on() {
     let records = kafka.records(&outbox.name).await;
     assert_eq!(records[0].value.as_deref(), Some(&[0, 0xff][..]));
     assert_eq!(records[0].header("urgent"), Some("true"));
+    assert_eq!(records[0].header("moods"), Some(r#"["happy","sad"]"#));
 }

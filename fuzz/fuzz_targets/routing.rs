@@ -49,9 +49,9 @@ fuzz_target!(|bytes: &[u8]| {
     let Some(config) = configurations().get(usize::from(*which) % CONFIGURATIONS.len()) else { return };
     let of = |n: &u8| {
         let id = TYPES.get(usize::from(*n) % TYPES.len()).copied().unwrap_or(25);
-        ColumnType { id: Oid(id), modifier: i32::from(*n) - 1 }
+        ColumnType::built_in(Oid(id), i32::from(*n) - 1)
     };
-    let text = ColumnType { id: Oid(25), modifier: -1 };
+    let text = ColumnType::built_in(Oid(25), -1);
     let columns = [
         ("id", text),
         ("aggregate_type", text),

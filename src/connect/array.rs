@@ -52,7 +52,7 @@ pub(super) fn elements(
 }
 
 /// The place of the first quotation mark without a backslash.
-fn closing_quote(text: &str) -> Option<usize> {
+pub(super) fn closing_quote(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.bytes().position(|byte| {
         let closes = byte == b'"' && !escaped;

@@ -17,18 +17,20 @@
 //!
 //! - Floats have the fewest digits that read back as the same number, as Java writes them from version 19 on. Older
 //!   Javas write a digit more now and then: 9.8704973E8 for the `float4` 9.870497E8.
-//! - A column of a type that Debezium leaves out (`pg_lsn`, `box`, composite types, arrays of `money` or of an enum), or
-//!   always gives as NULL (`name`), is the text of Postgres here.
+//! - A column of a type that Debezium leaves out (`pg_lsn`, `box`, composite types, arrays of `money`), or always gives as
+//!   NULL (`name`), is the text of Postgres here, and an array of such types of the user's own an array of those texts.
 //! - What depends on the memory of a Java process (the key text of a `numeric` without scale, of `bit(8)`, of a
 //!   `point`; arrays of arrays), and the key text of `bytea`, which tells only its length, is refused: [`Unwritable::NoKeyText`], [`Unwritable::Dimensions`].
 //! - Dates and timestamps in arrays are those of Postgres before 1582, too, where Debezium mixes calendars.
-//! - `hstore` stays the text of Postgres; Debezium makes JSON of it, in the order of a hash map.
+//! - An array of an enum keeps its NULLs. Debezium logs an error, and gives NULL in place of the array.
+//! - The pairs of an `hstore` are in the order of Java's `HashMap`, save where nine keys or more meet in one of its buckets.
 
 mod array;
 mod binary;
 mod decimal;
 mod expand;
 mod float;
+mod hstore;
 mod json;
 mod scratch;
 mod temporal;

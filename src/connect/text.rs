@@ -2,7 +2,7 @@
 
 use super::json::write_json_string;
 use super::types::Scalar;
-use super::{ConnectType, Unwritable, array, binary, decimal, float, temporal};
+use super::{ConnectType, Unwritable, array, binary, decimal, float, hstore, temporal};
 
 /// How a value stands in its surroundings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,9 @@ pub(super) fn write(
     into: &mut String,
 ) -> Result<(), Unwritable> {
     let start = into.len();
-    let written = if connect_type.array {
+    // a type of the user's own that is no array may have a name like one
+    let array = connect_type.array && (connect_type.scalar != Scalar::String || value.ends_with('}'));
+    let written = if array {
         write_array(connect_type.scalar, form, value, into)
     } else {
         write_scalar(connect_type.scalar, form, value, into)
@@ -81,11 +83,12 @@ fn write_array(scalar: Scalar, form: Form, value: &str, into: &mut String) -> Re
 
 fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> Result<(), Unwritable> {
     match scalar {
-        Scalar::String => match form {
-            Form::Key | Form::Header => into.push_str(value),
-            Form::HeaderElement => write_quoted(value, into),
-            Form::Json => write_json_string(value, into),
-        },
+        Scalar::String => write_string(form, value, into),
+        Scalar::Hstore => {
+            let mut json = String::new();
+            hstore::write(value, &mut json)?;
+            write_string(form, &json, into);
+        }
         Scalar::Boolean => into.push_str(match value {
             "t" => "true",
             "f" => "false",
@@ -199,6 +202,14 @@ fn write_decimal(form: Form, number: &decimal::Decimal<'_>, into: &mut String) {
         into.push('"');
     } else {
         number.write(into);
+    }
+}
+
+fn write_string(form: Form, value: &str, into: &mut String) {
+    match form {
+        Form::Key | Form::Header => into.push_str(value),
+        Form::HeaderElement => write_quoted(value, into),
+        Form::Json => write_json_string(value, into),
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) enum Scalar {
     Bytes,
     /// `io.debezium.data.geometry.Point`.
     Point,
+    /// JSON of its pairs, as a string.
+    Hstore,
     /// As Postgres prints it.
     String,
 }
@@ -101,6 +103,9 @@ impl ConnectType {
     /// Text as Postgres prints it.
     pub const STRING: ConnectType = ConnectType { scalar: Scalar::String, array: false };
 
+    /// Bytes.
+    pub const BYTES: ConnectType = ConnectType { scalar: Scalar::Bytes, array: false };
+
     /// By a Relation message's type OID and type modifier (-1: none). A type that is not built in, and one
     /// that Debezium leaves out, is a string.
     pub fn of(type_oid: u32, type_modifier: i32) -> ConnectType {
@@ -113,6 +118,14 @@ impl ConnectType {
                 _ => None,
             })
             .map_or(ConnectType::STRING, |(name, array)| ConnectType::new(name, array, type_modifier))
+    }
+
+    /// By the name of a type that is not one of Postgres itself. An array's name begins with `_`; that of another type may,
+    /// too, which is why a text that is no array counts as the string that it is.
+    pub fn of_own(name: &str) -> ConnectType {
+        let (element, array) = element(name);
+        let scalar = if element == "hstore" { Scalar::Hstore } else { Scalar::String };
+        ConnectType { scalar, array }
     }
 
     /// Whether keys, headers and JSON strings hold the text of Postgres as it is.
@@ -164,8 +177,13 @@ fn unit(modifier: i32) -> Unit {
 /// The OID of a type in `pg_catalog`, by its name: a Type message of pgoutput tells so what a domain is based on. The
 /// domain's own type modifier is not in the stream, so a `numeric` has no scale then.
 pub fn oid_of(name: &str) -> Option<u32> {
-    let (element, array) = name.strip_prefix('_').map_or((name, false), |element| (element, true));
+    let (element, array) = element(name);
     let (oid, array_oid, _) = TYPES.iter().find(|(_, _, listed)| *listed == element)?;
     let oid = if array { *array_oid } else { *oid };
     (oid != 0).then_some(oid)
+}
+
+/// The name of the elements' type, and whether it is an array's at all.
+fn element(name: &str) -> (&str, bool) {
+    name.strip_prefix('_').map_or((name, false), |element| (element, true))
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{FIELDS, Field};
 use crate::config::TableName;
+use crate::connect::ConnectType;
 use crate::postgres::pgoutput::{Oid, Tuple, Value};
 
 /// A column's type.
@@ -11,8 +12,8 @@ use crate::postgres::pgoutput::{Oid, Tuple, Value};
 pub struct ColumnType {
     /// The type's OID; of a domain that of the type that it is based on.
     pub id: Oid,
-    /// `atttypmod`: precision, scale or length; -1 for none.
-    pub modifier: i32,
+    /// The form that its values take in Kafka Connect.
+    pub connect: ConnectType,
 }
 
 const BYTEA: u32 = 17;
@@ -23,10 +24,20 @@ const JSONB: u32 = 3802;
 
 impl ColumnType {
     /// That of a column which is not there.
-    pub(super) const NONE: ColumnType = ColumnType { id: Oid(0), modifier: -1 };
-    pub(super) const BYTES: ColumnType = ColumnType { id: Oid(BYTEA), modifier: -1 };
-    pub(super) const TEXT: ColumnType = ColumnType { id: Oid(TEXT), modifier: -1 };
-    pub(super) const JSONB: ColumnType = ColumnType { id: Oid(JSONB), modifier: -1 };
+    pub(super) const NONE: ColumnType = ColumnType { id: Oid(0), connect: ConnectType::STRING };
+    pub(super) const BYTES: ColumnType = ColumnType { id: Oid(BYTEA), connect: ConnectType::BYTES };
+    pub(super) const TEXT: ColumnType = ColumnType { id: Oid(TEXT), connect: ConnectType::STRING };
+    pub(super) const JSONB: ColumnType = ColumnType { id: Oid(JSONB), connect: ConnectType::STRING };
+
+    /// A type of Postgres itself. The modifier is `atttypmod`: precision, scale or length; -1 for none.
+    pub fn built_in(id: Oid, modifier: i32) -> ColumnType {
+        ColumnType { id, connect: ConnectType::of(id.0, modifier) }
+    }
+
+    /// A type of the user's own, or of an extension.
+    pub fn own(id: Oid, name: &str) -> ColumnType {
+        ColumnType { id, connect: ConnectType::of_own(name) }
+    }
 
     /// Bytes, which Postgres prints in hexadecimal.
     pub fn is_bytea(self) -> bool {

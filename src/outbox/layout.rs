@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::event::{ColumnType, Extra, OutboxEvent};
-use super::{ExtraColumn, FIELDS, Field, OutboxError, Wanted};
+use super::{ExtraColumn, FIELDS, Field, Named, OutboxError, Wanted};
 use crate::config::TableName;
 use crate::postgres::pgoutput::{Insert, Oid, Relation, Value};
 
@@ -32,15 +32,19 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn new(
         wanted: &Wanted,
-        domains: &HashMap<Oid, Oid>,
+        named: &HashMap<Oid, Named>,
         table: &TableName,
         number: usize,
         relation: &Relation<'_>,
     ) -> Result<Self, OutboxError> {
         let find = |name: &str| {
             let (index, column) = relation.columns().enumerate().find(|(_, column)| column.name == name)?;
-            let id = domains.get(&column.type_id).copied().unwrap_or(column.type_id);
-            Some((index, ColumnType { id, modifier: column.type_modifier }))
+            let of = match named.get(&column.type_id) {
+                Some(Named::Own(of)) => *of,
+                Some(Named::Domain(base)) => ColumnType::built_in(*base, column.type_modifier),
+                None => ColumnType::built_in(column.type_id, column.type_modifier),
+            };
+            Some((index, of))
         };
         if let Some(fault) = faults(wanted, table, |name| find(name).map(|(_, of)| of.id)).into_iter().next()
         {

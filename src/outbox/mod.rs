@@ -31,10 +31,18 @@ pub struct Outbox {
     wanted: Wanted,
     /// `None` for a table that is not ours.
     relations: HashMap<Oid, Option<Layout>>,
-    /// What the user's own types are based on, where that is a type of Postgres itself.
-    domains: HashMap<Oid, Oid>,
+    /// The types that are not those of Postgres itself.
+    types: HashMap<Oid, Named>,
     /// `None` where messages are no events.
     messages: Option<OwnedRow>,
+}
+
+/// What the stream says of a type.
+#[derive(Debug, Clone, Copy)]
+enum Named {
+    /// A domain, based on this type of Postgres itself.
+    Domain(Oid),
+    Own(ColumnType),
 }
 
 #[derive(Debug)]
@@ -76,7 +84,7 @@ impl Outbox {
             tables: tables.into_iter().map(|name| Table { name, known: None, id: None }).collect(),
             wanted: Wanted { columns, extra, created_at: needs_created_at },
             relations: HashMap::new(),
-            domains: HashMap::new(),
+            types: HashMap::new(),
             messages: None,
         }
     }
@@ -105,11 +113,17 @@ impl Outbox {
 
     /// Takes in a type's definition. It names what a domain is based on, and comes before the tables that use it.
     pub fn type_name(&mut self, named: &TypeName<'_>) {
-        // a numeric without the domain's own precision would be another type
-        let known = matches!(named.namespace, "" | "pg_catalog") && named.name != "numeric";
-        match connect::oid_of(named.name).filter(|_| known) {
-            Some(base) => self.domains.insert(named.id, Oid(base)),
-            None => self.domains.remove(&named.id),
+        let of_postgres = matches!(named.namespace, "" | "pg_catalog");
+        let known = if of_postgres {
+            // a numeric without the domain's own precision would be another type
+            let base = connect::oid_of(named.name).filter(|_| named.name != "numeric");
+            base.map(|base| Named::Domain(Oid(base)))
+        } else {
+            Some(Named::Own(ColumnType::own(named.id, named.name)))
+        };
+        match known {
+            Some(known) => self.types.insert(named.id, known),
+            None => self.types.remove(&named.id),
         };
     }
 
@@ -131,7 +145,7 @@ impl Outbox {
             return Ok(());
         };
         let Some(table) = self.tables.get_mut(number) else { return Ok(()) };
-        let layout = Layout::new(&self.wanted, &self.domains, &table.name, number, relation)?;
+        let layout = Layout::new(&self.wanted, &self.types, &table.name, number, relation)?;
         if by_name.is_some() {
             table.id = Some(relation.id);
         }

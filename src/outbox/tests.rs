@@ -141,6 +141,26 @@ fn a_type_that_cannot_hold_headers_is_named() {
 }
 
 #[test]
+fn a_type_is_what_the_stream_last_called_it() {
+    let mut outbox = outbox(Columns::default(), &["moods"]);
+    let table: Vec<_> = TABLE.into_iter().chain([("moods", 16_500)]).collect();
+    let row: Vec<_> = ROW.into_iter().chain([Some("{happy}")]).collect();
+    let mut type_of = |namespace, name| {
+        outbox.type_name(&TypeName { id: Oid(16_500), namespace, name });
+        describe(&mut outbox, 7, ("public", "outbox"), &table).unwrap();
+        let bytes = wire::insert(7, &row);
+        let Ok(Message::Insert(insert)) = Message::decode(&bytes) else { panic!("not an insert") };
+        outbox.event(&insert).unwrap().and_then(|event| event.extra_type(0)).unwrap()
+    };
+    assert_eq!(type_of("public", "_mood"), ColumnType::own(Oid(16_500), "_mood"));
+    // no JSON, whatever else bears the name
+    assert_eq!(type_of("public", "jsonb"), ColumnType::own(Oid(16_500), "jsonb"));
+    // domains
+    assert_eq!(type_of("", "_int4"), ColumnType::built_in(Oid(1007), -1));
+    assert_eq!(type_of("pg_catalog", "pg_lsn"), ColumnType::built_in(Oid(16_500), -1));
+}
+
+#[test]
 fn created_at_must_be_a_timestamp_only_where_it_is_used() {
     let mut table = TABLE;
     table[6].1 = TEXT;

@@ -1,7 +1,7 @@
 //! A column's value put into JSON.
 
 use super::bytea;
-use super::text::{connect_type, null_or};
+use super::text::null_or;
 use crate::config::TextForm;
 use crate::connect::{self, write_base64, write_json_string};
 use crate::json::check;
@@ -25,7 +25,7 @@ pub(super) fn write(
     };
     let text = std::str::from_utf8(bytes).map_err(|_| "is not UTF-8")?;
     if form == TextForm::Connect {
-        if let Err(error) = connect::write_json(connect_type(of), Some(text), into) {
+        if let Err(error) = connect::write_json(of.connect, Some(text), into) {
             null_or(error)?;
             into.push_str("null");
         }
@@ -55,7 +55,7 @@ mod tests {
 
     fn written(value: Option<&str>, type_id: u32) -> String {
         let mut json = String::new();
-        let of = ColumnType { id: Oid(type_id), modifier: -1 };
+        let of = ColumnType::built_in(Oid(type_id), -1);
         write(TextForm::Postgres, value.map(str::as_bytes), of, &mut json).unwrap();
         json
     }

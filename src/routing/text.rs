@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::config::TextForm;
-use crate::connect::{self, ConnectType, Unwritable};
+use crate::connect::{self, Unwritable};
 use crate::outbox::ColumnType;
 
 /// What a text is for: Connect's converters for keys and headers differ.
@@ -23,24 +23,18 @@ pub(super) fn written<'t>(
     if form == TextForm::Postgres {
         return Ok(Some(Cow::Borrowed(text)));
     }
-    let connect_type = connect_type(of);
-    if connect_type.is_string() {
+    if of.connect.is_string() {
         return Ok(Some(Cow::Borrowed(text)));
     }
     let mut written = String::new();
     let result = match used {
-        Use::Key => connect::write_key(connect_type, text, &mut written),
-        Use::Other => connect::write_header(connect_type, text, &mut written),
+        Use::Key => connect::write_key(of.connect, text, &mut written),
+        Use::Other => connect::write_header(of.connect, text, &mut written),
     };
     match result {
         Ok(()) => Ok(Some(Cow::Owned(written))),
         Err(error) => null_or(error).map(|()| None),
     }
-}
-
-/// Connect's idea of a column's type.
-pub(super) fn connect_type(of: ColumnType) -> ConnectType {
-    ConnectType::of(of.id.0, of.modifier)
 }
 
 /// Debezium logs a `numeric` that is no number, and delivers NULL.

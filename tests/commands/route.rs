@@ -20,18 +20,20 @@ fn ready() -> Place {
     let place = place
         .with("ROUTE__HEADERS__AT", "${at}")
         .with("ROUTE__HEADERS__FLAG", "${flag}")
+        .with("ROUTE__HEADERS__MOODS", "${moods}")
         .with("ROUTE__TEXT", "connect");
     place.psql(
-        "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
+        "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN moods AS mood[]; \
+         CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
          aggregate_id bigint, event_type text NOT NULL, payload bytea, headers jsonb NOT NULL DEFAULT '{}', \
-         created_at timestamptz NOT NULL DEFAULT clock_timestamp(), at timestamptz, flag boolean)",
+         created_at timestamptz NOT NULL DEFAULT clock_timestamp(), at timestamptz, flag boolean, moods moods)",
     );
     let ran = place.run(&["init"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     place.psql(
-        "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, headers, at, flag) VALUES \
-         ('00000000-0000-0000-0000-000000000001', 'order', 1, 'made', '\\x00ff', '{\"n\": 1}', '2026-01-02 03:04:05+02', true), \
-         ('00000000-0000-0000-0000-000000000002', 'order', NULL, 'made', 'text', '{}', NULL, false)",
+        "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, headers, at, flag, moods) VALUES \
+         ('00000000-0000-0000-0000-000000000001', 'order', 1, 'made', '\\x00ff', '{\"n\": 1}', '2026-01-02 03:04:05+02', true, '{happy}'), \
+         ('00000000-0000-0000-0000-000000000002', 'order', NULL, 'made', 'text', '{}', NULL, false, NULL)",
     );
     place
 }
@@ -62,6 +64,7 @@ async fn a_dry_run_shows_what_is_sent_and_touches_nothing() {
         .set("route.topic", format!("{}.${{aggregate_type}}", place.name))
         .set("route.headers.at", "${at}")
         .set("route.headers.flag", "${flag}")
+        .set("route.headers.moods", "${moods}")
         .set("route.text", "connect")
         .set("admin.listen", "127.0.0.1:0");
     let router = Router::active(&settings).await;

@@ -123,14 +123,16 @@ pub(super) fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
-/// A query for the names and types of a table's columns, and whether their values are published.
+/// A query for the names and types of a table's columns, and whether their values are published. At last comes what a domain
+/// is based on, or the type itself, and its name unless it is one of Postgres itself.
 pub(in crate::commands) fn columns_query(config: &Config, table: &TableName) -> String {
     let sent = catalog::sent(&config.postgres.publication);
     format!(
         "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod), {sent}, a.atttypmod, \
-         coalesce(nullif((SELECT t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid), 0), a.atttypid)::pg_catalog.oid \
+         b.oid, CASE WHEN b.typnamespace <> 'pg_catalog'::pg_catalog.regnamespace THEN b.typname END \
          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
-         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {} AND c.relname = {} \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+         JOIN pg_catalog.pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid) WHERE n.nspname = {} AND c.relname = {} \
          AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         literal(&table.schema),
         literal(&table.name)

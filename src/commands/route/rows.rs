@@ -46,7 +46,11 @@ async fn of_table(
         .iter()
         .filter(|row| row.get(4) == Some("t"))
         .filter_map(|row| {
-            let of = ColumnType { id: Oid(row.get(6)?.parse().ok()?), modifier: row.get(5)?.parse().ok()? };
+            let id = Oid(row.get(6)?.parse().ok()?);
+            let of = match row.get(7) {
+                Some(name) => ColumnType::own(id, name),
+                None => ColumnType::built_in(id, row.get(5)?.parse().ok()?),
+            };
             Some((row.get(0)?.to_owned(), of))
         })
         .collect();

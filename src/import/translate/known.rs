@@ -57,7 +57,7 @@ const KNOWN: &[Known] = &[
         Differs,
         &["hstore.handling.mode"],
         &["json"],
-        "Columns of type hstore are written as text, not as a map",
+        "Columns of type hstore are written as the text of JSON, not as a map",
     ),
     known(
         Differs,

@@ -61,6 +61,8 @@ CREATE TABLE outbox (
   c_ts_array timestamptz[],
   c_json_array jsonb[],
   c_enum_array mood[],
+  c_citext_array citext[],
+  c_hstore_array hstore[],
   c_oid oid,
   c_domain_int domain_int,
   c_domain_text domain_text,

@@ -3,7 +3,8 @@ INSERT INTO outbox (id, aggregatetype, aggregateid, payload, c_bool, c_smallint,
   c_citext, c_ltree, c_date, c_timestamp, c_timestamp0, c_timestamp3, c_timestamp4, c_timestamptz,
   c_timestamptz3, c_time, c_time0, c_time3, c_timetz, c_interval, c_bytea, c_inet, c_cidr, c_macaddr,
   c_macaddr8, c_bit1, c_bit8, c_bit12, c_varbit, c_varbit5, c_enum, c_int_array, c_text_array, c_bool_array,
-  c_double_array, c_numeric_array, c_uuid_array, c_date_array, c_ts_array, c_json_array, c_enum_array, c_oid,
+  c_double_array, c_numeric_array, c_uuid_array, c_date_array, c_ts_array, c_json_array, c_enum_array,
+  c_citext_array, c_hstore_array, c_oid,
   c_domain_int, c_domain_text, c_domain_num, c_point, c_int4range, c_tstzrange, c_daterange, c_tsvector,
   c_name, c_pgchar) VALUES (
   n(1), 'order', '1', '{}', true, 7, 42, 42, 1, 1, 1, 1, 1, '1.50', 'ab', 'ab', 'ab',
@@ -15,17 +16,18 @@ INSERT INTO outbox (id, aggregatetype, aggregateid, payload, c_bool, c_smallint,
   '192.168.0.0/24', '08:00:2b:01:02:03', '08:00:2b:01:02:03:04:05', '1', '10110000', '101100000001', '101',
   '101', 'happy', '{1,NULL,3}', '{a,"b \"q",NULL}', '{t,f}', '{1,1.5,1e10}', '{1,1.5}',
   '{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}', '{2024-02-29}', '{2024-02-29 12:00+00}', ARRAY['{"a":1}'::jsonb],
-  '{happy}', 42, 7, 'x', 1.5, '(1,2.5)', '[1,5)', '[2024-01-01 00:00+00,)', '[2024-01-01,2024-02-01)', 'a b',
+  '{happy,sad}', '{MiXed,"a b"}', ARRAY['a=>1, b=>NULL'::hstore, '', NULL], 42, 7, 'x', 1.5, '(1,2.5)',
+  '[1,5)', '[2024-01-01 00:00+00,)', '[2024-01-01,2024-02-01)', 'a b',
   'nam', 'x');
 INSERT INTO outbox (id, aggregatetype, aggregateid, payload, c_bool, c_smallint, c_int, c_bigint, c_real, c_double, c_numeric,
   c_numeric0, c_decimal, c_money, c_char, c_varchar, c_text, c_json, c_jsonb, c_hstore, c_date, c_timestamp,
   c_timestamp0, c_timestamp3, c_timestamptz, c_time, c_time3, c_timetz, c_interval, c_bytea, c_inet, c_bit1,
-  c_bit8, c_varbit, c_int_array, c_text_array, c_oid) VALUES (
+  c_bit8, c_varbit, c_int_array, c_text_array, c_enum_array, c_oid) VALUES (
   n(2), 'order', '2', '{}', false, -32768, -2147483648, 9223372036854775807, 1.5, 1.5, 1.50,
   12345678901234567890, 1.50, '-1234.56', 'abcde', 'ü "q" \ x', E'tab\t nl\n "q" \\ ', '"x"', '"x"', '',
   '1969-12-31', '1969-12-31 23:59:59.999999', 'infinity', '1969-12-31 23:59:59.999', '2024-01-01 00:00:00+00',
   '00:00', '24:00:00', '00:00:00-05:30', '1 day', '\x616263', '192.168.0.1/24', '0', '00000001', '', '{}',
-  '{}', 4294967295);
+  '{}', '{happy,NULL}', 4294967295);
 INSERT INTO outbox (id, aggregatetype, aggregateid, payload, c_real, c_double, c_numeric, c_decimal, c_varchar, c_text, c_jsonb,
   c_date, c_timestamp, c_timestamptz, c_time, c_timetz, c_interval, c_bytea, c_inet) VALUES (
   n(3), 'order', '3', '{}', 0.1, 1e10, -99999999.99, 1e10, '', '', 'null', '0001-01-01', '2024-01-01',

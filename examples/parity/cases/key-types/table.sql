@@ -28,6 +28,8 @@ CREATE TABLE outbox (
   c_inet inet,
   c_bit1 bit(1),
   c_enum mood,
+  c_enum_array mood[],
+  c_hstore_array hstore[],
   c_int_array integer[],
   c_text_array text[],
   c_double_array double precision[],

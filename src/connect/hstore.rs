@@ -1,0 +1,178 @@
+//! `hstore`: pairs of texts in Postgres, JSON in Debezium (`hstore.handling.mode=json`), in the order of Java's `HashMap`.
+
+use super::Unwritable;
+use super::array::closing_quote;
+use super::json::write_unit;
+
+/// A `HashMap` that holds nothing.
+const CAPACITY: usize = 16;
+
+/// One pair, its texts with the backslashes that Postgres sets.
+struct Pair<'t> {
+    hash: u32,
+    key: &'t str,
+    /// `None` for NULL.
+    value: Option<&'t str>,
+}
+
+/// Writes the pairs that Postgres prints (`"a"=>"1", "b"=>NULL`) as `{"a":"1","b":null}`.
+pub(super) fn write(text: &str, into: &mut String) -> Result<(), Unwritable> {
+    let mut pairs = pairs(text)?;
+    let capacity = capacity(pairs.len());
+    // one bucket's pairs stay in their order
+    pairs.sort_by_key(|pair| pair.hash as usize & (capacity - 1));
+    let mut separator = '{';
+    for pair in &pairs {
+        into.push(separator);
+        write_string(pair.key, into);
+        into.push(':');
+        match pair.value {
+            Some(value) => write_string(value, into),
+            None => into.push_str("null"),
+        }
+        separator = ',';
+    }
+    into.push_str(if pairs.is_empty() { "{}" } else { "}" });
+    Ok(())
+}
+
+/// The buckets of a map that so many pairs were put into, one after the other: twice as many whenever three quarters are
+/// exceeded. (It has more of them, or trees in them, where nine keys meet in one; that is not imitated.)
+fn capacity(pairs: usize) -> usize {
+    let mut capacity = CAPACITY;
+    while pairs > capacity / 4 * 3 {
+        capacity *= 2;
+    }
+    capacity
+}
+
+fn pairs(text: &str) -> Result<Vec<Pair<'_>>, Unwritable> {
+    let mut pairs = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (key, after) = quoted(rest)?;
+        let after = after.strip_prefix("=>").ok_or(Unwritable::Malformed)?;
+        let (value, after) = match after.strip_prefix("NULL") {
+            Some(after) => (None, after),
+            None => quoted(after).map(|(value, after)| (Some(value), after))?,
+        };
+        pairs.push(Pair { hash: hash(key), key, value });
+        rest = match after.strip_prefix(", ") {
+            Some(next) if !next.is_empty() => next,
+            None if after.is_empty() => after,
+            _ => return Err(Unwritable::Malformed),
+        };
+    }
+    Ok(pairs)
+}
+
+/// The inside of the quotation marks that a text begins with, and what follows them.
+fn quoted(text: &str) -> Result<(&str, &str), Unwritable> {
+    let inside = text.strip_prefix('"').ok_or(Unwritable::Malformed)?;
+    let end = closing_quote(inside).ok_or(Unwritable::Malformed)?;
+    let (inside, after) = inside.split_at_checked(end).ok_or(Unwritable::Malformed)?;
+    Ok((inside, after.strip_prefix('"').unwrap_or(after)))
+}
+
+/// `String.hashCode`, as `HashMap` spreads it.
+fn hash(key: &str) -> u32 {
+    let mut units = [0; 2];
+    let mut hash: u32 = 0;
+    for character in unescaped(key) {
+        for unit in character.encode_utf16(&mut units) {
+            hash = hash.wrapping_mul(31).wrapping_add(u32::from(*unit));
+        }
+    }
+    hash ^ hash >> 16
+}
+
+fn unescaped(text: &str) -> impl Iterator<Item = char> + '_ {
+    let mut characters = text.chars();
+    std::iter::from_fn(move || match characters.next() {
+        Some('\\') => characters.next(),
+        other => other,
+    })
+}
+
+/// Debezium's own Jackson writes characters, not bytes: those beyond the basic plane stay as they are here.
+fn write_string(text: &str, into: &mut String) {
+    into.push('"');
+    for character in unescaped(text) {
+        match u8::try_from(character) {
+            Ok(byte @ (0..0x20 | b'"' | b'\\')) => write_unit(u16::from(byte), into),
+            _ => into.push(character),
+        }
+    }
+    into.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::super::golden::rows;
+    use super::*;
+
+    const HSTORES: &str = include_str!("golden/hstores.tsv");
+
+    fn json(text: &str) -> Result<String, Unwritable> {
+        let mut into = String::new();
+        write(text, &mut into).map(|()| into)
+    }
+
+    #[test]
+    fn pairs_are_what_debezium_writes() {
+        for [text, expected] in rows(HSTORES) {
+            assert_eq!(json(&text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_hstore_is_refused() {
+        for text in [
+            " ",
+            "a=>1",
+            "\"a\"",
+            "\"a\"=>",
+            "\"a\"=>1",
+            "\"a\"=>\"1",
+            "\"a\"=>\"1\\\"",
+            "\"a\"=>NULLS",
+            "\"a\"=>null",
+            "\"a\"=>\"1\",",
+            "\"a\"=>\"1\", ",
+            "\"a\"=>\"1\",\"b\"=>\"2\"",
+            "NULL=>\"1\"",
+        ] {
+            assert_eq!(json(text), Err(Unwritable::Malformed), "{text}");
+        }
+    }
+
+    fn quote(text: &str) -> String {
+        format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+    }
+
+    proptest! {
+        #[test]
+        fn every_pair_is_in_the_json(pairs: BTreeMap<String, Option<String>>) {
+            let printed: Vec<String> = pairs
+                .iter()
+                .map(|(key, value)| {
+                    let value = value.as_ref().map_or_else(|| "NULL".to_owned(), |value| quote(value));
+                    format!("{}=>{value}", quote(key))
+                })
+                .collect();
+            let written = json(&printed.join(", ")).unwrap();
+            prop_assert_eq!(serde_json::from_str::<BTreeMap<String, Option<String>>>(&written).unwrap(), pairs);
+        }
+
+        #[test]
+        fn any_text_is_json_or_refused(text in "([a\"\\\\,=> ]|NULL){0,20}|.*") {
+            if let Ok(written) = json(&text) {
+                prop_assert!(serde_json::from_str::<serde::de::IgnoredAny>(&written).is_ok(), "{}", written);
+            }
+        }
+    }
+}
