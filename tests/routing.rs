@@ -215,6 +215,28 @@ async fn routing_by_rules_drops_and_counts_and_confirms() {
     outbox.insert("bigger", "a", "{}").await;
     outbox.all_confirmed().await;
     router.stop().await;
+
+    // partitions that are added while the router runs are found when the first event is for them
+    let rules = vec![rule("match = { aggregate_type = \"/b.*/\" }\npartition = \"${event_type}\"")];
+    let by_type = settings.clone().set("route.rules", rules).set("route.topic", topic("grows"));
+    kafka.create_topic(&topic("grows"), 1, &[]).await;
+    let typed = |partition: u32| {
+        format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('big', 'a', '{partition}')"
+        )
+    };
+    let router = Router::active(&by_type).await;
+    outbox.execute(&typed(0)).await;
+    outbox.all_confirmed().await;
+    kafka.add_partitions(&topic("grows"), 4).await;
+    outbox.execute(&typed(3)).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert_eq!(
+        kafka.records(&topic("grows")).await.iter().map(|record| record.partition).collect::<Vec<_>>(),
+        [0, 3]
+    );
+
     let rules = vec![rule("match = { aggregate_type = \"big\" }\npartition = \"3\"")];
     let settings = settings.set("route.rules", rules).set("route.topic", topic("big"));
     outbox.insert("big", "a", "{}").await;

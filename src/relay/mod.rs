@@ -386,8 +386,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         match limits {
             Ok(limits) => {
                 let admitted = self.sending.sink.admit(&waiting.topic, limits);
-                // topics are numbered as they are admitted
-                self.counters.push(self.monitor.topic_counters(&waiting.topic));
+                // topics are numbered as they are admitted; one that was looked at again has its number
+                if admitted.topic == self.counters.len() {
+                    self.counters.push(self.monitor.topic_counters(&waiting.topic));
+                }
                 self.rebuild |= admitted.rebuild_first;
             }
             Err(error) => self.end_intake(Outcome::Failed(without_topic(&waiting, error))),

@@ -26,6 +26,16 @@ impl NoValue {
 
 pub(super) const NULL: &str = "is NULL";
 
+/// The name of the value, of a template that is one alone.
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.parts.iter().try_for_each(|(part, _)| match part {
+            Part::Text(text) => f.write_str(text),
+            Part::Value(value) => write!(f, "{}", value.name),
+        })
+    }
+}
+
 impl Bound {
     pub(super) fn new(template: &Template, binder: &mut Binder<'_>) -> Self {
         let mut place = |part: &Part| match part {

@@ -103,7 +103,8 @@ impl ValueMaker {
             into.push(':');
             let made = || Made::Member(name.clone());
             if let Some((value, of)) = template.lone().and_then(|place| row.column(place)) {
-                let no_value = |reason| Unroutable::NoValue { made: made(), name: name.clone(), reason };
+                let no_value =
+                    |reason| Unroutable::NoValue { made: made(), name: template.to_string(), reason };
                 column_json::write(row.text, value, of, into).map_err(no_value)?;
                 continue;
             }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
@@ -160,6 +162,17 @@ impl Kafka {
         results.into_iter().for_each(|result| drop(result.unwrap()));
         eventually(&format!("the broker shows the topic {topic}"), async || {
             (self.partitions(topic).await > 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Gives a topic more partitions, and comes back when the broker shows them.
+    pub(crate) async fn add_partitions(&self, topic: &str, count: usize) {
+        let more = NewPartitions::new(topic, count);
+        let results = self.admin().create_partitions([&more], &AdminOptions::new()).await.unwrap();
+        results.into_iter().for_each(|result| drop(result.unwrap()));
+        eventually(&format!("the broker shows {count} partitions of {topic}"), async || {
+            (self.partitions(topic).await == count).then_some(())
         })
         .await;
     }

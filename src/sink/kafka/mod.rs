@@ -84,6 +84,8 @@ struct Topic {
     limits: TopicLimits,
     /// When the last record was sent, in milliseconds since the Unix epoch.
     last_sent: i64,
+    /// The record for whose sake it was looked at again.
+    looked_at_for: Option<Sequence>,
 }
 
 /// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or sooner,
@@ -154,10 +156,19 @@ impl KafkaSink {
 
     /// Hands one record over. Never blocks.
     pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        let Topic { number, limits, last_sent } =
+        let Topic { number, limits, last_sent, looked_at_for } =
             self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
         self.check_size(record, limits)?;
-        check_partition(record, limits)?;
+        if let Err(impossible) = check_partition(record, limits) {
+            // the topic may have got more partitions since
+            if *looked_at_for == Some(sequence) {
+                return Err(impossible);
+            }
+            if let Some(topic) = self.topics.get_mut(record.topic) {
+                topic.looked_at_for = Some(sequence);
+            }
+            return Err(NotSent::TopicUnknown);
+        }
         let (number, now) = (*number, PgTimestamp::now().unix_millis());
         let timestamp = limits.timestamp(record, now);
         let place = (number, Self::partition(record, limits));
@@ -260,7 +271,17 @@ impl KafkaSink {
         &self,
         topic: String,
     ) -> impl Future<Output = Result<TopicLimits, Error>> + Send + 'static {
-        Arc::clone(&self.keeper).prepare(topic)
+        let looked_up = Arc::clone(&self.keeper).prepare(topic.clone());
+        let producer = self.topics.contains_key(topic.as_str()).then(|| self.producer.clone());
+        async move {
+            let limits = looked_up.await?;
+            if let Some(producer) = producer {
+                // by itself it learns of new partitions minutes later; if this fails it is the record that says so
+                let refreshed = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
+                let _ = tokio::task::spawn_blocking(refreshed).await;
+            }
+            Ok(limits)
+        }
     }
 
     /// From now on records of `topic` are taken.
@@ -269,8 +290,11 @@ impl KafkaSink {
         let rebuild_first = limits.max_message_bytes.is_some_and(|limit| self.batch_bytes > limit);
         self.batch_bytes =
             limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
-        let number = self.topics.len();
-        self.topics.insert(topic.into(), Topic { number, limits, last_sent: i64::MAX });
+        let (number, looked_at_for) = match self.topics.get(topic) {
+            Some(known) => (known.number, known.looked_at_for),
+            None => (self.topics.len(), None),
+        };
+        self.topics.insert(topic.into(), Topic { number, limits, last_sent: i64::MAX, looked_at_for });
         Admitted { topic: number, rebuild_first }
     }
 
