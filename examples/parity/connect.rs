@@ -55,6 +55,17 @@ pub(crate) enum Task {
     Failed(String),
 }
 
+/// What one worker is started with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup {
+    /// OpenTelemetry is on the class path.
+    pub(crate) tracing: bool,
+    /// The positions that an earlier worker stored are gone by.
+    pub(crate) keep_offsets: bool,
+    /// How often positions are stored.
+    pub(crate) flush: Duration,
+}
+
 /// A worker at work. Dropped, it ends with SIGKILL.
 pub(crate) struct Worker {
     process: Child,
@@ -66,7 +77,7 @@ impl Worker {
     /// Starts one without connectors and waits until it answers.
     pub(crate) async fn start(
         installation: &Installation,
-        tracing: bool,
+        setup: Setup,
         folder: &Path,
         brokers: &str,
     ) -> anyhow::Result<Self> {
@@ -74,23 +85,26 @@ impl Worker {
         let at = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|port| port.local_addr());
         let at = at.context("find a free port")?;
         let offsets = folder.join("connect.offsets");
-        // positions of an earlier run are of slots that are gone
-        let _ = fs::remove_file(&offsets);
-        let plugins = if tracing { &installation.plugins_with_tracing } else { &installation.plugins };
+        if !setup.keep_offsets {
+            // positions of an earlier run are of slots that are gone
+            let _ = fs::remove_file(&offsets);
+        }
+        let plugins = if setup.tracing { &installation.plugins_with_tracing } else { &installation.plugins };
         let settings = [
             format!("bootstrap.servers={brokers}"),
             format!("listeners=http://{at}"),
             format!("offset.storage.file.filename={}", offsets.display()),
             format!("plugin.path={}", plugins.display()),
             "plugin.discovery=hybrid_warn".to_owned(),
-            "offset.flush.interval.ms=1000".to_owned(),
+            format!("offset.flush.interval.ms={}", setup.flush.as_millis()),
             "key.converter=org.apache.kafka.connect.json.JsonConverter".to_owned(),
             "value.converter=org.apache.kafka.connect.json.JsonConverter".to_owned(),
         ];
         let file = folder.join("connect.properties");
         fs::write(&file, settings.join("\n")).with_context(|| format!("write {}", file.display()))?;
-        let log = folder.join(if tracing { "connect-tracing.log" } else { "connect.log" });
-        let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let log = folder.join(if setup.tracing { "connect-tracing.log" } else { "connect.log" });
+        let output = File::options().create(true).append(true).open(&log);
+        let output = output.with_context(|| format!("create {}", log.display()))?;
         let errors = output.try_clone().context("share the log")?;
         let log_settings = fs::canonicalize(&installation.log_settings)
             .with_context(|| format!("find {}", installation.log_settings.display()))?;
@@ -168,9 +182,44 @@ impl Worker {
 
     /// Ends a connector.
     pub(crate) async fn delete(&mut self, name: &str) -> anyhow::Result<()> {
-        let (status, body) = self.ask(Method::DELETE, &format!("/connectors/{name}"), String::new()).await?;
-        ensure!(status.is_success(), "Kafka Connect does not delete the connector ({status}): {body}");
+        self.demand(Method::DELETE, &format!("/connectors/{name}"), String::new()).await?;
         Ok(())
+    }
+
+    /// Gives a connector other settings; one that is stopped stays so.
+    pub(crate) async fn configure(&mut self, name: &str, config: &Value) -> anyhow::Result<()> {
+        self.demand(Method::PUT, &format!("/connectors/{name}/config"), config.to_string()).await?;
+        Ok(())
+    }
+
+    /// Stops a connector, which ends its task.
+    pub(crate) async fn stop(&mut self, name: &str) -> anyhow::Result<()> {
+        self.demand(Method::PUT, &format!("/connectors/{name}/stop"), String::new()).await?;
+        Ok(())
+    }
+
+    /// Starts a connector that was stopped.
+    pub(crate) async fn resume(&mut self, name: &str) -> anyhow::Result<()> {
+        self.demand(Method::PUT, &format!("/connectors/{name}/resume"), String::new()).await?;
+        Ok(())
+    }
+
+    /// The position that is stored for a connector of one task, if one is.
+    pub(crate) async fn offset(&mut self, name: &str) -> anyhow::Result<Option<Value>> {
+        let body = self.demand(Method::GET, &format!("/connectors/{name}/offsets"), String::new()).await?;
+        let answer: Value = serde_json::from_str(&body).context("parse Connect's answer")?;
+        Ok(answer.pointer("/offsets/0/offset").filter(|offset| !offset.is_null()).cloned())
+    }
+
+    /// Forgets the position of a connector, which must be stopped.
+    pub(crate) async fn delete_offset(&mut self, name: &str) -> anyhow::Result<()> {
+        self.demand(Method::DELETE, &format!("/connectors/{name}/offsets"), String::new()).await?;
+        Ok(())
+    }
+
+    /// Ends the worker as a crash would.
+    pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
+        self.process.kill().await.context("kill Kafka Connect")
     }
 
     /// Ends the worker.
@@ -183,6 +232,13 @@ impl Worker {
             self.process.kill().await.context("kill Kafka Connect")?;
         }
         Ok(())
+    }
+
+    /// The body of an answer that is no refusal.
+    async fn demand(&self, method: Method, path: &str, body: String) -> anyhow::Result<String> {
+        let (status, answer) = self.ask(method.clone(), path, body).await?;
+        ensure!(status.is_success(), "Kafka Connect refuses {method} {path} ({status}): {answer}");
+        Ok(answer)
     }
 
     async fn ask(&self, method: Method, path: &str, body: String) -> anyhow::Result<(StatusCode, String)> {

@@ -35,6 +35,17 @@ impl Server {
 
     /// Makes the case's database with its tables and both slots. What is left of an earlier run goes first.
     pub(crate) async fn create(&self, case: &Case) -> anyhow::Result<Database> {
+        let database = self.create_without_slots(case).await?;
+        for slot in &database.slots {
+            let make = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
+            let client = database.client.as_ref().context("no connection to the case's database")?;
+            client.execute(make, &[slot]).await.with_context(|| format!("create the slot {slot}"))?;
+        }
+        Ok(database)
+    }
+
+    /// The same without slots: who reads makes its own.
+    pub(crate) async fn create_without_slots(&self, case: &Case) -> anyhow::Result<Database> {
         let name = case.identifier();
         let admin = connect(&self.config).await?;
         let mut database = Database {
@@ -52,15 +63,23 @@ impl Server {
             .batch_execute(&format!("CREATE DATABASE {}", database.name))
             .await
             .context("create a database")?;
-        let client = connect(self.config.clone().dbname(&database.name)).await?;
+        let client = self.connect_to(&database.name).await?;
         client.batch_execute(&case.table).await.map_err(in_words).context("run table.sql")?;
-        for slot in &database.slots {
-            let make = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
-            client.execute(make, &[slot]).await.with_context(|| format!("create the slot {slot}"))?;
-        }
         database.client = Some(client);
         Ok(database)
     }
+
+    /// One more connection to a case's database.
+    pub(crate) async fn connect_to(&self, database: &str) -> anyhow::Result<Client> {
+        connect(self.config.clone().dbname(database)).await
+    }
+}
+
+/// Where a slot is, as numbers of bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Position {
+    pub(crate) restart: i64,
+    pub(crate) confirmed_flush: i64,
 }
 
 /// One case's database.
@@ -99,10 +118,29 @@ impl Database {
         client.batch_execute(&case.rows).await.map_err(in_words).context("run rows.sql")
     }
 
-    /// Whether somebody reads from the slot.
+    /// Whether the slot is there and somebody reads from it.
     pub(crate) async fn is_read(&self, slot: &str) -> anyhow::Result<bool> {
-        let active = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
+        let active = "SELECT count(*) > 0 FROM pg_replication_slots WHERE slot_name = $1 AND active";
         Ok(self.admin.query_one(active, &[&slot]).await.context("look at the slot")?.try_get(0)?)
+    }
+
+    /// Where the slot is, which must be there.
+    pub(crate) async fn position(&self, slot: &str) -> anyhow::Result<Position> {
+        let position = "SELECT (restart_lsn - '0/0')::bigint, (confirmed_flush_lsn - '0/0')::bigint \
+                        FROM pg_replication_slots WHERE slot_name = $1";
+        let row = self.admin.query_one(position, &[&slot]).await.context("look at the slot")?;
+        Ok(Position { restart: row.try_get(0)?, confirmed_flush: row.try_get(1)? })
+    }
+
+    /// Up to where the server has written its log.
+    pub(crate) async fn written(&self) -> anyhow::Result<i64> {
+        let written = "SELECT (pg_current_wal_lsn() - '0/0')::bigint";
+        Ok(self.admin.query_one(written, &[]).await.context("ask for the end of the log")?.try_get(0)?)
+    }
+
+    /// Has the server note which transactions run, from where a slot can then be read again.
+    pub(crate) async fn checkpoint(&self) -> anyhow::Result<()> {
+        self.admin.batch_execute("CHECKPOINT").await.context("make a checkpoint")
     }
 
     /// Waits until nobody reads from the slot any more.

@@ -12,10 +12,12 @@ mod outcome;
 mod record;
 mod report;
 mod router;
+mod takeover;
 mod topics;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
@@ -24,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::case::Case;
 use crate::comparison::{Findings, compare};
-use crate::connect::{Installation, Worker};
+use crate::connect::{Installation, Setup, Worker};
 use crate::database::Server;
 use crate::outcome::Outcome;
 use crate::report::Report;
@@ -59,6 +61,10 @@ struct Cli {
     #[arg(long)]
     debezium_only: Option<PathBuf>,
 
+    /// No cases: Debezium's slot changes hands, there and back, while rows are written
+    #[arg(long, conflicts_with_all = ["debezium_only", "case"])]
+    takeover: bool,
+
     /// The router; by default the one that was built with this program
     #[arg(long)]
     router: Option<PathBuf>,
@@ -90,11 +96,6 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 async fn compare_all(cli: Cli) -> anyhow::Result<ExitCode> {
-    let mut cases = case::read_all(&cli.cases)?;
-    if !cli.case.is_empty() {
-        cases.retain(|case| cli.case.iter().any(|begin| case.name.starts_with(begin.as_str())));
-        anyhow::ensure!(!cases.is_empty(), "no case's name begins with {}", cli.case.join(" or "));
-    }
     let server = Server::new(&cli.postgres)?;
     let broker = Broker::new(&cli.kafka)?;
     let router = Router {
@@ -105,6 +106,14 @@ async fn compare_all(cli: Cli) -> anyhow::Result<ExitCode> {
         folder: cli.folder.clone(),
         brokers: cli.kafka.clone(),
     };
+    if cli.takeover {
+        return takeover::run(&server, &broker, &cli.connect, &router).await;
+    }
+    let mut cases = case::read_all(&cli.cases)?;
+    if !cli.case.is_empty() {
+        cases.retain(|case| cli.case.iter().any(|begin| case.name.starts_with(begin.as_str())));
+        anyhow::ensure!(!cases.is_empty(), "no case's name begins with {}", cli.case.join(" or "));
+    }
     let mut report = Report::default();
     // a worker without tracing, and one with it: it is a matter of what lies on the class path
     for tracing in [false, true] {
@@ -112,7 +121,8 @@ async fn compare_all(cli: Cli) -> anyhow::Result<ExitCode> {
         if of_worker.is_empty() {
             continue;
         }
-        let mut worker = Worker::start(&cli.connect, tracing, &cli.folder, &cli.kafka).await?;
+        let setup = Setup { tracing, keep_offsets: false, flush: Duration::from_secs(1) };
+        let mut worker = Worker::start(&cli.connect, setup, &cli.folder, &cli.kafka).await?;
         for case in of_worker {
             let mut stage = Stage { server: &server, broker: &broker, worker: &mut worker };
             let of_case = || format!("case {}", case.name);

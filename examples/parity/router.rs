@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::case::Case;
+use crate::case::{Case, Place};
 use crate::database::Database;
 use crate::outcome::Outcome;
 use crate::topics::Broker;
@@ -37,47 +37,60 @@ impl Router {
         database: &Database,
         broker: &Broker,
     ) -> anyhow::Result<Outcome> {
-        let config = match self.configuration(case, database).await? {
+        let config = match self.configuration(case, &database.place(database.router_slot())).await? {
             Ok(config) => config,
             Err(refused) => return Ok(Outcome { stored: Vec::new(), failure: Some(refused) }),
         };
-        let log = self.folder.join("router.log");
-        let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-        let errors = output.try_clone().context("share the log")?;
-        let mut process = self.command();
-        process.arg("-c").arg(&config).arg("run").stdout(output).stderr(errors);
-        let mut process = process.spawn().context("start outbox-router run")?;
+        let mut running = self.start(&config)?;
         let deadline = Instant::now() + WITHIN;
         loop {
-            let ended = process.try_wait().context("look after the router")?;
+            let ended = running.ended()?;
             let stored = broker.read()?;
             if stored.iter().any(|stored| stored.record.id() == Some(&case.settings.last_id)) {
-                stop(process).await?;
+                running.stop().await?;
                 return Ok(Outcome { stored: broker.read_settled().await?, failure: None });
             }
-            if let Some(status) = ended {
-                let failure = format!("{status}: {}", end_of(&log));
+            if let Some(failure) = ended {
                 return Ok(Outcome { stored: broker.read_settled().await?, failure: Some(failure) });
             }
             if Instant::now() > deadline {
-                let failure = format!("the last row did not arrive: {}", end_of(&log));
-                stop(process).await?;
+                let failure = format!("the last row did not arrive: {}", end_of(&running.log));
+                running.stop().await?;
                 return Ok(Outcome { stored: broker.read_settled().await?, failure: Some(failure) });
             }
             sleep(Duration::from_millis(50)).await;
         }
     }
 
+    /// Starts `outbox-router run`.
+    pub(crate) fn start(&self, config: &Path) -> anyhow::Result<Running> {
+        let log = self.folder.join("router.log");
+        let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let errors = output.try_clone().context("share the log")?;
+        let mut process = self.command();
+        process.arg("-c").arg(config).arg("run").stdout(output).stderr(errors);
+        Ok(Running { process: process.spawn().context("start outbox-router run")?, log })
+    }
+
+    /// Runs `outbox-router check`, which must find nothing that stands in the way.
+    pub(crate) async fn check(&self, config: &Path) -> anyhow::Result<()> {
+        let mut check = self.command();
+        let output = check.arg("-c").arg(config).arg("check").output().await.context("run check")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "outbox-router check, {}: {said}", output.status);
+        Ok(())
+    }
+
     /// The configuration's file, or why there is none. A connector of which not all has an equivalent is translated as far
     /// as it goes: what that means for the records is for the comparison to show.
-    async fn configuration(
+    pub(crate) async fn configuration(
         &self,
         case: &Case,
-        database: &Database,
+        place: &Place<'_>,
     ) -> anyhow::Result<Result<PathBuf, String>> {
         let config = self.folder.join("outbox-router.toml");
         let connector = self.folder.join("connector.json");
-        let text = case.connector(&database.place(database.router_slot()));
+        let text = case.connector(place);
         fs::write(&connector, text).with_context(|| format!("write {}", connector.display()))?;
         let mut import = self.command();
         let output: Output =
@@ -110,17 +123,37 @@ impl Router {
     }
 }
 
-async fn stop(mut process: Child) -> anyhow::Result<()> {
-    let number = process.id().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
-    let number = number.context("the router ended by itself")?;
-    kill_process(number, Signal::TERM).context("send SIGTERM to the router")?;
-    match timeout(STOPPED_WITHIN, process.wait()).await {
-        Ok(status) => {
-            let status = status.context("wait for the router")?;
-            ensure!(status.success(), "the router was asked to stop and ended with {status}");
-            Ok(())
+/// A router at work. Dropped, it ends with SIGKILL.
+pub(crate) struct Running {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// With what status and what last words it ended by itself, if it did.
+    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<String>> {
+        let status = self.process.try_wait().context("look after the router")?;
+        Ok(status.map(|status| format!("{status}: {}", end_of(&self.log))))
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        let number = self.process.id().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
+        let number = number.context("the router ended by itself")?;
+        kill_process(number, Signal::TERM).context("send SIGTERM to the router")?;
+        match timeout(STOPPED_WITHIN, self.process.wait()).await {
+            Ok(status) => {
+                let status = status.context("wait for the router")?;
+                ensure!(status.success(), "the router was asked to stop and ended with {status}");
+                Ok(())
+            }
+            Err(_) => bail!("the router did not stop within {} s of SIGTERM", STOPPED_WITHIN.as_secs()),
         }
-        Err(_) => bail!("the router did not stop within {} s of SIGTERM", STOPPED_WITHIN.as_secs()),
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
+        self.process.kill().await.context("kill the router")
     }
 }
 

@@ -1,5 +1,6 @@
 //! The topics of a case: all that the broker has, but its own.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -25,6 +26,9 @@ pub(crate) struct Stored {
     pub(crate) record: Record,
     pub(crate) offset: i64,
 }
+
+/// The offset behind the last record, by topic and partition.
+pub(crate) type Ends = BTreeMap<(String, i32), i64>;
 
 /// The broker that both sides write to, one after the other.
 pub(crate) struct Broker {
@@ -95,6 +99,35 @@ impl Broker {
             }
             records = again;
         }
+    }
+
+    /// The offset behind the last record, by topic and partition, once no more come.
+    pub(crate) async fn settled_ends(&self) -> anyhow::Result<Ends> {
+        let mut ends = self.all_ends()?;
+        loop {
+            tokio::time::sleep(SETTLED).await;
+            let again = self.all_ends()?;
+            if again == ends {
+                return Ok(again);
+            }
+            ends = again;
+        }
+    }
+
+    /// How many records there are now: nothing is ever deleted from the topics.
+    pub(crate) fn count(&self) -> anyhow::Result<i64> {
+        Ok(self.all_ends()?.values().sum())
+    }
+
+    fn all_ends(&self) -> anyhow::Result<Ends> {
+        let mut ends = Ends::new();
+        for (topic, partitions) in self.topics()? {
+            for partition in 0..i32::try_from(partitions)? {
+                let (_, end) = self.ends(&topic, partition)?;
+                ends.insert((topic.clone(), partition), end);
+            }
+        }
+        Ok(ends)
     }
 
     /// The first offset of a partition and the one behind its last.
