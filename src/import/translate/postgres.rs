@@ -184,8 +184,9 @@ fn slot(translation: &mut Translation) {
     }
     if let Some(setting) = translation.take_any("slot.drop.on.stop").filter(Setting::is_true) {
         let meaning = "Stopping the connector, or changing its configuration, drops the slot, and what \
-                       nobody has read is lost to the router: while the connector runs, copy the slot with \
-                       pg_copy_logical_replication_slot, and set `slot` in [postgres] to the copy";
+                       nobody has read is lost to the router: while the connector runs, and connected to its \
+                       database, copy the slot with pg_copy_logical_replication_slot, and set `slot` in \
+                       [postgres] to the copy";
         translation.find(Level::ToDo, &setting, meaning);
     }
 }
