@@ -100,8 +100,8 @@ Examples:
 
 const ROUTE_HELP: &str = "\
 Rows are read from the outbox table, the newest first, which takes the SELECT privilege; with --stdin they are JSON \
-objects, one on each line, with members named like the columns. Neither the slot nor a broker is touched. What is only \
-known of a committed transaction, such as source.lsn, is shown as zero, and the present stands for the commit time.
+objects, one on each line, with members named like the columns. All lines are read unless --limit is given. Neither \
+the slot nor a broker is touched. What is only known of a committed transaction, such as source.lsn, is shown as zero, and the present stands for the commit time.
 
 Exit codes:
   0  every row has an outcome
@@ -261,9 +261,9 @@ pub struct RouteArgs {
     #[arg(long, required = true)]
     pub dry_run: bool,
 
-    /// How many rows, of each table
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub limit: u32,
+    /// How many rows, of each table or of standard input [default: 10 of each table, all of standard input]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: Option<u32>,
 
     /// The row with this id
     #[arg(long, conflicts_with = "stdin")]

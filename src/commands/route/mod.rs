@@ -24,7 +24,7 @@ use show::{Outcome, Shown};
 pub async fn route(config: &Config, args: &RouteArgs) -> Result<ExitCode, Error> {
     let mut dry = DryRun::new(config)?;
     if args.stdin {
-        rows::of_stdin(config, args.limit, &mut dry)?;
+        rows::of_lines(std::io::stdin().lock(), config, args.limit, &mut dry)?;
     } else {
         rows::of_tables(config, args, &mut dry).await?;
     }

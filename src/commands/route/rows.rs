@@ -15,6 +15,9 @@ use crate::postgres::quoting::{self, literal};
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
 
+/// How many rows of a table are read without `--limit`.
+const ROWS_OF_A_TABLE: u32 = 10;
+
 /// The last rows of each table, or those with one id.
 pub(super) async fn of_tables(config: &Config, args: &RouteArgs, dry: &mut DryRun) -> Result<(), Error> {
     if config.outbox.tables.is_empty() {
@@ -90,7 +93,7 @@ fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[(Stri
         "SELECT xmin::text, {} FROM {}{wanted}{order} LIMIT {}",
         names.join(", "),
         quoting::table(table),
-        args.limit
+        args.limit.unwrap_or(ROWS_OF_A_TABLE)
     )
 }
 
@@ -102,16 +105,19 @@ fn refused(error: QueryError) -> Error {
     )
 }
 
-/// A JSON object on each line, with members named like the columns.
-pub(super) fn of_stdin(config: &Config, limit: u32, dry: &mut DryRun) -> Result<(), Error> {
+/// A JSON object on each line, with members named like the columns. Without a limit all of them are read.
+pub(super) fn of_lines(
+    input: impl BufRead,
+    config: &Config,
+    limit: Option<u32>,
+    dry: &mut DryRun,
+) -> Result<(), Error> {
     let source = config.outbox.tables.first().cloned();
     let source =
         source.unwrap_or_else(|| TableName { schema: "message".to_owned(), name: "stdin".to_owned() });
     let mut row = dry.outbox.owned_row(&source);
-    let lines = std::io::stdin().lock().lines();
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut number = 0;
-    for line in lines {
+    for line in input.lines() {
         let line = line.map_err(|error| {
             Error::usage(
                 format!("Cannot read standard input: {error}"),
@@ -121,7 +127,7 @@ pub(super) fn of_stdin(config: &Config, limit: u32, dry: &mut DryRun) -> Result<
         if line.trim().is_empty() {
             continue;
         }
-        if usize::try_from(number).is_ok_and(|number| number >= limit) {
+        if limit.is_some_and(|limit| number >= u64::from(limit)) {
             break;
         }
         number += 1;
@@ -129,4 +135,39 @@ pub(super) fn of_stdin(config: &Config, limit: u32, dry: &mut DryRun) -> Result<
         dry.event(&read, 0, number);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::route::show::Outcome;
+    use crate::config::minimal_with;
+
+    /// The ids of what came of the lines.
+    fn ids(input: &[u8], limit: Option<u32>) -> Vec<String> {
+        of(input, limit).into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// The id of each row, and the reason if it was refused.
+    fn of(input: &[u8], limit: Option<u32>) -> Vec<(String, String)> {
+        let config = minimal_with("");
+        let mut dry = DryRun::new(&config).unwrap();
+        of_lines(input, &config, limit, &mut dry).unwrap();
+        let shown = dry.shown.into_iter().map(|shown| match shown.outcome {
+            Outcome::Refused { reason } => (shown.id, reason),
+            _ => (shown.id, String::new()),
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn all_lines_are_read_unless_there_is_a_limit() {
+        let lines: String = (1..=25)
+            .map(|id| {
+                format!("{{\"id\": \"{id}\", \"aggregate_type\": \"order\", \"aggregate_id\": \"7\"}}\n")
+            })
+            .collect();
+        assert_eq!(ids(lines.as_bytes(), None).len(), 25);
+        assert_eq!(ids(lines.as_bytes(), Some(2)), ["1", "2"]);
+    }
 }
