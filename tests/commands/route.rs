@@ -119,3 +119,26 @@ fn a_role_that_may_not_read_the_table_is_told_so() {
     let ran = Place::new().run(&["route"]);
     assert!(ran.code == 2 && ran.err.contains("--dry-run"), "{ran:?}");
 }
+
+#[test]
+fn an_id_is_compared_as_the_type_of_its_column() {
+    let place = ready();
+    place.psql("UPDATE outbox SET id = '00000000-0000-0000-0000-0000000000ab' WHERE aggregate_id = 1");
+    let upper = "00000000-0000-0000-0000-0000000000AB";
+    assert_eq!(shown(&place.run(&["route", "--dry-run", "--json", "--id", upper])).len(), 1);
+    let ran = place.run(&["route", "--dry-run", "--id", "17"]);
+    assert!(ran.code == 2 && ran.err.contains("--id is not of the type of the column \"id\""), "{ran:?}");
+}
+
+#[test]
+fn a_view_is_no_outbox_to_read_rows_of() {
+    let place = ready();
+    place.psql("ALTER TABLE outbox RENAME TO events; CREATE VIEW outbox AS SELECT * FROM events");
+    let ran = place.run(&["route", "--dry-run"]);
+    assert!(
+        ran.code == 1
+            && ran.err.contains("An outbox is an ordinary or partitioned table")
+            && !ran.err.contains("SELECT privilege"),
+        "{ran:?}"
+    );
+}

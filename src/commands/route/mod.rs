@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
 use crate::lsn::Lsn;
-use crate::outbox::{Outbox, OutboxError, OutboxEvent};
+use crate::outbox::{Outbox, OutboxEvent};
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::routing::{Origin, Routed, Router};
 use crate::terminal;
@@ -49,19 +49,18 @@ impl DryRun {
     }
 
     /// `ordinal` is the row's number among those that were read; its transaction's commit cannot be known.
-    fn event(&mut self, event: &Result<OutboxEvent<'_>, OutboxError>, xid: u32, ordinal: u64) {
+    fn event(&mut self, event: &OutboxEvent<'_>, xid: u32, ordinal: u64) {
         let origin = Origin { final_lsn: Lsn::INVALID, xid, commit_time: PgTimestamp::now(), ordinal };
-        let (id, outcome) = match event {
-            Err(error) => (format!("row {ordinal}"), Outcome::Refused { reason: error.to_string() }),
-            Ok(event) => {
-                let outcome = match self.router.route(event, &origin) {
-                    Ok(Routed::Record(record)) => Outcome::record(&record),
-                    Ok(Routed::Dropped) => Outcome::Dropped,
-                    Err(error) => Outcome::Refused { reason: format!("{error}. {}", error.remedy()) },
-                };
-                (event.printable_id(), outcome)
-            }
+        let outcome = match self.router.route(event, &origin) {
+            Ok(Routed::Record(record)) => Outcome::record(&record),
+            Ok(Routed::Dropped) => Outcome::Dropped,
+            Err(error) => Outcome::Refused { reason: format!("{error}. {}", error.remedy()) },
         };
-        self.shown.push(Shown { id, outcome });
+        self.shown.push(Shown { id: event.printable_id(), outcome });
+    }
+
+    /// A row that no event can be read from. `number` is that of the row or of the line.
+    fn unreadable(&mut self, number: u64, reason: String) {
+        self.shown.push(Shown { id: format!("row {number}"), outcome: Outcome::Refused { reason } });
     }
 }

@@ -2,18 +2,23 @@
 
 use std::io::BufRead;
 
+use tokio_postgres::error::SqlState;
+
 use super::DryRun;
 use crate::cli::RouteArgs;
 use crate::commands::connect;
 use crate::commands::init::columns_query;
 use crate::config::{Config, TableName};
 use crate::error::Error;
-use crate::outbox::{ColumnType, Field};
+use crate::outbox::{ColumnType, Field, OutboxError, named_by};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::quoting::{self, literal};
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
+
+/// The class of the SQLSTATEs for values that their type cannot hold: a text that is no UUID is 22P02.
+const DATA_EXCEPTION: &str = "22";
 
 /// How many rows of a table are read without `--limit`.
 const ROWS_OF_A_TABLE: u32 = 10;
@@ -63,16 +68,21 @@ async fn of_table(
             "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`",
         ));
     }
-    let rows = session.query(&select(config, args, table, &columns)).await.map_err(refused)?;
+    let rows = session
+        .query(&select(config, args, table, &columns))
+        .await
+        .map_err(|error| refused(error, config, args))?;
     let mut row_memory = dry.outbox.owned_row(table);
-    for (number, row) in rows.iter().enumerate() {
+    for (number, row) in (1..).zip(&rows) {
         let values = columns
             .iter()
             .enumerate()
             .map(|(index, (column, of))| (column.as_str(), *of, row.get(index + 1)));
         let xid = row.get(0).and_then(|xid| xid.parse().ok()).unwrap_or(0);
-        let read = dry.outbox.read_row(&mut row_memory, values);
-        dry.event(&read, xid, number as u64 + 1);
+        match dry.outbox.read_row(&mut row_memory, values) {
+            Ok(event) => dry.event(&event, xid, number),
+            Err(error) => dry.unreadable(number, error.to_string()),
+        }
     }
     Ok(())
 }
@@ -81,7 +91,8 @@ async fn of_table(
 fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[(String, ColumnType)]) -> String {
     let names: Vec<String> = columns.iter().map(|(column, _)| quoting::name(column)).collect();
     let wanted = match &args.id {
-        Some(id) => format!(" WHERE {}::text = {}", quoting::name(&config.outbox.columns.id), literal(id)),
+        // the text is read as the column's type, which may write the same value in several ways
+        Some(id) => format!(" WHERE {} = {}", quoting::name(&config.outbox.columns.id), literal(id)),
         None => String::new(),
     };
     let created_at = Field::CreatedAt.column(&config.outbox.columns);
@@ -97,11 +108,24 @@ fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[(Stri
     )
 }
 
-fn refused(error: QueryError) -> Error {
+fn refused(error: QueryError, config: &Config, args: &RouteArgs) -> Error {
+    let not_of_the_type = error.code().is_some_and(|code| code.code().starts_with(DATA_EXCEPTION));
+    if let (true, Some(_)) = (not_of_the_type, &args.id) {
+        let column = &config.outbox.columns.id;
+        return Error::usage(
+            format!("--id is not of the type of the column {column:?}"),
+            "Write it as Postgres prints it",
+        );
+    }
+    if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        return error.or_remedy(
+            "Reading rows takes the SELECT privilege, which the router itself does not need: connect as a role that has \
+             it, or give rows as JSON on standard input: --stdin",
+        );
+    }
     error.or_remedy(
-        "Reading rows takes the SELECT privilege, which the router itself does not need: connect as a role that has it, \
-         or give rows as JSON on standard input: --stdin"
-            .to_owned(),
+        "An outbox is an ordinary or partitioned table: correct `[outbox] table` or `[outbox] columns`, or give rows as \
+         JSON on standard input: --stdin",
     )
 }
 
@@ -116,25 +140,42 @@ pub(super) fn of_lines(
     let source =
         source.unwrap_or_else(|| TableName { schema: "message".to_owned(), name: "stdin".to_owned() });
     let mut row = dry.outbox.owned_row(&source);
-    let mut number = 0;
-    for line in input.lines() {
+    let mut read = 0;
+    // not lines(): a line that is not UTF-8 is a fault of that row alone
+    for (number, line) in (1..).zip(input.split(b'\n')) {
         let line = line.map_err(|error| {
-            Error::usage(
-                format!("Cannot read standard input: {error}"),
-                "Give one JSON object on each line, as UTF-8",
-            )
+            Error::usage(format!("Cannot read standard input: {error}"), "Give one JSON object on each line")
         })?;
-        if line.trim().is_empty() {
+        if line.trim_ascii().is_empty() {
             continue;
         }
-        if limit.is_some_and(|limit| number >= u64::from(limit)) {
+        if limit.is_some_and(|limit| read >= u64::from(limit)) {
             break;
         }
-        number += 1;
-        let read = dry.outbox.read_json(&mut row, line.as_bytes());
-        dry.event(&read, 0, number);
+        read += 1;
+        if let Err(error) = std::str::from_utf8(&line) {
+            dry.unreadable(number, format!("the line is not UTF-8 (at byte {})", error.valid_up_to() + 1));
+            continue;
+        }
+        match dry.outbox.read_json(&mut row, &line) {
+            Ok(event) => dry.event(&event, 0, read),
+            Err(error) => dry.unreadable(number, fault_of_line(&error)),
+        }
     }
     Ok(())
+}
+
+/// What is wrong with a line, which has no prefix as a message has.
+fn fault_of_line(error: &OutboxError) -> String {
+    match error {
+        OutboxError::Message { at, .. } => {
+            format!("the line is not a JSON object of an event (at byte {at})")
+        }
+        OutboxError::MissingMember { member, key, .. } => {
+            format!("the line has no member {member:?}, which {}", named_by(key))
+        }
+        other => other.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -145,12 +186,12 @@ mod tests {
 
     /// The ids of what came of the lines.
     fn ids(input: &[u8], limit: Option<u32>) -> Vec<String> {
-        of(input, limit).into_iter().map(|(id, _)| id).collect()
+        of("", input, limit).into_iter().map(|(id, _)| id).collect()
     }
 
     /// The id of each row, and the reason if it was refused.
-    fn of(input: &[u8], limit: Option<u32>) -> Vec<(String, String)> {
-        let config = minimal_with("");
+    fn of(more: &str, input: &[u8], limit: Option<u32>) -> Vec<(String, String)> {
+        let config = minimal_with(more);
         let mut dry = DryRun::new(&config).unwrap();
         of_lines(input, &config, limit, &mut dry).unwrap();
         let shown = dry.shown.into_iter().map(|shown| match shown.outcome {
@@ -169,5 +210,23 @@ mod tests {
             .collect();
         assert_eq!(ids(lines.as_bytes(), None).len(), 25);
         assert_eq!(ids(lines.as_bytes(), Some(2)), ["1", "2"]);
+    }
+
+    #[test]
+    fn a_row_is_called_by_the_number_of_its_line() {
+        let refused = of("route.topic = \"${region}\"\n", b"\n{\"id\": \"1\"}\r\n \nno json\n", None);
+        let [missing, none] = refused.as_slice() else { panic!("{refused:?}") };
+        assert_eq!(missing.0, "row 2");
+        assert_eq!(missing.1, "the line has no member \"region\", which `[route] topic` names");
+        assert_eq!(none.0, "row 4");
+        assert_eq!(none.1, "the line is not a JSON object of an event (at byte 2)");
+    }
+
+    #[test]
+    fn a_line_that_is_not_utf8_is_one_refused_row() {
+        let event = b"{\"id\": \"e\", \"aggregate_type\": \"order\", \"aggregate_id\": \"7\"}\n";
+        let shown = of("", &[b"{\"id\": \"\xff\"}\n", &event[..]].concat(), None);
+        let refused = ("row 1".to_owned(), "the line is not UTF-8 (at byte 9)".to_owned());
+        assert_eq!(shown, [refused, ("e".to_owned(), String::new())]);
     }
 }
