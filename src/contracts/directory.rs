@@ -70,12 +70,21 @@ fn read_into(
         }
         let (below, inside) = (entry.path(), format!("{path}{name}"));
         // a link counts as what it leads to
-        let is_directory = fs::metadata(&below).is_ok_and(|file| file.is_dir());
-        if is_directory && depth < MAX_DEPTH {
+        let kind = fs::metadata(&below).map(|file| file.file_type());
+        if kind.as_ref().is_ok_and(fs::FileType::is_dir) && depth < MAX_DEPTH {
             read_into(&below, &format!("{inside}/"), depth + 1, files, faults);
         } else if name.ends_with(".json") {
-            match fs::read_to_string(&below) {
-                Ok(text) => files.push(SourceFile { path: inside, text }),
+            match kind
+                .and_then(|kind| if kind.is_file() { fs::read_to_string(&below).map(Some) } else { Ok(None) })
+            {
+                Ok(Some(text)) => files.push(SourceFile { path: inside, text }),
+                // reading a FIFO would wait for who writes to it
+                Ok(None) => faults.push(Fault::new(
+                    inside,
+                    "",
+                    "it is not a regular file",
+                    "Write the schema into a file, or give this another name than *.json",
+                )),
                 Err(error) => faults.push(unreadable(&inside, &below, &error)),
             }
         }
@@ -129,5 +138,32 @@ mod tests {
         assert!(said[0].contains("none: it does not exist"), "{}", said[0]);
         assert!(said[1].starts_with("a/b.json: it is not UTF-8 text"), "{}", said[1]);
         assert_eq!(said.len(), 2);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn reads_regular_files_only_and_links_to_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("text"), "{}").unwrap();
+        std::os::unix::fs::symlink(path("text"), path("link.json")).unwrap();
+        std::os::unix::fs::symlink(path("none"), path("broken.json")).unwrap();
+        let made =
+            std::process::Command::new("mkfifo").args([path("pipe.json"), path("pipe")]).status().unwrap();
+        assert!(made.success());
+        let mut faults = Vec::new();
+        // a read of the pipe would wait for ever
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let of = directory.path().to_owned();
+        std::thread::spawn(move || {
+            let files = read(&of, &mut faults);
+            sender.send((files, faults))
+        });
+        let (files, mut faults) = receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+        let paths: Vec<_> = files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(paths, ["link.json"]);
+        faults.sort();
+        let said: Vec<_> = faults.iter().map(|fault| format!("{}: {}", fault.file, fault.what)).collect();
+        assert_eq!(said, ["broken.json: it does not exist", "pipe.json: it is not a regular file"]);
     }
 }

@@ -154,6 +154,8 @@ impl Contracts {
             return Ok(Contracts { documents, by_event, names, warnings });
         }
         faults.sort();
+        // several vocabularies of a draft say the same of what is no schema at all
+        faults.dedup();
         Err(Faults(faults))
     }
 

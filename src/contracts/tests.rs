@@ -45,6 +45,13 @@ fn the_example_is_sound() {
 }
 
 #[test]
+fn what_is_no_schema_at_all_is_said_once() {
+    let faults = of(&[("order/OrderPlaced.json", json!([]))]).unwrap_err();
+    let [fault] = faults.0.as_slice() else { panic!("{faults}") };
+    assert!(fault.what.starts_with("this is no JSON Schema: "), "{fault}");
+}
+
+#[test]
 fn what_keeps_its_contract_and_what_breaks_it() {
     let contracts = example();
     let good = contracts.get("order", "OrderPlaced").unwrap().facts.examples[0].clone();
