@@ -52,19 +52,52 @@ pub struct Finding {
 /// What a secret is replaced by.
 const REDACTED: &str = "********";
 
-/// Whether a setting's value must not be shown. A reference to where it is kept may be.
-pub(super) fn is_secret(name: &str) -> bool {
+/// Whether a setting's value must not be shown, whatever it is. A reference to where it is kept may be.
+fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let words = ["password", "passphrase", "secret", "credential", "token", "jaas", ".salt", "user.info"];
+    let words = [
+        "password",
+        "passphrase",
+        "passwd",
+        "secret",
+        "credential",
+        "token",
+        "authorization",
+        "jaas",
+        ".salt",
+        "user.info",
+        // SQL may set a password
+        "initial.statements",
+    ];
     words.iter().any(|word| name.contains(word))
         || name.ends_with("keystore.key")
         || (name.contains("api") && name.contains("key"))
 }
 
-/// A value as it may be shown.
-pub(super) fn shown(name: &str, value: &str) -> String {
+/// Whether a value looks as if it had a secret in it, whatever setting it is of: a URL with a user, a part of a
+/// connection string, a header.
+fn has_secret(value: &str) -> bool {
+    let value = value.to_ascii_lowercase();
+    let words = [
+        "password",
+        "passphrase",
+        "passwd",
+        "secret",
+        "credential",
+        "token",
+        "bearer ",
+        "accesskey",
+        "private key",
+    ];
+    // the user of a URL may be a token, and a password may have any character
+    let user_of_url = value.split_once("://").is_some_and(|(_, rest)| rest.contains('@'));
+    user_of_url || words.iter().any(|word| value.contains(word))
+}
+
+/// A value as it may be shown. `is_reference`: it says where the value is kept, and nothing else.
+pub(super) fn shown(name: &str, value: &str, is_reference: bool) -> String {
     // a salt is part of the name: column.mask.hash.SHA-256.with.salt.XYZ
-    if is_secret(name) && !value.trim_start().starts_with("${") {
+    if !is_reference && (is_secret(name) || has_secret(value)) {
         REDACTED.to_owned()
     } else {
         value.to_owned()
@@ -93,15 +126,35 @@ mod tests {
             "value.converter.basic.auth.user.info",
             "x.client.secret",
             "x.api.key",
+            "x.headers.Authorization",
+            "database.initial.statements",
         ] {
-            assert_eq!(shown(name, "hunter2"), REDACTED, "{name}");
-            assert_eq!(shown(name, "${env:X}"), "${env:X}");
+            assert_eq!(shown(name, "hunter2", false), REDACTED, "{name}");
+            assert_eq!(shown(name, "${env:X}", true), "${env:X}");
         }
-        assert_eq!(shown("key.converter", "x"), "x");
+        assert_eq!(shown("key.converter", "x", false), "x");
+        assert_eq!(shown("schema.registry.url", "http://registry:8081", false), "http://registry:8081");
         assert_eq!(
             shown_name("column.mask.hash.SHA-256.with.salt.CzQMA0cB5K"),
             "column.mask.hash.SHA-256.with.salt.********"
         );
+    }
+
+    #[test]
+    fn values_that_have_a_secret_in_them_are_not_shown() {
+        for value in [
+            "ALTER ROLE r PassWord 'hunter2'",
+            "client_SECRET=hunter2",
+            "Token hunter2",
+            "Bearer hunter2",
+            "Endpoint=sb://x/;SharedAccessKey=hunter2",
+            "-----BEGIN PRIVATE KEY-----",
+            "http://user:hunter2@registry:8081",
+            "http://a:1,https://hunter2@b:2/path",
+            "jdbc:postgresql://user:hun/ter2@db/shop",
+        ] {
+            assert_eq!(shown("frobnicate", value, false), REDACTED, "{value}");
+        }
     }
 
     #[test]

@@ -79,6 +79,27 @@ fn no_secret_is_printed() {
 }
 
 #[test]
+fn no_secret_is_printed_that_stands_in_a_value_or_a_default() {
+    let connect = "database.initial.statements=SET x.key TO 'hunter2'\nfrobnicate=tOken hunter2\n\
+                   signal.kafka.x=https://hunter2@broker\nerrors.log.x=${env:A}hunter2 secret\n\
+                   message.prefix.include.list=${file:/run/secrets/a:token}\n";
+    let server = "quarkus.datasource.password=${DB_PASSWORD:hunter2}\nquarkus.oidc.secret=${SECRET}\n";
+    let prefix = |under: &str| {
+        format!(
+            "{under}transforms=o\n{under}transforms.o.type={}\n",
+            "io.debezium.transforms.outbox.EventRouter"
+        )
+    };
+    for text in [prefix("") + connect, prefix("debezium.") + server] {
+        let import = imported(&text);
+        let all = shown(&import) + &serde_json::to_string(&import).unwrap();
+        assert!(!all.contains("hunter2"), "{all}");
+        // where a secret is kept is none
+        assert!(all.contains("= ${file:/run/secrets/a:token}\n") || all.contains("= ${SECRET}\n"), "{all}");
+    }
+}
+
+#[test]
 fn every_setting_is_in_the_configuration_or_among_the_findings() {
     // what the preset and the defaults do without a key
     let as_by_default = [

@@ -66,7 +66,7 @@ impl Translation {
         self.findings.push(Finding {
             level,
             setting: shown_name(&setting.name),
-            value: Some(shown(&setting.name, &setting.value)),
+            value: Some(shown(&setting.name, &setting.value, self.is_reference(setting))),
             meaning: meaning.into(),
         });
     }
@@ -84,6 +84,18 @@ impl Translation {
             Form::Server => reference::in_server(&setting.value),
             Form::Connect => reference::in_connect(&setting.value),
         }
+    }
+
+    /// Whether the value says where it is kept, and nothing else: Debezium Server's `${NAME:default}` has a value in it.
+    fn is_reference(&self, setting: &Setting) -> bool {
+        let alone = match self.reference(setting) {
+            None => false,
+            Some(Reference::Other(text)) => {
+                text.strip_prefix("${").and_then(|rest| rest.find('}')) == text.len().checked_sub(3)
+            }
+            Some(_) => true,
+        };
+        alone && (self.form == Form::Connect || !setting.value.contains(':'))
     }
 
     /// Takes a setting whose value is in the file. One that is kept elsewhere is noted: `key` is what it would become.
