@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::settings::Settings;
+use super::settings::{Setting, Settings};
 use crate::error::Error;
 use crate::java_properties;
 
@@ -20,7 +20,11 @@ pub(super) enum Form {
 pub(super) struct Connector {
     pub(super) form: Form,
     pub(super) settings: Settings,
+    /// Options of converters that it does not name: Connect does not read them.
+    pub(super) unread: Vec<Setting>,
 }
+
+const CONVERTERS: [&str; 3] = ["key.converter", "value.converter", "header.converter"];
 
 const REMEDY: &str = "Name the JSON that was sent to Connect's REST interface, its `config` alone, the \
                       properties file of a standalone worker, or the application.properties of Debezium \
@@ -31,19 +35,30 @@ const REMEDY: &str = "Name the JSON that was sent to Connect's REST interface, i
 /// # Errors
 /// The text is none of the forms.
 pub(super) fn read(text: &str) -> Result<Connector, Error> {
+    let (form, mut settings) = form_and_settings(text)?;
+    // a worker's converter takes none of the connector's options (`Plugins.newConverter`)
+    let unnamed = CONVERTERS.into_iter().filter(|name| settings.get(name).is_none()).collect::<Vec<_>>();
+    let mut unread = Vec::new();
+    for name in unnamed {
+        unread.extend(settings.take_prefix(&format!("{name}.")).into_rest().map(|(_, setting)| setting));
+    }
+    Ok(Connector { form, settings, unread })
+}
+
+fn form_and_settings(text: &str) -> Result<(Form, Settings), Error> {
     let text = text.trim_start_matches('\u{feff}');
     if text.trim_start().starts_with('{') {
-        return json(text).map(|settings| Connector { form: Form::Connect, settings });
+        return json(text).map(|settings| (Form::Connect, settings));
     }
     let entries = entries(text)?;
     if entries.iter().any(|(name, _)| name.starts_with("debezium.")) {
-        return Ok(Connector { form: Form::Server, settings: server(entries) });
+        return Ok((Form::Server, server(entries)));
     }
     let mut settings = Settings::default();
     for (name, value) in entries {
         settings.set(name.clone(), name, &value);
     }
-    Ok(Connector { form: Form::Connect, settings })
+    Ok((Form::Connect, settings))
 }
 
 /// The settings of a worker that its connectors fall back on: converters, brokers, producers.
@@ -51,7 +66,6 @@ pub(super) fn read(text: &str) -> Result<Connector, Error> {
 /// # Errors
 /// The text is no properties file.
 pub(super) fn lay_under(settings: &mut Settings, worker: &str) -> Result<(), Error> {
-    const CONVERTERS: [&str; 3] = ["key.converter", "value.converter", "header.converter"];
     // a connector that names a converter takes none of the worker's settings for it
     let own: Vec<&str> = CONVERTERS.into_iter().filter(|name| settings.get(name).is_some()).collect();
     for (name, value) in entries(worker)? {

@@ -126,6 +126,26 @@ fn every_setting_is_in_the_configuration_or_among_the_findings() {
 }
 
 #[test]
+fn options_of_a_converter_that_is_not_named_are_findings() {
+    let router = "transforms=o\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n";
+    let options = "value.converter.schema.registry.url=http://registry:8081\n\
+                   key.converter.basic.auth.user.info=user:hunter2\nvalue.converter.schemas.enable=false\n\
+                   header.converter.x=1\n";
+    let of_converters = |import: &Import| {
+        let options = import.findings.iter().filter(|finding| finding.setting.contains(".converter"));
+        let options = options
+            .map(|finding| format!("{}: {} = {:?}", finding.level.label(), finding.setting, finding.value));
+        options.collect::<Vec<_>>().join("\n")
+    };
+    let alone = imported(&format!("{router}{options}"));
+    // the worker's converter has the worker's options
+    let worker = "value.converter=org.apache.kafka.connect.json.JsonConverter\nkey.converter.a=b\n";
+    let under = import(&format!("{router}{options}"), &with(None, Some(worker))).unwrap();
+    let elsewhere = imported(&format!("{router}value.converter=${{env:CONVERTER}}\nvalue.converter.y=2\n"));
+    insta::assert_snapshot!([alone, under, elsewhere].map(|import| of_converters(&import)).join("\n\n"));
+}
+
+#[test]
 fn a_file_without_the_event_router_is_refused() {
     let refused = |text: &str| import(text, &Surroundings::default()).unwrap_err().to_string();
     insta::assert_snapshot!(

@@ -33,9 +33,15 @@ pub(super) fn translate(translation: &mut Translation, value: &Value) {
 fn take(translation: &mut Translation, name: &str) -> (Option<Setting>, Converter) {
     let setting = translation.take_any(name);
     let options = translation.settings.take_prefix(&format!("{name}."));
-    let converter =
-        setting.as_ref().map_or(Converter::Unknown, |setting| converter(&setting.value, &options));
-    (setting, converter)
+    if let Some(setting) = setting {
+        let converter = converter(&setting.value, &options);
+        return (Some(setting), converter);
+    }
+    for (_, option) in options.into_rest() {
+        let meaning = "It is of a converter that this file does not name";
+        translation.find(Level::NoEquivalent, &option, meaning);
+    }
+    (None, Converter::Unknown)
 }
 
 fn converter(class: &str, options: &Settings) -> Converter {

@@ -27,6 +27,11 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
         findings: Vec::new(),
     };
     is_for_postgres(&mut translation)?;
+    for setting in &connector.unread {
+        let meaning = "Connect does not read it: the connector names no such converter, and the worker's takes its \
+                       options from the worker";
+        translation.find(Level::Ignored, setting, meaning);
+    }
     let mut chain = transforms::read(&mut translation)?;
     let topics = table::translate(&mut translation, &chain);
     let value = routing::translate(&mut translation, std::mem::take(&mut chain.router.options));
