@@ -111,7 +111,7 @@ Exit codes:
 Examples:
   outbox-router route --dry-run
   outbox-router route --dry-run --id 7f0c1cde-6f0e-4f8e-9f0a-0d2b1a2c3d4e --json
-  echo '{\"id\": \"1\", \"aggregate_type\": \"order\", \"aggregate_id\": \"42\"}' | outbox-router route --dry-run --stdin";
+  outbox-router route --dry-run --stdin < rows.jsonl";
 
 const IMPORT_HELP: &str = "\
 FILE is the JSON that was sent to Kafka Connect's REST interface, its `config` alone, the properties file of a \

@@ -205,7 +205,10 @@ mod tests {
     fn all_lines_are_read_unless_there_is_a_limit() {
         let lines: String = (1..=25)
             .map(|id| {
-                format!("{{\"id\": \"{id}\", \"aggregate_type\": \"order\", \"aggregate_id\": \"7\"}}\n")
+                format!(
+                    "{{\"id\": \"{id}\", \"aggregate_type\": \"order\", \"aggregate_id\": \"7\", \
+                     \"event_type\": \"made\", \"payload\": null}}\n"
+                )
             })
             .collect();
         assert_eq!(ids(lines.as_bytes(), None).len(), 25);
@@ -214,17 +217,18 @@ mod tests {
 
     #[test]
     fn a_row_is_called_by_the_number_of_its_line() {
-        let refused = of("route.topic = \"${region}\"\n", b"\n{\"id\": \"1\"}\r\n \nno json\n", None);
+        let refused = of("", b"\n{\"id\": \"1\"}\r\n \nno json\n", None);
         let [missing, none] = refused.as_slice() else { panic!("{refused:?}") };
         assert_eq!(missing.0, "row 2");
-        assert_eq!(missing.1, "the line has no member \"region\", which `[route] topic` names");
+        let named = "which `[outbox] columns` names as `aggregate_type`";
+        assert_eq!(missing.1, format!("the line has no member \"aggregate_type\", {named}"));
         assert_eq!(none.0, "row 4");
         assert_eq!(none.1, "the line is not a JSON object of an event (at byte 2)");
     }
 
     #[test]
     fn a_line_that_is_not_utf8_is_one_refused_row() {
-        let event = b"{\"id\": \"e\", \"aggregate_type\": \"order\", \"aggregate_id\": \"7\"}\n";
+        let event = b"{\"id\": \"e\", \"aggregate_type\": \"order\", \"aggregate_id\": \"7\", \"event_type\": \"made\", \"payload\": 1}\n";
         let shown = of("", &[b"{\"id\": \"\xff\"}\n", &event[..]].concat(), None);
         let refused = ("row 1".to_owned(), "the line is not UTF-8 (at byte 9)".to_owned());
         assert_eq!(shown, [refused, ("e".to_owned(), String::new())]);
