@@ -12,7 +12,7 @@ pub enum OutboxError {
         table: String,
         /// The column's name.
         column: String,
-        /// The key under `[outbox] columns`, or [`ExtraColumn::key`].
+        /// The key under `[outbox] columns`, or [`super::ExtraColumn::key`].
         key: &'static str,
     },
     /// A column's type cannot hold what is expected of it.

@@ -6,7 +6,7 @@ use super::Headers;
 use crate::contracts::Violation;
 use crate::redacted::Redacted;
 
-/// What goes to the sink. It borrows from the receive buffer and from the [`Router`], until the next event.
+/// What goes to the sink. It borrows from the receive buffer and from the [`super::Router`], until the next event.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// A name that Kafka takes.
