@@ -369,7 +369,8 @@ async fn columns_of_a_table_that_was_renamed_and_got_its_name_back_are_read() {
     };
     let rename = "ALTER TABLE outbox RENAME TO elsewhere;";
     outbox.execute(&[&insert("outbox", 1), rename, &insert("elsewhere", 2)].concat()).await;
-    router.exits(3).await.says(&["public.elsewhere"]);
+    // told by the stream or by the watch, whichever is faster
+    router.exits(3).await.says(&["public.outbox"]);
     outbox.released().await;
     outbox.execute("ALTER TABLE elsewhere RENAME TO outbox").await;
     outbox.insert_numbers("t", "a", 3..4).await;
