@@ -1,33 +1,22 @@
 //! Bytes: base64, `bytea`, `bit(n)`, and points.
 
-use super::Unwritable;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+use super::Unwritable;
 
 /// Standard base64 with padding, of a slice.
 pub(super) fn write_base64_bytes(bytes: &[u8], into: &mut String) {
-    write_base64_of(bytes.iter().copied(), into);
+    STANDARD.encode_string(bytes, into);
 }
 
 /// Standard base64 with padding.
-pub(super) fn write_base64_of(mut bytes: impl Iterator<Item = u8>, into: &mut String) {
-    into.reserve(bytes.size_hint().0.div_ceil(3) * 4);
-    while let Some(first) = bytes.next() {
-        let (second, third) = (bytes.next(), bytes.next());
-        let group = u32::from(first) << 16
-            | u32::from(second.unwrap_or_default()) << 8
-            | u32::from(third.unwrap_or_default());
-        let sign =
-            |shift: u32| ALPHABET.get((group >> shift & 0x3f) as usize).copied().map_or('=', char::from);
-        into.push(sign(18));
-        into.push(sign(12));
-        into.push(if second.is_some() { sign(6) } else { '=' });
-        into.push(if third.is_some() { sign(0) } else { '=' });
-    }
+pub(super) fn write_base64_of(bytes: impl Iterator<Item = u8>, into: &mut String) {
+    write_base64_bytes(&bytes.collect::<Vec<u8>>(), into);
 }
 
 /// The bytes of a `bytea` as Postgres prints them: `\x00ff`.
-pub(super) fn bytea(text: &str) -> Result<impl ExactSizeIterator<Item = u8> + '_, Unwritable> {
+pub(super) fn bytea(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
     let digits = text.strip_prefix("\\x").ok_or(Unwritable::Malformed)?.as_bytes();
     if digits.len() % 2 != 0 || !digits.iter().all(u8::is_ascii_hexdigit) {
         return Err(Unwritable::Malformed);

@@ -31,9 +31,11 @@ pub fn write_json_string(text: &str, into: &mut String) {
     into.push('"');
 }
 
-/// Standard base64 with padding, as Jackson writes bytes, without quotation marks.
-pub fn write_base64(bytes: &[u8], into: &mut String) {
+/// Writes bytes as a JSON string, in standard base64 with padding, as Jackson does.
+pub fn write_json_bytes(bytes: &[u8], into: &mut String) {
+    into.push('"');
     binary::write_base64_bytes(bytes, into);
+    into.push('"');
 }
 
 /// The inside of [`write_json_string`].

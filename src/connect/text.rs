@@ -119,21 +119,10 @@ fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> R
         Scalar::Money => decimal::money(value, |amount| write_decimal(form, amount, into))?,
         Scalar::Bytes => {
             let bytes = binary::bytea(value)?;
-            match form {
-                // a ByteBuffer's toString tells of its length only
-                Form::Key => {
-                    let length = bytes.len();
-                    into.push_str("java.nio.HeapByteBuffer[pos=0 lim=");
-                    write_number(length as i64, into);
-                    into.push_str(" cap=");
-                    write_number(length as i64, into);
-                    into.push(']');
-                }
-                _ => quoted_in(form, into, |into| {
-                    binary::write_base64_of(bytes, into);
-                    Ok(())
-                })?,
-            }
+            quoted_in(form, into, |into| {
+                binary::write_base64_of(bytes, into);
+                Ok(())
+            })?;
         }
         Scalar::Bits => {
             let bits = binary::bits(value)?;

@@ -93,9 +93,9 @@ pub struct Relay<S> {
     received: Lsn,
     counters: Vec<TopicCounters>,
     /// The end of the server's log as of the start.
-    start_head: Lsn,
-    /// The same; `None` once it is reached.
-    head: Option<Lsn>,
+    head: Lsn,
+    /// It was reached, which is said once.
+    caught_up: bool,
     brokers_down: bool,
     /// That rows are updated was told in this session.
     update_told: bool,
@@ -156,8 +156,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             rebuild: false,
             received: parts.start.flush,
             counters: Vec::new(),
-            start_head: parts.head,
-            head: Some(parts.head),
+            head: parts.head,
+            caught_up: false,
             brokers_down: false,
             update_told: false,
             stray_told: false,
@@ -274,7 +274,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?
                         }
                         Message::Relation(relation) => {
-                            let of_the_past = self.sending.origin.final_lsn < self.start_head;
+                            let of_the_past = self.sending.origin.final_lsn < self.head;
                             if let Err(error) = self.sending.outbox.relation(&relation, of_the_past) {
                                 self.end_intake(Outcome::Failed(not_readable(&error)));
                                 return Ok(Pause::HeldBack);
@@ -461,8 +461,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Says once per session that the backlog of its start is gone.
     fn caught_up(&mut self) {
         let flush = self.sending.progress.position().flush;
-        if self.head.is_some_and(|head| head <= flush) {
-            self.head = None;
+        if !self.caught_up && self.head <= flush {
+            self.caught_up = true;
             tracing::info!(position = %flush, "caught up");
         }
     }

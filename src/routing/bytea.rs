@@ -1,7 +1,7 @@
 //! The text of a `bytea` (Postgres manual, "bytea Hex Format").
 
 /// How much of the memory of a large value is kept for the next.
-const KEPT: usize = 1 << 20;
+pub(super) const KEPT: usize = 1 << 20;
 
 /// `\x0aff` to bytes; `None` if it is not that.
 pub(super) fn decode(text: &[u8], into: &mut Vec<u8>) -> Option<()> {

@@ -8,7 +8,7 @@ use super::text::Use;
 use super::unroutable::{Made, Unroutable};
 use super::value::{Kind, Payload, ValueMaker};
 use crate::config::{CloudEvents, NamedTemplate};
-use crate::connect::{write_base64, write_json_string};
+use crate::connect::{write_json_bytes, write_json_string};
 use crate::outbox::{Field, IN_CLOUDEVENTS};
 use crate::utc::Utc;
 
@@ -166,9 +166,7 @@ impl Attributes {
             }
             Some(bytes) if payload.kind == Kind::Bytes => {
                 into.push_str("\"data_base64\":");
-                into.push('"');
-                write_base64(bytes, into);
-                into.push('"');
+                write_json_bytes(bytes, into);
             }
             Some(bytes) if !is_json => {
                 into.push_str("\"data\":");

@@ -1,9 +1,8 @@
 //! A column's value put into JSON.
 
-use super::bytea;
 use super::text::null_or;
 use crate::config::TextForm;
-use crate::connect::{self, write_base64, write_json_string};
+use crate::connect::{self, write_json_string};
 use crate::json::check;
 use crate::outbox::ColumnType;
 
@@ -37,11 +36,8 @@ pub(super) fn write(
         number if NUMBERS.contains(&number) && check(text).is_ok() => into.push_str(text),
         _ if of.is_json() => into.push_str(text),
         _ if of.is_bytea() => {
-            let mut decoded = Vec::new();
-            bytea::decode(bytes, &mut decoded).ok_or("is a bytea that is not in hexadecimal")?;
-            into.push('"');
-            write_base64(&decoded, into);
-            into.push('"');
+            let written = connect::write_json(of.connect, Some(text), into);
+            written.map_err(|_| "is a bytea that is not in hexadecimal")?;
         }
         _ => write_json_string(text, into),
     }

@@ -37,6 +37,7 @@ use crate::outbox::{
 };
 use crate::{json, topic_name};
 use allowed::Allowed;
+use bytea::KEPT;
 use cloudevents::Attributes;
 use judged::Judge;
 use row::{Binder, Extra, Row};
@@ -198,9 +199,7 @@ impl Router {
 
         let form = parts.and_then(|parts| parts.value).unwrap_or(plan.form);
         let payload = payload(&row, bytes, written)?;
-        let empty = payload.bytes.is_none_or(|bytes| {
-            plan.tombstone_on_empty && payload.kind != Kind::Bytes && value::is_blank(bytes)
-        });
+        let tombstone = plan.tombstone_on_empty && payload.is_blank();
 
         let violation = judge.judge(event, payload.bytes)?;
 
@@ -208,18 +207,15 @@ impl Router {
         if let Some(context) = event.field(Field::TracingSpanContext) {
             tracing::push(context, headers);
         }
-        headers.push(
-            headers::ID,
-            plain(&row, Field::Id, Use::Other, Made::Header(headers::ID.to_owned()), text)?,
-        );
-        if plan.type_header {
-            let made = || Made::Header(headers::TYPE.to_owned());
-            headers.push(headers::TYPE, plain(&row, Field::EventType, Use::Other, made(), text)?);
+        let own = [(headers::ID, Field::Id, true), (headers::TYPE, Field::EventType, plan.type_header)];
+        for (name, field, _) in own.into_iter().filter(|(_, _, wanted)| *wanted) {
+            let made = || Made::Header(name.to_owned());
+            headers.push(name, plain(&row, field, Use::Other, made, text)?);
         }
         let of_rule = parts.map(|parts| parts.headers.as_slice()).unwrap_or_default();
         let replaced = |name: &str| of_rule.iter().any(|(by_rule, _)| by_rule == name);
-        let own = plan.headers.iter().filter(|(name, _)| !replaced(name));
-        for (name, template) in own.chain(of_rule) {
+        let kept = plan.headers.iter().filter(|(name, _)| !replaced(name));
+        for (name, template) in kept.chain(of_rule) {
             if template.lacks_column(&row) {
                 continue;
             }
@@ -231,7 +227,7 @@ impl Router {
         value.clear();
         value.shrink_to(KEPT);
         let value = match form {
-            _ if empty && plan.tombstone_on_empty => None,
+            _ if tombstone => None,
             ValueForm::Envelope => {
                 plan.value.write_envelope(payload, &row, text, value)?;
                 Some(value.as_bytes())
@@ -264,7 +260,7 @@ impl Router {
             key: if plan.key_as_json {
                 Some(json_key(&row, key)?)
             } else {
-                plain(&row, Field::AggregateId, Use::Key, Made::Key, key)?
+                plain(&row, Field::AggregateId, Use::Key, || Made::Key, key)?
             },
             value,
             headers,
@@ -299,14 +295,14 @@ fn plain<'b>(
     row: &Row<'_, 'b>,
     field: Field,
     used: Use,
-    made: Made,
+    made: impl FnOnce() -> Made,
     written: &'b mut String,
 ) -> Result<Option<&'b [u8]>, Unroutable> {
     let value = row.event.field(field);
     if row.text == TextForm::Postgres {
         return Ok(value);
     }
-    let no_value = |reason| Unroutable::NoValue { made, name: field.key().to_owned(), reason };
+    let no_value = |reason| Unroutable::NoValue { made: made(), name: field.key().to_owned(), reason };
     match row.field(field, used).map_err(no_value)? {
         Some(Cow::Owned(text)) => {
             *written = text;
@@ -339,7 +335,7 @@ fn payload<'b>(
             bytea::decode(hex, decoded).ok_or(Unroutable::Bytea)?;
             Some(decoded.as_slice())
         }
-        (Kind::Text, Some(_)) => plain(row, Field::Payload, Use::Key, Made::Value, written)?,
+        (Kind::Text, Some(_)) => plain(row, Field::Payload, Use::Key, || Made::Value, written)?,
         (_, value) => value,
     };
     Ok(Payload { bytes, kind })
@@ -362,9 +358,6 @@ fn number(template: &Bound, row: &Row<'_, '_>, text: &mut String) -> Result<Opti
 fn timestamp_micros(millis: i64, origin: &Origin) -> i64 {
     millis.checked_mul(1_000).unwrap_or_else(|| origin.commit_time.unix_micros())
 }
-
-/// How much of the memory of a large value is kept for the next.
-const KEPT: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -108,11 +108,11 @@ impl BoundRule {
             (Accepted::Text(_), None) => return Ok(false),
             (Accepted::Text(pattern), Some(text)) => (pattern, text.as_ref()),
         };
-        let too_hard = |_| Unroutable::TooHard { pattern: pattern.to_string(), name: name.to_string() };
+        let too_hard = || Unroutable::TooHard { pattern: pattern.to_string(), name: name.to_string() };
         let Some(regex) = pattern.regex().filter(|_| self.wants_captures) else {
-            return pattern.fits(text).map_err(too_hard);
+            return pattern.fits(text).map_err(|TooHard| too_hard());
         };
-        let Some(found) = regex.captures(text).map_err(|_| too_hard(TooHard))? else { return Ok(false) };
+        let Some(found) = regex.captures(text).map_err(|_| too_hard())? else { return Ok(false) };
         for (number, group) in regex.capture_names().enumerate() {
             let matched = || found.get(number).map(|matched| matched.as_str().to_owned());
             captures.0.push((number.to_string(), matched()));

@@ -5,7 +5,7 @@ use super::row::Row;
 use super::template::Bound;
 use super::unroutable::{Made, Unroutable};
 use crate::config::PayloadJson;
-use crate::connect::{Behaviour, EmptyArray, NullMember, expand, write_base64, write_json_string};
+use crate::connect::{Behaviour, EmptyArray, NullMember, expand, write_json_bytes, write_json_string};
 use crate::json;
 use crate::outbox::Field;
 
@@ -15,6 +15,14 @@ pub(super) struct Payload<'p> {
     /// `None` for NULL.
     pub(super) bytes: Option<&'p [u8]>,
     pub(super) kind: Kind,
+}
+
+impl Payload<'_> {
+    /// Whether it is NULL, or a text of nothing but what Java's `String.trim` takes away.
+    pub(super) fn is_blank(&self) -> bool {
+        let trimmed = |bytes: &[u8]| bytes.iter().all(|byte| *byte <= b' ');
+        self.bytes.is_none_or(|bytes| self.kind != Kind::Bytes && trimmed(bytes))
+    }
 }
 
 /// What a payload is, by its column's type.
@@ -47,9 +55,7 @@ impl ValueMaker {
             return Ok(());
         };
         if payload.kind == Kind::Bytes {
-            into.push('"');
-            write_base64(bytes, into);
-            into.push('"');
+            write_json_bytes(bytes, into);
             return Ok(());
         }
         let text = self.text(bytes)?;
@@ -116,11 +122,6 @@ impl ValueMaker {
         into.push('}');
         Ok(())
     }
-}
-
-/// Whether a text is nothing but what Java's `String.trim` takes away.
-pub(super) fn is_blank(text: &[u8]) -> bool {
-    text.iter().all(|byte| *byte <= b' ')
 }
 
 /// The payload's kind, by the type of its column.

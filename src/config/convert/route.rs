@@ -108,8 +108,7 @@ pub(super) fn topic(
     groups: &[String],
 ) -> Option<Template> {
     let Located { text, span, .. } = reader.text(key, value)?;
-    let checked = Template::parse(&text).map_err(|error| error.to_string()).and_then(|template| {
-        names_exist(&template, columns, groups)?;
+    let checked = parsed(&text, columns, groups).and_then(|template| {
         names_no_payload(&template, columns)?;
         may_be_topic(&template)?;
         Ok(template)
@@ -127,11 +126,13 @@ pub(super) fn template(
     groups: &[String],
 ) -> Option<Template> {
     let Located { text, span, .. } = reader.text(key, value)?;
-    let checked = Template::parse(&text).map_err(|error| error.to_string()).and_then(|template| {
-        names_exist(&template, columns, groups)?;
-        Ok(template)
-    });
-    checked.map_err(|what| reader.fault(&span, key, what, form)).ok()
+    parsed(&text, columns, groups).map_err(|what| reader.fault(&span, key, what, form)).ok()
+}
+
+fn parsed(text: &str, columns: &Columns, groups: &[String]) -> Result<Template, String> {
+    let template = Template::parse(text).map_err(|error| error.to_string())?;
+    names_exist(&template, columns, groups)?;
+    Ok(template)
 }
 
 /// Names that can be known to be nothing. `groups` are those of the patterns of the rule that it stands in.
@@ -191,11 +192,7 @@ pub(super) fn named(
         if let Some(what) = refused(&name) {
             reader.fault(&span, &key, what, "Choose another name");
         }
-        let checked = Template::parse(&text).map_err(|error| error.to_string()).and_then(|template| {
-            names_exist(&template, columns, groups)?;
-            Ok(template)
-        });
-        match checked {
+        match parsed(&text, columns, groups) {
             Ok(value) => Some(NamedTemplate { name, value }),
             Err(what) => {
                 reader.fault(&span, &key, what, "Write text, with values as in \"${aggregate_id}\"");
