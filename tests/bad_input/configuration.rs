@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::process;
 use crate::support::router::{Ended, Router};
 use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
@@ -20,7 +21,7 @@ fn settings() -> Settings {
 fn run(arguments: &[&str], file: &Path) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
     command.args(arguments).arg("-c").arg(file).arg("run").env_clear();
-    let output = command.output().unwrap();
+    let output = process::output(&mut command);
     Ended { status: output.status, log: String::from_utf8(output.stderr).unwrap() }
 }
 

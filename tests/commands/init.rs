@@ -1,6 +1,7 @@
 //! `init`: what it makes, what it leaves, what it refuses.
 
 use crate::support::place::{Place, Ran, psql};
+use crate::support::process;
 
 /// What `init` makes, as the catalogues have it.
 fn objects(place: &Place) -> String {
@@ -50,7 +51,7 @@ fn makes_everything_in_an_empty_database_and_nothing_twice() {
 #[test]
 fn several_at_once_do_not_get_in_each_others_way() {
     let place = Place::new();
-    let started: Vec<_> = (0..4).map(|_| place.command(&["init"]).spawn().unwrap()).collect();
+    let started: Vec<_> = (0..4).map(|_| process::start(&mut place.command(&["init"]))).collect();
     let ended: Vec<Ran> = started.into_iter().map(|init| Ran::of(init.wait_with_output().unwrap())).collect();
     assert!(ended.iter().all(|ran| ran.code == 0), "{ended:?}");
     assert_eq!(

@@ -9,6 +9,7 @@ use outbox_router::postgres::session::Session;
 
 use super::check::Found;
 use crate::support::place::{Place, psql};
+use crate::support::process;
 
 fn role(place: &Place) -> String {
     let role = format!("{}_router", place.name);
@@ -76,7 +77,7 @@ fn a_running_router_is_named_as_the_reader_of_the_slot() {
     let role = role(&place);
     let url = place.url(&role);
     let place = place.with("POSTGRES__URL", &url);
-    let mut router = place.command(&["run"]).spawn().unwrap();
+    let mut router = process::start(&mut place.command(&["run"]));
     let deadline = Instant::now() + Duration::from_secs(10);
     let reader = format!("application_name {0}.{0}", place.name);
     while !Found::at(&place).of("slot").contains(&reader) {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::kafka::Kafka;
 use crate::support::place::{Place, Ran};
+use crate::support::process;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
@@ -95,7 +96,7 @@ fn json_on_standard_input_needs_no_server() {
         .with("POSTGRES__URL", "postgres://nobody@127.0.0.1:1/none")
         .with("ROUTE__TOPIC", "shop.${aggregate_type}");
     let mut command = place.command(&["route", "--dry-run", "--stdin"]);
-    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = process::start(command.stdin(Stdio::piped()));
     let lines = [
         r#"{"id": "e1", "aggregate_type": "order", "aggregate_id": "1", "event_type": "made", "payload": {"a": 1}}"#,
         "",

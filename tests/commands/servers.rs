@@ -9,6 +9,7 @@ use super::check::Found;
 use crate::support::place::{Place, Ran};
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
+use crate::support::process;
 use crate::support::shared;
 use crate::support::signal::{Signal, send};
 
@@ -97,7 +98,7 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     for sql in ["SET application_name = 'hog'", "BEGIN", "SELECT pg_current_xact_id()"] {
         hog.query(sql).await.unwrap();
     }
-    let mut init = place.command(&["init"]).spawn().unwrap();
+    let mut init = process::start(&mut place.command(&["init"]));
     let mut lines = BufReader::new(init.stdout.take().unwrap()).lines();
     let word = lines.find_map(|line| line.ok().filter(|line| line.contains("waits for"))).unwrap();
     let expected = format!(
@@ -127,7 +128,7 @@ fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
     let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
     let mut java = Command::new("java");
     java.args(["-cp", &class_path, class]).args(arguments).stdin(Stdio::null());
-    Ran::of(java.output().unwrap())
+    Ran::of(process::output(&mut java))
 }
 
 #[tokio::test]
@@ -168,7 +169,7 @@ async fn the_printed_acls_are_what_the_router_needs() {
     assert!(found.of("topics").starts_with("ok"));
 
     // and a record goes through
-    let mut router = place.command(&["run"]).spawn().unwrap();
+    let mut router = process::start(&mut place.command(&["run"]));
     place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
     let topic = format!("{}.order", place.name);
     client.holds_in(&topic, 1, 1).await;

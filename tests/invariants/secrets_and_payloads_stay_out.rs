@@ -6,6 +6,7 @@ use std::process::Command;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
+use crate::support::process;
 use crate::support::router::{Ended, Router};
 use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
@@ -139,7 +140,7 @@ async fn all_is_well(setting: &Setting) {
         for level in ["info", "trace"] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
             command.arg("-c").arg(&file).args(arguments).env_clear().env("RUST_LOG", level);
-            let output = command.output().unwrap();
+            let output = process::output(&mut command);
             let (out, err) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
             let well = if arguments[0] == "check" { 0 } else { 1 };

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::process;
+
 /// One server under a name of its own.
 pub(crate) struct Instance {
     name: String,
@@ -84,15 +86,15 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        let down = self.services("down").output();
+        let down = process::output(&mut self.services("down"));
         if !std::thread::panicking() {
-            assert!(down.unwrap().status.success(), "instance {} did not go down", self.name);
+            assert!(down.status.success(), "instance {} did not go down", self.name);
         }
     }
 }
 
 fn succeed(mut command: Command) -> Output {
-    let output = command.output().unwrap();
+    let output = process::output(&mut command);
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }

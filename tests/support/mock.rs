@@ -8,6 +8,7 @@ use rdkafka::producer::DefaultProducerContext;
 use socket2::{Domain, Socket, Type};
 
 use super::kafka::Kafka;
+use super::process;
 
 /// Its brokers are numbered from 1.
 pub(crate) struct Mock {
@@ -35,7 +36,8 @@ impl Mock {
 
     /// Takes a broker away, and keeps its port for it.
     pub(crate) fn down(&self, broker: i32) {
-        self.cluster.broker_down(broker).unwrap();
+        // it closes its port and takes it again at once, and ends the whole process if it cannot
+        process::while_nothing_starts(|| self.cluster.broker_down(broker)).unwrap();
         let servers = self.cluster.bootstrap_servers();
         let place = servers.split(',').nth(usize::try_from(broker).unwrap() - 1).unwrap();
         let port = place.rsplit_once(':').unwrap().1.parse().unwrap();

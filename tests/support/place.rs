@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
-use super::shared;
+use super::{process, shared};
 
 /// Dropped, its database, slots and roles are gone.
 pub(crate) struct Place {
@@ -92,7 +92,7 @@ impl Place {
 
     /// Runs a command of the router to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
-        Ran::of(self.command(arguments).output().unwrap())
+        Ran::of(process::output(&mut self.command(arguments)))
     }
 
     /// Runs SQL as the superuser in the test's database: rows as text, columns apart by `|`.
@@ -162,5 +162,5 @@ impl Ran {
 pub(crate) fn psql(url: &str, arguments: &[&str]) -> Ran {
     let mut psql = Command::new("psql");
     psql.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", url]).args(arguments);
-    Ran::of(psql.output().unwrap())
+    Ran::of(process::output(&mut psql))
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::eventually::eventually;
+use super::process;
 use super::settings::Settings;
 use super::signal::{Signal, send};
 
@@ -44,7 +45,7 @@ impl Router {
         command.arg("-c").arg(&file).arg("run").current_dir(folder.path());
         command.env_clear().env("HOME", folder.path()).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = process::start(&mut command);
         let log = Arc::new(Mutex::new(String::new()));
         let (pipe, written) = (child.stderr.take().unwrap(), Arc::clone(&log));
         let reader = std::thread::spawn(move || {

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use super::process;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
     Interrupt,
@@ -21,5 +23,5 @@ pub(crate) fn send(signal: Signal, pid: u32) -> bool {
     };
     let mut shell = Command::new("sh");
     shell.args(["-c", "kill -s \"$1\" \"$2\" 2>/dev/null", "sh", name, &pid.to_string()]);
-    shell.status().unwrap().success()
+    process::output(&mut shell).status.success()
 }
