@@ -1,0 +1,27 @@
+//! Starting programs, and the one thing that must not happen meanwhile.
+
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock};
+
+/// Held for reading while a program is started. Until it runs, the new process has copies of all files of this one, of
+/// sockets that listen too: a port that is closed in that moment is not free.
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// Starts a program.
+pub(crate) fn start(command: &mut Command) -> Child {
+    let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
+    command.spawn().unwrap()
+}
+
+/// Runs a program to its end, with what it writes.
+pub(crate) fn output(command: &mut Command) -> Output {
+    start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+        .wait_with_output()
+        .unwrap()
+}
+
+/// Does what takes for granted that a closed port is free.
+pub(crate) fn while_nothing_starts<T>(action: impl FnOnce() -> T) -> T {
+    let _still = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+    action()
+}
