@@ -18,7 +18,8 @@
 //! ```
 //!
 //! Data goes one way; only a number comes back. [`relay`] is the one loop that joins the parts, [`supervisor`] starts
-//! its sessions and decides what a failure means. `pgoutput`, `outbox`, `routing` and `progress` do no IO.
+//! its sessions and decides what a failure means. `pgoutput`, `outbox`, `routing` and `progress` do no IO. [`positions`] is
+//! what outlives the process: where a start goes on, or why it must not.
 //!
 //! # Around it
 //!
@@ -43,12 +44,14 @@ pub mod lsn;
 pub mod metrics;
 pub mod monitor;
 pub mod outbox;
+pub mod positions;
 pub mod postgres;
 pub mod progress;
 mod redacted;
 pub mod relay;
 pub mod routing;
 pub mod sink;
+mod size;
 pub mod supervisor;
 pub mod terminal;
 pub mod topic_name;

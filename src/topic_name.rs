@@ -3,8 +3,8 @@
 /// Kafka's own limit (`org.apache.kafka.common.internals.Topic`).
 pub const MAX_LENGTH: usize = 249;
 
-/// Where a later version keeps the router's position; events must never be mixed into it.
-const RESERVED: &str = "outbox-router.positions";
+/// Where routers keep their positions unless told otherwise; events must never be mixed into it.
+pub const POSITIONS: &str = "outbox-router.positions";
 
 /// Why a name cannot be a topic of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -22,8 +22,11 @@ pub enum TopicNameError {
     #[error("Kafka takes letters, digits, `.`, `_` and `-` only")]
     Character,
     /// A topic of Kafka's or of the router's own.
-    #[error("names that begin with `__`, and `{RESERVED}`, are not for events")]
+    #[error("names that begin with `__`, and `{POSITIONS}`, are not for events")]
     Reserved,
+    /// Where the routers' positions are.
+    #[error("it is where routers keep their positions (`[delivery] positions_topic`)")]
+    Positions,
 }
 
 /// Whether `byte` may stand in a topic name.
@@ -33,10 +36,14 @@ pub fn legal(byte: u8) -> bool {
 
 /// Checks a name by Kafka's rules and keeps internal topics out of reach of a row.
 pub fn check(name: &str) -> Result<(), TopicNameError> {
+    if name == POSITIONS { Err(TopicNameError::Reserved) } else { check_own(name) }
+}
+
+/// The same for a topic of the router's own.
+pub fn check_own(name: &str) -> Result<(), TopicNameError> {
     match name {
         "" => Err(TopicNameError::Empty),
         "." | ".." => Err(TopicNameError::Dots),
-        RESERVED => Err(TopicNameError::Reserved),
         _ if !name.bytes().all(legal) => Err(TopicNameError::Character),
         _ if name.len() > MAX_LENGTH => Err(TopicNameError::TooLong(name.len())),
         _ if name.starts_with("__") => Err(TopicNameError::Reserved),

@@ -71,7 +71,7 @@ async fn contracts_that_are_broken_stop_the_router_that_rejects() {
         "\"required\": \"total\" is missing",
         "Nothing was skipped",
         "on_violation",
-        "pg_replication_slot_advance",
+        "outbox-router slot advance --to ",
     ]);
     assert!(!ended.log.contains("pay10ad"), "{}", ended.log);
     assert_eq!(kafka.records(&outbox.name).await.len(), 1, "what was before it");

@@ -6,6 +6,7 @@ pub mod import_debezium;
 pub mod init;
 pub mod route;
 pub mod run;
+pub mod slot;
 pub mod status;
 
 use std::future::Future;
@@ -50,7 +51,8 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
     survey::verify(config)?;
     match cli.command {
         Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),
-        Command::Run => block_on(run::run(loaded.config))?.map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => block_on(run::run(loaded.config, &args))?.map(|()| ExitCode::SUCCESS),
+        Command::Slot(args) => block_on(slot::slot(loaded.config, &args))?,
         Command::Check(args) => block_on(check::check(&loaded, &args))?,
         Command::Route(args) => block_on(route::route(config, &args))?,
         Command::ImportDebezium(args) => import_debezium::import_debezium(&args),

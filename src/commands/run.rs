@@ -6,6 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::Endpoint;
+use crate::cli::RunArgs;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
@@ -16,7 +17,7 @@ use crate::supervisor;
 ///
 /// # Errors
 /// The definite failure that ended it.
-pub async fn run(config: Config) -> Result<(), Error> {
+pub async fn run(config: Config, args: &RunArgs) -> Result<(), Error> {
     let contracts = Contracts::configured(&config)?;
     let monitor = Monitor::new(&config.name);
     let admin_stop = CancellationToken::new();
@@ -30,7 +31,7 @@ pub async fn run(config: Config) -> Result<(), Error> {
     let stop = CancellationToken::new();
     tokio::spawn(Signals::new()?.obey(stop.clone()));
 
-    let result = supervisor::run(Arc::new(config), contracts, monitor, stop).await;
+    let result = supervisor::run(Arc::new(config), contracts, args.accept_gap, monitor, stop).await;
     admin_stop.cancel();
     if let Some(admin) = admin {
         admin.join();

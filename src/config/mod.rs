@@ -31,6 +31,8 @@ use pattern::Pattern;
 pub use route::*;
 use secret::Secret;
 
+use crate::topic_name;
+
 /// The whole configuration of one router.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -203,6 +205,9 @@ pub struct Delivery {
     /// `window.bytes`: the same in bytes, those of keys, values and headers and what the client keeps besides.
     /// Default 16 MiB.
     pub window_bytes: usize,
+    /// `positions_topic`: where the position is remembered besides the slot. `None` (an empty string) switches it off.
+    /// Default `outbox-router.positions`.
+    pub positions_topic: Option<String>,
     /// `shutdown_timeout`: how long a stop waits for the records in flight. Default 10 s.
     pub shutdown_timeout: Duration,
 }
@@ -213,6 +218,7 @@ impl Default for Delivery {
             mode: DeliveryMode::AtLeastOnce,
             window_records: 20_000,
             window_bytes: 16 << 20,
+            positions_topic: Some(topic_name::POSITIONS.to_owned()),
             shutdown_timeout: Duration::from_secs(10),
         }
     }

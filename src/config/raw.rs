@@ -150,6 +150,7 @@ pub(super) struct RawDelivery {
     pub(super) mode: Value,
     #[serde(deserialize_with = "table")]
     pub(super) window: RawWindow,
+    pub(super) positions_topic: Value,
     pub(super) shutdown_timeout: Value,
 }
 

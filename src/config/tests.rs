@@ -93,6 +93,7 @@ fn every_key_is_read() {
         [delivery]
         mode = "at-least-once"
         window = { records = 10, bytes = "32MiB" }
+        positions_topic = "positions"
         shutdown_timeout = "1h30m"
         [admin]
         listen = ""
@@ -124,6 +125,7 @@ fn every_key_is_read() {
     assert_eq!(config.topics.config["min.insync.replicas"], "2");
     assert_eq!(config.topics.config["retention.ms"], "1000");
     assert_eq!((config.delivery.window_records, config.delivery.window_bytes), (10, 32 << 20));
+    assert_eq!(config.delivery.positions_topic.as_deref(), Some("positions"));
     assert_eq!(config.delivery.shutdown_timeout, Duration::from_secs(5400));
     assert_eq!(config.admin.listen, None);
 }
@@ -526,6 +528,7 @@ fn messages_for_bad_values() {
         "delivery.window.bytes = \"0\"",
         "delivery.window.bytes = \"lots\"",
         "delivery.shutdown_timeout = \"soon\"",
+        "delivery.positions_topic = \"no topic\"",
         "admin.listen = \"8084\"",
         "admin.listen = \"localhost:99999\"",
         "name = { file = \"no/such/file\" }",

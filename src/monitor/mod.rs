@@ -56,6 +56,8 @@ struct Inner {
     server_wal_end: AtomicU64,
     received: AtomicU64,
     flushed: AtomicU64,
+    remembered: AtomicU64,
+    positions_failed: Mutex<Option<String>>,
     confirmed: AtomicU64,
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
@@ -114,6 +116,8 @@ impl Monitor {
             server_wal_end: AtomicU64::new(0),
             received: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
+            remembered: AtomicU64::new(0),
+            positions_failed: Mutex::default(),
             confirmed: AtomicU64::new(0),
             in_flight_records: AtomicU64::new(0),
             in_flight_bytes: AtomicU64::new(0),
@@ -167,6 +171,19 @@ impl Monitor {
     /// Everything up to here is acknowledged. Say so at the start of the stream too: before that there is no lag.
     pub fn flushed(&self, lsn: Lsn) {
         self.0.flushed.store(lsn.0, Relaxed);
+    }
+
+    /// Everything up to here is durable in the positions topic, or need not be.
+    pub fn remembered(&self, lsn: Lsn) {
+        self.0.remembered.store(lsn.0, Relaxed);
+    }
+
+    /// Why positions cannot be written; `None` if they can. Takes a short lock.
+    pub fn positions_failed(&self, reason: Option<&str>) {
+        let mut failed = lock(&self.0.positions_failed);
+        if failed.as_deref() != reason {
+            *failed = reason.map(str::to_owned);
+        }
     }
 
     /// Postgres was told that it needs nothing before this position.
@@ -337,6 +354,8 @@ impl Monitor {
             server_wal_end: text(&self.0.server_wal_end),
             received: text(&self.0.received),
             flushed: text(&self.0.flushed),
+            remembered: text(&self.0.remembered),
+            not_remembered: lock(&self.0.positions_failed).clone(),
             confirmed: text(&self.0.confirmed),
         }
     }

@@ -53,6 +53,12 @@ pub struct Positions {
     pub received: Option<String>,
     /// Everything up to here is acknowledged by the broker.
     pub flushed: Option<String>,
+    /// Everything up to here is in the positions topic too.
+    #[serde(default)]
+    pub remembered: Option<String>,
+    /// Why positions cannot be written to it now; null if they can. Until then Postgres is told no later one.
+    #[serde(default)]
+    pub not_remembered: Option<String>,
     /// What Postgres was told last, and may remove.
     pub confirmed: Option<String>,
 }

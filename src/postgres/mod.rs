@@ -19,6 +19,7 @@
 //! fails with the same sentences.
 
 mod auth;
+pub mod bookmarks;
 pub mod catalog;
 pub mod connect;
 mod failure;
@@ -29,6 +30,7 @@ pub mod quoting;
 pub mod replication;
 pub mod server_error;
 pub mod session;
+pub mod slot_lock;
 pub mod sql;
 pub mod stream;
 pub mod timeline;

@@ -30,49 +30,16 @@ impl System {
         system.ok_or_else(|| Error::transient(Peer::Postgres, "IDENTIFY_SYSTEM gave no answer").into())
     }
 
-    /// Whether `position`, remembered from `before`, lies in the history of this server.
-    pub async fn check(&self, before: &System, position: Lsn, session: &mut Session) -> Result<(), Error> {
-        if self.identifier != before.identifier {
-            return Err(Error::not_safe(
-                format!(
-                    "the server is another database cluster now (system identifier {} instead of {})",
-                    self.identifier, before.identifier
-                ),
-                "Point `[postgres] url` to the cluster that holds the outbox. If it was replaced on purpose, start the \
-                 router again: it goes on at the position of the slot that it finds there",
-            ));
-        }
-        if self.timeline != before.timeline {
-            let history = session.query(&format!("TIMELINE_HISTORY {}", self.timeline)).await?;
-            let content = history.first().and_then(|row| row.get(1)).unwrap_or_default();
-            if let Some((timeline, switch)) = left_before(content, before.timeline, position) {
-                return Err(Error::not_safe(
-                    format!(
-                        "the server went over from timeline {timeline} to another one at {switch}, before the router's \
-                         position {position}"
-                    ),
-                    format!(
-                        "What was committed and sent to Kafka between {switch} and {position} no longer exists in \
-                         Postgres. Decide what consumers do about it, then start the router again: it goes on at the \
-                         slot's position"
-                    ),
-                ));
-            }
-        }
-        if position > self.flush {
-            return Err(Error::not_safe(
-                format!("the server's log ends at {}, before the router's position {position}", self.flush),
-                "The server was restored from a backup, or is a standby that was behind. What was sent after that no \
-                 longer exists in Postgres. Decide what consumers do about it, then start the router again",
-            ));
-        }
-        Ok(())
+    /// The history file of its timeline: which timelines it came from, and where it left them.
+    pub async fn history(&self, session: &mut Session) -> Result<String, QueryError> {
+        let rows = session.query(&format!("TIMELINE_HISTORY {}", self.timeline)).await?;
+        Ok(rows.first().and_then(|row| row.get(1)).unwrap_or_default().to_owned())
     }
 }
 
 /// The first switch away from `timeline` or a later one that lies before `position`, from the text of a history file:
 /// lines of parent timeline, switch point and reason.
-fn left_before(history: &str, timeline: u32, position: Lsn) -> Option<(u32, Lsn)> {
+pub fn left_before(history: &str, timeline: u32, position: Lsn) -> Option<(u32, Lsn)> {
     let switch = |line: &str| {
         let mut fields = line.split_whitespace();
         Some((fields.next()?.parse::<u32>().ok()?, fields.next()?.parse::<Lsn>().ok()?))

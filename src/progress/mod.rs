@@ -190,6 +190,11 @@ impl Progress {
         self.next.0 - self.acknowledged.prefix()
     }
 
+    /// How many changes are acknowledged without a hole.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.prefix()
+    }
+
     /// Whether anything at all was acknowledged.
     pub fn has_advanced(&self) -> bool {
         self.acknowledged.prefix() > 0

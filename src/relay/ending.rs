@@ -90,10 +90,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    /// A look at the catalogues has to cover the last confirmation too. Without one it waits for the next start.
+    /// The position is written down first, so that the next start repeats nothing. A look at the catalogues has to cover the last confirmation too. Without one it waits for the next start.
     async fn confirm_last(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + self.config.delivery.shutdown_timeout;
+        while self.remembering.offer(&self.sending.progress, true).is_some() || self.remembering.waits() {
+            match timeout_at(deadline, self.remembering.reported()).await {
+                Ok(()) => self.remembered()?,
+                Err(_) => break,
+            }
+        }
         let deadline = Instant::now() + LAST_LOOK;
-        while self.confirmation.confirmed() < self.sending.progress.position().flush {
+        while self.confirmation.confirmed() < self.remembering.durable(&self.sending.progress) {
             self.watch.look_now();
             match timeout_at(deadline, self.watch.report()).await {
                 Ok(report) => self.looked(report)?,
@@ -106,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Closes the producer and reads the reports that closing brought; `orderly` says goodbye to Postgres too.
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
-        let Relay { sending, stream, outcomes, preparing, .. } = self;
+        let Relay { sending, stream, outcomes, preparing, remembering, .. } = self;
         let Sending { sink, mut progress, window, sent_alone: alone, .. } = sending;
         if let Some(preparing) = preparing {
             preparing.task.abort();
@@ -114,6 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let batch_bytes = sink.batch_bytes();
         // before the stream ends: another router may start as soon as the slot is free
         sink.close().await;
+        remembering.close().await;
         if orderly && let Err(error) = stream.finish().await {
             tracing::debug!(%error, "leaving the replication stream");
         }

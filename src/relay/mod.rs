@@ -11,6 +11,7 @@
 
 mod confirmation;
 mod ending;
+mod remembering;
 mod sending;
 mod window;
 
@@ -27,16 +28,19 @@ use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
+use crate::positions::Remembered;
 use crate::postgres::catalog;
 use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::watch::{Report, Watch};
-use crate::progress::{Partial, Position, Progress, Sequence};
+use crate::progress::{Partial, Progress, Sequence};
 use crate::routing::{Origin, Router};
+use crate::sink::kafka::positions::PositionsTopic;
 use crate::sink::kafka::{KafkaSink, TopicLimits};
 use crate::sink::{Outcomes, Refusal};
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
+use remembering::Remembering;
 pub use sending::SentAlone;
 use sending::{Handled, Sending, Waiting, Written, not_readable, out_of_step, updated, without_topic};
 use window::Window;
@@ -64,8 +68,10 @@ pub struct Parts<S> {
     pub outcomes: Arc<Outcomes>,
     /// Looks at the catalogues.
     pub watch: Watch,
-    /// Where the stream was started.
-    pub start: Position,
+    /// Where positions are remembered besides the slot, unless that is switched off.
+    pub positions: Option<PositionsTopic>,
+    /// What the session began with: where the stream was started, of what server.
+    pub remembered: Remembered,
     /// The end of the server's log as of the start: what the router has to catch up with.
     pub head: Lsn,
     /// Changes up to and including this one are sent one at a time, because a batch of them was refused.
@@ -82,6 +88,7 @@ pub struct Relay<S> {
     stream: ReplicationStream<S>,
     sending: Sending,
     outcomes: Arc<Outcomes>,
+    remembering: Remembering,
     confirmation: Confirmation,
     watch: Watch,
     monitor: Monitor,
@@ -124,14 +131,15 @@ enum Pause {
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Joins the parts.
     pub fn new(parts: Parts<S>) -> Self {
+        let start = parts.remembered.position;
         let delivery = &parts.config.delivery;
         let window = Window::new(delivery.window_records, delivery.window_bytes);
         let sending = Sending {
-            config: Arc::clone(&parts.config),
             outbox: parts.outbox,
             router: parts.router,
             sink: parts.sink,
-            progress: Progress::new(parts.start),
+            progress: Progress::new(start),
+            replay: parts.remembered.replay.clone(),
             window,
             monitor: parts.monitor.clone(),
             origin: Origin {
@@ -148,13 +156,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             stream: parts.stream,
             sending,
             outcomes: parts.outcomes,
-            confirmation: Confirmation::new(parts.start.flush),
+            remembering: Remembering::new(parts.positions, parts.remembered),
+            confirmation: Confirmation::new(start.flush),
             watch: parts.watch,
             monitor: parts.monitor,
             stop: parts.stop,
             preparing: None,
             rebuild: false,
-            received: parts.start.flush,
+            received: start.flush,
             counters: Vec::new(),
             head: parts.head,
             caught_up: false,
@@ -201,6 +210,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 self.stream.not_listening();
             }
             self.caught_up();
+            let remember_at = self.remembering.offer(&self.sending.progress, false);
             self.broker_state();
             self.show();
             if let Some(outcome) = self.ended() {
@@ -213,10 +223,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 biased;
                 () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
                 () = self.outcomes.changed() => {}
+                () = self.remembering.reported() => self.remembered()?,
                 _ = status_timer.tick() => self.status_due()?,
                 report = self.watch.report() => self.looked(report)?,
                 limits = prepared(&mut self.preparing) => self.topic_prepared(limits),
                 () = until(deadline) => {}
+                () = until(remember_at) => {}
                 result = self.stream.io(read) => result?,
             }
         }
@@ -329,7 +341,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             let lsn = self.sending.origin.final_lsn;
             let first = !std::mem::replace(&mut self.update_told, true);
             match self.config.outbox.on_update {
-                OnUpdate::Stop => return Some(updated(&table, &self.config.postgres.slot, lsn)),
+                OnUpdate::Stop => return Some(updated(&table, lsn)),
                 OnUpdate::Error if first => {
                     tracing::error!(table, position = %lsn, "{UPDATED}");
                 }
@@ -427,10 +439,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             ));
         }
         let before = self.confirmation.confirmed();
-        self.confirmation.checked(self.sending.progress.position().flush, checked);
+        self.confirmation.checked(self.remembering.durable(&self.sending.progress), checked);
         if self.confirmation.confirmed() > before {
             self.queue_status(false);
         }
+        Ok(())
+    }
+
+    /// Something is known of the position under way.
+    fn remembered(&mut self) -> Result<(), Error> {
+        self.remembering.settle()?;
+        self.monitor.positions_failed(self.remembering.failed());
         Ok(())
     }
 
@@ -474,6 +493,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.monitor.oldest_unacknowledged(self.sending.window.oldest().or(waits));
         self.monitor.received(self.received);
         self.monitor.flushed(self.sending.progress.position().flush);
+        self.monitor.remembered(self.remembering.durable(&self.sending.progress));
     }
 }
 

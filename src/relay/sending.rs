@@ -1,15 +1,12 @@
 //! One insert on its way: read, routed, handed to the sink, and counted.
 
-use std::sync::Arc;
-
 use super::window::{InFlight, Window};
-use crate::config::Config;
 use crate::error::{Definite, Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::{Outbox, OutboxError};
+use crate::positions::Replay;
 use crate::postgres::pgoutput::{Insert, LogicalMessage};
-use crate::postgres::quoting::literal;
 use crate::progress::{Change, OutOfStep, Partial, Progress};
 use crate::routing::{Origin, Routed, Router};
 use crate::sink::kafka::{KafkaSink, NotSent};
@@ -20,11 +17,12 @@ const MAX_SPAN: u64 = 1 << 27;
 
 /// The parts that an insert passes, and what is remembered between two of them.
 pub(super) struct Sending {
-    pub(super) config: Arc<Config>,
     pub(super) outbox: Outbox,
     pub(super) router: Router,
     pub(super) sink: KafkaSink,
     pub(super) progress: Progress,
+    /// What is sent again on purpose, and says so.
+    pub(super) replay: Option<Replay>,
     pub(super) window: Window,
     pub(super) monitor: Monitor,
     /// The place in the stream: of the transaction under way, and of the change within it.
@@ -97,7 +95,7 @@ impl Sending {
                 return Handled::Done;
             }
             Err(error @ (OutboxError::Message { .. } | OutboxError::MissingMember { .. })) => {
-                let way_past = way_past(&self.config.postgres.slot, self.origin.final_lsn);
+                let way_past = way_past(self.origin.final_lsn);
                 return Handled::Failed(Error::not_safe(
                     error.to_string(),
                     format!(
@@ -117,9 +115,11 @@ impl Sending {
             return Handled::HeldBack;
         }
 
-        let slot = &self.config.postgres.slot;
+        let again = |replay: &Replay| replay.covers(final_lsn, ordinal);
+        self.router
+            .marking(self.replay.as_ref().filter(|replay| again(replay)).map(|replay| replay.mark.as_str()));
         let failed = |reason: &str, remedy: &str| {
-            let way_past = way_past(slot, final_lsn);
+            let way_past = way_past(final_lsn);
             Handled::Failed(unsendable(&event.printable_id(), reason, remedy, &way_past))
         };
         let record = match self.router.route(&event, &self.origin) {
@@ -138,7 +138,7 @@ impl Sending {
                 return Handled::NeedsTopic(Waiting {
                     topic: record.topic.to_owned(),
                     id: event.printable_id(),
-                    way_past: way_past(slot, final_lsn),
+                    way_past: way_past(final_lsn),
                 });
             }
             Err(NotSent::Full) => {
@@ -169,20 +169,20 @@ impl Sending {
         }
         self.sent_alone = alone.then(|| SentAlone {
             event: format!("{} to the topic {}", event.printable_id(), record.topic),
-            way_past: way_past(slot, final_lsn),
+            way_past: way_past(final_lsn),
         });
         Handled::Done
     }
 }
 
 /// An UPDATE of an outbox row, which is no event.
-pub(super) fn updated(table: &str, slot: &str, final_lsn: Lsn) -> Error {
+pub(super) fn updated(table: &str, final_lsn: Lsn) -> Error {
     Error::not_safe(
         format!("a row of the outbox table {table} was updated, and `[outbox] on_update` is \"stop\""),
         format!(
             "Nothing was skipped. Correct what updates rows, and set `[outbox] on_update` to \"warn\" to go on; or, if its \
              transaction inserts no events, {}",
-            way_past(slot, final_lsn)
+            way_past(final_lsn)
         ),
     )
 }
@@ -227,11 +227,8 @@ fn unsendable(id: &str, reason: &str, remedy: &str, way_past: &str) -> Error {
 
 /// The row is in the log for good: correcting or deleting it in the table changes nothing for the router. True only when
 /// everything before the transaction is acknowledged, which the relay waits for.
-fn way_past(slot: &str, final_lsn: Lsn) -> String {
+fn way_past(final_lsn: Lsn) -> String {
     // a transaction is left out by a position behind the beginning of its commit
     let past = Lsn(final_lsn.0 + 1);
-    format!(
-        "leave its whole transaction out: SELECT pg_replication_slot_advance({}, '{past}')",
-        literal(slot)
-    )
+    format!("leave its whole transaction out: outbox-router slot advance --to {past}")
 }

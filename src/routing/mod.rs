@@ -64,6 +64,8 @@ pub struct Router {
     captures: Captures,
     judge: Judge,
     buffers: Buffers,
+    /// What the header of a record says that is sent again on purpose.
+    replay_mark: Option<Box<str>>,
 }
 
 #[derive(Default)]
@@ -101,7 +103,9 @@ struct Plan {
 impl Router {
     /// Routes as `config` says.
     pub fn of(config: &Config) -> Self {
-        Self::new(&config.route, &config.outbox.columns, &config.topics)
+        let router = Self::new(&config.route, &config.outbox.columns, &config.topics);
+        let positions = config.delivery.positions_topic.as_deref();
+        Router { allowed: Allowed::new(&config.topics.allow, positions), ..router }
     }
 
     /// Routes by `route` to the topics that `topics` allows; `columns` names the columns of the fields.
@@ -139,10 +143,18 @@ impl Router {
         Router {
             plan,
             attributes,
-            allowed: Allowed::new(&topics.allow),
+            allowed: Allowed::new(&topics.allow, None),
             captures: Captures::default(),
             judge: Judge::default(),
             buffers: Buffers::default(),
+            replay_mark: None,
+        }
+    }
+
+    /// From now on records bear a header that says that they are sent again on purpose, or none.
+    pub fn marking(&mut self, mark: Option<&str>) {
+        if self.replay_mark.as_deref() != mark {
+            self.replay_mark = mark.map(Into::into);
         }
     }
 
@@ -162,7 +174,7 @@ impl Router {
         event: &OutboxEvent<'a>,
         origin: &Origin,
     ) -> Result<Routed<'a>, Unroutable> {
-        let Router { plan, attributes, allowed, captures, judge, buffers } = self;
+        let Router { plan, attributes, allowed, captures, judge, buffers, replay_mark } = self;
         let Buffers { topic, text, key, headers, bytes, written, value } = buffers;
         let parts = match plan.rule(event, origin, captures)? {
             Some(BoundRule { parts: None, .. }) => return Ok(Routed::Dropped),
@@ -247,6 +259,9 @@ impl Router {
         };
         if let (ValueForm::CloudEventsBinary, Some(attributes)) = (form, attributes.as_mut()) {
             attributes.push_headers(&row, payload.kind, timestamp_micros(timestamp, origin), headers)?;
+        }
+        if let Some(mark) = replay_mark {
+            headers.push(headers::REPLAY, Some(mark.as_bytes()));
         }
         let headers_dropped = match event.field(Field::Headers) {
             Some(json) => headers

@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use crate::contracts::Contracts;
-use crate::error::Error;
 use crate::lsn::Lsn;
-use crate::postgres::catalog::{Fingerprint, Slot, moved_by_another};
-use crate::postgres::timeline::System;
-use crate::progress::{Partial, Position};
+use crate::positions::Remembered;
+use crate::postgres::catalog::Fingerprint;
+use crate::progress::Partial;
 use crate::sink::kafka::DEFAULT_BATCH_BYTES;
 
 /// Grows with each session.
 #[derive(Debug)]
 pub(super) struct Memory {
     /// Where to go on; `None` before the first session.
-    pub(super) position: Option<Position>,
-    /// The server that it belongs to.
-    pub(super) system: Option<System>,
+    pub(super) remembered: Option<Remembered>,
+    /// The gap that was accepted on the command line, until a session has started.
+    pub(super) accepted_gap: Option<Lsn>,
     /// The publication and table that it was read from.
     pub(super) fingerprint: Option<Fingerprint>,
     /// The largest batch that every topic takes.
@@ -34,8 +33,8 @@ pub(super) struct Memory {
 impl Default for Memory {
     fn default() -> Self {
         Memory {
-            position: None,
-            system: None,
+            remembered: None,
+            accepted_gap: None,
             fingerprint: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
             alone_up_to: None,
@@ -47,16 +46,44 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Where the stream is to start: at the remembered position, or at the slot's own if there is none.
-    pub(super) fn start(&self, slot_name: &str, slot: &Slot) -> Result<Position, Error> {
-        let confirmed = slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID);
-        match self.position {
-            None => Ok(Position { flush: confirmed, partial: None }),
-            // Postgres would silently start at the slot's position
-            Some(position) if confirmed > position.flush => {
-                Err(moved_by_another(slot_name, confirmed, position.flush))
-            }
-            Some(position) => Ok(position),
+    /// What counts: what the topic holds, unless this process wrote it and has delivered more since.
+    pub(super) fn or_stored(&self, stored: Option<Remembered>) -> Option<Remembered> {
+        match (&self.remembered, stored) {
+            // another router, or a reset, was there meanwhile
+            (Some(own), Some(stored)) if stored.epoch > own.epoch => Some(stored),
+            (Some(own), _) => Some(own.clone()),
+            (None, stored) => stored,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::positions::Reading;
+    use crate::progress::Position;
+
+    fn at(epoch: u64, flush: u64) -> Remembered {
+        Remembered {
+            epoch,
+            slot: "outbox_router".into(),
+            system_identifier: "7423".into(),
+            timeline: 1,
+            position: Position { flush: Lsn(flush), partial: None },
+            reading: Reading::default(),
+            replay: None,
+        }
+    }
+
+    #[test]
+    fn what_this_process_has_delivered_counts_unless_another_was_there_meanwhile() {
+        let memory = |remembered| Memory { remembered, ..Memory::default() };
+        assert_eq!(memory(None).or_stored(None), None);
+        assert_eq!(memory(None).or_stored(Some(at(1, 5))), Some(at(1, 5)));
+        assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(2, 5))), Some(at(2, 9)));
+        assert_eq!(memory(Some(at(2, 9))).or_stored(None), Some(at(2, 9)));
+        // one that arrived late
+        assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(1, 5))), Some(at(2, 9)));
+        assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(3, 5))), Some(at(3, 5)));
     }
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
+use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
 use crate::relay::{Ended, Outcome, SentAlone};
@@ -35,17 +36,18 @@ enum Next {
     Never(Definite),
 }
 
-/// Runs the router until it is asked to stop, or must.
+/// Runs the router until it is asked to stop, or must. `accepted_gap` is where a person has said to go on.
 ///
 /// # Errors
 /// The definite failure that stopped it. What may pass by itself is waited out here.
 pub async fn run(
     config: Arc<Config>,
     contracts: Option<Contracts>,
+    accepted_gap: Option<Lsn>,
     monitor: Monitor,
     stop: CancellationToken,
 ) -> Result<(), Definite> {
-    let mut memory = Memory { contracts: contracts.map(Arc::new), ..Memory::default() };
+    let mut memory = Memory { contracts: contracts.map(Arc::new), accepted_gap, ..Memory::default() };
     let mut backoff = Backoff::default();
     loop {
         monitor.turned();
@@ -65,8 +67,8 @@ pub async fn run(
             Next::Stop => return Ok(()),
             Next::Again => {}
             Next::Never(definite) => {
-                if let Some(position) = memory.position {
-                    tracing::info!(position = %position.flush, "stopped; Kafka has everything before this position");
+                if let Some(remembered) = &memory.remembered {
+                    tracing::info!(position = %remembered.position.flush, "stopped; Kafka has everything before this position");
                 }
                 monitor.state(State::Refused { reason: definite.what.clone() });
                 return Err(definite);
@@ -96,7 +98,9 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 
 /// Takes in what a session leaves behind.
 fn after_session(ended: Ended, memory: &mut Memory) -> Next {
-    memory.position = Some(ended.position);
+    if let Some(remembered) = &mut memory.remembered {
+        remembered.position = ended.position;
+    }
     memory.batch_bytes = ended.batch_bytes;
     match ended.outcome {
         Outcome::Stopped => {

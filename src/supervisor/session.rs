@@ -8,23 +8,30 @@ use tokio_util::sync::CancellationToken;
 
 use super::memory::Memory;
 use crate::config::Config;
-use crate::error::{Error, Peer};
+use crate::error::{Definite, Error, Exit, Peer};
+use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
+use crate::positions::{self, Remembered, Start};
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::replication::{NotStarted, ReplicationStream, StreamOf};
 use crate::postgres::session::Session;
+use crate::postgres::slot_lock;
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
 use crate::relay::{Ended, Parts, Relay};
 use crate::routing::Router;
 use crate::sink::Outcomes;
 use crate::sink::kafka::KafkaSink;
+use crate::sink::kafka::positions::{PositionsTopic, look_up};
 
 /// How often a slot that another holds is looked at, at first and at most.
 const SLOT_WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// How long a remembered position is looked for that only makes a message more exact.
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a session did not come to run.
 pub(super) enum NoSession {
@@ -66,10 +73,12 @@ async fn start(
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
     let mut session = connect(config).await?;
-    let (catalog, slot) = free_slot(&mut session, config, monitor, memory).await?;
+    let (catalog, slot) = match free_slot(&mut session, config, monitor, memory).await {
+        Ok(found) => found,
+        Err(error) => return Err(with_position(error, config, memory).await),
+    };
     // after the wait for the slot, for the end of the log must not be older than the slot's position
     let system = answered(config, System::identify(&mut session)).await?;
-    let start = memory.start(&config.postgres.slot, &slot)?;
     let router = Router::of(config).judging_by(config, memory.contracts.clone());
     let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
     let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
@@ -79,9 +88,6 @@ async fn start(
             let columns = Columns::look(&mut session, table.oid, &config.postgres);
             answered(config, columns).await?.verdict(&outbox, name)?;
         }
-    }
-    if let Some(before) = &memory.system {
-        answered(config, system.check(before, start.flush, &mut session)).await?;
     }
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
@@ -98,6 +104,20 @@ async fn start(
         Error::Definite(refused) if memory.was_active => Error::transient(Peer::Kafka, refused.to_string()),
         error => error,
     })?;
+
+    let mut positions = None;
+    let found = (&catalog, &slot, &system);
+    let remembered = match where_to_start(config, &mut session, memory, found, &mut positions).await {
+        Ok(remembered) => remembered,
+        Err(error) => {
+            sink.close().await;
+            if let Some(positions) = positions {
+                positions.close().await;
+            }
+            return Err(error);
+        }
+    };
+    let start = remembered.position;
 
     let version = session.parameters().get("server_version").cloned().unwrap_or_default();
     let (place, host) = (session.info().place.clone(), session.info().host.clone());
@@ -118,6 +138,9 @@ async fn start(
         Ok(stream) => stream,
         Err(error) => {
             sink.close().await;
+            if let Some(positions) = positions {
+                positions.close().await;
+            }
             return Err(not_started(error, config));
         }
     };
@@ -127,7 +150,8 @@ async fn start(
     );
     monitor.state(State::Active);
     let head = system.flush;
-    memory.system = Some(system);
+    memory.accepted_gap = None;
+    memory.remembered = Some(remembered.clone());
     memory.fingerprint = Some(fingerprint.clone());
 
     Ok(Parts {
@@ -137,13 +161,109 @@ async fn start(
         router,
         sink,
         outcomes,
+        positions,
+        remembered,
         watch: Watch::start(Arc::clone(config), host, fingerprint),
-        start,
         head,
         alone_up_to: memory.alone_up_to,
         monitor: monitor.clone(),
         stop: stop.clone(),
     })
+}
+
+/// Credentials and privileges are changed under running routers.
+fn opened<T>(result: Result<T, Error>, memory: &Memory) -> Result<T, Error> {
+    result.map_err(|error| match error {
+        Error::Definite(refused) if memory.was_active && refused.exit == Exit::Refused => {
+            Error::transient(Peer::Kafka, refused.to_string())
+        }
+        error => error,
+    })
+}
+
+/// Reads what is remembered, judges it by what was found, says where a start is not what one would expect, and writes
+/// down that a new epoch begins there.
+async fn where_to_start(
+    config: &Arc<Config>,
+    session: &mut Session,
+    memory: &Memory,
+    (catalog, slot, system): (&Catalog, &Slot, &System),
+    positions: &mut Option<PositionsTopic>,
+) -> Result<Remembered, Error> {
+    *positions = opened(PositionsTopic::open(config).await, memory)?;
+    let stored = match positions {
+        Some(positions) => opened(positions.read().await, memory)?,
+        None => None,
+    };
+    let before = memory.or_stored(stored);
+    let history = match &before {
+        Some(before) if before.timeline != system.timeline => {
+            Some(answered(config, system.history(session)).await?)
+        }
+        _ => None,
+    };
+    let reading = catalog.reading(&config.outbox);
+    let found = positions::Found {
+        router: &config.name,
+        slot: &config.postgres.slot,
+        confirmed: slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID),
+        system,
+        history: history.as_deref(),
+        reading: &reading,
+    };
+    let start =
+        positions::judge(before.as_ref(), &found, memory.accepted_gap).map_err(positions::Gap::refusal)?;
+    let position = start.position();
+    match start {
+        Start::First(_) if config.delivery.positions_topic.is_some() => {
+            tracing::info!(
+                name = config.name, position = %position.flush,
+                "no position is remembered under this name: the router starts at the slot's own"
+            );
+        }
+        Start::Accepted(_) => {
+            let before = before.as_ref().map(|before| before.position.flush).unwrap_or_default();
+            tracing::warn!(%before, position = %position.flush, "the gap was accepted: going on after it");
+        }
+        Start::Remembered(_) if memory.accepted_gap.is_some() => {
+            tracing::warn!(
+                position = %position.flush,
+                "there is no gap to accept: leave --accept-gap away, or it may hide the next one"
+            );
+        }
+        Start::First(_) | Start::Remembered(_) => {}
+    }
+    let replay = before.as_ref().and_then(|before| before.replay.clone());
+    let remembered = Remembered {
+        epoch: before.map_or(0, |before| before.epoch) + 1,
+        slot: config.postgres.slot.clone(),
+        system_identifier: system.identifier.clone(),
+        timeline: system.timeline,
+        position,
+        reading,
+        replay: replay.filter(|replay| !replay.is_over(position)),
+    };
+    if let Some(positions) = positions {
+        opened(positions.begin(&remembered).await, memory)?;
+    }
+    Ok(remembered)
+}
+
+/// Adds the remembered position to a finding that stops the router: it is where events may be missing from.
+async fn with_position(error: Error, config: &Config, memory: &Memory) -> Error {
+    let Error::Definite(Definite { exit: Exit::Unsafe, what, remedy }) = error else { return error };
+    let stored = match &config.delivery.positions_topic {
+        Some(topic) => tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, topic)).await,
+        None => Ok(Ok(None)),
+    };
+    // what was found matters more than a broker that does not answer
+    let what = match memory.or_stored(stored.ok().and_then(Result::ok).flatten()) {
+        Some(remembered) => {
+            format!("{what}; Kafka has everything before {}", remembered.position.flush)
+        }
+        None => what,
+    };
+    Error::not_safe(what, remedy)
 }
 
 async fn connect(config: &Config) -> Result<Session, Error> {
@@ -197,6 +317,20 @@ async fn free_slot(
         ));
     }
     let (mut wait, mut told) = (SLOT_WAIT.0, None);
+    // first of all, and for as long as the session lasts
+    while !answered(config, slot_lock::try_take(session, &config.postgres.slot)).await? {
+        let holder = answered(config, slot_lock::named_holder(session, &config.postgres.slot)).await?;
+        if let Some((pid, holder)) = holder
+            && told != Some(pid)
+        {
+            waiting_for(config, monitor, memory, pid, &holder);
+            told = Some(pid);
+        }
+        monitor.turned();
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(SLOT_WAIT.1);
+    }
+    (wait, told) = (SLOT_WAIT.0, None);
     loop {
         let catalog = answered(config, Catalog::look(session, &config.postgres, &config.outbox)).await?;
         catalog.verdict(&config.postgres, &config.outbox, missing)?;
@@ -205,23 +339,25 @@ async fn free_slot(
         };
         let Some(pid) = slot.active_pid else { return Ok((catalog, slot)) };
         if told != Some(pid) {
-            let reason = format!(
-                "the slot {} is read by {}",
-                config.postgres.slot,
-                catalog::holder(session, pid).await?
-            );
-            tracing::info!(peer = "postgres", reason, "waiting for the slot");
-            monitor.state(State::Waiting { reason });
+            let holder = catalog::holder(session, pid).await?;
+            waiting_for(config, monitor, memory, pid, &holder);
             told = Some(pid);
-            // Unless it is what is left of our own last session, somebody else reads the slot, and may move it by what
-            // it delivers: our own position is history then.
-            if memory.walsender != Some(pid) {
-                memory.position = None;
-            }
         }
         monitor.turned();
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(SLOT_WAIT.1);
+    }
+}
+
+/// Says whom the router waits for.
+fn waiting_for(config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32, holder: &str) {
+    let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
+    tracing::info!(peer = "postgres", reason, "waiting for the slot");
+    monitor.state(State::Waiting { reason });
+    // Unless it is what is left of our own last session, somebody else reads the slot, and may move it by what it
+    // delivers: where positions are not in Kafka, our own is history then.
+    if memory.walsender != Some(pid) && config.delivery.positions_topic.is_none() {
+        memory.remembered = None;
     }
 }
 

@@ -270,7 +270,7 @@ fn a_fixed_topic_that_nobody_creates() {
     assert!(Found::at(&place).of("topics").contains("will be created"));
     let place = place.with("TOPICS__CREATE", "false");
     let found = Found::at(&place);
-    found.assert_errors(&["topics"]);
+    found.assert_errors(&["positions_topic", "topics"]);
     insta::assert_snapshot!(place.masked(&found.of("topics")));
 }
 

@@ -157,13 +157,16 @@ async fn the_printed_acls_are_what_the_router_needs() {
     insta::assert_snapshot!(place.masked(&found.of("topic_creation")));
 
     let printed = place.run(&["init", "--print-acls"]).out;
-    let command: String = printed.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join(" ");
-    let words: Vec<&str> = command.split_whitespace().filter(|word| *word != "\\").collect();
-    let add = words.iter().position(|word| *word == "--add").unwrap();
     let client = broker.client();
-    let arguments = [&["--bootstrap-server", client.bootstrap.as_str()], &words[add..]].concat();
-    let ran = kafka_tool("org.apache.kafka.tools.AclCommand", &arguments);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    let commands: String =
+        printed.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join(" ");
+    for command in commands.split("kafka-acls.sh").skip(1) {
+        let words: Vec<&str> = command.split_whitespace().filter(|word| *word != "\\").collect();
+        let add = words.iter().position(|word| *word == "--add").unwrap();
+        let arguments = [&["--bootstrap-server", client.bootstrap.as_str()], &words[add..]].concat();
+        let ran = kafka_tool("org.apache.kafka.tools.AclCommand", &arguments);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
     let found = Found::at(&place);
     assert_eq!((found.code, found.of("topic_creation")), (0, String::new()));
     assert!(found.of("topics").starts_with("ok"));

@@ -83,11 +83,7 @@ impl Setting {
     /// Leaves out what stopped the router.
     async fn clear(&self) {
         self.outbox.released().await;
-        let advance = format!(
-            "SELECT pg_replication_slot_advance('{}', pg_current_wal_insert_lsn())",
-            self.outbox.name
-        );
-        self.outbox.execute(&advance).await;
+        self.settings.leave_all_out(&self.outbox).await;
     }
 
     /// A run that ends with this code.

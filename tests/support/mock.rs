@@ -19,7 +19,9 @@ pub(crate) struct Mock {
 
 impl Mock {
     pub(crate) fn start(brokers: i32) -> Self {
-        Mock { cluster: MockCluster::new(brokers).unwrap(), held: Mutex::default() }
+        let mock = Mock { cluster: MockCluster::new(brokers).unwrap(), held: Mutex::default() };
+        mock.create_topic("outbox-router.positions", 1, 1);
+        mock
     }
 
     pub(crate) fn client(&self) -> Kafka {

@@ -150,7 +150,8 @@ impl Outbox {
 
     /// What the slot is confirmed to.
     pub(crate) async fn confirmed(&self) -> Lsn {
-        self.slot().await.unwrap().confirmed
+        let what = format!("slot {} can be asked for", self.name);
+        eventually(&what, async || self.slot().await).await.confirmed
     }
 
     /// The end of the log as of now: everything committed before lies before it.

@@ -51,6 +51,8 @@ impl Place {
         place.set("POSTGRES__SLOT", &place.name.clone());
         place.set("POSTGRES__PUBLICATION", &place.name.clone());
         place.set("ROUTE__TOPIC", &format!("{}.${{aggregate_type}}", place.name));
+        // whether it is there is told by `check`
+        place.set("DELIVERY__POSITIONS_TOPIC", &format!("positions_{}", place.name));
         place.set("KAFKA__BOOTSTRAP_SERVERS", &shared::variable("TEST_KAFKA"));
         place
     }

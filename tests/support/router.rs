@@ -33,16 +33,25 @@ pub(crate) struct Ended {
 impl Router {
     /// Starts one with this configuration file.
     pub(crate) fn start(settings: &Settings) -> Self {
-        Self::with_variables(settings, &[])
+        Self::with(settings, &[], &[])
+    }
+
+    /// Starts one with this configuration file and these arguments of `run`.
+    pub(crate) fn with_arguments(settings: &Settings, arguments: &[&str]) -> Self {
+        Self::with(settings, arguments, &[])
     }
 
     /// Starts one with these variables besides. Of the test's own environment it sees nothing.
     pub(crate) fn with_variables(settings: &Settings, variables: &[(&str, &str)]) -> Self {
+        Self::with(settings, &[], variables)
+    }
+
+    fn with(settings: &Settings, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("outbox-router.toml");
         fs::write(&file, settings.text()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
-        command.arg("-c").arg(&file).arg("run").current_dir(folder.path());
+        command.arg("-c").arg(&file).arg("run").args(arguments).current_dir(folder.path());
         command.env_clear().env("HOME", folder.path()).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = process::start(&mut command);

@@ -1,11 +1,16 @@
 //! A configuration file for the router under test.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
 
 use toml::Value;
 
 use super::kafka::Kafka;
 use super::outbox::Outbox;
+use super::place::Ran;
+use super::process;
+use super::router::Ended;
 
 /// Keys and values of the file; a later value of a key takes the place of an earlier one.
 #[derive(Clone, Default)]
@@ -26,6 +31,32 @@ impl Settings {
     pub(crate) fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// Runs another command of the router with this file, to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("outbox-router.toml");
+        fs::write(&file, self.text()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
+        command.arg("-c").arg(&file).args(arguments).current_dir(folder.path());
+        command.env_clear().env("HOME", folder.path());
+        Ran::of(process::output(&mut command))
+    }
+
+    /// Runs the command that the router said would leave out what stopped it.
+    pub(crate) fn obey(&self, ended: &Ended) {
+        let (_, command) = ended.last_line().rsplit_once(": outbox-router ").unwrap();
+        let arguments: Vec<_> = command.split(' ').chain(["--yes"]).collect();
+        let ran = self.run(&arguments);
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    }
+
+    /// Leaves out everything that is committed by now.
+    pub(crate) async fn leave_all_out(&self, outbox: &Outbox) {
+        let rows = outbox.query("SELECT pg_current_wal_flush_lsn()::text").await;
+        let ran = self.run(&["slot", "advance", "--yes", "--to", rows[0].get(0)]);
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     }
 
     /// The file.

@@ -18,6 +18,8 @@ pub(super) struct Seen {
     pub(super) brokers: usize,
     /// Topics that the template can name, each with its settings if they may be read.
     pub(super) topics: Vec<(SeenTopic, Option<Settings>)>,
+    /// The topic of the positions, if it is there, with its settings if they may be read.
+    pub(super) positions: Option<(SeenTopic, Option<Settings>)>,
     /// What a new topic inherits, if it may be read.
     pub(super) defaults: Option<Settings>,
     /// Whether a topic could be made, as far as that was asked.
@@ -59,9 +61,21 @@ async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) ->
     let plural = if brokers == 1 { "" } else { "s" };
     findings.ok("kafka_connection", format!("{brokers} broker{plural}{version}"));
 
+    let positions = match &config.delivery.positions_topic {
+        Some(name) => cluster.topics.iter().find(|topic| topic.name == *name).cloned(),
+        None => None,
+    };
+    let positions = match positions {
+        Some(topic) => {
+            let settings = survey.topic_settings(&[&topic.name]).await?.into_iter().next();
+            Some((topic, settings.and_then(Result::ok)))
+        }
+        None => None,
+    };
     cluster.topics.retain(|topic| {
         let made = |template: &&Template| template.may_make(&topic.name);
-        templates.iter().any(made) && !topic.name.starts_with("__")
+        let own = config.delivery.positions_topic.as_deref() == Some(topic.name.as_str());
+        templates.iter().any(made) && !topic.name.starts_with("__") && !own
     });
     let shown = cluster.topics.len().min(MOST_TOPICS);
     if shown < cluster.topics.len() {
@@ -86,5 +100,5 @@ async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) ->
         Some(topic) => Some(survey.may_create(&topic).await),
         None => None,
     };
-    Ok(Seen { brokers, topics, defaults, may_create })
+    Ok(Seen { brokers, topics, positions, defaults, may_create })
 }

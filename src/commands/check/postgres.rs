@@ -2,7 +2,7 @@
 
 use super::finding::Findings;
 use super::outbox::OutboxLook;
-use super::{outbox, role, server, slot};
+use super::{outbox, positions, role, server, slot};
 use crate::commands::connect;
 use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -17,7 +17,7 @@ use crate::routing::Router;
 const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";
 
 /// Looks at Postgres. What is learnt of the table is needed to judge the topics.
-pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>) {
+pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Option<positions::Ours>) {
     let mut findings = Findings::default();
     encryption(&config.postgres.conninfo, &mut findings);
     let application_name = format!("{} check", config.name);
@@ -26,25 +26,25 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>) {
         Ok(session) => session,
         Err(error) => {
             findings.failure("postgres_connection", error, UNREACHABLE);
-            return (findings, None);
+            return (findings, None, None);
         }
     };
-    let outbox = match look_with(&mut session, config, &mut findings).await {
-        Ok(outbox) => Some(outbox),
+    let (outbox, ours) = match look_with(&mut session, config, &mut findings).await {
+        Ok((outbox, ours)) => (Some(outbox), ours),
         Err(error) => {
             findings.failure("postgres_connection", error, UNREACHABLE);
-            None
+            (None, None)
         }
     };
     session.close().await;
-    (findings, outbox)
+    (findings, outbox, ours)
 }
 
 async fn look_with(
     session: &mut Session,
     config: &Config,
     findings: &mut Findings,
-) -> Result<OutboxLook, Error> {
+) -> Result<(OutboxLook, Option<positions::Ours>), Error> {
     let server = server::Server::look(session).await?;
     let encrypted = if session.is_tls() { "with TLS" } else { "without TLS" };
     findings.ok(
@@ -57,7 +57,8 @@ async fn look_with(
     role::judge(session, config, &server, &catalog, findings).await?;
     slot::judge(session, config, &server, &catalog, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
-    outbox::judge(session, config, &outbox, &server, &catalog, findings).await
+    let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;
+    Ok((looked, positions::Ours::of(config, &catalog)))
 }
 
 /// A host that is not this machine should prove who it is.

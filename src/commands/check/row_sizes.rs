@@ -2,13 +2,13 @@
 
 use super::finding::Findings;
 use super::outbox::Column;
-use crate::commands::status::table::bytes;
 use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::FIELDS;
 use crate::postgres::quoting;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
+use crate::size::bytes;
 
 const BYTEA: u32 = 17;
 

@@ -4,10 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::finding::Findings;
 use crate::commands::init::{OLDEST_POSTGRES, WAL_LEVEL_REMEDY};
-use crate::commands::status::table::bytes;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
 use crate::postgres::session::Session;
+use crate::size::bytes;
 
 /// A difference of the clocks that is worth a word, in seconds.
 const SKEW: f64 = 5.0;

@@ -2,11 +2,11 @@
 
 use super::finding::Findings;
 use super::server::Server;
-use crate::commands::status::table::bytes;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{self, Catalog, Slot};
 use crate::postgres::session::Session;
+use crate::size::bytes;
 
 pub(super) async fn judge(
     session: &mut Session,

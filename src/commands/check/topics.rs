@@ -3,11 +3,11 @@
 use super::finding::Findings;
 use super::kafka::Seen;
 use super::outbox::OutboxLook;
-use crate::commands::status::table::bytes;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::sink::kafka::properties;
 use crate::sink::kafka::survey::{SeenTopic, Settings};
+use crate::size::bytes;
 
 /// What a record batch and a record take besides the row's own bytes: names of headers, lengths, checksums.
 const OVERHEAD: u64 = 200;
@@ -104,7 +104,7 @@ fn durability(topic: &SeenTopic, settings: Option<&Settings>, findings: &mut Fin
 }
 
 /// Whether an acknowledged record survives the loss of a broker, and whether it can be acknowledged at all.
-fn replication(who: &str, replicas: i64, insync: Option<i64>, findings: &mut Findings) {
+pub(super) fn replication(who: &str, replicas: i64, insync: Option<i64>, findings: &mut Findings) {
     if let Some(insync) = insync.filter(|insync| *insync > replicas) {
         findings.error(
             "min_insync_replicas",

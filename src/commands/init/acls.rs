@@ -31,6 +31,14 @@ pub(super) fn commands(config: &Config) -> String {
     let mut text =
         "# Put the router's principal for User:outbox-router; admin.properties logs an administrator in.\n\n"
             .to_owned();
+    if let Some(topic) = &config.delivery.positions_topic {
+        // what it had written before it reads at its start
+        let operations = format!("{} --operation Read", operations.join(" "));
+        text += &format!(
+            "# The topic {topic}, where the router remembers what it has delivered. {create}\n{tool} \\\n  {operations} \\\n  \
+             --topic {topic} --resource-pattern-type literal\n\n"
+        );
+    }
     for (resource, which) in resources {
         let operations = operations.join(" ");
         text += &format!("# {which}. {create}\n{tool} \\\n  {operations} \\\n  {resource}\n\n");

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::table::bytes;
 use crate::commands::connect;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{self, Catalog};
 use crate::postgres::connect::Startup;
+use crate::size::bytes;
 
 /// The slot as the catalogues show it. The members are keys of `status --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

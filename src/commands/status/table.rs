@@ -5,6 +5,7 @@ use std::io;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 
 use crate::monitor::{StateKind, StatusReport, TopicReport};
+use crate::size::bytes;
 use crate::terminal;
 
 /// What the output can show.
@@ -78,6 +79,9 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     ));
     let positions = &report.positions;
     lines.push(("acknowledged", position(&positions.flushed)));
+    if let Some(reason) = &positions.not_remembered {
+        lines.push(("positions topic", format!("not written, so nothing is confirmed: {reason}")));
+    }
     lines.push(("confirmed", position(&positions.confirmed)));
     lines.push(("end of log", position(&positions.server_wal_end)));
     if let Some(retained) = report.slot.retained_bytes {
@@ -162,43 +166,5 @@ fn colour(state: StateKind) -> Color {
             Color::Yellow
         }
         StateKind::Refused => Color::Red,
-    }
-}
-
-/// `16.0 MiB`
-pub(in crate::commands) fn bytes(count: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut size = count as f64 / 1024.0;
-    let mut chosen = "KiB";
-    for unit in units.into_iter().skip(1) {
-        // 1023.95 would be shown as 1024.0
-        if size < 1023.95 {
-            break;
-        }
-        size /= 1024.0;
-        chosen = unit;
-    }
-    format!("{size:.1} {chosen}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes;
-
-    #[test]
-    fn sizes_are_readable() {
-        for (count, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (1024 * 1024 - 1, "1.0 MiB"),
-            (16 << 20, "16.0 MiB"),
-            (u64::MAX, "16.0 EiB"),
-        ] {
-            assert_eq!(bytes(count), text);
-        }
     }
 }

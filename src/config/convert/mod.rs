@@ -286,6 +286,7 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
     let mode = reader.choice("delivery.mode", raw.mode, &[("at-least-once", DeliveryMode::AtLeastOnce)]);
     let records = reader.integer("delivery.window.records", raw.window.records, 1..=i32::MAX.into());
     let bytes = reader.size("delivery.window.bytes", raw.window.bytes);
+    let positions_topic = positions_topic(reader, raw.positions_topic);
     let shutdown = reader.duration("delivery.shutdown_timeout", raw.shutdown_timeout, Duration::ZERO);
     Delivery {
         mode: mode.unwrap_or(defaults.mode),
@@ -293,7 +294,23 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
             .and_then(|records| usize::try_from(records).ok())
             .unwrap_or(defaults.window_records),
         window_bytes: bytes.unwrap_or(defaults.window_bytes),
+        positions_topic: positions_topic.unwrap_or(defaults.positions_topic),
         shutdown_timeout: shutdown.unwrap_or(defaults.shutdown_timeout),
+    }
+}
+
+/// Its own value, or `Some(None)` where it is switched off.
+fn positions_topic(reader: &mut Reader<'_>, raw: Value) -> Option<Option<String>> {
+    let key = "delivery.positions_topic";
+    let Some(Located { text, span, .. }) = reader.text_or_off(key, raw)? else { return Some(None) };
+    match topic_name::check_own(&text) {
+        Ok(()) => Some(Some(text)),
+        Err(error) => {
+            let remedy =
+                "Write the name of a topic that is the routers' alone; an empty text switches it off";
+            reader.fault(&span, key, error.to_string(), remedy);
+            None
+        }
     }
 }
 

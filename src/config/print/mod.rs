@@ -100,6 +100,8 @@ impl Config {
         writeln!(out, "window.records = {}", self.delivery.window_records)?;
         let bytes = u64::try_from(self.delivery.window_bytes).unwrap_or(u64::MAX);
         writeln!(out, "window.bytes = {}", quoted(&format_size(bytes)))?;
+        let positions = self.delivery.positions_topic.as_deref().unwrap_or_default();
+        writeln!(out, "positions_topic = {}", quoted(positions))?;
         writeln!(out, "shutdown_timeout = {}", quoted(&format_duration(self.delivery.shutdown_timeout)))?;
 
         writeln!(out, "\n[admin]")?;

@@ -16,6 +16,7 @@ use super::server_error::QueryError;
 use super::session::{Row, Session};
 use crate::config::{Outbox, Postgres};
 use crate::error::{Error, Peer};
+use crate::positions::Reading;
 
 /// What the catalogues say at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +64,19 @@ impl Catalog {
         missing: Missing,
     ) -> Result<(), Error> {
         publication::verdict(self.publication.as_ref(), &self.tables, postgres, outbox, missing)
+    }
+
+    /// What decides which changes the stream holds.
+    pub fn reading(&self, outbox: &Outbox) -> Reading {
+        let identity = |table: &Table| format!("{} {}", table.oid, table.membership);
+        let tables = outbox.tables.iter().zip(&self.tables);
+        Reading {
+            publication: self.publication.as_ref().map(|publication| publication.fingerprint.clone()),
+            tables: tables
+                .filter_map(|(name, table)| Some((name.to_string(), table.as_ref().map(identity)?)))
+                .collect(),
+            message_prefix: outbox.message_prefix.clone(),
+        }
     }
 
     /// Changes when the publication or a table was altered, or dropped and made again, between two looks.

@@ -93,7 +93,7 @@ pub fn moved_by_another(slot: &str, confirmed: Lsn, ours: Lsn) -> Error {
         ),
         "Events committed between the two positions may be missing in Kafka: compare the outbox table. Find out who \
          moved it (the server's log shows each START_REPLICATION, and with log_statement = 'all' each \
-         pg_replication_slot_advance), then start the router again: it goes on at the slot's position",
+         pg_replication_slot_advance). Started again, the router says where it can go on",
     )
 }
 

@@ -187,7 +187,7 @@ impl ProducerContext for ProducerReports {
     }
 }
 
-fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     let level = match facility {
         // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
         "CONFWARN" => RDKafkaLogLevel::Debug,

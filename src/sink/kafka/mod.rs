@@ -1,10 +1,11 @@
 //! Kafka: one idempotent producer per session, on librdkafka's own threads.
 //!
 //! `properties` what the producer is made with, `context` what comes back from it, `topics` what happens before a
-//! topic's first record, `first` before a partition's second, `verdict` what an error means, `survey` what `check` asks.
+//! topic's first record, `first` before a partition's second, `positions` where the router remembers what it has delivered, `verdict` what an error means, `survey` what `check` asks.
 
 mod context;
 mod first;
+pub mod positions;
 pub mod properties;
 pub mod survey;
 mod topics;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
 
 use crate::config::Config;
 use crate::error::{Error, Peer};
@@ -378,7 +379,7 @@ fn check_partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotS
 pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
 
 /// Ends a producer on a thread that may block: it joins librdkafka's own.
-async fn discard(producer: ThreadedProducer<ProducerReports>) {
+async fn discard<C: ProducerContext + 'static>(producer: ThreadedProducer<C>) {
     // an error would mean that the runtime is shutting down, and the producer with it
     let _ = tokio::task::spawn_blocking(move || drop(producer)).await;
 }

@@ -1,0 +1,105 @@
+//! What is remembered in Kafka: whether it is kept, and whether the next start would go by it.
+
+use super::finding::Findings;
+use super::kafka::Seen;
+use super::topics::replication;
+use crate::config::Config;
+use crate::lsn::Lsn;
+use crate::positions::Reading;
+use crate::postgres::catalog::Catalog;
+use crate::sink::kafka::positions;
+
+/// What the catalogues say of the router's own.
+pub(super) struct Ours {
+    confirmed: Lsn,
+    /// Whether a router reads the slot now.
+    active: bool,
+    reading: Reading,
+}
+
+impl Ours {
+    /// `None` where there is no slot, which is a finding of its own.
+    pub(super) fn of(config: &Config, catalog: &Catalog) -> Option<Self> {
+        let slot = catalog.slot.as_ref()?;
+        let reading = catalog.reading(&config.outbox);
+        Some(Ours { confirmed: slot.confirmed_flush_lsn?, active: slot.active_pid.is_some(), reading })
+    }
+}
+
+pub(super) async fn judge(
+    config: &Config,
+    seen: Option<&Seen>,
+    ours: Option<&Ours>,
+    findings: &mut Findings,
+) {
+    let Some(topic) = &config.delivery.positions_topic else {
+        return findings.warning(
+            "positions_topic",
+            "positions are not remembered in Kafka (`[delivery] positions_topic` is empty): after a crash of Postgres the \
+             last minutes are sent again, and a slot that was moved or made again while the router was away goes unnoticed",
+            "Take the setting away, and grant what `outbox-router init --print-acls` prints",
+        );
+    };
+    let Some(seen) = seen else { return };
+    match &seen.positions {
+        None if config.topics.create => {
+            findings.ok("positions_topic", format!("{topic} will be created"));
+        }
+        None => findings.error(
+            "positions_topic",
+            format!("the topic {topic} does not exist and `[topics] create` is false"),
+            "Create it with one partition and cleanup.policy=compact, or set `create = true`",
+        ),
+        Some((found, settings)) => {
+            let policy = settings.as_ref().and_then(|settings| settings.get("cleanup.policy"));
+            if policy.is_some_and(|policy| policy != "compact") {
+                findings.error(
+                    "positions_topic",
+                    format!(
+                        "the topic {topic} is not only compacted (cleanup.policy = {}): positions expire",
+                        policy.unwrap_or_default()
+                    ),
+                    format!("kafka-configs.sh --alter --topic {topic} --add-config cleanup.policy=compact"),
+                );
+            }
+            let insync = settings.as_ref().and_then(|settings| settings.number("min.insync.replicas"));
+            let replicas = i64::try_from(found.replicas).unwrap_or(i64::MAX);
+            replication(&format!("the topic {topic}"), replicas, insync, findings);
+            remembered(config, topic, ours, findings).await;
+        }
+    }
+}
+
+async fn remembered(config: &Config, topic: &str, ours: Option<&Ours>, findings: &mut Findings) {
+    let remembered = match positions::look_up(config, topic).await {
+        Ok(Some(remembered)) => remembered,
+        Ok(None) => {
+            let what = format!(
+                "nothing is remembered for {}: the router starts at the slot's position",
+                config.name
+            );
+            return findings.ok("position", what);
+        }
+        Err(error) => return findings.failure("position", error, "Look at the brokers' logs"),
+    };
+    let Some(ours) = ours else { return };
+    let position = remembered.position.flush;
+    let run = "`outbox-router run` stops there, and says what may be missing and how to go on";
+    if remembered.slot != config.postgres.slot {
+        let what = format!("the position of {} is that of another slot, {}", config.name, remembered.slot);
+        findings.error("position", what, run);
+    } else if ours.confirmed > position && !ours.active {
+        let what = format!(
+            "the slot is confirmed up to {}, and the router has delivered up to {position}",
+            ours.confirmed
+        );
+        findings.error("position", what, run);
+    } else if ours.reading.altered_since(&remembered.reading) {
+        let what = format!(
+            "the publication, or an outbox table, was altered or made again after the router was at {position}"
+        );
+        findings.error("position", what, run);
+    } else {
+        findings.ok("position", format!("{position} is remembered for {}", config.name));
+    }
+}

@@ -1,0 +1,168 @@
+//! `slot list`: the slot, what is remembered of it, and its bookmarks.
+
+use std::process::ExitCode;
+
+use comfy_table::{Attribute, Cell, CellAlignment};
+use serde::Serialize;
+
+use crate::commands::status::table::{Look, trimmed};
+use crate::config::Config;
+use crate::error::Error;
+use crate::postgres::bookmarks;
+use crate::postgres::catalog::Catalog;
+use crate::sink::kafka::positions;
+use crate::size::bytes;
+use crate::terminal;
+
+/// The members are keys of `slot list --json`.
+#[derive(Debug, Serialize)]
+struct Listed {
+    slot: String,
+    /// Null if there is no such slot.
+    confirmed: Option<String>,
+    wal_status: Option<String>,
+    retained_bytes: Option<u64>,
+    /// What the positions topic holds; null if nothing, or if it is switched off.
+    remembered: Option<String>,
+    /// Why that is not known.
+    not_known: Option<String>,
+    bookmarks: Vec<ListedBookmark>,
+}
+
+#[derive(Debug, Serialize)]
+struct ListedBookmark {
+    name: String,
+    made: String,
+    slot: String,
+    position: Option<String>,
+    wal_status: String,
+    retained_bytes: u64,
+}
+
+pub(super) async fn list(config: &Config, json: bool) -> Result<ExitCode, Error> {
+    let listed = look(config).await?;
+    let text = if json {
+        // texts and numbers only
+        serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"
+    } else {
+        render(&listed, &Look::of_stdout())
+    };
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn look(config: &Config) -> Result<Listed, Error> {
+    let mut session = super::session(config).await?;
+    let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
+    let bookmarks = bookmarks::list(&mut session, &config.postgres.slot).await?;
+    session.close().await;
+    let remembered = match &config.delivery.positions_topic {
+        Some(topic) => positions::look_up(config, topic).await,
+        None => Ok(None),
+    };
+    let slot = catalog.slot.as_ref();
+    Ok(Listed {
+        slot: config.postgres.slot.clone(),
+        confirmed: slot.and_then(|slot| slot.confirmed_flush_lsn).map(|lsn| lsn.to_string()),
+        wal_status: slot.and_then(|slot| slot.wal_status.clone()),
+        retained_bytes: slot.and_then(|slot| slot.retained_bytes),
+        not_known: remembered.as_ref().err().map(ToString::to_string),
+        remembered: remembered.ok().flatten().map(|remembered| remembered.position.flush.to_string()),
+        bookmarks: bookmarks
+            .into_iter()
+            .map(|bookmark| ListedBookmark {
+                name: bookmark.title(),
+                made: bookmark.made(),
+                position: bookmark.position.map(|lsn| lsn.to_string()),
+                slot: bookmark.slot,
+                wal_status: bookmark.wal_status,
+                retained_bytes: bookmark.retained_bytes,
+            })
+            .collect(),
+    })
+}
+
+fn render(listed: &Listed, look: &Look) -> String {
+    let mut table = look.table();
+    let unknown = || "unknown".to_owned();
+    let mut row = |name: &str, value: String| {
+        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), Cell::new(value)]);
+    };
+    match (&listed.confirmed, &listed.wal_status) {
+        (None, None) => row("slot", format!("{} does not exist", listed.slot)),
+        (confirmed, status) => row(
+            "slot",
+            format!(
+                "{}, confirmed up to {}, {}, holds back {}",
+                listed.slot,
+                confirmed.clone().unwrap_or_else(unknown),
+                status.clone().unwrap_or_else(unknown),
+                bytes(listed.retained_bytes.unwrap_or_default())
+            ),
+        ),
+    }
+    match (&listed.remembered, &listed.not_known) {
+        (Some(position), _) => row("remembered", position.clone()),
+        (None, Some(why)) => row("remembered", format!("unknown: {why}")),
+        (None, None) => row("remembered", "nothing".to_owned()),
+    }
+    let mut text = trimmed(&table);
+    if listed.bookmarks.is_empty() {
+        return text + "\nNo bookmarks. outbox-router slot bookmark NAME makes one.\n";
+    }
+    let mut table = look.table();
+    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
+    table.add_row([
+        heading("bookmark"),
+        heading("made"),
+        heading("position"),
+        heading("wal_status"),
+        heading("keeps").set_alignment(CellAlignment::Right),
+    ]);
+    for bookmark in &listed.bookmarks {
+        table.add_row([
+            Cell::new(&bookmark.name),
+            Cell::new(&bookmark.made),
+            Cell::new(bookmark.position.clone().unwrap_or_else(|| "lost".to_owned())),
+            Cell::new(&bookmark.wal_status),
+            Cell::new(bytes(bookmark.retained_bytes)).set_alignment(CellAlignment::Right),
+        ]);
+    }
+    text.push('\n');
+    text + &trimmed(&table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_a_slot_with_bookmarks() {
+        let bookmark = |name: &str, position: Option<&str>, wal_status: &str| ListedBookmark {
+            name: name.into(),
+            made: "2026-11-21T14:05:00.000Z".into(),
+            slot: "outbox_router_bookmark_x".into(),
+            position: position.map(Into::into),
+            wal_status: wal_status.into(),
+            retained_bytes: 5 << 20,
+        };
+        let mut listed = Listed {
+            slot: "outbox_router".into(),
+            confirmed: Some("16/B374D848".into()),
+            wal_status: Some("reserved".into()),
+            retained_bytes: Some(1024),
+            remembered: Some("16/B374D900".into()),
+            not_known: None,
+            bookmarks: vec![
+                bookmark("before_import", Some("16/B3700000"), "extended"),
+                bookmark("2026-11-21T14:05:00.000Z", None, "lost"),
+            ],
+        };
+        let look = Look { colours: false, width: None };
+        let full = render(&listed, &look);
+        listed.bookmarks.clear();
+        (listed.confirmed, listed.wal_status, listed.remembered) = (None, None, None);
+        listed.not_known = Some("no Kafka broker answers".into());
+        insta::assert_snapshot!(format!("{full}---\n{}", render(&listed, &look)));
+    }
+}

@@ -1,0 +1,93 @@
+//! `slot`: the position, and moving it on purpose. Bookmarks are slots to go back to.
+
+mod count;
+mod list;
+mod moving;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use crate::cli::{SlotArgs, SlotCommand};
+use crate::commands::connect;
+use crate::config::Config;
+use crate::error::Error;
+use crate::postgres::bookmarks::{self, Bookmark};
+use crate::postgres::connect::Startup;
+use crate::postgres::session::Session;
+use crate::size::bytes;
+use crate::terminal;
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// A server refuses or cannot be reached, or what was asked for is not possible.
+pub async fn slot(config: Config, args: &SlotArgs) -> Result<ExitCode, Error> {
+    let config = Arc::new(config);
+    match &args.command {
+        SlotCommand::List(args) => list::list(&config, args.json).await,
+        SlotCommand::Bookmark { name } => bookmark(&config, name).await,
+        SlotCommand::Drop { name } => drop_bookmark(&config, name).await,
+        SlotCommand::Reset { to, how } => moving::reset(&config, to, how).await,
+        SlotCommand::Advance { to, how } => moving::advance(&config, *to, how).await,
+    }
+}
+
+/// An ordinary session, by a name that tells what it is for.
+async fn session(config: &Config) -> Result<Session, Error> {
+    let name = format!("{} slot", config.name);
+    connect(config, &Startup { application_name: &name, ..Startup::default() }).await
+}
+
+async fn bookmark(config: &Config, name: &str) -> Result<ExitCode, Error> {
+    if name.is_empty() {
+        return Err(Error::usage(
+            "A bookmark needs a name",
+            "Give it one of lower-case letters, digits and underscores",
+        ));
+    }
+    let mut session = session(config).await?;
+    let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
+    if let Some(known) = known.iter().find(|known| known.name == name) {
+        return Err(Error::refused(
+            format!("there is a bookmark {name} already, made at {}", known.made()),
+            format!("Take another name, or drop it first: outbox-router slot drop {name}"),
+        ));
+    }
+    let slot = bookmarks::make(&mut session, &config.postgres.slot, name).await?;
+    let made = bookmarks::list(&mut session, &config.postgres.slot).await?;
+    let made = made.into_iter().find(|bookmark| bookmark.slot == slot);
+    let position = made.as_ref().and_then(|made| made.position).unwrap_or_default();
+    session.close().await;
+    terminal::print(&format!(
+        "bookmark {name} made at {position}. It is the slot {slot}, and Postgres keeps the log from there until it is dropped: \
+         outbox-router slot drop {name}\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn drop_bookmark(config: &Config, name: &str) -> Result<ExitCode, Error> {
+    let mut session = session(config).await?;
+    let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
+    let found = known.iter().find(|known| known.title() == name || known.slot == name);
+    let Some(found) = found else { return Err(no_bookmark(name, &known)) };
+    bookmarks::drop_slot(&mut session, &found.slot).await?;
+    session.close().await;
+    terminal::print(&format!(
+        "bookmark {} dropped; it kept {} of log\n",
+        found.title(),
+        bytes(found.retained_bytes)
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn no_bookmark(name: &str, known: &[Bookmark]) -> Error {
+    let titles: Vec<String> = known.iter().map(Bookmark::title).collect();
+    let remedy = if titles.is_empty() {
+        "There are none: `outbox-router slot bookmark NAME` makes one for the next time, and `[bookmarks] every` makes them \
+         by itself"
+            .to_owned()
+    } else {
+        format!("There are: {}", titles.join(", "))
+    };
+    Error::refused(format!("no bookmark {name} to go back to"), remedy)
+}

@@ -1,0 +1,351 @@
+//! `slot reset` and `slot advance`: what it would do, the question, and the move.
+//!
+//! The slot and the remembered position have to agree whatever ends this command in the middle. So a reset moves the slot
+//! back first, and an advance the remembered position forward first: in between, the router goes on where it was.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use super::count::{self, Count};
+use super::no_bookmark;
+use crate::cli::MoveArgs;
+use crate::commands::connect;
+use crate::config::Config;
+use crate::error::{Error, Peer};
+use crate::lsn::Lsn;
+use crate::positions::{Remembered, Replay};
+use crate::postgres::bookmarks::{self, REPLICATION};
+use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::connect::Startup;
+use crate::postgres::pgoutput::PgTimestamp;
+use crate::postgres::quoting::literal;
+use crate::postgres::session::Session;
+use crate::postgres::slot_lock;
+use crate::postgres::timeline::System;
+use crate::progress::Position;
+use crate::sink::kafka::positions::PositionsTopic;
+use crate::terminal;
+use crate::utc::Utc;
+
+/// How long a running router may take to let go of the slot.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is asked to.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// What there is before a move.
+struct Before {
+    /// A walsender session.
+    session: Session,
+    system: System,
+    catalog: Catalog,
+    topic: Option<PositionsTopic>,
+    remembered: Option<Remembered>,
+}
+
+impl Before {
+    async fn look(config: &Arc<Config>) -> Result<Self, Error> {
+        let name = format!("{} slot", config.name);
+        let startup = Startup { replication: true, application_name: &name, settings: &[] };
+        let mut session = connect(config, &startup).await?;
+        let system = System::identify(&mut session).await?;
+        let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
+        let topic = PositionsTopic::open(config).await?;
+        let mut before = Before { session, system, catalog, topic, remembered: None };
+        before.read().await?;
+        Ok(before)
+    }
+
+    async fn read(&mut self) -> Result<(), Error> {
+        self.remembered = match &self.topic {
+            Some(topic) => topic.read().await?,
+            None => None,
+        };
+        Ok(())
+    }
+
+    fn slot(&self) -> Option<&Slot> {
+        self.catalog.slot.as_ref()
+    }
+
+    /// What is acknowledged, as far as is known.
+    fn position(&self) -> Position {
+        let confirmed = self.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID);
+        match &self.remembered {
+            Some(remembered) => remembered.position,
+            None => Position { flush: confirmed, partial: None },
+        }
+    }
+
+    /// Writes where the router is to go on.
+    async fn write(
+        &mut self,
+        config: &Config,
+        position: Position,
+        replay: Option<Replay>,
+    ) -> Result<(), Error> {
+        let Some(topic) = &mut self.topic else { return Ok(()) };
+        let known = self.remembered.as_ref();
+        topic
+            .begin(&Remembered {
+                epoch: known.map_or(0, |known| known.epoch) + 1,
+                slot: config.postgres.slot.clone(),
+                system_identifier: self.system.identifier.clone(),
+                timeline: self.system.timeline,
+                position,
+                reading: known
+                    .map_or_else(|| self.catalog.reading(&config.outbox), |known| known.reading.clone()),
+                replay,
+            })
+            .await
+    }
+
+    async fn close(self) {
+        self.session.close().await;
+        if let Some(topic) = self.topic {
+            topic.close().await;
+        }
+    }
+}
+
+/// Goes back to a bookmark.
+pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<ExitCode, Error> {
+    let mut before = Before::look(config).await?;
+    let slot = &config.postgres.slot;
+    let known = bookmarks::list(&mut before.session, slot).await?;
+    let Some(bookmark) = bookmarks::find(&known, to, OffsetDateTime::now_utc()) else {
+        return Err(no_bookmark(to, &known));
+    };
+    let Some(position) = bookmark.position.filter(|_| !bookmark.is_lost()) else {
+        return Err(Error::refused(
+            format!(
+                "the bookmark {} is lost: Postgres has thrown away the log that it kept",
+                bookmark.title()
+            ),
+            "Take a later one; max_slot_wal_keep_size says how far a slot may fall behind",
+        ));
+    };
+    let back = Position { flush: position, partial: None };
+    let now = before.position();
+    if position > now.flush {
+        return Err(Error::refused(
+            format!(
+                "the bookmark {} is at {position}, and the router at {}, before it",
+                bookmark.title(),
+                now.flush
+            ),
+            format!("Use `outbox-router slot advance --to {position}` to leave events out"),
+        ));
+    }
+    let count = count::between(config, &bookmark.slot, back, now).await?;
+    let what = format!(
+        "Back from {} to {position}, the bookmark {} made at {}: {count}. They are sent again.",
+        now.flush,
+        bookmark.title(),
+        bookmark.made()
+    );
+    if !confirmed(&what, how, &count)? {
+        before.close().await;
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let mut locked = lock(config).await?;
+    before.read().await?;
+    let until = before.position();
+    if before.slot().is_some() {
+        bookmarks::drop_slot(&mut locked, slot).await?;
+    }
+    bookmarks::copy(&mut locked, &bookmark.slot, slot, false).await?;
+    let mark = Utc(PgTimestamp::now().unix_micros()).to_string();
+    let until = match before.remembered.as_ref().and_then(|known| known.replay.clone()) {
+        // the replay before is not over
+        Some(replay) if !replay.is_over(until) => replay.until,
+        _ => until,
+    };
+    before.write(config, back, Some(Replay { mark: mark.clone(), until })).await.map_err(again)?;
+    let header = if before.topic.is_some() {
+        format!(" What is sent again bears the header outbox-router-replay: {mark}.")
+    } else {
+        " What is sent again bears no mark, for `[delivery] positions_topic` is switched off.".to_owned()
+    };
+    before.close().await;
+    terminal::print(&format!(
+        "The router goes on at {position}; one that runs does so by itself.{header}\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Leaves events out.
+pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<ExitCode, Error> {
+    let mut before = Before::look(config).await?;
+    let slot = &config.postgres.slot;
+    before.catalog.slot_verdict(&config.postgres)?;
+    let (now, ahead) = (before.position(), Position { flush: to, partial: None });
+    let flush = before.system.flush;
+    if to > flush {
+        return Err(Error::refused(
+            format!("{to} is beyond the end of the server's log, {flush}"),
+            "Take a position of the log, as a message of the router or pg_current_wal_flush_lsn() gives it",
+        ));
+    }
+    if to <= now.flush {
+        return Err(Error::refused(
+            format!("the router is past {to} already, at {}", now.flush),
+            "There is nothing to leave out. To go back, `outbox-router slot reset` takes a bookmark",
+        ));
+    }
+    let confirmed_lsn = before.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
+    // what lies before the slot's own position can be read no more
+    let readable =
+        if confirmed_lsn > now.flush { Position { flush: confirmed_lsn, partial: None } } else { now };
+    let count = if readable.flush < to {
+        count::between(config, slot, readable, ahead).await?
+    } else {
+        Count::default()
+    };
+    let unreadable = if readable == now {
+        String::new()
+    } else {
+        format!(
+            " What was committed between {} and {confirmed_lsn} cannot be counted: the slot is past it.",
+            now.flush
+        )
+    };
+    let what = format!("Ahead from {} to {to}: {count}. They are never sent.{unreadable}", now.flush);
+    if !confirmed(&what, how, &count)? {
+        before.close().await;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut locked = lock(config).await?;
+    before.read().await?;
+    if before.position().flush > to {
+        return Err(Error::refused(
+            format!("the router has gone past {to} meanwhile, to {}", before.position().flush),
+            "There is nothing to leave out any more",
+        ));
+    }
+    before.write(config, ahead, None).await?;
+    if confirmed_lsn < to {
+        let sql = format!("SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')", literal(slot));
+        locked.query(&sql).await.map_err(|error| again(error.or_remedy(REPLICATION)))?;
+    }
+    locked.close().await;
+    before.close().await;
+    terminal::print(&format!("The router goes on at {to}; one that runs does so by itself.\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what would be done. Whether to do it.
+fn confirmed(what: &str, how: &MoveArgs, count: &Count) -> Result<bool, Error> {
+    terminal::print(&format!("{what}\n"))?;
+    if how.dry_run {
+        return Ok(false);
+    }
+    if how.yes {
+        return Ok(true);
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Error::usage(
+            "Nobody can be asked: standard input is no terminal",
+            "Add --yes to do it, or --dry-run to see only what it would do",
+        ));
+    }
+    terminal::print(&format!("Type the number of events, {}, to go on: ", count.events))?;
+    // the question stands on a line that is not complete
+    let _ = io::stdout().flush();
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| Error::usage(format!("Cannot read the answer: {error}"), "Add --yes"))?;
+    if answer.trim() == count.events.to_string() {
+        return Ok(true);
+    }
+    terminal::print("Nothing was done.\n")?;
+    Ok(false)
+}
+
+/// A session that has the lock of the slot. A running router is asked to let go: its walsender is ended, and it waits for
+/// the lock then.
+async fn lock(config: &Config) -> Result<Session, Error> {
+    let slot = &config.postgres.slot;
+    let (mut session, mut other) = (super::session(config).await?, super::session(config).await?);
+    let asked = async {
+        loop {
+            if let Some(pid) = slot_lock::holder(&mut other, slot).await? {
+                // another command that has it is waited for
+                let sql = format!(
+                    "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity \
+                     WHERE pid = {pid} AND backend_type = 'walsender'"
+                );
+                other.query(&sql).await.map_err(|error| {
+                    error.or_remedy("Connect as the role that the router runs as, or stop the router")
+                })?;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    };
+    let taken = async {
+        tokio::select! {
+            // asked for first, so that nobody else is served in between
+            biased;
+            taken = slot_lock::take(&mut session, slot) => taken.map_err(Error::from),
+            failed = asked => failed,
+        }
+    };
+    match tokio::time::timeout(LOCK_TIMEOUT, taken).await {
+        Ok(taken) => taken?,
+        Err(_) => {
+            return Err(Error::transient(
+                Peer::Postgres,
+                format!("the lock of the slot {slot} is not given up"),
+            ));
+        }
+    }
+    other.close().await;
+    free(config, &mut session).await?;
+    Ok(session)
+}
+
+/// Waits until nobody reads the slot: a walsender that was ended takes a moment.
+async fn free(config: &Config, session: &mut Session) -> Result<(), Error> {
+    let slot = &config.postgres.slot;
+    let sql = format!(
+        "SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = {} AND active",
+        literal(slot)
+    );
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+    while let Some(pid) = session.query_one(&sql).await? {
+        if tokio::time::Instant::now() >= deadline {
+            let holder = match pid.parse() {
+                Ok(pid) => crate::postgres::catalog::holder(session, pid).await?,
+                Err(_) => format!("server process {pid}"),
+            };
+            return Err(Error::refused(
+                format!("the slot {slot} is read by {holder}, which is no router"),
+                "Stop it first",
+            ));
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+    Ok(())
+}
+
+/// A move that stopped half-way.
+fn again(error: Error) -> Error {
+    match error {
+        Error::Transient(transient) => Error::transient(
+            transient.peer,
+            format!(
+                "half of it is done, and nothing is lost; run the same command again: {}",
+                transient.what
+            ),
+        ),
+        Error::Definite(definite) => Error::refused(
+            format!("half of it is done, and nothing is lost: {}", definite.what),
+            format!("{}, and run the same command again", definite.remedy),
+        ),
+    }
+}

@@ -1,0 +1,289 @@
+//! Where to start: at the remembered position, unless what is found says that events may be missing after it.
+
+use super::record::{Reading, Remembered};
+use crate::error::Error;
+use crate::lsn::Lsn;
+use crate::postgres::timeline::{self, System};
+use crate::progress::Position;
+
+/// What a start finds.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    /// The name of the router.
+    pub router: &'a str,
+    /// The name of the slot.
+    pub slot: &'a str,
+    /// Its `confirmed_flush_lsn`.
+    pub confirmed: Lsn,
+    /// The server.
+    pub system: &'a System,
+    /// The history file of its timeline, if that is not the remembered one.
+    pub history: Option<&'a str>,
+    /// What the stream is going to be made of.
+    pub reading: &'a Reading,
+}
+
+/// Where the stream starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Nothing is remembered: at the slot's own position.
+    First(Position),
+    /// Where the router left off.
+    Remembered(Position),
+    /// There was a gap, and it was accepted.
+    Accepted(Position),
+}
+
+impl Start {
+    /// Where.
+    pub fn position(self) -> Position {
+        let (Start::First(position) | Start::Remembered(position) | Start::Accepted(position)) = self;
+        position
+    }
+}
+
+/// Events may be missing, or be told twice, in a way that a person has to know of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// What was found.
+    pub what: String,
+    /// What to do, besides accepting it.
+    pub remedy: String,
+    /// Where the router would go on.
+    pub go_on: Lsn,
+}
+
+impl Gap {
+    /// As the failure that stops the router.
+    pub fn refusal(self) -> Error {
+        let Gap { what, remedy, go_on } = self;
+        Error::not_safe(
+            what,
+            format!(
+                "{remedy}. To go on at {go_on} as things are: `outbox-router run --accept-gap {go_on}`, once"
+            ),
+        )
+    }
+}
+
+/// Decides. `accepted` is what a person has said to go on at.
+pub fn judge(
+    remembered: Option<&Remembered>,
+    found: &Found<'_>,
+    accepted: Option<Lsn>,
+) -> Result<Start, Gap> {
+    let at = |flush| Position { flush, partial: None };
+    let Some(remembered) = remembered else { return Ok(Start::First(at(found.confirmed))) };
+    match gap(remembered, found) {
+        None => {
+            let mut position = remembered.position;
+            // numbered otherwise, the changes of a transaction cannot be skipped by their number
+            if found.reading.message_prefix != remembered.reading.message_prefix {
+                position.partial = None;
+            }
+            Ok(Start::Remembered(position))
+        }
+        Some(gap) if accepted == Some(gap.go_on) => Ok(Start::Accepted(at(gap.go_on))),
+        Some(mut gap) => {
+            if let Some(accepted) = accepted {
+                gap.what = format!("{}; --accept-gap {accepted} does not fit", gap.what);
+            }
+            Err(gap)
+        }
+    }
+}
+
+fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
+    let ours = remembered.position.flush;
+    let Found { router, slot, confirmed, system, .. } = *found;
+    let gap = |what: String, remedy: &str, go_on: Lsn| Some(Gap { what, remedy: remedy.to_owned(), go_on });
+    if system.identifier != remembered.system_identifier {
+        return gap(
+            format!(
+                "the server is another database cluster (system identifier {}) than the one whose position {ours} is \
+                 remembered for the router {router} (system identifier {}); the slot {slot} is confirmed up to {confirmed}",
+                system.identifier, remembered.system_identifier
+            ),
+            "Either `[postgres] url` leads to another cluster than before: correct it. Or two routers share one name and \
+             one Kafka: give each its own `name`. If the cluster was replaced on purpose, events that the old one still \
+             held are not in the new one's log: compare the outbox table with the topics",
+            confirmed,
+        );
+    }
+    if slot != remembered.slot {
+        return gap(
+            format!(
+                "the position {ours} that is remembered for the router {router} is of the slot {}, and the configured \
+                 slot {slot} is confirmed up to {confirmed}",
+                remembered.slot
+            ),
+            "Either `[postgres] slot` was changed: what was committed between the two positions is then sent again, or \
+             not at all. Or two routers share one name: give each its own `name`",
+            confirmed,
+        );
+    }
+    let left = found.history.and_then(|text| timeline::left_before(text, remembered.timeline, ours));
+    if let Some((timeline, switch)) = left {
+        let go_on = switch.max(confirmed);
+        let gone = "Decide what consumers do about the events that they saw and that Postgres no longer has";
+        return gap(
+            format!(
+                "the server went over from timeline {timeline} to another one at {switch}, {} before the router's position \
+                 {ours}: it is a standby that was behind, or was restored to a point in time; what was committed and sent to \
+                 Kafka between {switch} and {ours} no longer exists in Postgres; the slot {slot} is confirmed up to {confirmed}",
+                distance(switch, ours)
+            ),
+            gone,
+            go_on,
+        );
+    }
+    if ours > system.flush {
+        return gap(
+            format!(
+                "the server's log ends at {}, {} before the router's position {ours}: it was restored from a backup, or is \
+                 a standby that was behind; what was sent after the end no longer exists in Postgres; the slot {slot} is \
+                 confirmed up to {confirmed}",
+                system.flush,
+                distance(system.flush, ours)
+            ),
+            "Decide what consumers do about the events that they saw and that Postgres no longer has. What was committed \
+             between the slot's position and the end of the log is sent again",
+            confirmed,
+        );
+    }
+    if confirmed > ours {
+        return gap(
+            format!(
+                "the slot {slot} was moved by another, or dropped and made again: it is confirmed up to {confirmed}, and the \
+                 router has delivered up to {ours}, {} before that",
+                distance(ours, confirmed)
+            ),
+            "Events committed between the two positions may be missing in Kafka: compare the outbox table with the topics. \
+             Find out who moved it (the server's log shows each START_REPLICATION, and with log_statement = 'all' each \
+             pg_replication_slot_advance)",
+            confirmed,
+        );
+    }
+    if found.reading.altered_since(&remembered.reading) {
+        return gap(
+            format!(
+                "the publication, or an outbox table, was altered, or dropped and made again, after the router stopped at \
+                 {ours}; the slot {slot} is confirmed up to {confirmed}"
+            ),
+            crate::postgres::catalog::PUBLICATION_WAY_OUT,
+            ours,
+        );
+    }
+    None
+}
+
+/// `1.2 MiB`
+fn distance(from: Lsn, to: Lsn) -> String {
+    crate::size::bytes(to.bytes_since(from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::remembered;
+    use super::*;
+    use crate::progress::Partial;
+
+    const HISTORY: &str = "1\t0/1800\tno recovery target specified\n";
+
+    struct Case {
+        remembered: Option<Remembered>,
+        slot: &'static str,
+        confirmed: u64,
+        identifier: &'static str,
+        flush: u64,
+        history: Option<&'static str>,
+        reading: Reading,
+    }
+
+    impl Case {
+        /// Of a router that has delivered up to 0/1000 and a slot that is confirmed up to 0/800.
+        fn new() -> Self {
+            Case {
+                remembered: Some(remembered()),
+                slot: "outbox_router",
+                confirmed: 0x800,
+                identifier: "7423",
+                flush: 0x3000,
+                history: None,
+                reading: remembered().reading,
+            }
+        }
+
+        fn judged(&self, accepted: Option<u64>) -> Result<Start, Gap> {
+            let timeline = if self.history.is_some() { 2 } else { 1 };
+            let system = System { identifier: self.identifier.into(), timeline, flush: Lsn(self.flush) };
+            let found = Found {
+                router: "shop",
+                slot: self.slot,
+                confirmed: Lsn(self.confirmed),
+                system: &system,
+                history: self.history,
+                reading: &self.reading,
+            };
+            judge(self.remembered.as_ref(), &found, accepted.map(Lsn))
+        }
+    }
+
+    fn at(lsn: u64) -> Position {
+        Position { flush: Lsn(lsn), partial: None }
+    }
+
+    #[test]
+    fn starts_where_the_router_left_off_and_the_first_time_where_the_slot_is() {
+        assert_eq!(Case::new().judged(None), Ok(Start::Remembered(at(0x1000))));
+        assert_eq!(Case { confirmed: 0x1000, ..Case::new() }.judged(None), Ok(Start::Remembered(at(0x1000))));
+        assert_eq!(Case { remembered: None, ..Case::new() }.judged(None), Ok(Start::First(at(0x800))));
+        // a promotion after our position changes nothing
+        assert_eq!(
+            Case { history: Some(HISTORY), ..Case::new() }.judged(None),
+            Ok(Start::Remembered(at(0x1000)))
+        );
+        // what there is no gap for need not be accepted
+        assert_eq!(Case::new().judged(Some(0x800)), Ok(Start::Remembered(at(0x1000))));
+    }
+
+    #[test]
+    fn a_transaction_is_not_skipped_by_numbers_that_mean_something_else_now() {
+        let partial = Some(Partial { final_lsn: Lsn(0x1100), changes: 7 });
+        let mut case = Case::new();
+        case.remembered.as_mut().unwrap().position.partial = partial;
+        assert_eq!(case.judged(None).map(|start| start.position().partial), Ok(partial));
+        case.reading.message_prefix = Some("outbox".into());
+        assert_eq!(case.judged(None).map(|start| start.position()), Ok(at(0x1000)));
+    }
+
+    #[test]
+    fn no_guessing_where_the_two_positions_do_not_fit() {
+        let mut behind = Case { history: Some(HISTORY), ..Case::new() };
+        behind.remembered.as_mut().unwrap().position.flush = Lsn(0x2000);
+        let altered = Reading { publication: Some("16400/800".into()), ..remembered().reading };
+        for (case, words, go_on) in [
+            (Case { identifier: "9", ..Case::new() }, &["another database cluster", "7423"][..], 0x800),
+            (Case { slot: "other", ..Case::new() }, &["outbox_router", "other"][..], 0x800),
+            (behind, &["timeline 1", "0/1800", "0/2000", "2.0 KiB", "no longer exists"][..], 0x1800),
+            (Case { flush: 0xF00, ..Case::new() }, &["ends at 0/F00", "256 B", "0/1000"][..], 0x800),
+            (
+                Case { confirmed: 0x1400, ..Case::new() },
+                &["moved by another", "0/1400", "0/1000", "1.0 KiB"][..],
+                0x1400,
+            ),
+            (Case { reading: altered, ..Case::new() }, &["made again", "0/1000"][..], 0x1000),
+        ] {
+            let gap = case.judged(None).unwrap_err();
+            assert_eq!(gap.go_on, Lsn(go_on), "{gap:?}");
+            for word in words {
+                assert!(gap.what.contains(word), "{word}: {gap:?}");
+            }
+            // only exactly what was shown is accepted
+            assert!(case.judged(Some(go_on + 1)).unwrap_err().what.contains("does not fit"));
+            assert_eq!(case.judged(Some(go_on)), Ok(Start::Accepted(at(go_on))));
+            let Error::Definite(definite) = gap.refusal() else { panic!() };
+            assert!(definite.remedy.contains(&format!("--accept-gap {}", Lsn(go_on))), "{definite}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The position that outlives the process: what is remembered of it, and whether it may still be trusted. Pure.
+//!
+//! ```text
+//!   progress --Position--> Remembered --JSON--> the positions topic       while running
+//!   the positions topic --JSON--> Remembered --judge--> where to start    at a start
+//! ```
+//!
+//! Postgres saves a slot's position only at checkpoints and lets anybody move it. So the router keeps its own in Kafka,
+//! beside the events that it vouches for, and confirms nothing to Postgres that is not durable there.
+
+mod judge;
+mod record;
+
+pub use judge::{Found, Gap, Start, judge};
+pub use record::{NotReadable, Reading, Remembered, Replay};

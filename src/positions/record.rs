@@ -1,0 +1,290 @@
+//! The record of the positions topic: JSON, one per router name.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lsn::Lsn;
+use crate::progress::{Partial, Position};
+
+/// The form of the record that this version writes.
+const VERSION: u32 = 1;
+
+/// What one router remembers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    /// Grows by one with each session and each reset. A record of an earlier one that arrives late means nothing.
+    pub epoch: u64,
+    /// The slot that it was read from.
+    pub slot: String,
+    /// The cluster's system identifier.
+    pub system_identifier: String,
+    /// The timeline of the server's log.
+    pub timeline: u32,
+    /// What is acknowledged.
+    pub position: Position,
+    /// What the stream was made of.
+    pub reading: Reading,
+    /// Until when events are sent again, because somebody has reset the position.
+    pub replay: Option<Replay>,
+}
+
+/// Events that are sent again on purpose, and say so in a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replay {
+    /// What the header says: when the position was reset.
+    pub mark: String,
+    /// What had been acknowledged by then.
+    pub until: Position,
+}
+
+/// What decides which changes a stream holds. After another one, numbers of changes and the log between are doubtful.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Reading {
+    /// Identity of the publication's catalogue row.
+    pub publication: Option<String>,
+    /// Of each outbox table, and of what makes it a part of the publication.
+    #[serde(default)]
+    pub tables: BTreeMap<String, String>,
+    /// `[outbox] message_prefix`: whether messages count as changes.
+    pub message_prefix: Option<String>,
+}
+
+/// The record of the topic is none that this version can go by.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotReadable {
+    /// Written by a later version.
+    #[error("it has the form {0}, and this version of the router knows form {VERSION}")]
+    Later(u32),
+    /// Not what a router writes.
+    #[error("it is not what a router writes ({0})")]
+    Foreign(String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Json {
+    version: u32,
+    epoch: u64,
+    slot: String,
+    system_identifier: String,
+    timeline: u32,
+    flush_lsn: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    transaction: Option<Transaction>,
+    reading: Reading,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replay: Option<JsonReplay>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct JsonReplay {
+    mark: String,
+    until_lsn: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until_transaction: Option<Transaction>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Transaction {
+    final_lsn: String,
+    changes: u64,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl Remembered {
+    /// The record's value.
+    pub fn encode(&self) -> Vec<u8> {
+        let transaction = |position: &Position| {
+            let Partial { final_lsn, changes } = position.partial?;
+            Some(Transaction { final_lsn: final_lsn.to_string(), changes })
+        };
+        let replay = self.replay.as_ref().map(|replay| JsonReplay {
+            mark: replay.mark.clone(),
+            until_lsn: replay.until.flush.to_string(),
+            until_transaction: transaction(&replay.until),
+        });
+        let json = Json {
+            version: VERSION,
+            epoch: self.epoch,
+            slot: self.slot.clone(),
+            system_identifier: self.system_identifier.clone(),
+            timeline: self.timeline,
+            flush_lsn: self.position.flush.to_string(),
+            transaction: transaction(&self.position),
+            reading: self.reading.clone(),
+            replay,
+        };
+        // numbers and texts only: there is nothing that JSON could not hold
+        serde_json::to_vec(&json).unwrap_or_default()
+    }
+
+    /// Reads a record's value.
+    pub fn decode(value: &[u8]) -> Result<Self, NotReadable> {
+        let foreign = |error: &dyn ToString| NotReadable::Foreign(error.to_string());
+        let Version { version } = serde_json::from_slice(value).map_err(|error| foreign(&error))?;
+        if version != VERSION {
+            return Err(NotReadable::Later(version));
+        }
+        let json: Json = serde_json::from_slice(value).map_err(|error| foreign(&error))?;
+        let lsn = |text: &str| text.parse::<Lsn>().map_err(|error| foreign(&error));
+        let position = |flush: &str, transaction: Option<Transaction>| {
+            let partial = transaction.map(|Transaction { final_lsn, changes }| {
+                Ok(Partial { final_lsn: lsn(&final_lsn)?, changes })
+            });
+            Ok(Position { flush: lsn(flush)?, partial: partial.transpose()? })
+        };
+        let replay = match json.replay {
+            Some(JsonReplay { mark, until_lsn, until_transaction }) => {
+                Some(Replay { mark, until: position(&until_lsn, until_transaction)? })
+            }
+            None => None,
+        };
+        Ok(Remembered {
+            epoch: json.epoch,
+            slot: json.slot,
+            system_identifier: json.system_identifier,
+            timeline: json.timeline,
+            position: position(&json.flush_lsn, json.transaction)?,
+            reading: json.reading,
+            replay,
+        })
+    }
+
+    /// Which of two records counts: that of the later epoch, and of one epoch that which was written later.
+    pub fn later(before: Option<Self>, next: Self) -> Option<Self> {
+        match before {
+            Some(before) if before.epoch > next.epoch => Some(before),
+            _ => Some(next),
+        }
+    }
+}
+
+impl Replay {
+    /// Whether the change with this number, of the transaction with this `final_lsn`, was acknowledged before.
+    pub fn covers(&self, final_lsn: Lsn, ordinal: u64) -> bool {
+        // a commit begins before the `end_lsn` that it makes the flush LSN
+        final_lsn < self.until.flush
+            || self.until.partial.is_some_and(|done| done.final_lsn == final_lsn && ordinal <= done.changes)
+    }
+
+    /// Whether everything was sent again by now.
+    pub fn is_over(&self, position: Position) -> bool {
+        let again = |done: Partial| {
+            position.flush > done.final_lsn || position.partial.is_some_and(|partial| partial >= done)
+        };
+        position.flush >= self.until.flush && self.until.partial.is_none_or(again)
+    }
+}
+
+impl Reading {
+    /// Whether rows may have been written that the stream does not hold: the publication, or a table that both know,
+    /// was altered or made again.
+    pub fn altered_since(&self, before: &Reading) -> bool {
+        let table = |(name, identity): (&String, &String)| {
+            before.tables.get(name).is_some_and(|known| known != identity)
+        };
+        self.publication != before.publication || self.tables.iter().any(table)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(crate) fn remembered() -> Remembered {
+        Remembered {
+            epoch: 3,
+            slot: "outbox_router".into(),
+            system_identifier: "7423".into(),
+            timeline: 1,
+            position: Position { flush: Lsn(0x1000), partial: None },
+            reading: Reading {
+                publication: Some("16400/742".into()),
+                tables: BTreeMap::from([("public.outbox".into(), "16385 16401/743; ".into())]),
+                message_prefix: None,
+            },
+            replay: None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            epoch: u64, timeline: u32, flush: u64, partial: Option<(u64, u64)>, slot: String, prefix: Option<String>,
+            mark: Option<String>
+        ) {
+            let mut expected = remembered();
+            (expected.epoch, expected.timeline, expected.slot) = (epoch, timeline, slot);
+            expected.reading.message_prefix = prefix;
+            let partial = partial.map(|(lsn, changes)| Partial { final_lsn: Lsn(lsn), changes });
+            expected.position = Position { flush: Lsn(flush), partial };
+            expected.replay = mark.map(|mark| Replay { mark, until: expected.position });
+            prop_assert_eq!(Remembered::decode(&expected.encode()), Ok(expected));
+        }
+
+        #[test]
+        fn whatever_is_in_the_topic_is_no_reason_to_panic(value: Vec<u8>) {
+            let _ = Remembered::decode(&value);
+        }
+    }
+
+    #[test]
+    fn a_replay_covers_what_was_acknowledged_before_and_no_more() {
+        let partial = |final_lsn, changes| Some(Partial { final_lsn: Lsn(final_lsn), changes });
+        let at = |flush, partial| Position { flush: Lsn(flush), partial };
+        let replay = Replay { mark: "then".into(), until: at(0x100, partial(0x140, 3)) };
+        for (final_lsn, ordinal, covered) in
+            [(0xF0, 9, true), (0x100, 1, false), (0x140, 3, true), (0x140, 4, false), (0x180, 1, false)]
+        {
+            assert_eq!(replay.covers(Lsn(final_lsn), ordinal), covered, "{final_lsn:X} {ordinal}");
+        }
+        for (position, over) in [
+            (at(0xFF, None), false),
+            (at(0x100, None), false),
+            (at(0x100, partial(0x140, 2)), false),
+            (at(0x100, partial(0x140, 3)), true),
+            (at(0x148, None), true),
+        ] {
+            assert_eq!(replay.is_over(position), over, "{position:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_later_version_is_not_guessed_at() {
+        let later =
+            String::from_utf8(remembered().encode()).unwrap().replace("\"version\":1", "\"version\":2");
+        assert_eq!(Remembered::decode(later.as_bytes()), Err(NotReadable::Later(2)));
+        assert!(matches!(Remembered::decode(b"7"), Err(NotReadable::Foreign(_))));
+        assert!(matches!(Remembered::decode(br#"{"version":1}"#), Err(NotReadable::Foreign(_))));
+    }
+
+    #[test]
+    fn a_late_record_of_an_earlier_epoch_does_not_count() {
+        let (old, new) = (Remembered { epoch: 4, ..remembered() }, Remembered { epoch: 5, ..remembered() });
+        let mut newer = new.clone();
+        newer.position.flush = Lsn(0x2000);
+        let counts = [new, old, newer.clone()].into_iter().fold(None, Remembered::later);
+        assert_eq!(counts, Some(newer.clone()));
+        let late = Remembered { epoch: 4, ..remembered() };
+        assert_eq!(Remembered::later(counts, late), Some(newer));
+    }
+
+    #[test]
+    fn another_table_in_the_list_is_no_alteration_and_another_publication_is() {
+        let before = remembered().reading;
+        let mut now = before.clone();
+        now.tables.insert("public.more".into(), "9 1/2; ".into());
+        now.message_prefix = Some("outbox".into());
+        assert!(!now.altered_since(&before));
+        assert!(!before.altered_since(&now));
+        now.tables.insert("public.outbox".into(), "16385 16409/800; ".into());
+        assert!(now.altered_since(&before));
+        now = Reading { publication: Some("16400/800".into()), ..before.clone() };
+        assert!(now.altered_since(&before));
+    }
+}

@@ -1,0 +1,45 @@
+//! The advisory lock that goes with a slot: who holds it may read the slot, or move it.
+//!
+//! A session takes it before it looks at anything else and holds it to its end, so a router and a command that moves the
+//! slot, or two routers, never act at once.
+
+use super::catalog;
+use super::quoting::literal;
+use super::server_error::QueryError;
+use super::session::Session;
+
+/// The lock's key, as an expression. Slots are of one database, and so are advisory locks.
+fn key(slot: &str) -> String {
+    format!("pg_catalog.hashtextextended({}, 0)", literal(&format!("outbox-router slot {slot}")))
+}
+
+/// Takes the lock if nobody has it.
+pub async fn try_take(session: &mut Session, slot: &str) -> Result<bool, QueryError> {
+    let taken = session.query_one(&format!("SELECT pg_catalog.pg_try_advisory_lock({})", key(slot))).await?;
+    Ok(taken.as_deref() == Some("t"))
+}
+
+/// Waits for the lock, before anybody who asks later.
+pub async fn take(session: &mut Session, slot: &str) -> Result<(), QueryError> {
+    session.query(&format!("SELECT pg_catalog.pg_advisory_lock({})", key(slot))).await.map(drop)
+}
+
+/// The server process that has it.
+pub async fn holder(session: &mut Session, slot: &str) -> Result<Option<i32>, QueryError> {
+    // a key of 64 bits is shown as two of 32 (Postgres manual, "pg_locks")
+    let sql = format!(
+        "SELECT l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
+         AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) \
+         AND (l.classid::bigint << 32 | l.objid::bigint) = {}",
+        key(slot)
+    );
+    Ok(session.query_one(&sql).await?.and_then(|pid| pid.parse().ok()))
+}
+
+/// Who has it, for a message.
+pub async fn named_holder(session: &mut Session, slot: &str) -> Result<Option<(i32, String)>, QueryError> {
+    match holder(session, slot).await? {
+        Some(pid) => Ok(Some((pid, catalog::holder(session, pid).await?))),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,280 @@
+//! Writing: one record at a time, the newest position each time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{PARTITION, PositionsTopic, prepare};
+use crate::config::Config;
+use crate::error::{Error, Peer};
+use crate::lsn::Lsn;
+use crate::positions::Remembered;
+use crate::progress::Position;
+use crate::sink::kafka::context::log;
+use crate::sink::kafka::properties;
+use crate::sink::kafka::verdict::{Verdict, verdict};
+
+/// How long after one position that follows acknowledged events the next is written at the earliest. A crash repeats
+/// what was acknowledged since the last one.
+const AFTER_EVENTS: Duration = Duration::from_millis(25);
+
+/// The same for one that follows the log of an idle outbox.
+const WHEN_IDLE: Duration = Duration::from_secs(1);
+
+/// How long a refused one waits before the next.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// How long the first position of a session may take.
+const FIRST: Duration = Duration::from_secs(15);
+
+/// What is in the topic, and what is on its way there.
+#[derive(Debug, Default)]
+pub struct Written {
+    durable: Option<Position>,
+    /// With the number that its report will bear.
+    under_way: Option<(usize, Position)>,
+    serial: usize,
+    /// How many changes were acknowledged when the last one was sent.
+    acknowledged: u64,
+    /// When the next may be written, by what it follows.
+    next: Option<(Instant, Instant)>,
+    /// Why the last one was refused, which is said once.
+    failed: Option<String>,
+}
+
+/// What the client's thread reports.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    report: Mutex<Option<Report>>,
+    changed: Notify,
+}
+
+#[derive(Debug, Clone)]
+struct Report {
+    /// Of the record; `None` stands for whichever is under way.
+    serial: Option<usize>,
+    result: Result<(), Refused>,
+}
+
+#[derive(Debug, Clone)]
+struct Refused {
+    reason: String,
+    remedy: &'static str,
+    /// The client will send nothing any more.
+    fatal: bool,
+}
+
+impl PositionsTopic {
+    /// Writes the position that a session starts with, and waits for it.
+    ///
+    /// # Errors
+    /// It is refused, or is not acknowledged in time.
+    pub async fn begin(&mut self, first: &Remembered) -> Result<(), Error> {
+        self.send(first);
+        let deadline = Instant::now() + FIRST;
+        loop {
+            let in_time = tokio::time::timeout_at(deadline, self.shared.changed.notified()).await;
+            match self.take_report() {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(refused)) => {
+                    let what = format!(
+                        "the position cannot be written to the topic {}: {}",
+                        self.topic, refused.reason
+                    );
+                    return Err(match refused.remedy {
+                        "" => Error::transient(Peer::Kafka, what),
+                        remedy => Error::refused(what, remedy),
+                    });
+                }
+                None if in_time.is_err() => {
+                    let what = format!("no acknowledgement for the position in the topic {}", self.topic);
+                    return Err(Error::transient(Peer::Kafka, what));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// What is durable in the topic.
+    pub fn durable(&self) -> Lsn {
+        self.written.durable.map_or(Lsn::INVALID, |position| position.flush)
+    }
+
+    /// Why positions cannot be written, if that is so.
+    pub fn failed(&self) -> Option<&str> {
+        self.written.failed.as_deref()
+    }
+
+    /// Writes `position` if it is a new one and its time has come. `acknowledged` counts changes. `at_once` is for the
+    /// last one of a session. Returns when to ask again.
+    pub fn offer(
+        &mut self,
+        position: Position,
+        acknowledged: u64,
+        at_once: bool,
+        remembered: impl FnOnce() -> Remembered,
+    ) -> Option<Instant> {
+        if self.written.under_way.is_some() || self.written.durable == Some(position) {
+            return None;
+        }
+        let (after_events, when_idle) = self.written.next.unwrap_or_else(|| (Instant::now(), Instant::now()));
+        let events = acknowledged != self.written.acknowledged;
+        let due = if events || at_once { after_events } else { when_idle };
+        if !at_once && Instant::now() < due {
+            return Some(due);
+        }
+        self.written.acknowledged = acknowledged;
+        self.send(&remembered());
+        None
+    }
+
+    /// Waits until something is known of the record under way. May be dropped at any await.
+    pub async fn reported(&self) {
+        self.shared.changed.notified().await;
+    }
+
+    /// Whether a record is under way.
+    pub fn waits(&self) -> bool {
+        self.written.under_way.is_some()
+    }
+
+    /// Takes in what is known of it.
+    ///
+    /// # Errors
+    /// A new client, where the old one has given up, cannot be made.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        match self.take_report() {
+            None => Ok(()),
+            Some(Ok(())) => {
+                if self.written.failed.take().is_some() {
+                    tracing::info!(topic = self.topic, "positions are written again");
+                }
+                Ok(())
+            }
+            Some(Err(refused)) => {
+                if self.written.failed.as_ref() != Some(&refused.reason) {
+                    tracing::warn!(
+                        peer = "kafka",
+                        topic = self.topic,
+                        reason = refused.reason,
+                        remedy = refused.remedy,
+                        "the position cannot be written; events flow, and the slot is not moved until it can"
+                    );
+                }
+                self.written.failed = Some(refused.reason);
+                // one that was deleted is made again; if it cannot be, the next record says so
+                let (config, topic) = (Arc::clone(&self.config), self.topic.clone());
+                drop(tokio::spawn(async move { prepare(&config, &topic).await }));
+                if refused.fatal {
+                    let fresh = producer(&self.config, &self.shared)?;
+                    let given_up = std::mem::replace(&mut self.producer, fresh);
+                    // joining its threads blocks, and nothing waits for it
+                    drop(tokio::task::spawn_blocking(move || drop(given_up)));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn take_report(&mut self) -> Option<Result<(), Refused>> {
+        let Report { serial, result } = self.shared.lock().take()?;
+        // a client that was replaced may yet report what it had under way
+        let ours = |(under_way, _): &mut (usize, Position)| serial.is_none_or(|serial| serial == *under_way);
+        let (_, position) = self.written.under_way.take_if(ours)?;
+        let wait = match &result {
+            Ok(()) => {
+                self.written.durable = Some(position);
+                AFTER_EVENTS
+            }
+            Err(_) => AFTER_FAILURE,
+        };
+        let now = Instant::now();
+        self.written.next = Some((now + wait, now + WHEN_IDLE));
+        Some(result)
+    }
+
+    fn send(&mut self, remembered: &Remembered) {
+        let value = remembered.encode();
+        self.written.serial += 1;
+        let serial = self.written.serial;
+        self.written.under_way = Some((serial, remembered.position));
+        let record = BaseRecord::with_opaque_to(&self.topic, serial);
+        let record = record.partition(PARTITION).key(self.config.name.as_bytes()).payload(&value);
+        if let Err((error, _)) = self.producer.send(record) {
+            self.shared.report(Report { serial: Some(serial), result: Err(refused(&error)) });
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Report>> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self, report: Report) {
+        *self.lock() = Some(report);
+        self.changed.notify_one();
+    }
+}
+
+fn refused(error: &KafkaError) -> Refused {
+    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+    let remedy = match verdict(code) {
+        Verdict::Refused(remedy) => remedy,
+        Verdict::Again | Verdict::Consequence => "",
+    };
+    Refused { reason: code.to_string(), remedy, fatal: code == Code::Fatal }
+}
+
+/// An idempotent producer with room for one record.
+pub(super) fn producer(config: &Config, shared: &Arc<Shared>) -> Result<ThreadedProducer<Reports>, Error> {
+    let mut settings = properties::client(config);
+    settings
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        .set("max.in.flight.requests.per.connection", "1")
+        .set("message.send.max.retries", "2147483647")
+        // zero is never: one that expires could still arrive, behind a later one
+        .set("message.timeout.ms", "0")
+        .set("compression.type", "none")
+        .set("queue.buffering.max.messages", "10")
+        .set("queue.buffering.max.kbytes", "1024");
+    properties::make(&settings, Reports(Arc::clone(shared)))
+}
+
+/// What librdkafka calls back.
+#[derive(Debug)]
+pub(super) struct Reports(Arc<Shared>);
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    /// That brokers are away is what the producer of the events says.
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(peer = "kafka", %error, reason, "connection of the positions");
+        if error.rdkafka_error_code() == Some(Code::Fatal) {
+            let refused = Refused { reason: reason.to_owned(), remedy: "", fatal: true };
+            self.0.report(Report { serial: None, result: Err(refused) });
+        }
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, report: &DeliveryResult<'_>, serial: usize) {
+        let result = match report {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(refused(error)),
+        };
+        self.0.report(Report { serial: Some(serial), result });
+    }
+}

@@ -1,0 +1,171 @@
+//! Where slot, server and remembered position do not fit together, the router says so and goes on only when told to.
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use crate::invariants::feedback_never_starves::PG_HBA;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::postgres::{PrivatePostgres, Shutdown};
+use crate::support::router::{Ended, Router};
+use crate::support::settings::Settings;
+use outbox_router::lsn::Lsn;
+
+/// A stopped router that has sent events 1 to 3, of a slot that is confirmed past them.
+struct Setting {
+    outbox: Outbox,
+    kafka: Kafka,
+    settings: Settings,
+}
+
+impl Setting {
+    async fn on(outbox: Outbox) -> Self {
+        let kafka = Kafka::shared();
+        let settings = Settings::new(&outbox, &kafka);
+        let setting = Setting { outbox, kafka, settings };
+        setting.sends(1..4).await;
+        setting
+    }
+
+    /// Runs a router until these are sent.
+    async fn sends(&self, numbers: std::ops::Range<u32>) {
+        let router = Router::active(&self.settings).await;
+        self.outbox.insert_numbers("order", "a", numbers).await;
+        self.outbox.all_confirmed().await;
+        router.stop().await;
+    }
+
+    /// The router refuses with these words, refuses again, and goes on with what it says.
+    async fn refuses(&self, words: &[&str]) -> Ended {
+        let before = self.kafka.count(&self.outbox.name).await;
+        let ended = Router::start(&self.settings).exits(3).await;
+        ended.says(words);
+        let again = Router::start(&self.settings).exits(3).await;
+        assert_eq!(again.last_line(), ended.last_line());
+        assert_eq!(self.kafka.count(&self.outbox.name).await, before);
+        ended
+    }
+
+    async fn goes_on(&self, ended: &Ended, number: u32, more: RangeInclusive<usize>) {
+        let line = ended.last_line();
+        let (_, rest) = line.split_once("`outbox-router run --accept-gap ").unwrap();
+        let position = rest.split_once('`').unwrap().0;
+        let before = self.kafka.count(&self.outbox.name).await.unwrap();
+        let wrong = Lsn(position.parse::<Lsn>().unwrap().0 + 1).to_string();
+        let refused = Router::with_arguments(&self.settings, &["--accept-gap", &wrong]).exits(3).await;
+        refused.says(&["does not fit", position]);
+        let router = Router::with_arguments(&self.settings, &["--accept-gap", position]);
+        self.outbox.insert("order", "a", &format!("{{\"n\": {number}}}")).await;
+        self.outbox.all_confirmed().await;
+        let ended = router.stop().await;
+        assert!(ended.log.contains("the gap was accepted"), "{}", ended.log);
+        let sent = self.kafka.count(&self.outbox.name).await.unwrap() - before;
+        assert!(more.contains(&sent), "{sent} events");
+        // it is forgotten with the next start, which needs no word
+        let router = Router::active(&self.settings).await;
+        router.stop().await;
+    }
+}
+
+const EVENT: &str =
+    "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 4}')";
+
+#[tokio::test]
+async fn gaps_are_refused_where_the_slot_was_advanced_while_the_router_was_away() {
+    let setting = Setting::on(Outbox::new().await).await;
+    let outbox = &setting.outbox;
+    outbox.execute(EVENT).await;
+    let ours = outbox.confirmed().await;
+    let advance =
+        format!("SELECT pg_replication_slot_advance('{}', pg_current_wal_insert_lsn())", outbox.name);
+    outbox.execute(&advance).await;
+    let theirs = outbox.confirmed().await;
+    let words = ["moved by another", &ours.to_string(), &theirs.to_string(), "may be missing"];
+    let ended = setting.refuses(&words).await;
+    setting.goes_on(&ended, 5, 1..=1).await;
+}
+
+#[tokio::test]
+async fn gaps_are_refused_where_the_slot_was_dropped_and_made_again_while_the_router_was_away() {
+    let setting = Setting::on(Outbox::new().await).await;
+    let outbox = &setting.outbox;
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)).await;
+    let ended = Router::start(&setting.settings).exits(3).await;
+    ended.says(&["does not exist", "Kafka has everything before"]);
+    outbox.execute(EVENT).await;
+    outbox.create_slot("pgoutput").await;
+    let ended = setting.refuses(&["made again", "may be missing"]).await;
+    setting.goes_on(&ended, 5, 1..=1).await;
+}
+
+/// On 18 rows that were written meanwhile are just not in the stream; before, the server cannot read that stretch.
+#[tokio::test]
+async fn gaps_are_refused_where_the_publication_was_made_again_while_the_router_was_away() {
+    let setting = Setting::on(Outbox::new().await).await;
+    let again = format!("DROP PUBLICATION outbox_router; {}", crate::support::outbox::PUBLICATION);
+    setting.outbox.execute(&again).await;
+    let ended = setting.refuses(&["publication", "made again", "rescue"]).await;
+    setting.goes_on(&ended, 4, 1..=1).await;
+}
+
+/// Another cluster, with slots of the same names.
+#[tokio::test]
+async fn gaps_are_refused_where_another_cluster_answers() {
+    let setting = Setting::on(Outbox::new().await).await;
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let other = Outbox::on(&server.url()).await;
+    let slot = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", setting.outbox.name);
+    other.execute(&slot).await;
+    let name = format!("{0}.{0}", setting.outbox.name);
+    let settings = setting.settings.clone().set("postgres.url", other.url()).set("name", name);
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(&["another database cluster", "two routers share one name", "--accept-gap"]);
+    other.execute(&format!("SELECT pg_drop_replication_slot('{}')", setting.outbox.name)).await;
+}
+
+/// The position of one slot means nothing for another.
+#[tokio::test]
+async fn gaps_are_refused_where_two_routers_have_one_name() {
+    let one = Setting::on(Outbox::new().await).await;
+    let other = Outbox::new().await;
+    other.insert("order", "b", "{\"n\": 1}").await;
+    let name = format!("{0}.{0}", one.outbox.name);
+    let settings = Settings::new(&other, &one.kafka).set("name", name);
+    Router::start(&settings).exits(3).await.says(&[
+        "two routers share one name",
+        &one.outbox.name,
+        &other.name,
+    ]);
+    assert_eq!(one.kafka.count(&other.name).await, Ok(0));
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(copied.success());
+}
+
+/// A copy of the data directory from before is put back: the slot is as it was, and the events since then never were.
+#[tokio::test]
+async fn gaps_are_refused_where_the_server_was_restored_from_a_backup() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let setting = Setting::on(Outbox::on(&server.url()).await).await;
+    server.stop(Shutdown::Fast);
+    let folder = tempfile::tempdir().unwrap();
+    let backup = folder.path().join("backup");
+    copy(server.data(), &backup);
+    server.start_again();
+    setting.sends(4..200).await;
+    let ours = setting.outbox.confirmed().await;
+    server.stop(Shutdown::Fast);
+    fs::remove_dir_all(server.data()).unwrap();
+    copy(&backup, server.data());
+    server.start_again();
+    let theirs = setting.outbox.confirmed().await;
+    assert!(theirs < ours);
+    let words =
+        ["restored from a backup", "no longer exists in Postgres", &ours.to_string(), &theirs.to_string()];
+    let ended = setting.refuses(&words).await;
+    // before 17 a server that stops does not save where a slot is
+    setting.goes_on(&ended, 4, 1..=4).await;
+}

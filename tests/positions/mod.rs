@@ -1,0 +1,4 @@
+//! The position that is remembered in Kafka: what it saves after a crash, and what it finds out.
+
+mod gaps;
+mod remembered;

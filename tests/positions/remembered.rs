@@ -1,0 +1,130 @@
+//! What was acknowledged is not sent again, whoever crashed.
+
+use crate::invariants::feedback_never_starves::PG_HBA;
+use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::mock::Mock;
+use crate::support::outbox::Outbox;
+use crate::support::postgres::{PrivatePostgres, Shutdown};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+use crate::support::signal::Signal;
+
+/// Postgres saves a slot at checkpoints only. Without the topic all of it would come again.
+#[tokio::test]
+async fn positions_survive_a_crash_of_postgres_and_a_kill_of_the_router() {
+    let server = PrivatePostgres::start(PG_HBA, &["checkpoint_timeout=1h"]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    outbox.execute("CHECKPOINT").await;
+    let before = outbox.confirmed().await;
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..101).await;
+    outbox.all_confirmed().await;
+    router.kill();
+    server.stop(Shutdown::Immediate);
+    server.start_again();
+    // what the slot says now is old, or the test shows nothing
+    assert_eq!(outbox.confirmed().await, before);
+    outbox.insert_numbers("order", "a", 101..103).await;
+    let router = Router::start(&settings);
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// The same transaction is met again, and what was acknowledged of it is passed over.
+#[tokio::test]
+async fn positions_lie_within_a_transaction_too() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let topic = outbox.topic("order");
+    kafka.create_topic(&topic, 1, &[]).await;
+    // the row in the middle is too large for the topic
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT 'order', 'a', \
+             jsonb_build_object('n', n, 'text', CASE n WHEN 700 THEN repeat('x', 1500000) ELSE '' END) \
+             FROM generate_series(1, 1000) n",
+        )
+        .await;
+    let settings = Settings::new(&outbox, &kafka);
+    Router::start(&settings).exits(3).await.says(&["too large", "larger than"][1..]);
+    let sent = kafka.count(&outbox.name).await.unwrap();
+    assert_eq!(sent, 699);
+    kafka.alter_topic(&topic, &[("max.message.bytes", "2000000")]).await;
+    let router = Router::start(&settings);
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// Nothing is confirmed to Postgres that is not durable in the topic; events flow all the same.
+#[tokio::test]
+async fn positions_that_cannot_be_written_hold_the_slot_and_not_the_events() {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
+    mock.create_topic(&outbox.topic("order"), 1, 1);
+    mock.cluster.partition_leader("outbox-router.positions", 0, Some(2)).unwrap();
+    let kafka = mock.client();
+    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    mock.down(2);
+    let confirmed = outbox.confirmed().await;
+    let event = outbox.lsn().await;
+    outbox.insert("order", "a", "{\"n\": 2}").await;
+    kafka.holds_in(&outbox.topic("order"), 1, 2).await;
+    outbox.watched().await;
+    let now = outbox.confirmed().await;
+    // an idle position from before may still have been written
+    assert!(now >= confirmed && now <= event, "confirmed up to {now}, past {event}");
+    mock.up(2);
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// A topic that somebody deletes is made again.
+#[tokio::test]
+async fn positions_are_written_again_after_their_topic_was_deleted() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let topic = format!("{}_positions", outbox.name);
+    let settings = Settings::new(&outbox, &kafka).set("delivery.positions_topic", topic.as_str());
+    let mut router = Router::active(&settings).await;
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    assert_eq!(kafka.topic_setting(&topic, "cleanup.policy").await, "compact");
+    kafka.delete_topic(&topic).await;
+    outbox.insert("order", "a", "{\"n\": 2}").await;
+    router.logs("positions are written again").await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert_eq!(kafka.count(&outbox.topic("order")).await, Ok(2));
+    assert!(kafka.count(&topic).await.unwrap() > 0);
+}
+
+/// Two routers take turns: each goes on where the other was, and none takes the other for an intruder.
+#[tokio::test]
+async fn positions_are_handed_from_router_to_router() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let mut first = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..11).await;
+    outbox.all_confirmed().await;
+    let mut second = Router::active(&settings).await;
+    second.shows("it waits", |status| (status["state"] == "waiting").then_some(())).await;
+    for turn in 1..4 {
+        let pid = outbox.active_pid().await;
+        first.signal(Signal::Stop);
+        outbox.execute(&format!("SELECT pg_terminate_backend({pid})")).await;
+        second.shows("it has taken over", |status| (status["state"] == "active").then_some(())).await;
+        outbox.insert_numbers("order", "a", turn * 10 + 1..turn * 10 + 11).await;
+        outbox.all_confirmed().await;
+        first.signal(Signal::Continue);
+        first.shows("it waits", |status| (status["state"] == "waiting").then_some(())).await;
+        std::mem::swap(&mut first, &mut second);
+    }
+    eventually("all is there", async || (kafka.count(&outbox.name).await == Ok(40)).then_some(())).await;
+    drop((first, second));
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}

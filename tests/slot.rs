@@ -1,0 +1,153 @@
+//! The position moved on purpose: bookmarks, going back to one, leaving events out.
+
+use crate::support::comparison::{REPLAY, Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::place::Ran;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::writers::Writers;
+
+fn done(ran: Ran, parts: &[&str]) -> Ran {
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    for part in parts {
+        assert!(ran.out.contains(part), "no {part:?} in {}", ran.out);
+    }
+    ran
+}
+
+fn refused(ran: &Ran, code: i32, part: &str) {
+    assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains(part), "no {part:?} in {}", ran.err);
+}
+
+/// How many records bear the mark of a replay.
+async fn marked(kafka: &Kafka, outbox: &Outbox) -> usize {
+    let records = kafka.records(&outbox.name).await;
+    records.iter().filter(|record| record.header(REPLAY).is_some()).count()
+}
+
+#[tokio::test]
+async fn slot_reset_sends_again_what_followed_a_bookmark_and_marks_it() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..6).await;
+    outbox.all_confirmed().await;
+    done(settings.run(&["slot", "bookmark", "before"]), &["bookmark before made at", "slot drop before"]);
+    refused(&settings.run(&["slot", "bookmark", "before"]), 1, "already");
+    outbox.insert_numbers("order", "a", 6..16).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+
+    done(settings.run(&["slot", "list"]), &["before", "reserved"]);
+    let shown = done(
+        settings.run(&["slot", "reset", "--to", "before", "--dry-run"]),
+        &["10 events", "committed from"],
+    );
+    assert!(!shown.out.contains("goes on"), "{}", shown.out);
+    refused(&settings.run(&["slot", "reset", "--to", "before"]), 2, "--yes");
+    refused(&settings.run(&["slot", "reset", "--to", "after", "--yes"]), 1, "There are: before");
+    let router = Router::active(&settings).await;
+    router.stop().await;
+    assert_eq!(kafka.count(&outbox.name).await, Ok(15), "nothing was to happen yet");
+
+    done(settings.run(&["slot", "reset", "--to", "before", "--yes"]), &["10 events", "outbox-router-replay"]);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 16..18).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    let numbers: Vec<_> =
+        records.iter().map(|record| (record.number(), record.header(REPLAY).is_some())).collect();
+    let expected =
+        (1..16).map(|n| (n, false)).chain((6..16).map(|n| (n, true))).chain((16..18).map(|n| (n, false)));
+    assert_eq!(numbers, expected.collect::<Vec<_>>());
+    same(&outbox, &records, Repeats::Restarts(1)).await;
+
+    // the bookmark is still there, and can be gone back to once more
+    done(settings.run(&["slot", "reset", "--to", "before", "--dry-run"]), &["12 events"]);
+    done(settings.run(&["slot", "drop", "before"]), &["dropped"]);
+    refused(&settings.run(&["slot", "reset", "--to", "before", "--yes"]), 1, "There are none");
+}
+
+#[tokio::test]
+async fn slot_reset_works_under_load_with_the_router_running() {
+    let mut random = seed::random();
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let mut router = Router::active(&settings).await;
+    let writers = Writers::start(&outbox, 4, &mut random).await;
+    kafka.holds(&outbox.name, 200).await;
+    done(settings.run(&["slot", "bookmark", "here"]), &["made at"]);
+    for round in 1..3 {
+        let now = kafka.count(&outbox.name).await.unwrap();
+        kafka.holds(&outbox.name, now + 300).await;
+        done(settings.run(&["slot", "reset", "--to", "here", "--yes"]), &["goes on at"]);
+        let what = format!("events are sent again, round {round}");
+        eventually(&what, async || (marked(&kafka, &outbox).await >= round * 300).then_some(())).await;
+    }
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(2)).await;
+}
+
+/// A reset that is cut off between its halves leaves the router where it was, and can be run again.
+#[tokio::test]
+async fn slot_reset_that_was_cut_off_in_the_middle_harms_nothing() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    done(settings.run(&["slot", "bookmark", "start"]), &[]);
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let slot = &outbox.name;
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{slot}')")).await;
+    Router::start(&settings).exits(3).await.says(&["does not exist"]);
+    let copy = format!(
+        "SELECT pg_copy_logical_replication_slot(slot_name, '{slot}') FROM pg_replication_slots \
+         WHERE slot_name LIKE '{slot}_bookmark_start%'"
+    );
+    outbox.execute(&copy).await;
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 4..5).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{slot}')")).await;
+    done(settings.run(&["slot", "reset", "--to", "start", "--yes"]), &["4 events"]);
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert_eq!((kafka.count(&outbox.name).await, marked(&kafka, &outbox).await), (Ok(8), 4));
+}
+
+#[tokio::test]
+async fn slot_advance_leaves_out_what_it_said_it_would() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..3).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    outbox.insert_numbers("order", "left out", 1..8).await;
+    let to = outbox.lsn().await.to_string();
+    outbox.insert_numbers("order", "a", 3..5).await;
+    done(settings.run(&["slot", "advance", "--to", &to, "--dry-run"]), &["7 events", "never sent"]);
+    done(settings.run(&["slot", "advance", "--to", &to, "--yes"]), &["7 events", "goes on at"]);
+    refused(&settings.run(&["slot", "advance", "--to", &to, "--yes"]), 1, "past");
+    refused(&settings.run(&["slot", "advance", "--to", "FFFF/0", "--yes"]), 1, "beyond the end");
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    assert_eq!(
+        records.iter().map(|record| (record.key(), record.number())).collect::<Vec<_>>(),
+        [(Some("a"), 1), (Some("a"), 2), (Some("a"), 3), (Some("a"), 4)]
+    );
+}
