@@ -68,6 +68,10 @@ impl ConnInfo {
         password_file: Option<&Path>,
         env: &Environment,
     ) -> Result<Self, Fault> {
+        // it ends a text in the startup message, so that what follows would be a parameter of its own
+        if text.contains('\0') {
+            return Err(Fault::new("it holds a zero character", "Remove it"));
+        }
         let parameters = if uri::is_uri(text) {
             uri::parse(text)?
         } else if text.contains('=') || text.trim().is_empty() {

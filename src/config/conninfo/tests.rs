@@ -207,6 +207,14 @@ fn what_asks_for_nothing_special_is_accepted() {
 }
 
 #[test]
+fn a_zero_character_ends_no_value() {
+    for text in ["host=h dbname=d\0options", "postgres://h/d\0options"] {
+        let error = ConnInfo::parse(text, &env()).unwrap_err().to_string();
+        assert_eq!(error, "The connection string: it holds a zero character. Remove it");
+    }
+}
+
+#[test]
 fn messages_for_bad_connection_strings() {
     let cases = [
         "shop",
