@@ -8,6 +8,7 @@ mod columns;
 mod commands;
 mod contracts;
 mod faults;
+mod fuzz_corpus;
 mod invariants;
 mod messages;
 mod positions;

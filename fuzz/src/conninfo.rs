@@ -1,0 +1,22 @@
+//! Any text is a connection string or refused; what is printed of it is the same again, but for the password.
+
+use outbox_router::config::conninfo::{ConnInfo, Password};
+use outbox_router::config::environment::Environment;
+use outbox_router::config::secret::Secret;
+
+pub fn run(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let env = Environment::empty().with_user("me").with_home("/home/me");
+    let mut conninfo = match ConnInfo::parse(text, &env) {
+        Ok(conninfo) => conninfo,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    assert!(!conninfo.hosts.is_empty() && !conninfo.user.is_empty() && !conninfo.dbname.is_empty());
+    let printed = conninfo.to_redacted_uri();
+    let again = ConnInfo::parse(&printed, &env).unwrap_or_else(|error| panic!("{printed}: {error}"));
+    conninfo.password = match conninfo.password {
+        Some(Password::Given(_)) => Some(Password::Given(Secret::new("****"))),
+        Some(Password::File(_)) | None => None,
+    };
+    assert_eq!(again, conninfo, "{printed}");
+}

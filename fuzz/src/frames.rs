@@ -1,0 +1,117 @@
+//! The frame reader takes the same messages out of a stream however its bytes arrive, and keeps little besides them.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use outbox_router::postgres::frames::FrameBuffer;
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// What one read asks for.
+const READ_SIZE: usize = 64 * 1024;
+
+/// Enough to let the buffer grow several times.
+const LONGEST_WIRE: usize = 1 << 18;
+
+/// A socket that gives as many bytes at a time as the sizes say, in turn.
+struct Pieces<'a> {
+    left: &'a [u8],
+    at_least: usize,
+    sizes: std::iter::Cycle<std::slice::Iter<'a, u8>>,
+}
+
+impl AsyncRead for Pieces<'_> {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        // from 1 byte to more than a read asks for
+        let size = this.sizes.next().map_or(READ_SIZE, |size| usize::from(*size).pow(2) * 2 + this.at_least);
+        let (piece, left) = this.left.split_at(size.min(this.left.len()).min(into.remaining()));
+        into.put_slice(piece);
+        this.left = left;
+        Poll::Ready(Ok(()))
+    }
+}
+
+pub fn run(bytes: &[u8]) {
+    let Some((&first, rest)) = bytes.split_first() else { return };
+    let (sizes, rest) = rest.split_at(usize::from(first % 16).min(rest.len()));
+    let wire = if first < 128 { rest.to_vec() } else { built(rest) };
+    let (frames, broken) = expected(&wire);
+
+    let whole = taken(&mut FrameBuffer::new(wire.clone()));
+    assert!(whole == (frames.clone(), broken), "the whole");
+
+    let mut stream = Pieces { left: &wire, at_least: 1 + wire.len() / 1_000, sizes: sizes.iter().cycle() };
+    let mut context = Context::from_waker(Waker::noop());
+    let mut buffer = FrameBuffer::new(Vec::new());
+    let mut pieces = (Vec::new(), false);
+    let longest = frames.iter().map(|(_, body)| body.len()).max().unwrap_or_default();
+    while !pieces.1 {
+        let Poll::Ready(Ok(count)) = buffer.poll_fill(&mut context, &mut stream) else { panic!("no bytes") };
+        let (more, broken) = taken(&mut buffer);
+        pieces.0.extend(more);
+        pieces.1 = broken;
+        let (held, size) = held(&buffer);
+        assert!(size <= 4 * READ_SIZE.max(held).max(longest), "{size} bytes kept for {held}, {longest}");
+        if count == 0 {
+            break;
+        }
+    }
+    assert!(pieces == (frames, broken), "the pieces");
+}
+
+/// Messages of up to 64 KiB, of which an input of a few bytes can have many.
+fn built(plan: &[u8]) -> Vec<u8> {
+    let mut wire = Vec::new();
+    for message in plan.as_chunks::<4>().0 {
+        let [tag, high, low, fill] = *message;
+        let length = u16::from_be_bytes([high, low]);
+        wire.push(tag);
+        wire.extend((u32::from(length) + 4).to_be_bytes());
+        wire.resize(wire.len() + usize::from(length), fill);
+        if wire.len() > LONGEST_WIRE {
+            break;
+        }
+    }
+    wire
+}
+
+type Frames = Vec<(u8, Vec<u8>)>;
+
+/// The messages of a stream by the manual's words ("Message Formats"), and whether an impossible length follows.
+fn expected(mut wire: &[u8]) -> (Frames, bool) {
+    let mut frames = Vec::new();
+    while let Some((&[tag, a, b, c, d], rest)) = wire.split_first_chunk() {
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if !(4..=0x4000_0003).contains(&length) {
+            return (frames, true);
+        }
+        let Some((body, rest)) = rest.split_at_checked(length - 4) else { break };
+        frames.push((tag, body.to_vec()));
+        wire = rest;
+    }
+    (frames, false)
+}
+
+/// The messages that the buffer has, and whether an impossible length follows.
+fn taken(buffer: &mut FrameBuffer) -> (Frames, bool) {
+    let mut frames = Vec::new();
+    loop {
+        match buffer.peek() {
+            Ok(Some(frame)) => {
+                let length = frame.wire_len();
+                frames.push((frame.tag, frame.body.to_vec()));
+                buffer.consume(length);
+            }
+            Ok(None) => return (frames, false),
+            Err(_) => return (frames, true),
+        }
+    }
+}
+
+/// How many bytes wait in the buffer, and how many it has memory for: what it says of itself.
+fn held(buffer: &FrameBuffer) -> (usize, usize) {
+    let text = format!("{buffer:?}");
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}

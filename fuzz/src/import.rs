@@ -1,0 +1,45 @@
+//! Any text is a connector's configuration or refused; what is made of it is a configuration in the eyes of the loader.
+
+use outbox_router::config::environment::Environment;
+use outbox_router::import::{Surroundings, import};
+
+use super::{SEPARATOR, loaded, prints_and_reads_back};
+
+pub fn run(bytes: &[u8]) {
+    let Ok(texts) = std::str::from_utf8(bytes) else { return };
+    let (text, worker) = match texts.split_once(SEPARATOR) {
+        Some((text, worker)) => (text, Some(worker.to_owned())),
+        None => (texts, None),
+    };
+    let import = match import(text, &Surroundings { bootstrap_servers: None, worker }) {
+        Ok(import) => import,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    assert!(import.findings.is_sorted_by_key(|finding| finding.level));
+    assert!(
+        import.findings.iter().all(|finding| !finding.setting.contains('\n') && !finding.meaning.is_empty())
+    );
+    put_secrets(&import.configuration);
+    match loaded(&import.configuration, &Environment::empty().with_user("me")) {
+        Ok(config) => prints_and_reads_back(&config),
+        // a bad value of the connector stays a bad value, in a file that is well formed
+        Err(error) => {
+            let error = error.to_string();
+            for ours in ["not TOML", "unknown key", "of the wrong kind"] {
+                assert!(!error.contains(ours), "{error}\n{}", import.configuration);
+            }
+        }
+    }
+}
+
+/// Does what a finding asks for: a secret stands in a file of its own.
+fn put_secrets(configuration: &str) {
+    let directory = std::env::temp_dir().join("secrets");
+    for (_, rest) in configuration.lines().filter_map(|line| line.split_once("file = \"secrets/")) {
+        let name = rest.split('"').next().unwrap_or_default();
+        if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join(name), "secret").unwrap();
+        }
+    }
+}
