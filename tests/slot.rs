@@ -151,3 +151,60 @@ async fn slot_advance_leaves_out_what_it_said_it_would() {
         [(Some("a"), 1), (Some("a"), 2), (Some("a"), 3), (Some("a"), 4)]
     );
 }
+
+/// One made when there is none of late, the oldest dropped; one that a person made stays.
+#[tokio::test]
+async fn slot_bookmarks_roll_and_a_time_is_enough_to_go_back() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka).set("bookmarks.every", "1h").set("bookmarks.keep", 2);
+    done(settings.run(&["slot", "bookmark", "mine"]), &[]);
+    for stamp in ["20200101000000", "20200102000000"] {
+        let copy =
+            format!("SELECT pg_copy_logical_replication_slot('{0}', '{0}_bookmark_{stamp}')", outbox.name);
+        outbox.execute(&copy).await;
+    }
+    let router = Router::active(&settings).await;
+    let bookmarks = async || {
+        let sql = format!(
+            "SELECT slot_name::text FROM pg_replication_slots WHERE slot_name LIKE '{}_bookmark_%' ORDER BY 1",
+            outbox.name
+        );
+        outbox.query(&sql).await.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>()
+    };
+    let rolled = eventually("the oldest is gone and a new one is there", async || {
+        let all = bookmarks().await;
+        (all.len() == 3 && !all[0].ends_with("20200101000000")).then_some(all)
+    })
+    .await;
+    assert!(
+        rolled[0].ends_with("_bookmark_20200102000000") && rolled[2].contains("_bookmark_mine_"),
+        "{rolled:?}"
+    );
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    let listed = done(settings.run(&["slot", "list", "--json"]), &[]);
+    let listed: serde_json::Value = serde_json::from_str(&listed.out).unwrap();
+    let made = listed["bookmarks"].as_array().unwrap().last().unwrap()["made"].as_str().unwrap().to_owned();
+    done(settings.run(&["slot", "reset", "--to", &made, "--dry-run"]), &["3 events"]);
+    done(settings.run(&["slot", "reset", "--to", "2020-01-02T12:00", "--yes"]), &["3 events", "2020-01-02"]);
+    kafka.holds(&outbox.name, 6).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert_eq!(marked(&kafka, &outbox).await, 3);
+}
+
+/// What a bookmark holds back has a limit.
+#[tokio::test]
+async fn slot_bookmarks_that_hold_back_too_much_log_are_dropped() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let old = format!("{}_bookmark_20200101000000", outbox.name);
+    outbox.execute(&format!("SELECT pg_copy_logical_replication_slot('{}', '{old}')", outbox.name)).await;
+    outbox.execute("CREATE TABLE other AS SELECT repeat('x', 1000) FROM generate_series(1, 3000)").await;
+    let settings =
+        Settings::new(&outbox, &kafka).set("bookmarks.every", "1h").set("bookmarks.max_retained_wal", "1MiB");
+    let mut router = Router::active(&settings).await;
+    router.logs("bookmark dropped").await;
+    let there = format!("SELECT 1 FROM pg_replication_slots WHERE slot_name = '{old}'");
+    assert!(outbox.query(&there).await.is_empty());
+    router.stop().await;
+}

@@ -2,6 +2,7 @@
 //!
 //! `load` reads it; the rest of the program sees only these types.
 
+pub mod bookmarks;
 pub mod conninfo;
 pub mod contracts;
 mod convert;
@@ -25,6 +26,7 @@ mod units;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bookmarks::Bookmarks;
 use conninfo::ConnInfo;
 use contracts::ContractSettings;
 use pattern::Pattern;
@@ -52,6 +54,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// `[admin]`
     pub admin: Admin,
+    /// `[bookmarks]`; `None`: the router makes none.
+    pub bookmarks: Option<Bookmarks>,
     /// `[contracts]`; `None`: payloads are not looked at.
     pub contracts: Option<ContractSettings>,
 }

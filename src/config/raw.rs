@@ -38,6 +38,8 @@ pub(super) struct RawConfig {
     #[serde(deserialize_with = "table")]
     pub(super) admin: RawAdmin,
     #[serde(deserialize_with = "table")]
+    pub(super) bookmarks: RawBookmarks,
+    #[serde(deserialize_with = "table")]
     pub(super) contracts: RawContracts,
 }
 
@@ -165,6 +167,14 @@ pub(super) struct RawWindow {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawAdmin {
     pub(super) listen: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawBookmarks {
+    pub(super) every: Value,
+    pub(super) keep: Value,
+    pub(super) max_retained_wal: Value,
 }
 
 #[derive(Default, Deserialize)]

@@ -5,6 +5,7 @@ mod routes;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::bookmarks::Bookmarks;
 use super::conninfo::{HostAddr, Password, SslMode};
 use super::environment::Environment;
 use super::load::{Loaded, load, parse};
@@ -97,11 +98,17 @@ fn every_key_is_read() {
         window = { records = 10, bytes = "32MiB" }
         positions_topic = "positions"
         shutdown_timeout = "1h30m"
+        [bookmarks]
+        every = "10m"
+        keep = 6
+        max_retained_wal = false
         [admin]
         listen = ""
         "#,
         &env(),
     );
+    let every = Duration::from_secs(600);
+    assert_eq!(config.bookmarks, Some(Bookmarks { every, keep: 6, max_retained_wal: None }));
     assert_eq!(config.name, "orders");
     assert_eq!(config.postgres.conninfo.hosts[0].addr, HostAddr::Unix(PathBuf::from("/run/pg")));
     assert_eq!(config.postgres.conninfo.password, Some(Password::File(PathBuf::from("/run/secrets/pg"))));
@@ -320,6 +327,8 @@ fn the_example_uncommented_shows_the_defaults() {
     config.kafka = defaults.kafka.clone();
     config.topics = defaults.topics.clone();
     assert!(config.contracts.take().is_some());
+    let bookmarks = config.bookmarks.take().unwrap();
+    assert_eq!((bookmarks.keep, bookmarks.max_retained_wal), (24, Some(10 << 30)));
     assert_eq!(config.route.headers.len(), 2);
     config.route.headers.clear();
     config.postgres.conninfo.password = None;
@@ -430,6 +439,9 @@ fn messages_for_bad_values() {
         "delivery.window.bytes = \"lots\"",
         "delivery.shutdown_timeout = \"soon\"",
         "delivery.positions_topic = \"no topic\"",
+        "bookmarks.every = \"1s\"",
+        "bookmarks.every = \"1h\"\nbookmarks.keep = 0",
+        "bookmarks.every = \"1h\"\nbookmarks.max_retained_wal = \"much\"",
         "admin.listen = \"8084\"",
         "admin.listen = \"localhost:99999\"",
         "name = { file = \"no/such/file\" }",

@@ -46,6 +46,7 @@ pub struct Watch {
     reports: mpsc::Receiver<Report>,
     look_now: Arc<Notify>,
     task: JoinHandle<()>,
+    host: Host,
 }
 
 impl Watch {
@@ -56,10 +57,10 @@ impl Watch {
         let look_now = Arc::new(Notify::new());
         let mut conninfo = config.postgres.conninfo.clone();
         // another of several hosts has another idea of slot and log
-        conninfo.hosts = vec![host];
+        conninfo.hosts = vec![host.clone()];
         let look_now_too = Arc::clone(&look_now);
         let watcher = Watcher { config, conninfo, baseline, sender, look_now: look_now_too, blind: false };
-        Watch { reports, look_now, task: tokio::spawn(watcher.run()) }
+        Watch { reports, look_now, task: tokio::spawn(watcher.run()), host }
     }
 
     /// The next report. May be dropped at any await.
@@ -69,6 +70,11 @@ impl Watch {
             // it ends only after it has said that all is over
             None => std::future::pending().await,
         }
+    }
+
+    /// The server that is looked at.
+    pub fn host(&self) -> &Host {
+        &self.host
     }
 
     /// Asks for a look without waiting for its turn.

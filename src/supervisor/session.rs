@@ -13,6 +13,7 @@ use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::positions::{self, Remembered, Start};
+use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::pgoutput::Oid;
@@ -60,6 +61,9 @@ pub(super) async fn run(
         parts = start(config, monitor, stop, memory) => parts?,
     };
     memory.was_active = true;
+    let host = parts.watch.host().clone();
+    // for as long as the session lasts
+    let _bookmarks = RollingBookmarks::start(config, host);
     Ok(Relay::new(parts).run().await)
 }
 

@@ -42,6 +42,7 @@ pub(super) fn convert(
     let (kafka, kafka_secret_is_inline) = kafka(&mut reader, raw.kafka, &delivery);
     let topics = topics(&mut reader, raw.topics);
     let admin = admin(&mut reader, raw.admin);
+    let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks);
     let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
     let name = reader.checked("name", raw.name, check_router_name);
     if let (None, Some(postgres)) = (&name, &postgres) {
@@ -68,6 +69,7 @@ pub(super) fn convert(
             topics,
             delivery,
             admin,
+            bookmarks,
             contracts,
         },
     })

@@ -3,6 +3,8 @@
 //! Postgres cannot move a logical slot backwards. A copy made in time holds the log from its place on; its name says
 //! whose it is, what it is called, and when it was made: `outbox_router_bookmark_before_import_20261121140500`.
 
+mod rolling;
+
 use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time};
 
 use super::catalog::FLUSH_LSN;
@@ -11,6 +13,8 @@ use super::session::Session;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::utc::Utc;
+
+pub use rolling::RollingBookmarks;
 
 /// The longest name of a slot (Postgres manual, "NAMEDATALEN").
 const MAX_LENGTH: usize = 63;

@@ -1,0 +1,61 @@
+//! `[bookmarks]`: places to go back to, which the router makes by itself.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::Config;
+use super::print::quoted;
+use super::raw::{RawBookmarks, Scalar};
+use super::read::Reader;
+use super::units::{format_duration, format_size};
+
+/// More often than this, Postgres would be busy with slots.
+const LEAST: Duration = Duration::from_secs(10);
+
+/// How many are kept unless the user says otherwise.
+const KEEP: usize = 24;
+
+/// What is made, and what it may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bookmarks {
+    /// `every`
+    pub every: Duration,
+    /// `keep`: how many; the oldest goes first. Default 24.
+    pub keep: usize,
+    /// `max_retained_wal`: bytes of log that the oldest may hold back, before it goes. `None`: as much as it takes.
+    pub max_retained_wal: Option<u64>,
+}
+
+/// `None`: the router makes none.
+pub(super) fn bookmarks(reader: &mut Reader<'_>, raw: RawBookmarks) -> Option<Bookmarks> {
+    let off = match raw.every.as_ref().map(Spanned::get_ref) {
+        Some(Scalar::Boolean(on)) => !on,
+        // a variable can only say it in text
+        Some(Scalar::Text(text)) => text.is_empty() || text == "false",
+        _ => false,
+    };
+    let every = if off { None } else { reader.duration("bookmarks.every", raw.every, LEAST) };
+    let keep = reader.integer("bookmarks.keep", raw.keep, 1..=1_000);
+    let max_retained_wal = match raw.max_retained_wal.as_ref().map(Spanned::get_ref) {
+        Some(Scalar::Boolean(false)) => None,
+        _ => reader.size("bookmarks.max_retained_wal", raw.max_retained_wal),
+    };
+    Some(Bookmarks {
+        every: every?,
+        keep: keep.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(KEEP),
+        max_retained_wal: max_retained_wal.map(|bytes| bytes as u64),
+    })
+}
+
+pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
+    writeln!(out, "\n[bookmarks]")?;
+    let Some(bookmarks) = &config.bookmarks else { return writeln!(out, "every = false") };
+    writeln!(out, "every = {}", quoted(&format_duration(bookmarks.every)))?;
+    writeln!(out, "keep = {}", bookmarks.keep)?;
+    match bookmarks.max_retained_wal {
+        Some(bytes) => writeln!(out, "max_retained_wal = {}", quoted(&format_size(bytes))),
+        None => writeln!(out, "max_retained_wal = false"),
+    }
+}

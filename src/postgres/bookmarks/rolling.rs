@@ -1,0 +1,157 @@
+//! Bookmarks that the router makes by itself, beside the stream: one every so often, the oldest dropped in time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::task::JoinHandle;
+
+use super::{Bookmark, drop_slot, list, make};
+use crate::config::Config;
+use crate::config::bookmarks::Bookmarks;
+use crate::config::conninfo::{ConnInfo, Host};
+use crate::error::{Error, Peer};
+use crate::postgres::connect::Startup;
+use crate::postgres::session::Session;
+use crate::size::bytes;
+
+/// How often what the oldest holds back is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// How long one look may take before its session is given up.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Makes and drops them for as long as it is kept.
+#[derive(Debug)]
+pub struct RollingBookmarks(JoinHandle<()>);
+
+impl RollingBookmarks {
+    /// Starts, at the server that the stream comes from. `None` where `[bookmarks]` says so.
+    pub fn start(config: &Arc<Config>, host: Host) -> Option<Self> {
+        let settings = config.bookmarks.clone()?;
+        let mut conninfo = config.postgres.conninfo.clone();
+        conninfo.hosts = vec![host];
+        let maker = Maker { config: Arc::clone(config), conninfo, settings, failed: None };
+        Some(RollingBookmarks(tokio::spawn(maker.run())))
+    }
+}
+
+impl Drop for RollingBookmarks {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Maker {
+    config: Arc<Config>,
+    conninfo: ConnInfo,
+    settings: Bookmarks,
+    /// The last failure, which is said once.
+    failed: Option<String>,
+}
+
+impl Maker {
+    async fn run(mut self) {
+        loop {
+            let turn = async {
+                let mut session = self.connect().await?;
+                self.turn(&mut session).await?;
+                session.close().await;
+                Ok::<(), Error>(())
+            };
+            let late = |_| Err(Error::transient(Peer::Postgres, "no answer"));
+            match tokio::time::timeout(TIMEOUT, turn).await.unwrap_or_else(late) {
+                Ok(()) => self.failed = None,
+                Err(error) => {
+                    let reason = error.to_string();
+                    if self.failed.as_ref() != Some(&reason) {
+                        tracing::warn!(peer = "postgres", reason, "no bookmark can be made; trying on");
+                    }
+                    self.failed = Some(reason);
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY.min(self.settings.every)).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<Session, Error> {
+        let name = format!("{} bookmarks", self.config.name);
+        let startup = Startup { replication: false, application_name: &name, settings: &[] };
+        Session::connect(&self.conninfo, &startup).await
+    }
+
+    async fn turn(&self, session: &mut Session) -> Result<(), Error> {
+        let slot = &self.config.postgres.slot;
+        let known = list(session, slot).await?;
+        let plan = plan(&known, &self.settings, OffsetDateTime::now_utc());
+        for bookmark in plan.dropped {
+            drop_slot(session, &bookmark.slot).await?;
+            let kept = bytes(bookmark.retained_bytes);
+            tracing::info!(bookmark = bookmark.title(), kept, why = plan.why, "bookmark dropped");
+        }
+        if plan.due {
+            let made = make(session, slot, "").await?;
+            tracing::debug!(slot = made, "bookmark made");
+        }
+        Ok(())
+    }
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+struct Plan<'a> {
+    dropped: Vec<&'a Bookmark>,
+    why: &'static str,
+    due: bool,
+}
+
+/// Bookmarks that a person made are left alone. `known` is sorted by age.
+fn plan<'a>(known: &'a [Bookmark], settings: &Bookmarks, now: OffsetDateTime) -> Plan<'a> {
+    let own: Vec<&Bookmark> = known.iter().filter(|bookmark| bookmark.name.is_empty()).collect();
+    let due = own.last().is_none_or(|last| now - last.made >= settings.every);
+    let beyond = (own.len() + usize::from(due)).saturating_sub(settings.keep);
+    let over = |bookmark: &Bookmark| {
+        bookmark.is_lost() || settings.max_retained_wal.is_some_and(|most| bookmark.retained_bytes > most)
+    };
+    let expensive = own.iter().take_while(|bookmark| over(bookmark)).count();
+    let why = if expensive > beyond { "it keeps more than max_retained_wal, or is lost" } else { "keep" };
+    Plan { dropped: own.into_iter().take(beyond.max(expensive)).collect(), why, due }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+
+    fn bookmark(minute: i64, retained: u64, name: &str) -> Bookmark {
+        Bookmark {
+            slot: format!("shop_bookmark_{name}{minute}"),
+            name: name.into(),
+            made: OffsetDateTime::UNIX_EPOCH + time::Duration::minutes(minute),
+            position: Some(Lsn(1)),
+            retained_bytes: retained,
+            wal_status: "reserved".into(),
+        }
+    }
+
+    fn planned(known: &[Bookmark], keep: usize, most: Option<u64>, minute: i64) -> (Vec<String>, bool) {
+        let settings = Bookmarks { every: Duration::from_secs(600), keep, max_retained_wal: most };
+        let plan = plan(known, &settings, OffsetDateTime::UNIX_EPOCH + time::Duration::minutes(minute));
+        (plan.dropped.iter().map(|bookmark| bookmark.slot.clone()).collect(), plan.due)
+    }
+
+    #[test]
+    fn the_oldest_goes_first_by_number_and_by_what_it_keeps() {
+        let known =
+            [bookmark(0, 900, ""), bookmark(5, 800, "mine"), bookmark(10, 500, ""), bookmark(20, 100, "")];
+        let slot = |minute: i64| format!("shop_bookmark_{minute}");
+        assert_eq!(planned(&[], 3, None, 0), (vec![], true));
+        assert_eq!(planned(&known, 3, None, 25), (vec![], false));
+        assert_eq!(planned(&known, 3, None, 30), (vec![slot(0)], true));
+        assert_eq!(planned(&known, 1, None, 30), (vec![slot(0), slot(10), slot(20)], true));
+        assert_eq!(planned(&known, 9, Some(500), 25), (vec![slot(0)], false));
+        assert_eq!(planned(&known, 9, Some(99), 25), (vec![slot(0), slot(10), slot(20)], false));
+        let lost = [Bookmark { position: None, ..bookmark(0, 0, "") }, bookmark(10, 500, "")];
+        assert_eq!(planned(&lost, 9, None, 15), (vec![slot(0)], false));
+    }
+}
