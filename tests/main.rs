@@ -8,6 +8,7 @@ mod columns;
 mod commands;
 mod contracts;
 mod faults;
+mod heartbeat;
 mod invariants;
 mod messages;
 mod postgres_connection;

@@ -6,6 +6,7 @@ pub mod conninfo;
 pub mod contracts;
 mod convert;
 pub mod environment;
+mod heartbeat;
 mod identifiers;
 pub mod kafka_properties;
 pub mod load;
@@ -50,6 +51,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// `[admin]`
     pub admin: Admin,
+    /// `[heartbeat] interval`; `None`: there is none.
+    pub heartbeat: Option<Duration>,
     /// `[contracts]`; `None`: payloads are not looked at.
     pub contracts: Option<ContractSettings>,
 }

@@ -38,6 +38,8 @@ pub(super) struct RawConfig {
     #[serde(deserialize_with = "table")]
     pub(super) admin: RawAdmin,
     #[serde(deserialize_with = "table")]
+    pub(super) heartbeat: RawHeartbeat,
+    #[serde(deserialize_with = "table")]
     pub(super) contracts: RawContracts,
 }
 
@@ -164,6 +166,12 @@ pub(super) struct RawWindow {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawAdmin {
     pub(super) listen: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawHeartbeat {
+    pub(super) interval: Value,
 }
 
 #[derive(Default, Deserialize)]

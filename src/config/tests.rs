@@ -370,8 +370,17 @@ fn messages_for_unknown_keys() {
         "[postgress]\nurl = 1",
         "[outbox.columns]\nagregate_id = \"x\"",
         "[delivery]\nwindow.record = 1",
-        "[heartbeat]\ninterval = \"1s\"",
+        "[shards]\ncount = 2",
     ]));
+}
+
+#[test]
+fn a_heartbeat_is_off_unless_it_has_an_interval() {
+    let interval = |text: &str| good(&minimal(text), &env()).heartbeat;
+    for off in ["", "heartbeat.interval = false", "heartbeat.interval = \"\""] {
+        assert_eq!(interval(off), None, "{off}");
+    }
+    assert_eq!(interval("heartbeat.interval = \"10s\""), Some(Duration::from_secs(10)));
 }
 
 #[test]
@@ -415,6 +424,9 @@ fn messages_for_routes_and_rules() {
         "route.cloudevents.extensions.Seq = \"1\"\nroute.cloudevents.extensions.time = \"1\"",
         "route.value = \"cloudevents-binary\"\noutbox.columns.event_type = false",
         "outbox.columns.headers = false\nroute.topic = \"${headers.x}\"",
+        "heartbeat.interval = \"900ms\"",
+        "heartbeat.interval = true",
+        "outbox.message_prefix = \"outbox-router.heartbeat/x\"",
         "route.rules = 1",
         "route.rules = [1]",
         "[[route.rules]]\ntopic = \"t\"",

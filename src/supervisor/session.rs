@@ -111,7 +111,7 @@ async fn start(
         slot: slot_name,
         publication: &config.postgres.publication,
         start: start.flush,
-        messages: config.outbox.message_prefix.is_some(),
+        messages: config.outbox.message_prefix.is_some() || config.heartbeat.is_some(),
     };
     let started = ReplicationStream::start(stream, unread, what).await;
     let stream = match started {

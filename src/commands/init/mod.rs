@@ -6,6 +6,7 @@
 
 mod acls;
 mod emit_message;
+mod heartbeat;
 mod objects;
 mod outbox_table;
 mod role;
@@ -148,6 +149,9 @@ impl<'a> Init<'a> {
         if let Some(role) = objects.role() {
             self.make(&role).await?;
             self.make(&objects.connect_privilege(role_name(self.role))).await?;
+            if let Some(privilege) = objects.heartbeat_privilege(role_name(self.role)) {
+                self.make(&privilege).await?;
+            }
         }
         let publication = objects.publication();
         if self.is_there(&publication.name, &publication.there).await? {

@@ -105,6 +105,7 @@ impl Config {
         writeln!(out, "\n[admin]")?;
         writeln!(out, "listen = {}", quoted(self.admin.listen.as_deref().unwrap_or_default()))?;
 
+        crate::config::heartbeat::write_toml(self, out)?;
         crate::config::contracts::write_toml(self, out)
     }
 }
