@@ -11,6 +11,7 @@ mod faults;
 mod heartbeat;
 mod invariants;
 mod messages;
+mod network;
 mod postgres_connection;
 mod routing;
 mod secure_connection;

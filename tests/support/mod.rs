@@ -11,6 +11,7 @@ pub(crate) mod place;
 pub(crate) mod postgres;
 pub(crate) mod private_kafka;
 pub(crate) mod process;
+pub(crate) mod proxy;
 pub(crate) mod router;
 pub(crate) mod seed;
 pub(crate) mod sentences;
