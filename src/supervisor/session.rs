@@ -68,7 +68,7 @@ async fn start(
     let mut session = connect(config).await?;
     let (catalog, slot) = free_slot(&mut session, config, monitor, memory).await?;
     // after the wait for the slot, for the end of the log must not be older than the slot's position
-    let system = answered(config, System::identify(&mut session)).await?;
+    let system = System::identify(&mut session).await?;
     let start = memory.start(&config.postgres.slot, &slot)?;
     let router = Router::of(config).judging_by(config, memory.contracts.clone());
     let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
@@ -76,12 +76,12 @@ async fn start(
     if !memory.was_active {
         for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
             let Some(table) = table else { continue };
-            let columns = Columns::look(&mut session, table.oid, &config.postgres);
-            answered(config, columns).await?.verdict(&outbox, name)?;
+            let columns = Columns::look(&mut session, table.oid, &config.postgres).await?;
+            columns.verdict(&outbox, name)?;
         }
     }
     if let Some(before) = &memory.system {
-        answered(config, system.check(before, start.flush, &mut session)).await?;
+        system.check(before, start.flush, &mut session).await?;
     }
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
@@ -163,21 +163,10 @@ async fn connect(config: &Config) -> Result<Session, Error> {
     conninfo.connect_timeout.get_or_insert(timeout);
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout);
     let startup = Startup { replication: true, application_name: &config.name, settings: &settings };
-    Session::connect(&conninfo, &startup).await
-}
-
-/// A server that takes a connection and then says nothing is lost too.
-async fn answered<T, E: Into<Error>>(
-    config: &Config,
-    answer: impl Future<Output = Result<T, E>>,
-) -> Result<T, Error> {
-    let timeout = config.postgres.wal_sender_timeout;
-    match tokio::time::timeout(timeout, answer).await {
-        Ok(answer) => answer.map_err(Into::into),
-        Err(_) => {
-            Err(Error::transient(Peer::Postgres, format!("a query was not answered within {timeout:?}")))
-        }
-    }
+    let mut session = Session::connect(&conninfo, &startup).await?;
+    // a server that takes a connection and then says nothing is lost too
+    session.answers_within(Some(timeout));
+    Ok(session)
 }
 
 /// Looks at the catalogues until nobody else reads the slot.
@@ -198,7 +187,7 @@ async fn free_slot(
     }
     let (mut wait, mut told) = (SLOT_WAIT.0, None);
     loop {
-        let catalog = answered(config, Catalog::look(session, &config.postgres, &config.outbox)).await?;
+        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
         catalog.verdict(&config.postgres, &config.outbox, missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));

@@ -4,6 +4,7 @@
 //! Each case prints how long it took until the router knew, and until events flowed again after the return. No test
 //! depends on these figures; docs/network.md quotes them.
 
+mod commands;
 mod kafka_side;
 mod postgres_side;
 

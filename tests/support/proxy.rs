@@ -63,6 +63,8 @@ pub(crate) enum Cut {
     Fin,
     /// As if the peer had crashed, or a firewall had forgotten it.
     Rst,
+    /// The network becomes a black hole.
+    Hole,
 }
 
 /// The first connection that lets more than so many bytes through is cut behind them.
@@ -235,7 +237,7 @@ async fn connection(client: TcpStream, shared: Arc<Shared>) {
         match cut {
             Some(Cut::Rst) => drop(socket.set_linger(Some(Duration::ZERO))),
             // closed with bytes that nobody read, it would be reset
-            Some(Cut::Fin) | None => drop(socket.shutdown(Shutdown::Write)),
+            Some(Cut::Fin | Cut::Hole) | None => drop(socket.shutdown(Shutdown::Write)),
         }
     }
     both.shutdown().await;
@@ -260,14 +262,18 @@ impl Passing {
         }
     }
 
+    /// Comes back when this direction is not held.
+    async fn open(&self) {
+        let mut network = self.network.clone();
+        // the sender lives as long as the connection
+        let _ = network.wait_for(|network| self.way(network) != Way::Held).await;
+    }
+
     async fn pass(mut self, mut from: ReadHalf<TcpStream>, mut to: WriteHalf<TcpStream>) {
         let mut late: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
         let mut ended = false;
         loop {
-            let mut network = self.network.clone();
-            if network.wait_for(|network| self.way(network) != Way::Held).await.is_err() {
-                return;
-            }
+            self.open().await;
             if ended && late.is_empty() {
                 break;
             }
@@ -327,6 +333,12 @@ impl Passing {
                 if first {
                     to.write_all(&bytes[..armed.after - self.passed]).await.ok();
                     self.shared.cuts.fetch_add(1, Ordering::Relaxed);
+                    if armed.how == Cut::Hole {
+                        self.shared.network.send_replace(Network::BLACK_HOLE);
+                        // what follows arrives when the network is back
+                        self.open().await;
+                        return to.write_all(&bytes[armed.after - self.passed..]).await.is_ok();
+                    }
                     let _ = self.cut.send(armed.how).await;
                     return false;
                 }
