@@ -27,13 +27,7 @@ struct Setting {
 impl Setting {
     async fn new(more: impl FnOnce(Settings) -> Settings) -> Self {
         let proxy = Proxy::to("127.0.0.1:9");
-        let broker = PrivateKafka::start(&[
-            "listeners=PLAINTEXT://127.0.0.1:{port},NETWORK://127.0.0.1:{extra_port},CONTROLLER://127.0.0.1:{controller_port}",
-            &format!("advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},NETWORK://{}", proxy.address()),
-            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,NETWORK:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        ])
-        .await;
-        proxy.lead_to(broker.extra());
+        let broker = PrivateKafka::behind(&proxy).await;
         let (outbox, kafka) = (Outbox::new().await, broker.client());
         let settings = Settings::new(&outbox, &kafka).set("kafka.'bootstrap.servers'", proxy.address());
         let router = Router::active(&more(settings)).await;

@@ -6,6 +6,7 @@
 
 mod commands;
 mod kafka_side;
+mod namespace;
 mod postgres_side;
 
 use std::time::Instant;
