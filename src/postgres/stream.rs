@@ -10,6 +10,7 @@ use rustls::pki_types::CertificateDer;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
 use crate::config::conninfo::Tcp;
 
@@ -22,6 +23,10 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// quarter of an hour (tcp(7), `TCP_USER_TIMEOUT`).
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long one handshake may take, and how many are tried where the user sets no limit: two minutes, as the kernel would.
+const HANDSHAKE: Duration = Duration::from_secs(3);
+const HANDSHAKES: u32 = 40;
 
 /// A connected socket, with TLS where it was negotiated.
 #[derive(Debug)]
@@ -56,7 +61,7 @@ impl Stream {
 
 /// Connects by TCP: no delay for small writes, and a peer that vanished is noticed, as soon as `tcp` says.
 pub(super) async fn tcp(address: std::net::SocketAddr, tcp: &Tcp) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
+    let stream = handshake(address).await?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
     if tcp.keepalives {
@@ -70,6 +75,17 @@ pub(super) async fn tcp(address: std::net::SocketAddr, tcp: &Tcp) -> io::Result<
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(tcp.tcp_user_timeout.unwrap_or(USER_TIMEOUT)))?;
     Ok(stream)
+}
+
+/// Begins anew every few seconds: the kernel doubles the time between two tries, and a network that is back would be found
+/// seconds late.
+async fn handshake(address: std::net::SocketAddr) -> io::Result<TcpStream> {
+    for _ in 0..HANDSHAKES {
+        if let Ok(connected) = timeout(HANDSHAKE, TcpStream::connect(address)).await {
+            return connected;
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
 impl AsyncRead for Stream {

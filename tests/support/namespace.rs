@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::process;
 
+/// Of this side's end of the link.
+const MAC: &str = "02:00:00:00:00:01";
+
 /// A network namespace with a link to this one; dropped, both are gone.
 pub(crate) struct Namespace {
     name: String,
@@ -30,14 +33,18 @@ impl Namespace {
             return None;
         }
         let (name, link) = (&namespace.name, &namespace.link);
+        let gateway = std::net::Ipv4Addr::from(host).to_string();
         let address = |last: u8| format!("10.213.{third}.{}/30", fourth | last);
         for arguments in [
             &["link", "add", link, "type", "veth", "peer", "name", "out", "netns", name][..],
             &["addr", "add", &address(1), "dev", link],
+            &["link", "set", link, "address", MAC],
             &["link", "set", link, "up"],
             &["-n", name, "addr", "add", &address(2), "dev", "out"],
             &["-n", name, "link", "set", "out", "up"],
             &["-n", name, "link", "set", "lo", "up"],
+            // known for good: a neighbour that is asked for in vain would be told as "no route to host"
+            &["-n", name, "neigh", "add", &gateway, "lladdr", MAC, "dev", "out", "nud", "permanent"],
         ] {
             if let Err(reason) = ip(arguments) {
                 println!("skipped: a link to a network namespace is not permitted here: {reason}");
