@@ -5,6 +5,7 @@
 //! depends on these figures; docs/network.md quotes them.
 
 mod commands;
+mod figures;
 mod kafka_side;
 mod namespace;
 mod postgres_side;
