@@ -62,7 +62,8 @@ async fn start(
     stop: &CancellationToken,
     memory: &mut Memory,
 ) -> Result<Parts<crate::postgres::stream::Stream>, Error> {
-    if !memory.was_active {
+    // an attempt may take long, and the reason why the last one failed is worth more than that one is made
+    if !memory.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
     let mut session = connect(config).await?;
@@ -88,7 +89,8 @@ async fn start(
         return Err(watch::altered(config));
     }
 
-    if !memory.was_active {
+    let failed = matches!(monitor.current_state(), State::Reconnecting { peer: Peer::Kafka, .. });
+    if !memory.was_active && !failed {
         monitor.state(State::Connecting { peer: Peer::Kafka });
     }
     let outcomes = Arc::new(Outcomes::default());
