@@ -80,6 +80,8 @@ async fn status_is_the_report() {
 async fn metrics_hold_every_documented_name() {
     let admin = Admin::start();
     admin.monitor.topic_counters("orders").delivered(3, 30);
+    admin.monitor.heartbeat_on(Duration::from_secs(1));
+    admin.monitor.heartbeat_seen(crate::postgres::pgoutput::PgTimestamp::now(), Duration::ZERO);
     let (status, body) = admin.get("/metrics").await;
     assert_eq!(status, StatusCode::OK);
     for metric in crate::metrics::ALL {

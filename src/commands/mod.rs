@@ -25,6 +25,9 @@ use crate::sink::kafka::survey;
 /// How long one attempt to connect to Postgres may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long Postgres may take to answer a question about the catalogues.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Does what the command line says. The code is 0 unless the command found something that its help promises another
 /// one for.
 ///
@@ -73,11 +76,14 @@ pub fn exit_code(error: &Error) -> ExitCode {
     }
 }
 
-/// A session for a command that gives up where `run` would wait: with a limit on each attempt, unless the user set one.
+/// A session for a command that gives up where `run` would wait: with a limit on each attempt, unless the user set one, and
+/// on each answer.
 async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Error> {
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-    Session::connect(&conninfo, startup).await
+    let mut session = Session::connect(&conninfo, startup).await?;
+    session.answers_within(Some(ANSWER_TIMEOUT));
+    Ok(session)
 }
 
 /// Runs on one thread: what a command does is to wait.

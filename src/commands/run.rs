@@ -20,6 +20,9 @@ use crate::supervisor;
 pub async fn run(config: Config, args: &RunArgs) -> Result<(), Error> {
     let contracts = Contracts::configured(&config)?;
     let monitor = Monitor::new(&config.name);
+    if let Some(interval) = config.heartbeat {
+        monitor.heartbeat_on(interval);
+    }
     let admin_stop = CancellationToken::new();
     // taken first: a second router with the same configuration is told so before it touches a server
     let admin = match &config.admin.listen {

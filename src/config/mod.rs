@@ -7,6 +7,7 @@ pub mod conninfo;
 pub mod contracts;
 mod convert;
 pub mod environment;
+mod heartbeat;
 mod identifiers;
 pub mod kafka_properties;
 pub mod load;
@@ -56,6 +57,8 @@ pub struct Config {
     pub admin: Admin,
     /// `[bookmarks]`; `None`: the router makes none.
     pub bookmarks: Option<Bookmarks>,
+    /// `[heartbeat] interval`; `None`: there is none.
+    pub heartbeat: Option<Duration>,
     /// `[contracts]`; `None`: payloads are not looked at.
     pub contracts: Option<ContractSettings>,
 }

@@ -40,6 +40,8 @@ pub(super) struct RawConfig {
     #[serde(deserialize_with = "table")]
     pub(super) bookmarks: RawBookmarks,
     #[serde(deserialize_with = "table")]
+    pub(super) heartbeat: RawHeartbeat,
+    #[serde(deserialize_with = "table")]
     pub(super) contracts: RawContracts,
 }
 
@@ -175,6 +177,12 @@ pub(super) struct RawBookmarks {
     pub(super) every: Value,
     pub(super) keep: Value,
     pub(super) max_retained_wal: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawHeartbeat {
+    pub(super) interval: Value,
 }
 
 #[derive(Default, Deserialize)]

@@ -383,8 +383,17 @@ fn messages_for_unknown_keys() {
         "[postgress]\nurl = 1",
         "[outbox.columns]\nagregate_id = \"x\"",
         "[delivery]\nwindow.record = 1",
-        "[heartbeat]\ninterval = \"1s\"",
+        "[shards]\ncount = 2",
     ]));
+}
+
+#[test]
+fn a_heartbeat_is_off_unless_it_has_an_interval() {
+    let interval = |text: &str| good(&minimal(text), &env()).heartbeat;
+    for off in ["", "heartbeat.interval = false", "heartbeat.interval = \"\""] {
+        assert_eq!(interval(off), None, "{off}");
+    }
+    assert_eq!(interval("heartbeat.interval = \"10s\""), Some(Duration::from_secs(10)));
 }
 
 #[test]

@@ -72,6 +72,12 @@ impl Exposition {
         self.gauge(&super::IN_FLIGHT_RECORDS, None).set(report.in_flight.records as f64);
         self.gauge(&super::IN_FLIGHT_BYTES, None).set(report.in_flight.bytes as f64);
         self.gauge(&super::SLOT_RETAINED_BYTES, None).set(report.slot.retained_bytes.unwrap_or(0) as f64);
+        if let Some(heartbeat) = &report.heartbeat {
+            self.gauge(&super::HEARTBEAT_AGE_SECONDS, None).set(heartbeat.age_seconds);
+            if let Some(lag) = heartbeat.lag_seconds {
+                self.gauge(&super::HEARTBEAT_LAG_SECONDS, None).set(lag);
+            }
+        }
         for kind in StateKind::ALL {
             let current = kind == report.state;
             self.gauge(&super::STATE, Some(kind.label())).set(f64::from(u8::from(current)));

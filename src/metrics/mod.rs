@@ -72,6 +72,10 @@ metrics! {
         "1 for the state that the router is in, 0 for the others.";
     SLOT_RETAINED_BYTES = Gauge "slot_retained_bytes" [], Some(Unit::Bytes),
         "Write-ahead log that the replication slot holds back; 0 until Postgres was asked.";
+    HEARTBEAT_LAG_SECONDS = Gauge "heartbeat_lag_seconds" [], Some(Unit::Seconds),
+        "Time from the writing of the last heartbeat that came back to its arrival in the stream; only with a heartbeat.";
+    HEARTBEAT_AGE_SECONDS = Gauge "heartbeat_age_seconds" [], Some(Unit::Seconds),
+        "Time since the writing of the last heartbeat that came back; only with a heartbeat.";
     EVENTS_DROPPED_TOTAL = Counter "events_dropped_total" [], Some(Unit::Count),
         "Events dropped by a rule, or because no rule matches them.";
     KEYLESS_EVENTS_TOTAL = Counter "keyless_events_total" [], Some(Unit::Count),

@@ -9,6 +9,7 @@
 //! called per event costs an addition and never waits for a reader.
 
 mod clock;
+mod heartbeat;
 mod report;
 mod state;
 mod topics;
@@ -28,7 +29,7 @@ use crate::utc::Utc;
 pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::SetClock;
-pub use report::{InFlight, Lag, Positions, Problem, Reconnects, Slot, StatusReport, Totals};
+pub use report::{Heartbeat, InFlight, Lag, Positions, Problem, Reconnects, Slot, StatusReport, Totals};
 pub use state::{State, StateKind};
 pub use topics::{OTHER_TOPICS, TOPIC_LIMIT, TopicCounters, TopicReport};
 
@@ -74,6 +75,7 @@ struct Inner {
     contracts_broken: Mutex<BTreeSet<String>>,
     topics: topics::Topics,
     slot: Mutex<Slot>,
+    heartbeat: Mutex<Option<heartbeat::Beat>>,
     last_problem: Mutex<Option<Problem>>,
     exposition: Exposition,
 }
@@ -134,6 +136,7 @@ impl Monitor {
             contracts_broken: Mutex::default(),
             topics: topics::Topics::default(),
             slot: Mutex::new(Slot::default()),
+            heartbeat: Mutex::default(),
             last_problem: Mutex::new(None),
             exposition: Exposition::default(),
         }))
@@ -260,6 +263,30 @@ impl Monitor {
         *lock(&self.0.slot) = Slot { retained_bytes, wal_status: wal_status.map(str::to_owned) };
     }
 
+    /// The heartbeat is on. Until one comes back, its age is counted from now.
+    pub fn heartbeat_on(&self, interval: Duration) {
+        *lock(&self.0.heartbeat) = Some(heartbeat::Beat::new(interval, self.0.clock.now()));
+    }
+
+    /// One that was `written` then has come back, and was under way for `lag`. Takes a short lock.
+    pub fn heartbeat_seen(&self, written: PgTimestamp, lag: Duration) {
+        if let Some(beat) = lock(&self.0.heartbeat).as_mut() {
+            beat.seen(written, lag);
+        }
+    }
+
+    /// Why none can be written, if so. Takes a short lock.
+    pub fn heartbeat_refused(&self, reason: Option<String>) {
+        if let Some(beat) = lock(&self.0.heartbeat).as_mut() {
+            beat.refused = reason;
+        }
+    }
+
+    /// The log between what is acknowledged and the server's end; `None` until the stream has started.
+    pub fn lag_bytes(&self) -> Option<u64> {
+        self.lag().bytes
+    }
+
     /// Something went wrong: one sentence for the operator, without secrets or payloads. Kept, with the time, until
     /// the next one. Takes a short lock.
     pub fn last_problem(&self, what: impl Into<String>) {
@@ -329,6 +356,7 @@ impl Monitor {
                 bytes: inner.in_flight_bytes.load(Relaxed),
             },
             slot: lock(&inner.slot).clone(),
+            heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
             totals: Totals {
                 events: topics.iter().map(|topic| topic.events).sum(),
                 bytes: topics.iter().map(|topic| topic.bytes).sum(),

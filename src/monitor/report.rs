@@ -34,6 +34,9 @@ pub struct StatusReport {
     pub in_flight: InFlight,
     /// The replication slot as Postgres describes it.
     pub slot: Slot,
+    /// The heartbeat; null if it is switched off.
+    #[serde(default)]
+    pub heartbeat: Option<Heartbeat>,
     /// Counts since the process started.
     pub totals: Totals,
     /// The topics with the most events, most first.
@@ -88,6 +91,19 @@ pub struct Slot {
     pub retained_bytes: Option<u64>,
     /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
+}
+
+/// The heartbeat: a message that the router writes into the log and meets in its stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// How often one is written, in seconds.
+    pub interval_seconds: f64,
+    /// How long the last one that came back was under way; null until one has.
+    pub lag_seconds: Option<f64>,
+    /// How long ago it was written; until one has come back, how long the router runs.
+    pub age_seconds: f64,
+    /// Why none can be written; null if that is not so.
+    pub problem: Option<String>,
 }
 
 /// Counts since the process started.

@@ -118,6 +118,8 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
         ["order/A.json", "order/A.json", "order/B.json"].map(|contract| monitor.contract_violated(contract));
     assert_eq!(first, [true, false, true]);
     monitor.slot(Some(1 << 24), Some("reserved"));
+    monitor.heartbeat_on(secs(10));
+    monitor.heartbeat_seen(clock.now(), Duration::from_millis(3));
     monitor.turned();
     clock.advance(Duration::from_millis(250));
     (monitor, clock)
@@ -138,9 +140,11 @@ fn the_report_survives_its_json() {
 
 #[test]
 fn every_metric_is_there_from_the_start_with_its_meaning() {
-    // those by topic appear with their first topic
-    let (monitor, _) = Monitor::for_test("r");
+    // those by topic appear with their first topic, those of the heartbeat with the first that comes back
+    let (monitor, clock) = Monitor::for_test("r");
     monitor.topic_counters("t");
+    monitor.heartbeat_on(secs(1));
+    monitor.heartbeat_seen(clock.now(), secs(0));
     let text = monitor.render_metrics();
     for metric in crate::metrics::ALL {
         let kind = format!("{:?}", metric.kind).to_lowercase();

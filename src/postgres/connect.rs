@@ -292,7 +292,7 @@ impl Target<'_> {
         let stream = match self.address {
             Address::Unix(path) => Stream::unix(path).await.map_err(|error| Failure::of_socket(&error))?,
             Address::Tcp(address) => {
-                let tcp = stream::tcp(*address).await?;
+                let tcp = stream::tcp(*address, &self.login.conninfo.tcp).await?;
                 match encryption {
                     Encryption::Plain => Stream::Tcp(tcp),
                     Encryption::Tls => tls::negotiate(tcp, self.login).await?,

@@ -24,6 +24,7 @@ pub mod catalog;
 pub mod connect;
 mod failure;
 pub mod frames;
+pub mod heartbeat;
 pub mod passfile;
 pub mod pgoutput;
 pub mod quoting;

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use postgres_protocol::message::backend::{DataRowBody, Message};
 use postgres_protocol::message::frontend;
+use tokio::time::timeout;
 use tokio_postgres::fallible_iterator::FallibleIterator;
 use tracing::debug;
 
@@ -91,6 +93,8 @@ pub struct Session {
     info: SessionInfo,
     /// A query was given up before its end, so that the next bytes belong to it.
     midway: bool,
+    /// How long an answer may take; `None`: as long as the connection stands.
+    patience: Option<Duration>,
 }
 
 impl fmt::Debug for Session {
@@ -131,7 +135,7 @@ impl Session {
             backend_pid: 0,
             cancel_key: 0,
         };
-        let mut session = Session { wire, info, midway: false };
+        let mut session = Session { wire, info, midway: false, patience: None };
         loop {
             match session.wire.receive().await? {
                 Message::ReadyForQuery(_) => return Ok(session),
@@ -151,6 +155,12 @@ impl Session {
 
     pub(super) fn connected_to(&mut self, host: Host) {
         self.info.host = host;
+    }
+
+    /// How long the answer to each query may take from now on. Without a limit, a server that takes a connection and then
+    /// says nothing is waited for until TCP gives it up, and one that is frozen for ever.
+    pub fn answers_within(&mut self, limit: Option<Duration>) {
+        self.patience = limit;
     }
 
     /// What the server reported of itself, kept up to date by every query.
@@ -177,8 +187,20 @@ impl Session {
     ///
     /// # Errors
     /// [`QueryError::Server`] if the server refuses; the session can go on unless that was FATAL. Everything else ends
-    /// it. A call that is given up midway (a timeout around it) ends it too.
+    /// it, also that there was no answer in time. A call that is given up midway (a timeout around it) ends it too.
     pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        let Some(limit) = self.patience else { return self.ask(sql).await };
+        match timeout(limit, self.ask(sql)).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let (place, seconds) = (&self.info.place, limit.as_secs_f32());
+                let what = format!("Postgres at {place} gave no answer within {seconds} s");
+                Err(Error::transient(Peer::Postgres, what).into())
+            }
+        }
+    }
+
+    async fn ask(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
         if std::mem::replace(&mut self.midway, true) {
             return Err(self.lost("an earlier query was given up midway").into());
         }

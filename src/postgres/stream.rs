@@ -10,8 +10,11 @@ use rustls::pki_types::CertificateDer;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
-/// A quiet connection is probed after this long, then every [`KEEPALIVE_INTERVAL`].
+use crate::config::conninfo::Tcp;
+
+/// A quiet connection is probed after this long, then every [`KEEPALIVE_INTERVAL`], unless the user says otherwise.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -20,6 +23,10 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// quarter of an hour (tcp(7), `TCP_USER_TIMEOUT`).
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long one handshake may take, and how many are tried where the user sets no limit: two minutes, as the kernel would.
+const HANDSHAKE: Duration = Duration::from_secs(3);
+const HANDSHAKES: u32 = 40;
 
 /// A connected socket, with TLS where it was negotiated.
 #[derive(Debug)]
@@ -52,20 +59,33 @@ impl Stream {
     }
 }
 
-/// Connects by TCP: no delay for small writes, and a peer that vanished is noticed.
-pub(super) async fn tcp(address: std::net::SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
+/// Connects by TCP: no delay for small writes, and a peer that vanished is noticed, as soon as `tcp` says.
+pub(super) async fn tcp(address: std::net::SocketAddr, tcp: &Tcp) -> io::Result<TcpStream> {
+    let stream = handshake(address).await?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(KEEPALIVE_IDLE)
-            .with_interval(KEEPALIVE_INTERVAL)
-            .with_retries(KEEPALIVE_RETRIES),
-    )?;
+    if tcp.keepalives {
+        socket.set_tcp_keepalive(
+            &TcpKeepalive::new()
+                .with_time(tcp.keepalives_idle.unwrap_or(KEEPALIVE_IDLE))
+                .with_interval(tcp.keepalives_interval.unwrap_or(KEEPALIVE_INTERVAL))
+                .with_retries(tcp.keepalives_count.unwrap_or(KEEPALIVE_RETRIES)),
+        )?;
+    }
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    socket.set_tcp_user_timeout(Some(tcp.tcp_user_timeout.unwrap_or(USER_TIMEOUT)))?;
     Ok(stream)
+}
+
+/// Begins anew every few seconds: the kernel doubles the time between two tries, and a network that is back would be found
+/// seconds late.
+async fn handshake(address: std::net::SocketAddr) -> io::Result<TcpStream> {
+    for _ in 0..HANDSHAKES {
+        if let Ok(connected) = timeout(HANDSHAKE, TcpStream::connect(address)).await {
+            return connected;
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
 impl AsyncRead for Stream {
@@ -101,5 +121,42 @@ impl AsyncWrite for Stream {
             Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Tls(s) => Pin::new(s).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn connected(settings: &Tcp) -> TcpStream {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        tcp(listener.local_addr().unwrap(), settings).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_vanished_is_noticed_as_soon_as_the_user_says() {
+        let stream = connected(&Tcp::default()).await;
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(USER_TIMEOUT));
+
+        let secs = Duration::from_secs;
+        let stream = connected(&Tcp {
+            keepalives: true,
+            keepalives_idle: Some(secs(7)),
+            keepalives_interval: Some(secs(3)),
+            keepalives_count: Some(2),
+            tcp_user_timeout: Some(secs(4)),
+        })
+        .await;
+        let socket = SockRef::from(&stream);
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), secs(7));
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), secs(3));
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 2);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(secs(4)));
+
+        let stream = connected(&Tcp { keepalives: false, ..Tcp::default() }).await;
+        assert!(!SockRef::from(&stream).keepalive().unwrap());
     }
 }

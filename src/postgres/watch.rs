@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, PUBLICATION_WAY_OUT, Slot};
 use super::connect::Startup;
+use super::heartbeat::{Writer, Written};
 use super::server_error::QueryError;
 use super::session::Session;
 use crate::config::Config;
@@ -35,6 +36,8 @@ pub enum Report {
         checked: Lsn,
         /// The slot as it was then.
         slot: Slot,
+        /// What was written of the heartbeat; `None`: it is switched off.
+        heartbeat: Option<Written>,
     },
     /// Events may be missing from the stream, or the server asks everybody to leave. Either way the session is over.
     Over(Error),
@@ -59,7 +62,9 @@ impl Watch {
         // another of several hosts has another idea of slot and log
         conninfo.hosts = vec![host.clone()];
         let look_now_too = Arc::clone(&look_now);
-        let watcher = Watcher { config, conninfo, baseline, sender, look_now: look_now_too, blind: false };
+        let heartbeat = config.heartbeat.map(|every| Writer::new(&config.name, every));
+        let watcher =
+            Watcher { config, conninfo, baseline, sender, look_now: look_now_too, blind: false, heartbeat };
         Watch { reports, look_now, task: tokio::spawn(watcher.run()), host }
     }
 
@@ -97,6 +102,7 @@ struct Watcher {
     look_now: Arc<Notify>,
     /// Whether the last look failed, which is said once.
     blind: bool,
+    heartbeat: Option<Writer>,
 }
 
 impl Watcher {
@@ -126,7 +132,9 @@ impl Watcher {
 
     async fn connect(&self) -> Result<Session, Error> {
         let name = format!("{} watch", self.config.name);
-        let startup = Startup { replication: false, application_name: &name, settings: &[] };
+        // a heartbeat does not wait for standbys, for neither does the stream
+        let settings: &[_] = if self.heartbeat.is_some() { &[("synchronous_commit", "local")] } else { &[] };
+        let startup = Startup { replication: false, application_name: &name, settings };
         let session = Session::connect(&self.conninfo, &startup);
         match timeout(LOOK_TIMEOUT, session).await {
             // the stream runs with the same credentials, so a refusal here must not end it
@@ -139,8 +147,13 @@ impl Watcher {
     /// Looks until something fails.
     async fn look_on(&mut self, session: &mut Session) -> NoLook {
         loop {
-            let looked = timeout(LOOK_TIMEOUT, self.look(session)).await;
-            let report = match looked {
+            let looked = async {
+                if let Some(heartbeat) = &mut self.heartbeat {
+                    heartbeat.write(session).await?;
+                }
+                self.look(session).await
+            };
+            let report = match timeout(LOOK_TIMEOUT, looked).await {
                 Ok(Ok(report)) => report,
                 Ok(Err(error)) => return error,
                 Err(_) => {
@@ -154,7 +167,8 @@ impl Watcher {
             if self.sender.send(report).await.is_err() {
                 std::future::pending::<()>().await;
             }
-            let _ = timeout(EVERY, self.look_now.notified()).await;
+            let next = self.heartbeat.as_ref().map_or(EVERY, |heartbeat| heartbeat.due_in().min(EVERY));
+            let _ = timeout(next, self.look_now.notified()).await;
         }
     }
 
@@ -168,7 +182,8 @@ impl Watcher {
             return Err(altered(&self.config).into());
         }
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
-        Ok(Report::Well { checked, slot: catalog.slot.ok_or_else(missing)? })
+        let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
+        Ok(Report::Well { checked, slot: catalog.slot.ok_or_else(missing)?, heartbeat })
     }
 }
 

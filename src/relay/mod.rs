@@ -11,6 +11,7 @@
 
 mod confirmation;
 mod ending;
+mod heartbeat;
 mod remembering;
 mod sending;
 mod window;
@@ -40,6 +41,7 @@ use crate::sink::kafka::{KafkaSink, TopicLimits};
 use crate::sink::{Outcomes, Refusal};
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
+use heartbeat::Heartbeat;
 use remembering::Remembering;
 pub use sending::SentAlone;
 use sending::{Handled, Sending, Waiting, Written, not_readable, out_of_step, updated, without_topic};
@@ -91,6 +93,7 @@ pub struct Relay<S> {
     remembering: Remembering,
     confirmation: Confirmation,
     watch: Watch,
+    heartbeat: Option<Heartbeat>,
     monitor: Monitor,
     stop: CancellationToken,
 
@@ -159,6 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             remembering: Remembering::new(parts.positions, parts.remembered),
             confirmation: Confirmation::new(start.flush),
             watch: parts.watch,
+            heartbeat: Heartbeat::of(&parts.config, PgTimestamp::now()),
             monitor: parts.monitor,
             stop: parts.stop,
             preparing: None,
@@ -271,7 +275,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                                 return Ok(Pause::HeldBack);
                             }
                         }
-                        Message::Logical(message) if !self.sending.outbox.is_event(message.prefix) => {}
+                        Message::Logical(message) if !self.sending.outbox.is_event(message.prefix) => {
+                            let now = PgTimestamp::now();
+                            let heartbeat = self.heartbeat.as_mut();
+                            if let Some(seen) =
+                                heartbeat.and_then(|known| known.seen(message.prefix, message.content, now))
+                            {
+                                self.monitor.heartbeat_seen(seen.written, seen.lag);
+                                if seen.again {
+                                    tracing::info!(peer = "postgres", lag = ?seen.lag, "the heartbeat comes back again");
+                                }
+                            }
+                        }
                         Message::Logical(message) if !message.transactional => {
                             let lsn = message.lsn;
                             self.not_transactional(lsn);
@@ -417,17 +432,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return Err(Error::transient(Peer::Postgres, what));
         }
         self.queue_status(silent > limit / 2);
+        self.heartbeat_due();
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
         }
         Ok(())
     }
 
+    /// Says once that the heartbeat does not come back. While no broker is there nothing is read, and that was said.
+    fn heartbeat_due(&mut self) {
+        let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.brokers_down) else { return };
+        if let Some(silence) = heartbeat.missed(PgTimestamp::now()) {
+            let what = format!("no heartbeat has come back in the stream for {} s", silence.as_secs());
+            tracing::warn!(
+                peer = "postgres",
+                reason = what,
+                behind = self.monitor.lag_bytes(),
+                "events come late: either the stream has far to catch up, or Postgres does not get to the end of its log"
+            );
+            self.monitor.last_problem(what);
+        }
+    }
+
     fn looked(&mut self, report: Report) -> Result<(), Error> {
-        let (checked, slot) = match report {
-            Report::Well { checked, slot } => (checked, slot),
+        let (checked, slot, written) = match report {
+            Report::Well { checked, slot, heartbeat } => (checked, slot, heartbeat),
             Report::Over(error) => return Err(error),
         };
+        if let (Some(heartbeat), Some(written)) = (&mut self.heartbeat, written) {
+            heartbeat.written(written.last);
+            self.monitor.heartbeat_refused(written.refused);
+        }
         self.monitor.slot(slot.retained_bytes, slot.wal_status.as_deref());
         self.monitor.server_wal_end(checked);
         // nobody but this session moves the slot; START_REPLICATION would have been forwarded silently

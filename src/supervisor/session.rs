@@ -73,7 +73,8 @@ async fn start(
     stop: &CancellationToken,
     memory: &mut Memory,
 ) -> Result<Parts<crate::postgres::stream::Stream>, Error> {
-    if !memory.was_active {
+    // an attempt may take long, and the reason why the last one failed is worth more than that one is made
+    if !memory.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
     let mut session = connect(config).await?;
@@ -82,15 +83,15 @@ async fn start(
         Err(error) => return Err(with_position(error, config, memory).await),
     };
     // after the wait for the slot, for the end of the log must not be older than the slot's position
-    let system = answered(config, System::identify(&mut session)).await?;
+    let system = System::identify(&mut session).await?;
     let router = Router::of(config).judging_by(config, memory.contracts.clone());
     let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
     let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
     if !memory.was_active {
         for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
             let Some(table) = table else { continue };
-            let columns = Columns::look(&mut session, table.oid, &config.postgres);
-            answered(config, columns).await?.verdict(&outbox, name)?;
+            let columns = Columns::look(&mut session, table.oid, &config.postgres).await?;
+            columns.verdict(&outbox, name)?;
         }
     }
     let fingerprint = catalog.fingerprint();
@@ -98,7 +99,8 @@ async fn start(
         return Err(watch::altered(config));
     }
 
-    if !memory.was_active {
+    let failed = matches!(monitor.current_state(), State::Reconnecting { peer: Peer::Kafka, .. });
+    if !memory.was_active && !failed {
         monitor.state(State::Connecting { peer: Peer::Kafka });
     }
     let outcomes = Arc::new(Outcomes::default());
@@ -135,7 +137,7 @@ async fn start(
         slot: slot_name,
         publication: &config.postgres.publication,
         start: start.flush,
-        messages: config.outbox.message_prefix.is_some(),
+        messages: config.outbox.message_prefix.is_some() || config.heartbeat.is_some(),
     };
     let started = ReplicationStream::start(stream, unread, what).await;
     let stream = match started {
@@ -201,9 +203,7 @@ async fn where_to_start(
     };
     let before = memory.or_stored(stored);
     let history = match &before {
-        Some(before) if before.timeline != system.timeline => {
-            Some(answered(config, system.history(session)).await?)
-        }
+        Some(before) if before.timeline != system.timeline => Some(system.history(session).await?),
         _ => None,
     };
     let reading = catalog.reading(&config.outbox);
@@ -287,21 +287,10 @@ async fn connect(config: &Config) -> Result<Session, Error> {
     conninfo.connect_timeout.get_or_insert(timeout);
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout);
     let startup = Startup { replication: true, application_name: &config.name, settings: &settings };
-    Session::connect(&conninfo, &startup).await
-}
-
-/// A server that takes a connection and then says nothing is lost too.
-async fn answered<T, E: Into<Error>>(
-    config: &Config,
-    answer: impl Future<Output = Result<T, E>>,
-) -> Result<T, Error> {
-    let timeout = config.postgres.wal_sender_timeout;
-    match tokio::time::timeout(timeout, answer).await {
-        Ok(answer) => answer.map_err(Into::into),
-        Err(_) => {
-            Err(Error::transient(Peer::Postgres, format!("a query was not answered within {timeout:?}")))
-        }
-    }
+    let mut session = Session::connect(&conninfo, &startup).await?;
+    // a server that takes a connection and then says nothing is lost too
+    session.answers_within(Some(timeout));
+    Ok(session)
 }
 
 /// Looks at the catalogues until nobody else reads the slot.
@@ -322,8 +311,8 @@ async fn free_slot(
     }
     let (mut wait, mut told) = (SLOT_WAIT.0, None);
     // first of all, and for as long as the session lasts
-    while !answered(config, slot_lock::try_take(session, &config.postgres.slot)).await? {
-        let holder = answered(config, slot_lock::named_holder(session, &config.postgres.slot)).await?;
+    while !slot_lock::try_take(session, &config.postgres.slot).await? {
+        let holder = slot_lock::named_holder(session, &config.postgres.slot).await?;
         if let Some((pid, holder)) = holder
             && told != Some(pid)
         {
@@ -336,7 +325,7 @@ async fn free_slot(
     }
     (wait, told) = (SLOT_WAIT.0, None);
     loop {
-        let catalog = answered(config, Catalog::look(session, &config.postgres, &config.outbox)).await?;
+        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
         catalog.verdict(&config.postgres, &config.outbox, missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));

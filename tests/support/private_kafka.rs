@@ -4,6 +4,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::instance::Instance;
 use super::kafka::Kafka;
+use super::proxy::Proxy;
 use super::signal::{Signal, send};
 
 /// No more private brokers than this at a time.
@@ -20,6 +21,18 @@ impl PrivateKafka {
     pub(crate) async fn start(settings: &[&str]) -> Self {
         let place = PLACES.acquire().await.unwrap();
         PrivateKafka { instance: Instance::up("kafka", &[], settings), _place: place }
+    }
+
+    /// Brings one up whose second listener clients reach through `proxy`, which leads there from then on.
+    pub(crate) async fn behind(proxy: &Proxy) -> Self {
+        let broker = Self::start(&[
+            "listeners=PLAINTEXT://127.0.0.1:{port},NETWORK://127.0.0.1:{extra_port},CONTROLLER://127.0.0.1:{controller_port}",
+            &format!("advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},NETWORK://{}", proxy.address()),
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,NETWORK:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        ])
+        .await;
+        proxy.lead_to(broker.extra());
+        broker
     }
 
     pub(crate) fn client(&self) -> Kafka {

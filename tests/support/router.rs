@@ -11,9 +11,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::eventually::eventually;
+use super::namespace::Namespace;
 use super::process;
 use super::settings::Settings;
 use super::signal::{Signal, send};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_outbox-router");
 
 /// A running `outbox-router run`. Dropped, it is killed; of a test that fails the log is shown.
 pub(crate) struct Router {
@@ -47,10 +50,26 @@ impl Router {
     }
 
     fn with(settings: &Settings, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::spawn(Command::new(PROGRAM), settings, arguments, variables)
+    }
+
+    /// Starts one in a network of its own. Its admin endpoint cannot be reached from here.
+    pub(crate) fn inside(settings: &Settings, namespace: &Namespace) -> Self {
+        let [program, prefix @ ..] = namespace.prefix();
+        let mut command = Command::new(program);
+        command.args(prefix).arg(PROGRAM);
+        Self::spawn(command, settings, &[], &[])
+    }
+
+    fn spawn(
+        mut command: Command,
+        settings: &Settings,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("outbox-router.toml");
         fs::write(&file, settings.text()).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
         command.arg("-c").arg(&file).arg("run").args(arguments).current_dir(folder.path());
         command.env_clear().env("HOME", folder.path()).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -4,6 +4,7 @@
 //! finding is an error if it would lose or block events, a warning if it works and is a risk.
 
 pub(in crate::commands) mod finding;
+mod heartbeat;
 mod kafka;
 mod outbox;
 mod positions;

@@ -6,6 +6,7 @@
 
 mod acls;
 mod emit_message;
+mod heartbeat;
 mod objects;
 mod outbox_table;
 mod role;
@@ -13,6 +14,9 @@ mod router_schema;
 mod script;
 mod slot;
 
+use std::time::Duration;
+
+use super::CONNECT_TIMEOUT;
 use crate::cli::InitArgs;
 use crate::config::Config;
 use crate::config::conninfo::ConnInfo;
@@ -33,6 +37,9 @@ pub(super) use slot::WAL_LEVEL_REMEDY;
 
 /// Postgres before 14 lacks what the router asks of the catalogues.
 pub(super) const OLDEST_POSTGRES: u32 = 140_000;
+
+/// How long Postgres may take to make something: it may have to wait for a lock.
+const MAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The key of the advisory lock that keeps two of them apart.
 const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
@@ -99,11 +106,13 @@ struct Init<'a> {
 impl<'a> Init<'a> {
     async fn connect(
         config: &'a Config,
-        conninfo: ConnInfo,
+        mut conninfo: ConnInfo,
         role: Option<&'a str>,
     ) -> Result<Init<'a>, Error> {
+        conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
         let startup = Startup { application_name: "outbox-router init", ..Startup::default() };
         let mut session = Session::connect(&conninfo, &startup).await?;
+        session.answers_within(Some(MAKE_TIMEOUT));
         // Slot creation waits for as long as it takes, but not for longer than this process lives.
         for setting in
             ["statement_timeout = 0", "lock_timeout = 0", "client_connection_check_interval = '1s'"]
@@ -148,6 +157,9 @@ impl<'a> Init<'a> {
         if let Some(role) = objects.role() {
             self.make(&role).await?;
             self.make(&objects.connect_privilege(role_name(self.role))).await?;
+            if let Some(privilege) = objects.heartbeat_privilege(role_name(self.role)) {
+                self.make(&privilege).await?;
+            }
         }
         let publication = objects.publication();
         if self.is_there(&publication.name, &publication.there).await? {
@@ -168,7 +180,9 @@ impl<'a> Init<'a> {
         let free = self.session.query_one(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK})")).await?;
         if free.as_deref() != Some("t") {
             terminal::print("Waiting for another outbox-router init in this database.\n")?;
+            self.session.answers_within(None);
             self.session.query(&format!("SELECT pg_catalog.pg_advisory_lock({LOCK})")).await?;
+            self.session.answers_within(Some(MAKE_TIMEOUT));
         }
         Ok(())
     }
@@ -227,7 +241,10 @@ impl<'a> Init<'a> {
             slot::usable(&catalog, found, postgres)?;
             return self.say(&name, Fate::Left("is there already".to_owned()));
         }
+        // it waits for all open transactions, and says so meanwhile
+        self.session.answers_within(None);
         let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
+        self.session.answers_within(Some(MAKE_TIMEOUT));
         self.say(&name, Fate::Made(format!("created; holds every change committed after {from}")))
     }
 

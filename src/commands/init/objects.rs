@@ -1,7 +1,7 @@
 //! What there is to make, as SQL with the configured names.
 
 use super::emit_message::{self, Payload};
-use super::{general_remedy, outbox_table, role};
+use super::{general_remedy, heartbeat, outbox_table, role};
 use crate::config::secret::Secret;
 use crate::config::{Config, TableName};
 use crate::postgres::quoting;
@@ -110,6 +110,11 @@ impl<'a> Objects<'a> {
 
     pub(super) fn connect_privilege(&self, role: &str) -> Object {
         role::connect_privilege(role, &self.config.postgres.conninfo.dbname)
+    }
+
+    /// `None`: no heartbeat is written.
+    pub(super) fn heartbeat_privilege(&self, role: &str) -> Option<Object> {
+        self.config.heartbeat.map(|_| heartbeat::privilege_object(role))
     }
 
     /// The role that the router runs as.

@@ -1,7 +1,9 @@
 //! The files of `migrations/`: applied by refinery, or printed so that refinery takes them for applied.
 
 use refinery::{Migration, SchemaVersion};
+use tokio::time::timeout;
 
+use super::MAKE_TIMEOUT;
 use crate::config::conninfo::ConnInfo;
 use crate::error::{Error, Peer};
 use crate::postgres::quoting;
@@ -37,7 +39,14 @@ pub(super) async fn apply(conninfo: &ConnInfo) -> Result<(), Error> {
     let mut client = sql::connect(conninfo, "outbox-router init").await?;
     let mut runner = embedded::migrations::runner();
     runner.set_migration_table_name(HISTORY);
-    runner.run_async(&mut client).await.map_err(|error| failed(&error))?;
+    let ran = timeout(MAKE_TIMEOUT, runner.run_async(&mut client)).await.map_err(|_| {
+        let seconds = MAKE_TIMEOUT.as_secs();
+        Error::transient(
+            Peer::Postgres,
+            format!("Postgres gave no answer within {seconds} s to an upgrade of the router's schema"),
+        )
+    })?;
+    ran.map_err(|error| failed(&error))?;
     Ok(())
 }
 

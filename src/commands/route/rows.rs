@@ -68,6 +68,8 @@ async fn of_table(
             "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`",
         ));
     }
+    // the whole table may be asked for
+    session.answers_within(None);
     let rows = session
         .query(&select(config, args, table, &columns))
         .await

@@ -4,7 +4,7 @@ use std::io;
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 
-use crate::monitor::{StateKind, StatusReport, TopicReport};
+use crate::monitor::{Heartbeat, StateKind, StatusReport, TopicReport};
 use crate::size::bytes;
 use crate::terminal;
 
@@ -90,6 +90,9 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     } else if let Some(status) = &report.slot.wal_status {
         lines.push(("slot", status.clone()));
     }
+    if let Some(heartbeat) = &report.heartbeat {
+        lines.push(("heartbeat", heartbeat_line(heartbeat)));
+    }
     let plural = if report.totals.events == 1 { "" } else { "s" };
     lines.push((
         "delivered",
@@ -117,6 +120,18 @@ fn state(report: &StatusReport) -> String {
     match &report.reason {
         Some(reason) => format!("{text}: {reason}"),
         None => text,
+    }
+}
+
+fn heartbeat_line(heartbeat: &Heartbeat) -> String {
+    let age = heartbeat.age_seconds;
+    let seen = match heartbeat.lag_seconds {
+        Some(lag) => format!("{:.0} ms under way, the last one {age:.1} s ago", lag * 1e3),
+        None => format!("none has come back for {age:.1} s"),
+    };
+    match &heartbeat.problem {
+        Some(problem) => format!("{seen}; cannot be written: {problem}"),
+        None => seen,
     }
 }
 

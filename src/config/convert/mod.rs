@@ -26,6 +26,7 @@ use crate::config::{
     Topics,
 };
 use crate::error::Error;
+use crate::postgres::heartbeat::PREFIX as HEARTBEAT_PREFIX;
 use crate::topic_name;
 
 /// Reads everything, then fails if anything was wrong with it.
@@ -43,6 +44,7 @@ pub(super) fn convert(
     let topics = topics(&mut reader, raw.topics);
     let admin = admin(&mut reader, raw.admin);
     let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks);
+    let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat);
     let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
     let name = reader.checked("name", raw.name, check_router_name);
     if let (None, Some(postgres)) = (&name, &postgres) {
@@ -70,6 +72,7 @@ pub(super) fn convert(
             delivery,
             admin,
             bookmarks,
+            heartbeat,
             contracts,
         },
     })
@@ -138,6 +141,11 @@ fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) 
     let message_prefix = match reader.text_or_off("outbox.message_prefix", raw.message_prefix).flatten() {
         Some(Located { text, span, .. }) if text.contains('\0') => {
             reader.fault(&span, "outbox.message_prefix", "it holds a zero character", "Correct the prefix");
+            None
+        }
+        Some(Located { text, span, .. }) if text.starts_with(HEARTBEAT_PREFIX) => {
+            let what = "messages with such a prefix are the heartbeats of routers";
+            reader.fault(&span, "outbox.message_prefix", what, "Choose another prefix");
             None
         }
         prefix => prefix.map(|prefix| prefix.text),

@@ -108,6 +108,7 @@ impl Config {
         writeln!(out, "listen = {}", quoted(self.admin.listen.as_deref().unwrap_or_default()))?;
 
         crate::config::bookmarks::write_toml(self, out)?;
+        crate::config::heartbeat::write_toml(self, out)?;
         crate::config::contracts::write_toml(self, out)
     }
 }

@@ -1,0 +1,37 @@
+//! `[heartbeat]`: a message that the router writes into the log and waits for.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::Config;
+use super::print::quoted;
+use super::raw::{RawHeartbeat, Scalar};
+use super::read::Reader;
+use super::units::format_duration;
+
+/// More often than this would tell nothing more.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// `None`: `false`, or not set.
+pub(super) fn heartbeat(reader: &mut Reader<'_>, raw: RawHeartbeat) -> Option<Duration> {
+    let off = match raw.interval.as_ref().map(Spanned::get_ref) {
+        Some(Scalar::Boolean(on)) => !on,
+        // a variable can only say it in text
+        Some(Scalar::Text(text)) => text.is_empty() || text == "false",
+        _ => false,
+    };
+    if off {
+        return None;
+    }
+    reader.duration("heartbeat.interval", raw.interval, LEAST)
+}
+
+pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
+    writeln!(out, "\n[heartbeat]")?;
+    match config.heartbeat {
+        Some(interval) => writeln!(out, "interval = {}", quoted(&format_duration(interval))),
+        None => writeln!(out, "interval = false"),
+    }
+}

@@ -1,0 +1,38 @@
+//! What is shown of the heartbeat.
+
+use std::time::Duration;
+
+use super::report::Heartbeat;
+use crate::postgres::pgoutput::PgTimestamp;
+
+/// What is known of it.
+#[derive(Debug)]
+pub(super) struct Beat {
+    interval: Duration,
+    /// When the newest that came back was written; before the first, when the heartbeat was switched on.
+    newest: PgTimestamp,
+    lag: Option<Duration>,
+    pub(super) refused: Option<String>,
+}
+
+impl Beat {
+    pub(super) fn new(interval: Duration, now: PgTimestamp) -> Self {
+        Beat { interval, newest: now, lag: None, refused: None }
+    }
+
+    /// What a backlog holds of earlier ones tells how late it is, but is never newer than what was seen.
+    pub(super) fn seen(&mut self, written: PgTimestamp, lag: Duration) {
+        self.newest = self.newest.max(written);
+        self.lag = Some(lag);
+    }
+
+    pub(super) fn report(&self, now: PgTimestamp) -> Heartbeat {
+        Heartbeat {
+            interval_seconds: self.interval.as_secs_f64(),
+            lag_seconds: self.lag.map(|lag| lag.as_secs_f64()),
+            // clocks may be set back
+            age_seconds: now.0.saturating_sub(self.newest.0).max(0) as f64 / 1e6,
+            problem: self.refused.clone(),
+        }
+    }
+}

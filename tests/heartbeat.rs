@@ -1,0 +1,174 @@
+//! The heartbeat: written by SQL, met again in the stream, and never taken for an event.
+
+use crate::commands::check::Found;
+use crate::invariants::feedback_never_starves::PG_HBA;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::place::Place;
+use crate::support::postgres::PrivatePostgres;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+use crate::support::signal::{Signal, send};
+
+/// How long the last one that came back was under way.
+fn lag(status: &serde_json::Value) -> Option<f64> {
+    status["heartbeat"]["lag_seconds"].as_f64()
+}
+
+/// Waits until one has come back that was written after this call.
+async fn comes_back(router: &mut Router) {
+    let start = std::time::Instant::now();
+    router
+        .shows("a new heartbeat comes back", |status| {
+            let age = status["heartbeat"]["age_seconds"].as_f64()?;
+            lag(status).filter(|_| age < start.elapsed().as_secs_f64())
+        })
+        .await;
+}
+
+/// A heartbeat of the router `name`, written by somebody else.
+fn written_for(name: &str) -> String {
+    format!(
+        "SELECT pg_logical_emit_message(true, 'outbox-router.heartbeat/{name}', \
+         (extract(epoch FROM clock_timestamp() - '2000-01-01'::timestamptz) * 1000000)::bigint::text);"
+    )
+}
+
+#[tokio::test]
+async fn heartbeat_comes_back_and_is_no_event() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("heartbeat.interval", "1s")
+        // events by message: all messages are read anyway, and a heartbeat must not be one
+        .set("outbox.message_prefix", "outbox");
+    let mut router = Router::active(&settings).await;
+    comes_back(&mut router).await;
+    comes_back(&mut router).await;
+    outbox.all_confirmed().await;
+    let status = router.status().unwrap();
+    assert_eq!(status["totals"]["ignored_changes"], 0, "{status}");
+    let (_, metrics) = router.get("/metrics").unwrap();
+    for metric in ["outbox_router_heartbeat_lag_seconds ", "outbox_router_heartbeat_age_seconds "] {
+        assert!(metrics.contains(metric), "{metrics}");
+    }
+    let log = router.stop().await.log;
+    assert!(!log.contains("WARN"), "{log}");
+    assert_eq!(kafka.count(&outbox.name).await, Ok(0));
+}
+
+#[tokio::test]
+async fn heartbeat_is_off_unless_configured() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    outbox.create_witness().await;
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox.watched().await;
+    router.shows("no heartbeat", |status| status["heartbeat"].is_null().then_some(())).await;
+    assert!(!router.get("/metrics").unwrap().1.contains("outbox_router_heartbeat_lag_seconds "));
+    router.stop().await;
+    let sql = format!("SELECT data FROM pg_logical_slot_peek_changes('{}_witness', NULL, NULL)", outbox.name);
+    let written: Vec<String> = outbox.query(&sql).await.iter().map(|row| row.get(0)).collect();
+    assert!(!written.iter().any(|data| data.contains("heartbeat")), "{written:?}");
+}
+
+/// Positions within a transaction count its changes, and must mean the same with and without a heartbeat.
+#[tokio::test]
+async fn heartbeat_does_not_shift_positions_within_a_transaction() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("heartbeat.interval", "1s")
+        .set("route.headers.sequence", "${source.sequence}");
+    let router = Router::active(&settings).await;
+    let own = written_for(&format!("{0}.{0}", outbox.name));
+    let row = |n: u32| {
+        format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{{\"n\": {n}}}');"
+        )
+    };
+    outbox.execute(&[row(1), own.clone(), row(2), own.clone(), own.clone(), row(3), own].concat()).await;
+    let records = kafka.records_when(&outbox.name, 3).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let ordinal = |header: &str| u64::from_str_radix(&header[16..], 16).unwrap();
+    let ordinals: Vec<u64> =
+        records.iter().map(|record| ordinal(record.header("sequence").unwrap())).collect();
+    assert_eq!(ordinals, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn heartbeat_that_may_not_be_written_is_said_once_and_init_grants_it() {
+    let mut place = Place::new().with("HEARTBEAT__INTERVAL", "1s");
+    let role = format!("{}_router", place.name);
+    let made = place.run(&["init", "--role", &role]);
+    assert_eq!(made.code, 0, "{made:?}");
+    assert!(made.out.contains("to write heartbeats: is there already"), "{made:?}");
+    assert_eq!(Found::at(&place).of("heartbeat"), "ok: can be written\n");
+
+    place.psql(
+        "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = 'pg_logical_emit_message' \
+         LOOP EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC'; END LOOP; END $$",
+    );
+    place.set("POSTGRES__URL", &place.url(&role));
+    let found = Found::at(&place);
+    assert_eq!(found.code, 0, "a risk, which loses and blocks nothing");
+    // from 17 on it has one argument more
+    insta::assert_snapshot!(place.masked(&found.of("heartbeat")).replace(",boolean)", ")"));
+    let name = format!("{0}.{0}", place.name);
+    let settings = Settings::default()
+        .set("postgres.url", place.url(&role))
+        .set("postgres.slot", place.name.as_str())
+        .set("postgres.publication", place.name.as_str())
+        .set("kafka.'bootstrap.servers'", Kafka::shared().bootstrap.as_str())
+        .set("heartbeat.interval", "1s")
+        .set("admin.listen", "127.0.0.1:0");
+    let mut router = Router::active(&settings).await;
+    router.logs("the heartbeat cannot be written; events flow").await;
+    router
+        .shows("the problem", |status| {
+            status["heartbeat"]["problem"].as_str()?.contains("permission denied").then_some(())
+        })
+        .await;
+
+    // another router's is not ours, and ours is, whoever wrote it
+    place.psql(&written_for("another.router"));
+    let before = place.psql("SELECT pg_current_wal_insert_lsn()");
+    router
+        .shows("the stream is past it", |status| {
+            let received: outbox_router::lsn::Lsn = status["positions"]["received"].as_str()?.parse().ok()?;
+            (received >= before.trim().parse().ok()?).then_some(())
+        })
+        .await;
+    assert_eq!(lag(&router.status().unwrap()), None);
+    place.psql(&written_for(&name));
+    router.shows("ours comes back", lag).await;
+
+    place.set("POSTGRES__URL", &place.url("postgres"));
+    let script = place.run(&["init", "--role", &role, "--print-sql"]);
+    assert!(script.out.contains("GRANT EXECUTE ON FUNCTION "), "{script:?}");
+    let made = place.run(&["init", "--role", &role]);
+    assert!(made.out.contains("to write heartbeats: granted"), "{made:?}");
+    router.logs("the heartbeat can be written again").await;
+    comes_back(&mut router).await;
+    let log = router.stop().await.log;
+    assert_eq!(log.matches("the heartbeat cannot be written").count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn heartbeat_that_does_not_come_back_is_told_once_and_so_is_its_return() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("heartbeat.interval", "1s")
+        // the walsender alone is silent, and that is not to be found out first
+        .set("postgres.wal_sender_timeout", "5m");
+    let mut router = Router::active(&settings).await;
+    comes_back(&mut router).await;
+    let walsender = u32::try_from(outbox.active_pid().await).unwrap();
+    assert!(send(Signal::Stop, walsender));
+    router.logs("no heartbeat has come back in the stream for").await;
+    assert!(send(Signal::Continue, walsender));
+    router.logs("the heartbeat comes back again").await;
+    comes_back(&mut router).await;
+    let log = router.stop().await.log;
+    assert_eq!(log.matches("no heartbeat has come back").count(), 1, "{log}");
+    assert_eq!(log.matches("the heartbeat comes back again").count(), 1, "{log}");
+}

@@ -1,0 +1,139 @@
+//! Commands that give up come back with a sentence, wherever they were when the network went.
+
+use std::io::Read;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::place::Place;
+use crate::support::process;
+use crate::support::proxy::{Cut, Direction, Network, Proxy};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+use crate::support::shared;
+
+/// A command under way behind a network of its own.
+struct Running {
+    case: String,
+    child: Child,
+    since: Instant,
+    took: Option<Duration>,
+    _proxy: Proxy,
+    _place: Place,
+}
+
+impl Running {
+    /// `after`: how many bytes of Postgres's answers arrive.
+    fn postgres(command: &str, after: usize) -> Self {
+        let mut place = Place::new().with("ADMIN__LISTEN", "");
+        let host = shared::postgres().rsplit_once('@').unwrap().1;
+        let proxy = Proxy::to(host);
+        let url = place.url("postgres").replace(host, &proxy.address());
+        place.set("POSTGRES__URL", &url);
+        proxy.cut_after(Direction::ToClient, after, Cut::Hole);
+        Self::start(place, proxy, command, format!("{command}, Postgres silent after {after} bytes"))
+    }
+
+    fn kafka(command: &str, after: usize) -> Self {
+        let mut place = Place::new().with("ADMIN__LISTEN", "");
+        let proxy = Proxy::to(shared::kafka());
+        place.set("KAFKA__BOOTSTRAP_SERVERS", &proxy.address());
+        proxy.cut_after(Direction::ToClient, after, Cut::Hole);
+        Self::start(place, proxy, command, format!("{command}, Kafka silent after {after} bytes"))
+    }
+
+    fn start(place: Place, proxy: Proxy, command: &str, case: String) -> Self {
+        let child = process::start(&mut place.command(&[command]));
+        Running { case, child, since: Instant::now(), took: None, _proxy: proxy, _place: place }
+    }
+
+    fn is_back(&mut self) -> bool {
+        if self.took.is_none() && self.child.try_wait().unwrap().is_some() {
+            self.took = Some(self.since.elapsed());
+        }
+        self.took.is_some()
+    }
+
+    /// What a command that is back has said.
+    fn said(&mut self) -> String {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        out + &err
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // it is back already, unless the test has failed
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until all come back, each with code 1 and this text.
+async fn all_back(mut all: Vec<Running>, text: &str) {
+    eventually("every command comes back", async || {
+        // each is looked at, so that each has its own time
+        let still: Vec<_> = all.iter_mut().filter_map(|one| (!one.is_back()).then_some(())).collect();
+        still.is_empty().then_some(())
+    })
+    .await;
+    for mut running in all {
+        let said = running.said();
+        let took = running.took.unwrap().as_secs_f64();
+        println!("network: {}: back after {took:.1} s", running.case);
+        assert_eq!(running.child.wait().unwrap().code(), Some(1), "{}: {said}", running.case);
+        assert!(said.contains(text), "{}: {said}", running.case);
+    }
+}
+
+#[tokio::test]
+async fn network_lost_under_a_command_ends_it_with_a_sentence() {
+    let mut running = Vec::new();
+    for command in ["init", "check", "status"] {
+        // at once, in the greeting, in the first answers
+        running.extend([0, 100, 700].map(|after| Running::postgres(command, after)));
+    }
+    all_back(running, "no answer within").await;
+}
+
+#[tokio::test]
+async fn network_to_kafka_lost_under_check_ends_it_with_a_sentence() {
+    let running = [0, 100, 500].map(|after| Running::kafka("check", after));
+    all_back(running.into(), "no Kafka broker answers").await;
+}
+
+/// `run` waits for ever, but not for an answer that does not come: it begins anew.
+#[tokio::test]
+async fn network_lost_while_a_router_starts_is_told_and_it_starts_when_it_is_back() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    // in the greeting, and in the answers to each of the questions before the stream
+    for after in [0, 100, 450, 700, 1500] {
+        let proxy = Proxy::to(outbox.address());
+        let settings = Settings::new(&outbox, &kafka)
+            .set("postgres.url", outbox.url().replace(outbox.address(), &proxy.address()))
+            .set("postgres.wal_sender_timeout", "1s");
+        proxy.cut_after(Direction::ToClient, after, Cut::Hole);
+        let mut router = Router::start(&settings);
+        router.logs("not connected; trying until it works").await;
+        // also while the next attempt is under way, which takes most of the time
+        router
+            .shows("another attempt", |status| {
+                assert!(
+                    status["reason"].as_str().is_some_and(|reason| reason.contains("no answer")),
+                    "{status}"
+                );
+                (status["reconnects"]["postgres"].as_u64()? >= 2).then_some(())
+            })
+            .await;
+        proxy.set(Network::OPEN);
+        router.ready().await;
+        let log = router.stop().await.log;
+        // where it broke, and that no connection is to be had: each once
+        assert!((1..=2).contains(&log.matches("WARN").count()), "{log}");
+        outbox.released().await;
+    }
+}
