@@ -10,6 +10,9 @@ use super::histogram::Histogram;
 use super::{Kind, Metric};
 use crate::monitor::{StateKind, StatusReport};
 
+/// What `pg_replication_slots.wal_status` may be.
+const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
+
 /// The exporter, filled anew whenever it is asked.
 #[derive(Debug)]
 pub(crate) struct Exposition {
@@ -72,6 +75,15 @@ impl Exposition {
         self.gauge(&super::IN_FLIGHT_RECORDS, None).set(report.in_flight.records as f64);
         self.gauge(&super::IN_FLIGHT_BYTES, None).set(report.in_flight.bytes as f64);
         self.gauge(&super::SLOT_RETAINED_BYTES, None).set(report.slot.retained_bytes.unwrap_or(0) as f64);
+        // so that an alert on little room stays silent where there is no limit
+        let safe_bytes = report.slot.safe_wal_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
+        self.gauge(&super::SLOT_SAFE_WAL_BYTES, None).set(safe_bytes);
+        let safe_seconds = report.slot.safe_wal_seconds.unwrap_or(f64::INFINITY);
+        self.gauge(&super::SLOT_SAFE_WAL_SECONDS, None).set(safe_seconds);
+        for status in WAL_STATUSES {
+            let current = report.slot.wal_status.as_deref() == Some(status);
+            self.gauge(&super::SLOT_WAL_STATUS, Some(status)).set(f64::from(u8::from(current)));
+        }
         for kind in StateKind::ALL {
             let current = kind == report.state;
             self.gauge(&super::STATE, Some(kind.label())).set(f64::from(u8::from(current)));

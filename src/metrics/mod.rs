@@ -72,6 +72,12 @@ metrics! {
         "1 for the state that the router is in, 0 for the others.";
     SLOT_RETAINED_BYTES = Gauge "slot_retained_bytes" [], Some(Unit::Bytes),
         "Write-ahead log that the replication slot holds back; 0 until Postgres was asked.";
+    SLOT_SAFE_WAL_BYTES = Gauge "slot_safe_wal_bytes" [], Some(Unit::Bytes),
+        "Write-ahead log that may be written until the replication slot may be lost; +Inf without a limit.";
+    SLOT_SAFE_WAL_SECONDS = Gauge "slot_safe_wal_seconds" [], Some(Unit::Seconds),
+        "How long that lasts at the rate of the last minute; +Inf while it does not shrink.";
+    SLOT_WAL_STATUS = Gauge "slot_wal_status" ["wal_status"], None,
+        "1 for the replication slot's present wal_status, 0 for the others: reserved, extended, unreserved, lost.";
     EVENTS_DROPPED_TOTAL = Counter "events_dropped_total" [], Some(Unit::Count),
         "Events dropped by a rule, or because no rule matches them.";
     KEYLESS_EVENTS_TOTAL = Counter "keyless_events_total" [], Some(Unit::Count),

@@ -25,11 +25,12 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Config, OnUpdate};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::monitor::{Monitor, State, TopicCounters};
+use crate::monitor::{self, Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
-use crate::postgres::catalog;
+use crate::postgres::catalog::{self, Slot};
 use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
+use crate::postgres::room::{Level, Room, safe_bytes};
 use crate::postgres::watch::{Report, Watch};
 use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::{Origin, Router};
@@ -84,6 +85,7 @@ pub struct Relay<S> {
     outcomes: Arc<Outcomes>,
     confirmation: Confirmation,
     watch: Watch,
+    room: Room,
     monitor: Monitor,
     stop: CancellationToken,
 
@@ -150,6 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             outcomes: parts.outcomes,
             confirmation: Confirmation::new(parts.start.flush),
             watch: parts.watch,
+            room: Room::new(parts.monitor.slot_room()),
             monitor: parts.monitor,
             stop: parts.stop,
             preparing: None,
@@ -416,8 +419,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             Report::Well { checked, slot } => (checked, slot),
             Report::Over(error) => return Err(error),
         };
-        self.monitor.slot(slot.retained_bytes, slot.wal_status.as_deref());
         self.monitor.server_wal_end(checked);
+        self.room(&slot);
         // nobody but this session moves the slot; START_REPLICATION would have been forwarded silently
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
             return Err(catalog::moved_by_another(
@@ -432,6 +435,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             self.queue_status(false);
         }
         Ok(())
+    }
+
+    /// Shows how near the slot is to being lost, and says so when that changes.
+    fn room(&mut self, slot: &Slot) {
+        let changed = self.room.looked(std::time::Instant::now(), slot);
+        let (before, room) = (self.monitor.slot_room(), self.room.level());
+        self.monitor.slot(monitor::Slot {
+            retained_bytes: slot.retained_bytes,
+            wal_status: slot.wal_status.clone(),
+            safe_wal_bytes: safe_bytes(slot),
+            safe_wal_seconds: self.room.left().map(|left| left.as_secs_f64()),
+            room,
+        });
+        if changed.is_none() {
+            return;
+        }
+        let (what, remedy) = self.room.describe(&self.config.postgres.slot, slot);
+        match room {
+            Level::Ample => tracing::info!("the slot has room again: {what}"),
+            _ if room < before => tracing::info!("the slot has more room: {what}"),
+            Level::Unreserved => tracing::error!(remedy, "{what}"),
+            Level::Extended | Level::Short => tracing::warn!(remedy, "{what}"),
+        }
+        if room > before {
+            self.monitor.last_problem(what);
+        }
     }
 
     fn queue_status(&mut self, reply_requested: bool) {

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot};
+use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::replication::{NotStarted, ReplicationStream, StreamOf};
@@ -85,7 +85,7 @@ async fn start(
     }
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
-        return Err(watch::altered(config));
+        return Err(watch::altered(config, &catalog));
     }
 
     if !memory.was_active {
@@ -107,11 +107,13 @@ async fn start(
     session.query("SET tcp_user_timeout = 0").await?;
     let (stream, unread, _) = session.into_parts();
     let slot_name = &config.postgres.slot;
+    let unread_rows = way_out::in_commit_order(&config.postgres, &config.outbox, &catalog.tables);
     let what = StreamOf {
         slot: slot_name,
         publication: &config.postgres.publication,
         start: start.flush,
         messages: config.outbox.message_prefix.is_some(),
+        way_out: &unread_rows,
     };
     let started = ReplicationStream::start(stream, unread, what).await;
     let stream = match started {

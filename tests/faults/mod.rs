@@ -4,3 +4,4 @@ mod broker_errors;
 mod broker_stopped;
 mod postgres_restarted;
 mod sigkill;
+mod slot_lost;

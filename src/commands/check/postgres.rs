@@ -55,7 +55,7 @@ async fn look_with(
     let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
     server.judge_settings(&catalog, findings);
     role::judge(session, config, &server, &catalog, findings).await?;
-    slot::judge(session, config, &server, &catalog, findings).await?;
+    slot::judge(session, config, &catalog, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     outbox::judge(session, config, &outbox, &server, &catalog, findings).await
 }

@@ -22,7 +22,7 @@ pub(super) struct Server {
     slots: Places,
     senders: Places,
     /// `max_slot_wal_keep_size` in bytes; `None`: no limit.
-    pub(super) keep_bytes: Option<u64>,
+    keep_bytes: Option<u64>,
     /// `idle_replication_slot_timeout`, from 18 on, as the server writes it.
     idle_timeout: Option<String>,
     standby: bool,

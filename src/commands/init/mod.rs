@@ -224,7 +224,7 @@ impl<'a> Init<'a> {
         let (postgres, outbox) = (&self.config.postgres, &self.config.outbox);
         let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
         if let Some(found) = &catalog.slot {
-            slot::usable(&catalog, found, postgres)?;
+            slot::usable(&catalog, found, postgres, outbox)?;
             return self.say(&name, Fate::Left("is there already".to_owned()));
         }
         let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;

@@ -1,10 +1,13 @@
 //! The status report for people.
 
 use std::io;
+use std::time::Duration;
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 
 use crate::monitor::{StateKind, StatusReport, TopicReport};
+pub(in crate::commands) use crate::quantity::bytes;
+use crate::quantity::time;
 use crate::terminal;
 
 /// What the output can show.
@@ -82,7 +85,20 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     lines.push(("end of log", position(&positions.server_wal_end)));
     if let Some(retained) = report.slot.retained_bytes {
         let status = report.slot.wal_status.as_deref().unwrap_or("wal_status unknown");
-        lines.push(("slot", format!("{status}, holds back {}", bytes(retained))));
+        let left = report.slot.safe_wal_bytes.map(|left| format!(", lost after {} more", bytes(left)));
+        let lasts = report.slot.safe_wal_seconds.map(|seconds| {
+            let lasts = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+            format!(", in about {} at the present rate", time(lasts))
+        });
+        lines.push((
+            "slot",
+            format!(
+                "{status}, holds back {}{}{}",
+                bytes(retained),
+                left.unwrap_or_default(),
+                lasts.unwrap_or_default()
+            ),
+        ));
     } else if let Some(status) = &report.slot.wal_status {
         lines.push(("slot", status.clone()));
     }
@@ -162,43 +178,5 @@ fn colour(state: StateKind) -> Color {
             Color::Yellow
         }
         StateKind::Refused => Color::Red,
-    }
-}
-
-/// `16.0 MiB`
-pub(in crate::commands) fn bytes(count: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut size = count as f64 / 1024.0;
-    let mut chosen = "KiB";
-    for unit in units.into_iter().skip(1) {
-        // 1023.95 would be shown as 1024.0
-        if size < 1023.95 {
-            break;
-        }
-        size /= 1024.0;
-        chosen = unit;
-    }
-    format!("{size:.1} {chosen}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes;
-
-    #[test]
-    fn sizes_are_readable() {
-        for (count, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (1024 * 1024 - 1, "1.0 MiB"),
-            (16 << 20, "16.0 MiB"),
-            (u64::MAX, "16.0 EiB"),
-        ] {
-            assert_eq!(bytes(count), text);
-        }
     }
 }

@@ -6,9 +6,12 @@
 mod columns;
 mod publication;
 mod slot;
+#[cfg(test)]
+pub(crate) use slot::tests;
+pub mod way_out;
 
 pub use columns::{Columns, WITHHELD, sent};
-pub use publication::{Publication, Table, WAY_OUT as PUBLICATION_WAY_OUT};
+pub use publication::{Publication, Table};
 pub use slot::{FLUSH_LSN, Slot, holder, moved_by_another};
 
 use super::quoting::literal;
@@ -46,13 +49,13 @@ impl Catalog {
     /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
     /// slot is ours to read.
     pub fn verdict(&self, postgres: &Postgres, outbox: &Outbox, missing: Missing) -> Result<(), Error> {
-        self.slot_verdict(postgres)?;
+        self.slot_verdict(postgres, outbox)?;
         self.publication_verdict(postgres, outbox, missing)
     }
 
     /// The part of it that concerns the slot.
-    pub fn slot_verdict(&self, postgres: &Postgres) -> Result<(), Error> {
-        slot::verdict(self.slot.as_ref(), postgres)
+    pub fn slot_verdict(&self, postgres: &Postgres, outbox: &Outbox) -> Result<(), Error> {
+        slot::verdict(self.slot.as_ref(), postgres, outbox)
     }
 
     /// The part of it that concerns tables and publication.
@@ -63,6 +66,11 @@ impl Catalog {
         missing: Missing,
     ) -> Result<(), Error> {
         publication::verdict(self.publication.as_ref(), &self.tables, postgres, outbox, missing)
+    }
+
+    /// What an operator can do about rows that were written while nothing published them.
+    pub fn publication_way_out(&self, postgres: &Postgres, outbox: &Outbox) -> String {
+        publication::way_out(&self.tables, postgres, outbox)
     }
 
     /// Changes when the publication or a table was altered, or dropped and made again, between two looks.
@@ -124,15 +132,6 @@ pub enum Missing {
     AtStart,
     /// It was there before: rows written since are not in the stream. Exit 3.
     WhileRunning,
-}
-
-impl Missing {
-    fn error(self, what: String, remedy: String) -> Error {
-        match self {
-            Missing::AtStart => Error::refused(what, remedy),
-            Missing::WhileRunning => Error::not_safe(what, remedy),
-        }
-    }
 }
 
 /// A row that does not hold what the query asked for.
