@@ -2,7 +2,7 @@
 
 use super::finding::Findings;
 use super::outbox::OutboxLook;
-use super::{outbox, role, server, slot};
+use super::{failover, outbox, role, server, slot};
 use crate::commands::connect;
 use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -56,6 +56,7 @@ async fn look_with(
     server.judge_settings(&catalog, findings);
     role::judge(session, config, &server, &catalog, findings).await?;
     slot::judge(session, config, &catalog, findings).await?;
+    failover::judge(session, config, &server, &catalog, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     outbox::judge(session, config, &outbox, &server, &catalog, findings).await
 }

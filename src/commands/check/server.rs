@@ -89,7 +89,7 @@ impl Server {
             findings.warning(
                 "postgres_standby",
                 "the server is a standby: a slot there falls with the standby, and before Postgres 16 it has none",
-                "Connect to the primary; with several hosts in the URL, add target_session_attrs=read-write",
+                "Connect to the primary: name it in the URL too, or take target_session_attrs out",
             );
         }
         if self.ahead.abs() > SKEW {

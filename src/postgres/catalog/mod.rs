@@ -23,6 +23,8 @@ use crate::error::{Error, Peer};
 /// What the catalogues say at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalog {
+    /// Whether the server is a standby.
+    pub standby: bool,
     /// The slot, if it is there.
     pub slot: Option<Slot>,
     /// The publication, if it is there.
@@ -55,6 +57,9 @@ impl Catalog {
 
     /// The part of it that concerns the slot.
     pub fn slot_verdict(&self, postgres: &Postgres, outbox: &Outbox) -> Result<(), Error> {
+        if self.standby {
+            slot::verdict_on_a_standby(self.slot.as_ref(), postgres)?;
+        }
         slot::verdict(self.slot.as_ref(), postgres, outbox)
     }
 
@@ -94,7 +99,7 @@ fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
         names.push("(0, NULL::text, NULL::text)".to_owned());
     }
     format!(
-        "SELECT {slot}, {publication}, {table} FROM (VALUES {names}) AS o(number, schema, name) \
+        "SELECT pg_catalog.pg_is_in_recovery(), {slot}, {publication}, {table} FROM (VALUES {names}) AS o(number, schema, name) \
          LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot_name} \
          LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} \
          LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
@@ -109,10 +114,11 @@ fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
 }
 
 fn read(rows: &[Row], tables: usize) -> Result<Catalog, Unreadable> {
-    let mut catalog = Catalog { slot: None, publication: None, tables: Vec::new() };
+    let mut catalog = Catalog { standby: false, slot: None, publication: None, tables: Vec::new() };
     for row in rows {
         let mut column = 0..row.len();
         let mut next = || row.get(column.next()?).map(str::to_owned);
+        catalog.standby = flag(next());
         catalog.slot = Slot::read(&mut next)?;
         catalog.publication = Publication::read(&mut next)?;
         catalog.tables.push(Table::read(&mut next)?);

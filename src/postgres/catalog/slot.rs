@@ -2,7 +2,7 @@
 
 use super::{Unreadable, Values, flag, parsed, way_out};
 use crate::config::{Outbox, Postgres};
-use crate::error::Error;
+use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::postgres::quoting::literal;
 use crate::postgres::server_error::QueryError;
@@ -37,8 +37,8 @@ pub struct Slot {
     pub catalog_xmin: Option<u32>,
     /// `temporary`: while a standby makes its copy of a failover slot, that copy is.
     pub temporary: bool,
-    /// `failover`, from 17 on: standbys may keep a copy of it.
-    pub failover: bool,
+    /// `failover`, whether standbys may keep a copy of it; `None` before 17.
+    pub failover: Option<bool>,
     /// `synced`, from 17 on: it is such a copy, or was before a promotion.
     pub synced: bool,
 }
@@ -76,7 +76,7 @@ impl Slot {
             invalidation_reason: next(),
             catalog_xmin: parsed(next())?,
             temporary: flag(next()),
-            failover: flag(next()),
+            failover: next().map(|text| text == "t"),
             synced: flag(next()),
         };
         Ok(name.map(|_| slot))
@@ -110,6 +110,23 @@ pub fn moved_by_another(slot: &str, confirmed: Lsn, ours: Lsn) -> Error {
          moved it (the server's log shows each START_REPLICATION, and with log_statement = 'all' each \
          pg_replication_slot_advance), then start the router again: it goes on at the slot's position",
     )
+}
+
+/// A standby may be promoted, or be one of several hosts, so what it has not is no reason to stop: its copy of the slot is
+/// not to be read before, and that there is none may mean that it has not been made yet. A slot of its own can be read.
+pub(super) fn verdict_on_a_standby(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {
+    let name = &postgres.slot;
+    let why = match slot {
+        Some(slot) if slot.synced || slot.temporary => {
+            format!("its copy of the slot {name} can be read only once it is promoted")
+        }
+        Some(_) => return Ok(()),
+        None => format!("it has no slot {name}"),
+    };
+    let what = format!(
+        "the server is a standby, and {why}: waiting for its promotion, or for the primary at a host of `[postgres] url`"
+    );
+    Err(Error::transient(Peer::Postgres, what))
 }
 
 pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres, outbox: &Outbox) -> Result<(), Error> {
@@ -238,7 +255,7 @@ pub(crate) mod tests {
             invalidation_reason: None,
             catalog_xmin: Some(7),
             temporary: false,
-            failover: false,
+            failover: Some(false),
             synced: false,
         }
     }
@@ -284,6 +301,18 @@ pub(crate) mod tests {
             Slot { invalidation_reason: Some("wal_removed".into()), ..slot() },
         ] {
             assert!(refused(Some(&lost)).contains("invalidated"));
+        }
+    }
+
+    #[test]
+    fn a_standby_is_waited_for_unless_the_slot_is_its_own() {
+        let on_a_standby = |slot: Option<&Slot>| verdict_on_a_standby(slot, &postgres());
+        assert_eq!(on_a_standby(Some(&slot())), Ok(()));
+        let synced = Slot { synced: true, ..slot() };
+        let being_made = Slot { temporary: true, ..slot() };
+        for slot in [None, Some(&synced), Some(&being_made)] {
+            let Err(Error::Transient(waiting)) = on_a_standby(slot) else { panic!("{slot:?}") };
+            assert!(waiting.what.contains("is a standby"), "{waiting}");
         }
     }
 
