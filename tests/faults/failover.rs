@@ -1,12 +1,16 @@
 //! The primary is lost and a standby takes its place. From Postgres 17 on, whatever version the suite runs on.
 
+use std::time::Duration;
+
 use rand::Rng;
 use rand::rngs::StdRng;
+use tokio::time::{Instant, timeout};
 
+use crate::invariants::way_out::{printed, typed};
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
-use crate::support::outbox::{Outbox, TABLE};
+use crate::support::outbox::{Outbox, PUBLICATION, TABLE, connect};
 use crate::support::postgres::PrivatePostgres;
 use crate::support::router::Router;
 use crate::support::seed;
@@ -15,9 +19,6 @@ use crate::support::writers::Writers;
 
 /// The standby comes in too.
 pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n";
-
-/// What the standby is told besides what `scripts/services` tells it.
-pub(crate) const STANDBY: &[&str] = &["sync_replication_slots=on"];
 
 /// A primary, its standby, and an outbox that `init` has made, with a slot that the standby may copy.
 struct Pair {
@@ -30,7 +31,12 @@ struct Pair {
 
 impl Pair {
     async fn new() -> Self {
-        let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], STANDBY).await;
+        Self::following(&["sync_replication_slots=on"]).await
+    }
+
+    /// With other settings of the standby.
+    async fn following(settings: &[&str]) -> Self {
+        let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], settings).await;
         // the standby first, so that the router has to pass it by
         let hosts = format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}", standby.port(), primary.port());
         let (outbox, kafka) = (Outbox::bare(&hosts).await, Kafka::shared());
@@ -102,6 +108,10 @@ async fn failover_under_load_loses_nothing_and_keeps_order_per_aggregate() {
     assert_eq!(router.get("/readyz").unwrap().0, 503);
     let seen = kafka.count(&outbox.name).await.unwrap();
     pair.promote().await;
+    let promoted = Instant::now();
+    kafka.holds(&outbox.name, seen + 1).await;
+    // a figure for the documentation, and nothing that is judged
+    println!("the next record came {:?} after the promotion", promoted.elapsed());
     kafka.holds(&outbox.name, seen + 200).await;
     writers.finish().await;
     outbox.all_confirmed().await;
@@ -181,4 +191,60 @@ async fn failover_is_waited_for_where_only_a_standby_can_be_reached() {
     let repeated = numbers.windows(2).filter(|pair| pair[1] <= pair[0]).count();
     assert!(repeated <= 1 && numbers.last() == Some(&30), "{numbers:?}");
     same(outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
+}
+
+/// As on every version before 17.
+#[tokio::test]
+async fn failover_to_a_standby_without_a_copy_of_the_slot_is_refused() {
+    let pair = Pair::following(&[]).await;
+    pair.router_waits_for_the_standby().await;
+    let router = Router::active(&pair.settings).await;
+    pair.outbox.insert_numbers("order", "a", 1..11).await;
+    pair.outbox.all_confirmed().await;
+    pair.primary.kill();
+    pair.promote().await;
+    pair.outbox.insert_numbers("order", "a", 11..12).await;
+    let ended = router.exits(3).await;
+    ended.says(&[
+        "the replication slot",
+        "does not exist",
+        "did not survive a failover",
+        "may be missing in Kafka",
+    ]);
+    assert!(ended.log.contains("Kafka has everything before this position"), "{}", ended.log);
+    assert_eq!(pair.kafka.count(&pair.outbox.name).await, Ok(10));
+}
+
+/// A router may read a slot that is a standby's own. The primary may remove what that needs.
+#[tokio::test]
+async fn no_guessing_about_a_standbys_own_slot_that_conflicts_with_the_primary() {
+    let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], &["hot_standby_feedback=off"]).await;
+    let (outbox, kafka) = (Outbox::bare(&primary.url()).await, Kafka::shared());
+    outbox.execute(&format!("{TABLE}; {PUBLICATION}")).await;
+    let url = format!("{}/{}", standby.url(), outbox.name);
+    let published = "SELECT 1 FROM pg_publication";
+    let on_standby = eventually("the standby has the publication", async || {
+        let client = connect(&url).await.ok()?;
+        let seen = client.query(published, &[]).await.ok()?;
+        (!seen.is_empty()).then_some(client)
+    })
+    .await;
+    let create = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", outbox.name);
+    let mut creation = std::pin::pin!(on_standby.batch_execute(&create));
+    // the standby can begin where the primary writes down which transactions are open
+    while let Err(_still) = timeout(Duration::from_millis(50), &mut creation).await {
+        outbox.execute("SELECT pg_log_standby_snapshot()").await;
+    }
+    let settings = Settings::new(&outbox, &kafka).set("postgres.url", url.as_str());
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    kafka.holds(&outbox.name, 3).await;
+
+    // in transactions of their own: what one makes and drops itself nobody else can miss
+    for sql in ["CREATE TABLE gone ()", "DROP TABLE gone", "VACUUM pg_catalog.pg_class"] {
+        outbox.execute(sql).await;
+    }
+    let ended = router.exits(3).await;
+    ended.says(&["invalidated the replication slot", "rows_removed", "hot_standby_feedback = on"]);
+    typed(&on_standby, printed(&ended, "before that position: "), "id").await;
 }

@@ -52,8 +52,10 @@ async fn told(outbox: &Outbox, ended: &Ended, reason: &str, sent: &BTreeSet<Stri
     let confirmed: String = outbox.query(sql).await[0].get(0);
     let confirmed = format!("confirmed up to {confirmed}");
     ended.says(&["invalidated the replication slot", reason, &confirmed, "deleted since"]);
-    let shown: BTreeSet<_> =
-        typed(outbox, printed(ended, "before that position: "), "id").await.into_iter().collect();
+    let shown: BTreeSet<_> = typed(&outbox.client().await, printed(ended, "before that position: "), "id")
+        .await
+        .into_iter()
+        .collect();
     let gap: BTreeSet<_> = ids(outbox).await.difference(sent).cloned().collect();
     assert!(!gap.is_empty());
     assert_eq!(shown, gap);

@@ -1,6 +1,6 @@
 //! What the router prints to get at events that the stream does not hold is typed as it stands, and shows them all.
 
-use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION};
@@ -16,9 +16,8 @@ pub(crate) fn printed<'a>(ended: &'a Ended, words: &str) -> &'a str {
 }
 
 /// Runs statements in one session, and returns one column of the rows.
-pub(crate) async fn typed(outbox: &Outbox, sql: &str, column: &str) -> Vec<String> {
-    let rows =
-        outbox.client().await.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+pub(crate) async fn typed(client: &Client, sql: &str, column: &str) -> Vec<String> {
+    let rows = client.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     let text = |message: &SimpleQueryMessage| match message {
         SimpleQueryMessage::Row(row) => row.try_get(column).ok().flatten().map(str::to_owned),
         _ => None,
@@ -28,7 +27,7 @@ pub(crate) async fn typed(outbox: &Outbox, sql: &str, column: &str) -> Vec<Strin
 
 /// The ids of the inserts that `test_decoding` shows.
 async fn shown(outbox: &Outbox, ended: &Ended) -> Vec<String> {
-    let lines = typed(outbox, printed(ended, "In one session: "), "data").await;
+    let lines = typed(&outbox.client().await, printed(ended, "In one session: "), "data").await;
     let id = |line: &String| line.split_once("id[uuid]:'").unwrap().1.split('\'').next().unwrap().to_owned();
     lines.iter().map(id).collect()
 }
