@@ -25,7 +25,7 @@
 //!
 //! [`config`] is what the user wrote, typed and checked once. [`commands`] has a file for each command of [`cli`].
 //! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
-//! [`terminal`] are what a person sees. [`error`] tells what may pass by itself from what needs a person. [`lsn`] is a
+//! [`terminal`] are what a person sees, [`quantity`] how sizes and times are written for one. [`error`] tells what may pass by itself from what needs a person. [`lsn`] is a
 //! place in the log, [`contracts`] what payloads are judged by, [`connect`] how Debezium and Kafka Connect write values,
 //! [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name.
 
@@ -47,11 +47,11 @@ pub mod outbox;
 pub mod positions;
 pub mod postgres;
 pub mod progress;
+pub mod quantity;
 mod redacted;
 pub mod relay;
 pub mod routing;
 pub mod sink;
-mod size;
 pub mod supervisor;
 pub mod terminal;
 pub mod topic_name;

@@ -147,7 +147,7 @@ async fn routing_from_a_publication_of_all_tables_and_operations_takes_inserts_o
     outbox.execute("UPDATE outbox SET event_type = 'again'").await;
     outbox.insert_numbers("t", "a", 4..5).await;
     let strict = settings.clone().set("outbox.on_update", "stop");
-    Router::start(&strict).exits(3).await.says(&["was updated", "on_update", "pg_replication_slot_advance"]);
+    Router::start(&strict).exits(3).await.says(&["was updated", "on_update", "slot advance --to"]);
     assert_eq!(numbers(&kafka.records(&outbox.name).await), [1, 2, 3], "nothing behind the update is sent");
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
@@ -244,7 +244,7 @@ async fn routing_by_rules_drops_and_counts_and_confirms() {
         "partition 3",
         &topic("big"),
         "had 3",
-        "pg_replication_slot_advance",
+        "outbox-router slot advance --to ",
     ]);
 }
 

@@ -79,10 +79,14 @@ postgres_folder() {
   printf '%s' "$folder"
 }
 
-# postgres_create MAJOR HBA: an empty cluster, and the file 'server' that says where everything is.
+# postgres_create MAJOR HBA: an empty cluster, or a copy of the one to follow, and the file 'server' that says where everything is.
 postgres_create() {
   local home=$postgres
-  postgres_programs "$1"
+  if [[ -n $standby_of ]]; then
+    postgres_bin=$(of_primary TEST_POSTGRES_BIN)
+  else
+    postgres_programs "$1"
+  fi
   mkdir -p "$postgres"
   postgres_choose_user
   if [[ -n $postgres_owner ]]; then
@@ -104,13 +108,11 @@ postgres_create() {
   fi
   postgres_version=$("$postgres_bin/postgres" --version | sed 's/^[^0-9]*\([0-9.]*[0-9]\).*/\1/')
 
-  local log=$postgres/initdb.log
-  if ! (as_postgres "$postgres_bin/initdb" --pgdata="$postgres_data" --username=postgres --auth=trust --encoding=UTF8 \
-    --locale=C --no-sync --no-instructions) >"$log" 2>&1; then
-    show_tail "$log"
-    die "initdb failed"
+  if [[ -n $standby_of ]]; then
+    postgres_clone
+  else
+    postgres_initdb "$2"
   fi
-  [[ -z $2 ]] || cat "$2" >"$postgres_data/pg_hba.conf"
   # fsync off: a crash of the server loses nothing without it, only one of the machine does, and this is thrown away.
   # Dynamic shared memory in files of the data folder, so that a killed server leaves nothing behind in /dev/shm.
   postgres_settings listen_addresses=127.0.0.1 "port=$postgres_port" "unix_socket_directories=$postgres_socket" \
@@ -122,6 +124,38 @@ postgres_create() {
     printf 'postgres_as=(%s)\n' "${postgres_as[*]@Q}"
   } >"$postgres/server.new"
   mv "$postgres/server.new" "$postgres/server"
+}
+
+# postgres_initdb HBA
+postgres_initdb() {
+  local log=$postgres/initdb.log
+  if ! (as_postgres "$postgres_bin/initdb" --pgdata="$postgres_data" --username=postgres --auth=trust --encoding=UTF8 \
+    --locale=C --no-sync --no-instructions) >"$log" 2>&1; then
+    show_tail "$log"
+    die "initdb failed"
+  fi
+  [[ -z $1 ]] || cat "$1" >"$postgres_data/pg_hba.conf"
+}
+
+# of_primary NAME: a variable of 'env' of the instance that a standby follows.
+of_primary() {
+  (eval "$("$root/scripts/services" env --instance "$standby_of")" && printf %s "${!1}")
+}
+
+# postgres_clone: a standby's data folder. Copied while the primary is down for a moment: the jars have no pg_basebackup,
+# and Debian's takes no backup of a newer server.
+postgres_clone() {
+  local data port
+  data=$(of_primary TEST_POSTGRES_DATA)
+  port=$(of_primary TEST_POSTGRES_PORT)
+  "$root/scripts/services" stop postgres --instance "$standby_of"
+  as_postgres cp -a "$data" "$postgres_data"
+  "$root/scripts/services" start postgres --instance "$standby_of"
+  # its slots are the primary's own, as pg_basebackup has it
+  rm -rf "$postgres_data"/pg_replslot/* "$postgres_data/postmaster.opts"
+  as_postgres touch "$postgres_data/standby.signal"
+  postgres_settings "primary_conninfo=host=127.0.0.1 port=$port user=postgres dbname=postgres" \
+    primary_slot_name=standby hot_standby_feedback=on
 }
 
 # postgres_settings NAME=VALUE...: a later one wins.

@@ -193,6 +193,20 @@ fn postgres_variables_lie_under_the_url() {
 }
 
 #[test]
+fn of_several_hosts_the_primary_is_wanted_unless_the_url_says_otherwise() {
+    use super::conninfo::TargetSessionAttrs;
+    for (url, wanted) in [
+        ("postgres://db/shop", TargetSessionAttrs::Any),
+        ("postgres://a,b/shop", TargetSessionAttrs::Primary),
+        ("postgres://a,b/shop?target_session_attrs=any", TargetSessionAttrs::Primary),
+        ("postgres://a,b/shop?target_session_attrs=standby", TargetSessionAttrs::Standby),
+    ] {
+        let config = good(&minimal(""), &with(&[("POSTGRES__URL", url)]));
+        assert_eq!(config.postgres.conninfo.target_session_attrs, wanted, "{url}");
+    }
+}
+
+#[test]
 fn any_text_may_stand_in_a_file_of_its_own_beside_the_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();

@@ -10,6 +10,9 @@ use super::histogram::Histogram;
 use super::{Kind, Metric};
 use crate::monitor::{StateKind, StatusReport};
 
+/// What `pg_replication_slots.wal_status` may be.
+const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
+
 /// The exporter, filled anew whenever it is asked.
 #[derive(Debug)]
 pub(crate) struct Exposition {
@@ -77,6 +80,15 @@ impl Exposition {
             if let Some(lag) = heartbeat.lag_seconds {
                 self.gauge(&super::HEARTBEAT_LAG_SECONDS, None).set(lag);
             }
+        }
+        // so that an alert on little room stays silent where there is no limit
+        let safe_bytes = report.slot.safe_wal_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
+        self.gauge(&super::SLOT_SAFE_WAL_BYTES, None).set(safe_bytes);
+        let safe_seconds = report.slot.safe_wal_seconds.unwrap_or(f64::INFINITY);
+        self.gauge(&super::SLOT_SAFE_WAL_SECONDS, None).set(safe_seconds);
+        for status in WAL_STATUSES {
+            let current = report.slot.wal_status.as_deref() == Some(status);
+            self.gauge(&super::SLOT_WAL_STATUS, Some(status)).set(f64::from(u8::from(current)));
         }
         for kind in StateKind::ALL {
             let current = kind == report.state;

@@ -76,6 +76,12 @@ metrics! {
         "Time from the writing of the last heartbeat that came back to its arrival in the stream; only with a heartbeat.";
     HEARTBEAT_AGE_SECONDS = Gauge "heartbeat_age_seconds" [], Some(Unit::Seconds),
         "Time since the writing of the last heartbeat that came back; only with a heartbeat.";
+    SLOT_SAFE_WAL_BYTES = Gauge "slot_safe_wal_bytes" [], Some(Unit::Bytes),
+        "Write-ahead log that may be written until the replication slot may be lost; +Inf without a limit.";
+    SLOT_SAFE_WAL_SECONDS = Gauge "slot_safe_wal_seconds" [], Some(Unit::Seconds),
+        "How long that lasts at the rate of the last minute; +Inf while it does not shrink.";
+    SLOT_WAL_STATUS = Gauge "slot_wal_status" ["wal_status"], None,
+        "1 for the replication slot's present wal_status, 0 for the others: reserved, extended, unreserved, lost.";
     EVENTS_DROPPED_TOTAL = Counter "events_dropped_total" [], Some(Unit::Count),
         "Events dropped by a rule, or because no rule matches them.";
     KEYLESS_EVENTS_TOTAL = Counter "keyless_events_total" [], Some(Unit::Count),

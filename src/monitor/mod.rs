@@ -24,6 +24,7 @@ use crate::lsn::Lsn;
 use crate::metrics::exposition::Exposition;
 use crate::metrics::histogram::Histogram;
 use crate::postgres::pgoutput::PgTimestamp;
+use crate::postgres::room::Level;
 use crate::utc::Utc;
 
 pub(crate) use clock::Clock;
@@ -257,10 +258,14 @@ impl Monitor {
         !broken.contains(contract) && broken.insert(contract.to_owned())
     }
 
-    /// What `pg_replication_slots` says of the slot: the bytes of log that it holds back, and `wal_status`.
-    /// Takes a short lock.
-    pub fn slot(&self, retained_bytes: Option<u64>, wal_status: Option<&str>) {
-        *lock(&self.0.slot) = Slot { retained_bytes, wal_status: wal_status.map(str::to_owned) };
+    /// What the last look said of the slot. Takes a short lock.
+    pub fn slot(&self, slot: Slot) {
+        *lock(&self.0.slot) = slot;
+    }
+
+    /// The room of the slot as of the last look, of this session or an earlier one.
+    pub fn slot_room(&self) -> Level {
+        lock(&self.0.slot).room
     }
 
     /// The heartbeat is on. Until one comes back, its age is counted from now.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::state::StateKind;
 use super::topics::TopicReport;
+use crate::postgres::room::Level;
 
 /// The router at one moment. The names of its fields are stable; fields may be added.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -85,12 +86,21 @@ pub struct InFlight {
 }
 
 /// The replication slot as `pg_replication_slots` describes it; null while it was not asked.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Slot {
     /// How many bytes of log the slot holds back.
     pub retained_bytes: Option<u64>,
     /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
+    /// How many bytes of log may be written until the slot may be lost; null: no limit is set.
+    #[serde(default)]
+    pub safe_wal_bytes: Option<u64>,
+    /// How long that lasts at the present rate, in seconds; null while it does not shrink.
+    #[serde(default)]
+    pub safe_wal_seconds: Option<f64>,
+    /// What follows from these: `ample`, `extended`, `short` or `unreserved`.
+    #[serde(default)]
+    pub room: Level,
 }
 
 /// The heartbeat: a message that the router writes into the log and meets in its stream.

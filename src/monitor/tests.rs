@@ -117,9 +117,15 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
     let first =
         ["order/A.json", "order/A.json", "order/B.json"].map(|contract| monitor.contract_violated(contract));
     assert_eq!(first, [true, false, true]);
-    monitor.slot(Some(1 << 24), Some("reserved"));
     monitor.heartbeat_on(secs(10));
     monitor.heartbeat_seen(clock.now(), Duration::from_millis(3));
+    monitor.slot(Slot {
+        retained_bytes: Some(1 << 24),
+        wal_status: Some("reserved".to_owned()),
+        safe_wal_bytes: Some(1 << 26),
+        safe_wal_seconds: Some(720.5),
+        room: Level::Ample,
+    });
     monitor.turned();
     clock.advance(Duration::from_millis(250));
     (monitor, clock)

@@ -21,6 +21,8 @@ pub struct Found<'a> {
     pub history: Option<&'a str>,
     /// What the stream is going to be made of.
     pub reading: &'a Reading,
+    /// How to read what nothing published, ending in SQL.
+    pub way_out: &'a str,
 }
 
 /// Where the stream starts.
@@ -51,18 +53,22 @@ pub struct Gap {
     pub remedy: String,
     /// Where the router would go on.
     pub go_on: Lsn,
+    /// What to do before, if that is long.
+    pub before: Option<String>,
 }
 
 impl Gap {
     /// As the failure that stops the router.
     pub fn refusal(self) -> Error {
-        let Gap { what, remedy, go_on } = self;
-        Error::not_safe(
-            what,
-            format!(
-                "{remedy}. To go on at {go_on} as things are: `outbox-router run --accept-gap {go_on}`, once"
-            ),
-        )
+        let Gap { what, remedy, go_on, before } = self;
+        let accept = format!(
+            "{remedy}. To go on at {go_on} as things are: `outbox-router run --accept-gap {go_on}`, once"
+        );
+        let remedy = match before {
+            Some(before) => format!("{accept}. {before}"),
+            None => accept,
+        };
+        Error::not_safe(what, remedy)
     }
 }
 
@@ -96,7 +102,9 @@ pub fn judge(
 fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
     let ours = remembered.position.flush;
     let Found { router, slot, confirmed, system, .. } = *found;
-    let gap = |what: String, remedy: &str, go_on: Lsn| Some(Gap { what, remedy: remedy.to_owned(), go_on });
+    let gap = |what: String, remedy: &str, go_on: Lsn| {
+        Some(Gap { what, remedy: remedy.to_owned(), go_on, before: None })
+    };
     if system.identifier != remembered.system_identifier {
         return gap(
             format!(
@@ -165,21 +173,22 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
         );
     }
     if found.reading.altered_since(&remembered.reading) {
-        return gap(
-            format!(
+        return Some(Gap {
+            what: format!(
                 "the publication, or an outbox table, was altered, or dropped and made again, after the router stopped at \
                  {ours}; the slot {slot} is confirmed up to {confirmed}"
             ),
-            crate::postgres::catalog::PUBLICATION_WAY_OUT,
-            ours,
-        );
+            remedy: "Whatever was committed while the publication was away is not in the stream".to_owned(),
+            go_on: ours,
+            before: Some(found.way_out.to_owned()),
+        });
     }
     None
 }
 
 /// `1.2 MiB`
 fn distance(from: Lsn, to: Lsn) -> String {
-    crate::size::bytes(to.bytes_since(from))
+    crate::quantity::bytes(to.bytes_since(from))
 }
 
 #[cfg(test)]
@@ -224,6 +233,7 @@ mod tests {
                 system: &system,
                 history: self.history,
                 reading: &self.reading,
+                way_out: "In one session: SELECT 1",
             };
             judge(self.remembered.as_ref(), &found, accepted.map(Lsn))
         }

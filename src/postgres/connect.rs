@@ -390,9 +390,7 @@ fn unfit(wanted: TargetSessionAttrs, server: Standing) -> Option<&'static str> {
         Attrs::ReadOnly if !server.read_only => {
             Some("the session is not read-only (target_session_attrs=read-only)")
         }
-        Attrs::Primary if server.hot_standby => {
-            Some("the server is a standby (target_session_attrs=primary)")
-        }
+        Attrs::Primary if server.hot_standby => Some("the server is a standby, and a primary is wanted"),
         Attrs::Standby | Attrs::PreferStandby if !server.hot_standby => Some("the server is not a standby"),
         _ => None,
     }

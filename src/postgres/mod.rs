@@ -29,6 +29,7 @@ pub mod passfile;
 pub mod pgoutput;
 pub mod quoting;
 pub mod replication;
+pub mod room;
 pub mod server_error;
 pub mod session;
 pub mod slot_lock;

@@ -88,6 +88,7 @@ pub struct ReplicationStream<S> {
     written: usize,
     flushed: bool,
     last_received: Instant,
+    way_out: String,
 }
 
 /// What is streamed.
@@ -101,6 +102,8 @@ pub struct StreamOf<'a> {
     pub start: Lsn,
     /// Logical messages too, those of all prefixes.
     pub messages: bool,
+    /// Statements that show what the server does not decode for this stream, for the message of an error.
+    pub way_out: &'a str,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
@@ -113,8 +116,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
             written: 0,
             flushed: true,
             last_received: Instant::now(),
+            way_out: what.way_out.to_owned(),
         };
-        let StreamOf { slot, publication, start, messages } = what;
+        let StreamOf { slot, publication, start, messages, .. } = what;
         let command = format!(
             "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names {}{})",
             identifier(slot),
@@ -197,7 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
             match frame.tag {
                 b'd' => break,
                 b'N' | b'S' => self.frames.consume(length),
-                b'E' => return Err(ended(frame)),
+                b'E' => return Err(ended(frame, &self.way_out)),
                 b'c' => return Err(lost("the server ended the stream")),
                 other => return Err(unexpected(other)),
             }
@@ -306,13 +310,14 @@ fn unexpected(tag: u8) -> Error {
     lost(&format!("a message of type {:?} does not belong there", char::from(tag)))
 }
 
-fn ended(frame: Frame<'_>) -> Error {
+fn ended(frame: Frame<'_>, way_out: &str) -> Error {
     let Ok(error) = ServerError::parse(frame.body) else { return lost("an error that cannot be read") };
     let remedy = |_: &ServerError| {
-        "The stream cannot be read past this place, and nothing was skipped. Run `outbox-router check`; what the log holds \
-         from here on can be read from a copy of the slot: \
-         pg_copy_logical_replication_slot(slot, 'rescue', true, 'test_decoding')"
-            .to_owned()
+        format!(
+            "The stream cannot be read past this place, and nothing was skipped. Run `outbox-router check`. What the log \
+             holds from here on can be read from a copy of the slot; once it is seen to, `outbox-router slot advance \
+             --to LSN` leaves out what was committed before LSN. In one session: {way_out}"
+        )
     };
     // whatever the server refuses here, it would refuse at the same place again
     error.into_error("the server ended the replication stream", remedy).unsafe_to_go_on()
@@ -336,7 +341,13 @@ mod tests {
     async fn started() -> (ReplicationStream<DuplexStream>, DuplexStream) {
         let (ours, mut theirs) = duplex(PIPE);
         theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
-        let what = StreamOf { slot: "s\"lot", publication: "pub'lication", start: Lsn(0x10), messages: true };
+        let what = StreamOf {
+            slot: "s\"lot",
+            publication: "pub'lication",
+            start: Lsn(0x10),
+            messages: true,
+            way_out: "",
+        };
         let start = ReplicationStream::start(ours, Vec::new(), what);
         let stream = start.await.unwrap();
         let expected = "START_REPLICATION SLOT \"s\"\"lot\" LOGICAL 0/10 (proto_version '1', publication_names \
@@ -426,7 +437,7 @@ mod tests {
         let (ours, mut theirs) = duplex(PIPE);
         let body = b"SERROR\0VERROR\0C55006\0Mreplication slot \"x\" is active for PID 7\0\0";
         theirs.write_all(&frame(b'E', body)).await.unwrap();
-        let what = StreamOf { slot: "x", publication: "p", start: Lsn(0), messages: false };
+        let what = StreamOf { slot: "x", publication: "p", start: Lsn(0), messages: false, way_out: "" };
         match ReplicationStream::start(ours, Vec::new(), what).await {
             Err(NotStarted::Server(error)) => assert_eq!(error.code.code(), "55006"),
             other => panic!("{other:?}"),

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, PUBLICATION_WAY_OUT, Slot};
+use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, Slot};
 use super::connect::Startup;
 use super::heartbeat::{Writer, Written};
 use super::server_error::QueryError;
@@ -179,7 +179,7 @@ impl Watcher {
         let catalog = Catalog::look(session, &self.config.postgres, &self.config.outbox).await?;
         catalog.verdict(&self.config.postgres, &self.config.outbox, Missing::WhileRunning)?;
         if catalog.fingerprint() != self.baseline {
-            return Err(altered(&self.config).into());
+            return Err(altered(&self.config, &catalog).into());
         }
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
@@ -188,14 +188,14 @@ impl Watcher {
 }
 
 /// The publication or the table is not the one that the stream was started with.
-pub fn altered(config: &Config) -> Error {
+pub fn altered(config: &Config, catalog: &Catalog) -> Error {
     let (publication, tables) = (&config.postgres.publication, config.outbox.table_names());
     Error::not_safe(
         format!(
             "the publication {publication}, or the table {tables}, was altered, or dropped and made again, while the \
              router ran"
         ),
-        format!("{PUBLICATION_WAY_OUT}. If none are missing, start the router again"),
+        catalog.publication_way_out(&config.postgres, &config.outbox),
     )
 }
 

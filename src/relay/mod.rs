@@ -27,12 +27,13 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Config, OnUpdate};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::monitor::{Monitor, State, TopicCounters};
+use crate::monitor::{self, Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
 use crate::positions::Remembered;
-use crate::postgres::catalog;
+use crate::postgres::catalog::{self, Slot};
 use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
+use crate::postgres::room::{Level, Room, safe_bytes};
 use crate::postgres::watch::{Report, Watch};
 use crate::progress::{Partial, Progress, Sequence};
 use crate::routing::{Origin, Router};
@@ -94,6 +95,7 @@ pub struct Relay<S> {
     confirmation: Confirmation,
     watch: Watch,
     heartbeat: Option<Heartbeat>,
+    room: Room,
     monitor: Monitor,
     stop: CancellationToken,
 
@@ -163,6 +165,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             confirmation: Confirmation::new(start.flush),
             watch: parts.watch,
             heartbeat: Heartbeat::of(&parts.config, PgTimestamp::now()),
+            room: Room::new(parts.monitor.slot_room()),
             monitor: parts.monitor,
             stop: parts.stop,
             preparing: None,
@@ -463,8 +466,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             heartbeat.written(written.last);
             self.monitor.heartbeat_refused(written.refused);
         }
-        self.monitor.slot(slot.retained_bytes, slot.wal_status.as_deref());
         self.monitor.server_wal_end(checked);
+        self.room(&slot);
         // nobody but this session moves the slot; START_REPLICATION would have been forwarded silently
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
             return Err(catalog::moved_by_another(
@@ -486,6 +489,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.remembering.settle()?;
         self.monitor.positions_failed(self.remembering.failed());
         Ok(())
+    }
+
+    /// Shows how near the slot is to being lost, and says so when that changes.
+    fn room(&mut self, slot: &Slot) {
+        let changed = self.room.looked(std::time::Instant::now(), slot);
+        let (before, room) = (self.monitor.slot_room(), self.room.level());
+        self.monitor.slot(monitor::Slot {
+            retained_bytes: slot.retained_bytes,
+            wal_status: slot.wal_status.clone(),
+            safe_wal_bytes: safe_bytes(slot),
+            safe_wal_seconds: self.room.left().map(|left| left.as_secs_f64()),
+            room,
+        });
+        if changed.is_none() {
+            return;
+        }
+        let (what, remedy) = self.room.describe(&self.config.postgres.slot, slot);
+        match room {
+            Level::Ample => tracing::info!("the slot has room again: {what}"),
+            _ if room < before => tracing::info!("the slot has more room: {what}"),
+            Level::Unreserved => tracing::error!(remedy, "{what}"),
+            Level::Extended | Level::Short => tracing::warn!(remedy, "{what}"),
+        }
+        if room > before {
+            self.monitor.last_problem(what);
+        }
     }
 
     fn queue_status(&mut self, reply_requested: bool) {

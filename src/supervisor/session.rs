@@ -14,7 +14,7 @@ use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::positions::{self, Remembered, Start};
 use crate::postgres::bookmarks::RollingBookmarks;
-use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot};
+use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::replication::{NotStarted, ReplicationStream, StreamOf};
@@ -96,7 +96,7 @@ async fn start(
     }
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
-        return Err(watch::altered(config));
+        return Err(watch::altered(config, &catalog));
     }
 
     let failed = matches!(monitor.current_state(), State::Reconnecting { peer: Peer::Kafka, .. });
@@ -133,11 +133,13 @@ async fn start(
     session.query("SET tcp_user_timeout = 0").await?;
     let (stream, unread, _) = session.into_parts();
     let slot_name = &config.postgres.slot;
+    let unread_rows = way_out::in_commit_order(&config.postgres, &config.outbox, &catalog.tables);
     let what = StreamOf {
         slot: slot_name,
         publication: &config.postgres.publication,
         start: start.flush,
         messages: config.outbox.message_prefix.is_some() || config.heartbeat.is_some(),
+        way_out: &unread_rows,
     };
     let started = ReplicationStream::start(stream, unread, what).await;
     let stream = match started {
@@ -207,6 +209,7 @@ async fn where_to_start(
         _ => None,
     };
     let reading = catalog.reading(&config.outbox);
+    let way_out = catalog.publication_way_out(&config.postgres, &config.outbox);
     let found = positions::Found {
         router: &config.name,
         slot: &config.postgres.slot,
@@ -214,6 +217,7 @@ async fn where_to_start(
         system,
         history: history.as_deref(),
         reading: &reading,
+        way_out: &way_out,
     };
     let start =
         positions::judge(before.as_ref(), &found, memory.accepted_gap).map_err(positions::Gap::refusal)?;

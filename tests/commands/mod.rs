@@ -1,6 +1,7 @@
 //! What a user types, on real servers.
 
 pub(crate) mod check;
+mod failover;
 mod init;
 mod least_privilege;
 mod route;

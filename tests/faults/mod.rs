@@ -2,5 +2,7 @@
 
 mod broker_errors;
 mod broker_stopped;
+pub(crate) mod failover;
 mod postgres_restarted;
 mod sigkill;
+mod slot_lost;

@@ -8,3 +8,4 @@ mod no_guessing;
 mod order_per_aggregate;
 mod payload_bytes_pass_through;
 mod secrets_and_payloads_stay_out;
+pub(crate) mod way_out;

@@ -27,6 +27,10 @@ impl Instance {
         instance
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A variable of `scripts/services env`.
     pub(crate) fn variable(&self, name: &str) -> &str {
         &self.variables[name]

@@ -51,10 +51,10 @@ impl Outbox {
         outbox
     }
 
-    /// An empty database without a slot.
+    /// An empty database without a slot. Of several hosts, with commas between them, the primary is meant.
     pub(crate) async fn bare(server: &str) -> Self {
         let name = shared::unique();
-        let administrator = connect(&format!("{server}/postgres")).await.unwrap();
+        let administrator = connect(&url(server, "postgres")).await.unwrap();
         administrator.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
         Outbox { name, server: server.to_owned(), client: Mutex::default() }
     }
@@ -67,7 +67,7 @@ impl Outbox {
 
     /// The superuser's, with which the router connects too unless a test says otherwise.
     pub(crate) fn url(&self) -> String {
-        format!("{}/{}", self.server, self.name)
+        url(&self.server, &self.name)
     }
 
     /// The server's host and port.
@@ -230,6 +230,11 @@ impl Outbox {
     }
 }
 
+fn url(server: &str, database: &str) -> String {
+    let wanted = if server.contains(',') { "?target_session_attrs=read-write" } else { "" };
+    format!("{server}/{database}{wanted}")
+}
+
 /// Opens a connection and lets it run.
 pub(crate) async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
@@ -254,7 +259,7 @@ impl Drop for Outbox {
 }
 
 async fn discard(server: &str, name: &str) -> Result<(), tokio_postgres::Error> {
-    let administrator = connect(&format!("{server}/postgres")).await?;
+    let administrator = connect(&url(server, "postgres")).await?;
     let slots =
         "SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots WHERE database = $1";
     let drop_slots =

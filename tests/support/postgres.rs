@@ -36,13 +36,34 @@ impl PrivatePostgres {
     /// Brings one up, of the major version `TEST_POSTGRES_MAJOR` if that is set, with `pg_hba` (lines of `pg_hba.conf`)
     /// and settings as `name=value`. Superuser `postgres` comes in by the unix socket, whatever `pg_hba` says.
     pub(crate) async fn start(pg_hba: &str, settings: &[&str]) -> Self {
-        let place = PLACES.acquire().await.unwrap();
+        let major = std::env::var("TEST_POSTGRES_MAJOR").ok();
+        Self::of_major(major.as_deref(), pg_hba, settings, PLACES.acquire().await.unwrap())
+    }
+
+    /// Two that know how to hand over logical slots: a primary, and a standby that follows it through the slot `standby`.
+    /// They are of the suite's major version if that is 17 or later, else of 17.
+    pub(crate) async fn pair(pg_hba: &str, settings: &[&str], standby_settings: &[&str]) -> (Self, Self) {
+        let mut places = PLACES.acquire_many(2).await.unwrap();
+        let place = places.split(1).unwrap();
+        let major = std::env::var("TEST_POSTGRES_MAJOR").ok().filter(|major| major.as_str() >= "17");
+        let primary = Self::of_major(Some(major.as_deref().unwrap_or("17")), pg_hba, settings, places);
+        primary.execute(&["SELECT pg_create_physical_replication_slot('standby', true)"]).await;
+        let options = ["--standby-of", primary.instance.name()];
+        let instance = Instance::up("postgres", &options, standby_settings);
+        (primary, PrivatePostgres { instance, _place: place })
+    }
+
+    fn of_major(
+        major: Option<&str>,
+        pg_hba: &str,
+        settings: &[&str],
+        place: SemaphorePermit<'static>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let hba = folder.path().join("pg_hba.conf");
         fs::write(&hba, format!("local all postgres trust\n{pg_hba}")).unwrap();
         let mut options = vec!["--hba", hba.to_str().unwrap()];
-        let major = std::env::var("TEST_POSTGRES_MAJOR");
-        if let Ok(major) = &major {
+        if let Some(major) = major {
             options.extend(["--postgres", major]);
         }
         let instance = Instance::up("postgres", &options, settings);
@@ -116,6 +137,11 @@ impl PrivatePostgres {
     pub(crate) fn restart(&self, settings: &[&str]) {
         self.stop(Shutdown::Fast);
         self.instance.start(settings);
+    }
+
+    /// Ends it at once, as a power failure would.
+    pub(crate) fn kill(&self) {
+        self.instance.kill();
     }
 
     /// Comes back when it is down; fails if that takes a minute.

@@ -2,7 +2,7 @@
 
 use super::finding::Findings;
 use super::outbox::OutboxLook;
-use super::{heartbeat, outbox, positions, role, server, slot};
+use super::{failover, heartbeat, outbox, positions, role, server, slot};
 use crate::commands::connect;
 use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -55,7 +55,8 @@ async fn look_with(
     let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
     server.judge_settings(&catalog, findings);
     role::judge(session, config, &server, &catalog, findings).await?;
-    slot::judge(session, config, &server, &catalog, findings).await?;
+    slot::judge(session, config, &catalog, findings).await?;
+    failover::judge(session, config, &server, &catalog, findings).await?;
     heartbeat::judge(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;

@@ -8,7 +8,7 @@ use crate::outbox::FIELDS;
 use crate::postgres::quoting;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
-use crate::size::bytes;
+use crate::quantity::bytes;
 
 const BYTEA: u32 = 17;
 

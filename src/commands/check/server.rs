@@ -7,7 +7,7 @@ use crate::commands::init::{OLDEST_POSTGRES, WAL_LEVEL_REMEDY};
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
 use crate::postgres::session::Session;
-use crate::size::bytes;
+use crate::quantity::bytes;
 
 /// A difference of the clocks that is worth a word, in seconds.
 const SKEW: f64 = 5.0;
@@ -22,7 +22,7 @@ pub(super) struct Server {
     slots: Places,
     senders: Places,
     /// `max_slot_wal_keep_size` in bytes; `None`: no limit.
-    pub(super) keep_bytes: Option<u64>,
+    keep_bytes: Option<u64>,
     /// `idle_replication_slot_timeout`, from 18 on, as the server writes it.
     idle_timeout: Option<String>,
     standby: bool,
@@ -89,7 +89,7 @@ impl Server {
             findings.warning(
                 "postgres_standby",
                 "the server is a standby: a slot there falls with the standby, and before Postgres 16 it has none",
-                "Connect to the primary; with several hosts in the URL, add target_session_attrs=read-write",
+                "Connect to the primary: name it in the URL too, or take target_session_attrs out",
             );
         }
         if self.ahead.abs() > SKEW {

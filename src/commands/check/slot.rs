@@ -1,17 +1,16 @@
 //! The slot: whether it is there, who reads it, and what it costs.
 
 use super::finding::Findings;
-use super::server::Server;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{self, Catalog, Slot};
+use crate::postgres::room::{self, Level};
 use crate::postgres::session::Session;
-use crate::size::bytes;
+use crate::quantity::bytes;
 
 pub(super) async fn judge(
     session: &mut Session,
     config: &Config,
-    server: &Server,
     catalog: &Catalog,
     findings: &mut Findings,
 ) -> Result<(), Error> {
@@ -21,10 +20,10 @@ pub(super) async fn judge(
         None => "nobody reads it now".to_owned(),
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
-    if findings.verdict("slot", catalog.slot_verdict(&config.postgres), fine)
+    if findings.verdict("slot", catalog.slot_verdict(&config.postgres, &config.outbox), fine)
         && let Some(slot) = &catalog.slot
     {
-        judge_room(name, slot, server, findings);
+        judge_room(name, slot, findings);
     }
     Ok(())
 }
@@ -39,17 +38,11 @@ fn describe(name: &str, slot: &Slot, reader: &str) -> String {
 }
 
 /// How near the slot is to being lost.
-fn judge_room(name: &str, slot: &Slot, server: &Server, findings: &mut Findings) {
-    const REMEDY: &str = "Start the router now, or raise max_slot_wal_keep_size and reload";
-    if slot.wal_status.as_deref() == Some("unreserved") {
-        let what =
-            format!("the slot {name} is behind max_slot_wal_keep_size and is lost at the next checkpoint");
-        return findings.error("slot_room", what, REMEDY);
-    }
-    let (Some(limit), Some(left)) = (server.keep_bytes, slot.safe_wal_size) else { return };
-    let left = u64::try_from(left).unwrap_or(0);
-    if left < limit / 5 {
-        let what = format!("the slot {name} is lost after {} more of log (of {})", bytes(left), bytes(limit));
-        findings.warning("slot_room", what, REMEDY);
+fn judge_room(name: &str, slot: &Slot, findings: &mut Findings) {
+    let (level, what, remedy) = room::at_a_glance(name, slot);
+    match level {
+        Level::Ample => {}
+        Level::Unreserved => findings.error("slot_room", what, remedy),
+        Level::Extended | Level::Short => findings.warning("slot_room", what, remedy),
     }
 }

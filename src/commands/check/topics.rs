@@ -5,9 +5,9 @@ use super::kafka::Seen;
 use super::outbox::OutboxLook;
 use crate::config::Config;
 use crate::config::template::Template;
+use crate::quantity::bytes;
 use crate::sink::kafka::properties;
 use crate::sink::kafka::survey::{SeenTopic, Settings};
-use crate::size::bytes;
 
 /// What a record batch and a record take besides the row's own bytes: names of headers, lengths, checksums.
 const OVERHEAD: u64 = 200;

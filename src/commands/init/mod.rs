@@ -33,7 +33,7 @@ use crate::terminal;
 pub(super) use emit_message::OPEN_TO_ALL;
 use objects::{Object, Objects};
 pub(super) use outbox_table::columns_query;
-pub(super) use slot::WAL_LEVEL_REMEDY;
+pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover};
 
 /// Postgres before 14 lacks what the router asks of the catalogues.
 pub(super) const OLDEST_POSTGRES: u32 = 140_000;
@@ -68,7 +68,7 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     }
     let conninfo = match &args.url {
         None => config.postgres.conninfo.clone(),
-        Some(url) => administrators(ConnInfo::parse(url.reveal(), env)?, config)?,
+        Some(url) => administrators(ConnInfo::parse(url.reveal(), env)?.towards_primary(), config)?,
     };
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let mut init = Init::connect(config, conninfo, args.role.as_deref()).await?;
@@ -238,8 +238,17 @@ impl<'a> Init<'a> {
         let (postgres, outbox) = (&self.config.postgres, &self.config.outbox);
         let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
         if let Some(found) = &catalog.slot {
-            slot::usable(&catalog, found, postgres)?;
-            return self.say(&name, Fate::Left("is there already".to_owned()));
+            slot::usable(&catalog, found, postgres, outbox)?;
+            if found.failover != Some(false) {
+                return self.say(&name, Fate::Left("is there already".to_owned()));
+            }
+            let fate = match slot::allow_failover(&self.conninfo, found, &postgres.slot).await {
+                Ok(()) => Fate::Made("altered: standbys may keep a copy of it (failover = true)".to_owned()),
+                Err(reason) => {
+                    Fate::Left(format!("is there already; standbys can keep no copy of it, {reason}"))
+                }
+            };
+            return self.say(&name, fate);
         }
         // it waits for all open transactions, and says so meanwhile
         self.session.answers_within(None);

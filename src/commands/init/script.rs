@@ -3,6 +3,7 @@
 use super::grants;
 use super::objects::{Object, Objects};
 use super::router_schema;
+use super::slot::FAILOVER_SLOTS;
 use crate::error::Error;
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
@@ -41,11 +42,21 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
         add(&object.purpose, &guarded(object));
     }
     let slot = literal(&config.postgres.slot);
-    add(
-        "The slot, after the publication. This waits until all transactions that are open now have ended",
-        &format!(
-            "SELECT pg_catalog.pg_create_logical_replication_slot({slot}, 'pgoutput')\n\
+    let create = |failover: &str| {
+        format!(
+            "SELECT pg_catalog.pg_create_logical_replication_slot({slot}, 'pgoutput'{failover})\n\
              WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot});"
+        )
+    };
+    // psql chooses: in a DO block Postgres cannot always make a slot ("snapshot reference is not owned by resource owner")
+    add(
+        "The slot, after the publication; from 17 on standbys may keep a copy of it. This waits until all transactions that \
+         are open now have ended",
+        &format!(
+            "SELECT current_setting('server_version_num')::int >= {FAILOVER_SLOTS} AS failover_slots \\gset\n\
+             \\if :failover_slots\n{}\n\\else\n{}\n\\endif",
+            create(", failover => true"),
+            create("")
         ),
     );
     text.push_str(&format!(

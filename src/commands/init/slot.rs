@@ -7,8 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::OLDEST_POSTGRES;
-use crate::config::Postgres;
 use crate::config::conninfo::ConnInfo;
+use crate::config::{Outbox, Postgres};
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::connect::Startup;
@@ -24,6 +24,9 @@ const NEXT_WORD: Duration = Duration::from_secs(5);
 
 /// How long a look from the second connection may take.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// From this version on a standby can keep a copy of a slot, and a slot says whether it may.
+pub(in crate::commands) const FAILOVER_SLOTS: u32 = 170_000;
 
 /// What no slot can be made without, looked at before anything is made.
 pub(super) async fn preconditions(session: &mut Session, postgres: &Postgres) -> Result<(), Error> {
@@ -47,7 +50,7 @@ pub(super) async fn preconditions(session: &mut Session, postgres: &Postgres) ->
     if value(3) == "t" {
         return Err(Error::refused(
             "the server is a standby, and a standby takes no changes",
-            "Connect to the primary; with several hosts in the URL, add target_session_attrs=read-write",
+            "Connect to the primary: name it in the URL too, or take target_session_attrs out",
         ));
     }
     if value(2) != "logical" {
@@ -78,14 +81,19 @@ fn no_free_slot(used: &str, max: &str) -> Error {
 }
 
 /// Whether a slot that was there before can be used.
-pub(super) fn usable(catalog: &Catalog, slot: &Slot, postgres: &Postgres) -> Result<(), Error> {
+pub(super) fn usable(
+    catalog: &Catalog,
+    slot: &Slot,
+    postgres: &Postgres,
+    outbox: &Outbox,
+) -> Result<(), Error> {
     if let (None, Some(pid), Some(_)) = (slot.confirmed_flush_lsn, slot.active_pid, &slot.plugin) {
         return Err(Error::refused(
             format!("the slot {} is still being made by server process {pid}", postgres.slot),
             format!("Wait for it, or end it with SELECT pg_cancel_backend({pid}), and run init again"),
         ));
     }
-    match catalog.slot_verdict(postgres) {
+    match catalog.slot_verdict(postgres, outbox) {
         // what makes `run` stop for safety is here no more than a refusal: nothing was lost by looking
         Err(Error::Definite(definite)) => Err(Error::refused(definite.what, definite.remedy)),
         other => other,
@@ -97,8 +105,11 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
     let (mut interrupt, mut terminate) =
         (signals(SignalKind::interrupt())?, signals(SignalKind::terminate())?);
     let pid = session.backend_pid();
+    let version = session.query_one("SHOW server_version_num").await?;
+    let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+    let failover = if version >= FAILOVER_SLOTS { ", failover => true" } else { "" };
     let sql = format!(
-        "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput')",
+        "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{failover})",
         literal(name)
     );
     let mut creation = pin!(session.query_one(&sql));
@@ -127,6 +138,27 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
             "Run init again for the slot",
         )),
     }
+}
+
+/// Lets standbys keep a copy of a slot that was made without. SQL has no statement for it, the replication protocol has.
+/// What keeps it from being done is a clause, and no error: the slot serves as it is.
+pub(super) async fn allow_failover(conninfo: &ConnInfo, slot: &Slot, name: &str) -> Result<(), String> {
+    if slot.active_pid.is_some() {
+        return Err(
+            "and that cannot be changed while it is read: stop the router, and run init again".to_owned()
+        );
+    }
+    let startup = Startup { replication: true, application_name: "outbox-router init", ..Startup::default() };
+    let not_altered = |reason: &dyn std::fmt::Display| format!("and that cannot be changed: {reason}");
+    let mut session = Session::connect(conninfo, &startup).await.map_err(|error| not_altered(&error))?;
+    let altered = session.query(&alter_failover(name)).await;
+    session.close().await;
+    altered.map(drop).map_err(|error| not_altered(&error))
+}
+
+/// The command, for a session with `replication=database`.
+pub(in crate::commands) fn alter_failover(name: &str) -> String {
+    format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", quoting::identifier(name))
 }
 
 fn signals(kind: SignalKind) -> Result<Signal, Error> {

@@ -18,8 +18,8 @@ use crate::postgres::replication::{
     NotStarted, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
 };
 use crate::progress::{Change, Position, Progress};
+use crate::quantity::bytes;
 use crate::routing::Router;
-use crate::size::bytes;
 use crate::utc::Utc;
 
 /// How often the server is told that somebody listens.
@@ -72,6 +72,7 @@ pub(super) async fn between(
         publication: &config.postgres.publication,
         start: start.flush,
         messages: config.outbox.message_prefix.is_some(),
+        way_out: "",
     };
     let mut stream = ReplicationStream::start(stream, unread, what).await.map_err(|error| match error {
         NotStarted::Failed(error) => error,

@@ -10,8 +10,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::Catalog;
+use crate::quantity::bytes;
 use crate::sink::kafka::positions;
-use crate::size::bytes;
 use crate::terminal;
 
 /// The members are keys of `slot list --json`.

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::postgres::bookmarks::{self, Bookmark};
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
-use crate::size::bytes;
+use crate::quantity::bytes;
 use crate::terminal;
 
 /// Does what the arguments say.

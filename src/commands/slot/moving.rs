@@ -90,6 +90,11 @@ impl Before {
     ) -> Result<(), Error> {
         let Some(topic) = &mut self.topic else { return Ok(()) };
         let known = self.remembered.as_ref();
+        let reading = match (&replay, known) {
+            // what a reset meets on its way is judged as before; an advance leaves it behind
+            (Some(_), Some(known)) => known.reading.clone(),
+            _ => self.catalog.reading(&config.outbox),
+        };
         topic
             .begin(&Remembered {
                 epoch: known.map_or(0, |known| known.epoch) + 1,
@@ -97,8 +102,7 @@ impl Before {
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,
                 position,
-                reading: known
-                    .map_or_else(|| self.catalog.reading(&config.outbox), |known| known.reading.clone()),
+                reading,
                 replay,
             })
             .await
@@ -183,7 +187,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
 pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<ExitCode, Error> {
     let mut before = Before::look(config).await?;
     let slot = &config.postgres.slot;
-    before.catalog.slot_verdict(&config.postgres)?;
+    before.catalog.slot_verdict(&config.postgres, &config.outbox)?;
     let (now, ahead) = (before.position(), Position { flush: to, partial: None });
     let flush = before.system.flush;
     if to > flush {
@@ -202,20 +206,32 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     // what lies before the slot's own position can be read no more
     let readable =
         if confirmed_lsn > now.flush { Position { flush: confirmed_lsn, partial: None } } else { now };
-    let count = if readable.flush < to {
-        count::between(config, slot, readable, ahead).await?
-    } else {
-        Count::default()
+    let mut unknown = Vec::new();
+    if readable != now {
+        unknown.push(format!(
+            "what was committed between {} and {confirmed_lsn}: the slot is past it",
+            now.flush
+        ));
+    }
+    let counted = match readable.flush < to {
+        true => count::between(config, slot, readable, ahead).await,
+        false => Ok(Count::default()),
     };
-    let unreadable = if readable == now {
+    let count = match counted {
+        Ok(count) => count,
+        // for one that the server cannot read this is the way past
+        Err(Error::Definite(unreadable)) => {
+            unknown.push(format!("the stretch up to {to}: {}", unreadable.what));
+            Count::default()
+        }
+        Err(error) => return Err(error),
+    };
+    let unknown = if unknown.is_empty() {
         String::new()
     } else {
-        format!(
-            " What was committed between {} and {confirmed_lsn} cannot be counted: the slot is past it.",
-            now.flush
-        )
+        format!(" Not counted is {}.", unknown.join("; and "))
     };
-    let what = format!("Ahead from {} to {to}: {count}. They are never sent.{unreadable}", now.flush);
+    let what = format!("Ahead from {} to {to}: {count}. They are never sent.{unknown}", now.flush);
     if !confirmed(&what, how, &count)? {
         before.close().await;
         return Ok(ExitCode::SUCCESS);

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{self, Catalog};
 use crate::postgres::connect::Startup;
-use crate::size::bytes;
+use crate::quantity::bytes;
 
 /// The slot as the catalogues show it. The members are keys of `status --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -51,7 +51,7 @@ pub async fn ask(config: &Config) -> Result<SlotReport, Error> {
         None => None,
     };
     session.close().await;
-    let problem = catalog.slot_verdict(&config.postgres).err().map(|error| error.to_string());
+    let problem = catalog.slot_verdict(&config.postgres, &config.outbox).err().map(|error| error.to_string());
     let slot = catalog.slot.as_ref();
     Ok(SlotReport {
         slot: config.postgres.slot.clone(),

@@ -1,11 +1,12 @@
 //! The status report for people.
 
 use std::io;
+use std::time::Duration;
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 
 use crate::monitor::{Heartbeat, StateKind, StatusReport, TopicReport};
-use crate::size::bytes;
+use crate::quantity::{bytes, time};
 use crate::terminal;
 
 /// What the output can show.
@@ -86,7 +87,20 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     lines.push(("end of log", position(&positions.server_wal_end)));
     if let Some(retained) = report.slot.retained_bytes {
         let status = report.slot.wal_status.as_deref().unwrap_or("wal_status unknown");
-        lines.push(("slot", format!("{status}, holds back {}", bytes(retained))));
+        let left = report.slot.safe_wal_bytes.map(|left| format!(", lost after {} more", bytes(left)));
+        let lasts = report.slot.safe_wal_seconds.map(|seconds| {
+            let lasts = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+            format!(", in about {} at the present rate", time(lasts))
+        });
+        lines.push((
+            "slot",
+            format!(
+                "{status}, holds back {}{}{}",
+                bytes(retained),
+                left.unwrap_or_default(),
+                lasts.unwrap_or_default()
+            ),
+        ));
     } else if let Some(status) = &report.slot.wal_status {
         lines.push(("slot", status.clone()));
     }

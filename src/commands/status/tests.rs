@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::admin::{Endpoint, Serving};
 use crate::error::Peer;
-use crate::monitor::{Monitor, State};
+use crate::monitor::{Monitor, Slot, State};
 
 const PLAIN: Look = Look { colours: false, width: None };
 
@@ -32,7 +32,7 @@ fn the_table_of_a_busy_router() {
 fn the_table_of_a_router_in_trouble() {
     let (monitor, clock) = Monitor::for_test("shop.outbox_router");
     monitor.state(State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() });
-    monitor.slot(None, Some("lost"));
+    monitor.slot(Slot { wal_status: Some("lost".to_owned()), ..Slot::default() });
     clock.advance(Duration::from_secs(42));
     insta::assert_snapshot!(show(&found(&monitor), "billing.outbox_router", &PLAIN));
 }

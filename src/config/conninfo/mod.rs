@@ -51,6 +51,15 @@ pub struct ConnInfo {
 }
 
 impl ConnInfo {
+    /// Of several hosts the one that takes writes, unless `target_session_attrs` says otherwise: a standby has neither the
+    /// log's end nor a slot to read from.
+    pub fn towards_primary(mut self) -> Self {
+        if self.hosts.len() > 1 && self.target_session_attrs == TargetSessionAttrs::Any {
+            self.target_session_attrs = TargetSessionAttrs::Primary;
+        }
+        self
+    }
+
     /// Reads a connection string, a URI or keyword=value pairs, and lays the `PG*` variables and libpq's
     /// defaults under it.
     ///

@@ -108,7 +108,7 @@ fn postgres(reader: &mut Reader<'_>, raw: RawPostgres, env: &Environment) -> (Op
         Some(Located { text, span, inline: in_file }) if !text.trim().is_empty() => {
             inline = in_file;
             match ConnInfo::parse_with(&text, password_file.as_deref(), env) {
-                Ok(conninfo) => Some(conninfo),
+                Ok(conninfo) => Some(conninfo.towards_primary()),
                 Err(fault) => {
                     reader.fault(&span, "postgres.url", fault.what, fault.remedy);
                     None

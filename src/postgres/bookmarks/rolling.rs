@@ -13,7 +13,7 @@ use crate::config::conninfo::{ConnInfo, Host};
 use crate::error::{Error, Peer};
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
-use crate::size::bytes;
+use crate::quantity::bytes;
 
 /// How often what the oldest holds back is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

@@ -6,9 +6,12 @@
 mod columns;
 mod publication;
 mod slot;
+#[cfg(test)]
+pub(crate) use slot::tests;
+pub mod way_out;
 
 pub use columns::{Columns, WITHHELD, sent};
-pub use publication::{Publication, Table, WAY_OUT as PUBLICATION_WAY_OUT};
+pub use publication::{Publication, Table};
 pub use slot::{FLUSH_LSN, Slot, holder, moved_by_another};
 
 use super::quoting::literal;
@@ -21,6 +24,8 @@ use crate::positions::Reading;
 /// What the catalogues say at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalog {
+    /// Whether the server is a standby.
+    pub standby: bool,
     /// The slot, if it is there.
     pub slot: Option<Slot>,
     /// The publication, if it is there.
@@ -47,13 +52,16 @@ impl Catalog {
     /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
     /// slot is ours to read.
     pub fn verdict(&self, postgres: &Postgres, outbox: &Outbox, missing: Missing) -> Result<(), Error> {
-        self.slot_verdict(postgres)?;
+        self.slot_verdict(postgres, outbox)?;
         self.publication_verdict(postgres, outbox, missing)
     }
 
     /// The part of it that concerns the slot.
-    pub fn slot_verdict(&self, postgres: &Postgres) -> Result<(), Error> {
-        slot::verdict(self.slot.as_ref(), postgres)
+    pub fn slot_verdict(&self, postgres: &Postgres, outbox: &Outbox) -> Result<(), Error> {
+        if self.standby {
+            slot::verdict_on_a_standby(self.slot.as_ref(), postgres)?;
+        }
+        slot::verdict(self.slot.as_ref(), postgres, outbox)
     }
 
     /// The part of it that concerns tables and publication.
@@ -79,6 +87,11 @@ impl Catalog {
         }
     }
 
+    /// What an operator can do about rows that were written while nothing published them.
+    pub fn publication_way_out(&self, postgres: &Postgres, outbox: &Outbox) -> String {
+        publication::way_out(&self.tables, postgres, outbox)
+    }
+
     /// Changes when the publication or a table was altered, or dropped and made again, between two looks.
     pub fn fingerprint(&self) -> Fingerprint {
         let publication = self.publication.as_ref().map(|publication| publication.fingerprint.clone());
@@ -100,7 +113,7 @@ fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
         names.push("(0, NULL::text, NULL::text)".to_owned());
     }
     format!(
-        "SELECT {slot}, {publication}, {table} FROM (VALUES {names}) AS o(number, schema, name) \
+        "SELECT pg_catalog.pg_is_in_recovery(), {slot}, {publication}, {table} FROM (VALUES {names}) AS o(number, schema, name) \
          LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot_name} \
          LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} \
          LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
@@ -115,10 +128,11 @@ fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
 }
 
 fn read(rows: &[Row], tables: usize) -> Result<Catalog, Unreadable> {
-    let mut catalog = Catalog { slot: None, publication: None, tables: Vec::new() };
+    let mut catalog = Catalog { standby: false, slot: None, publication: None, tables: Vec::new() };
     for row in rows {
         let mut column = 0..row.len();
         let mut next = || row.get(column.next()?).map(str::to_owned);
+        catalog.standby = flag(next());
         catalog.slot = Slot::read(&mut next)?;
         catalog.publication = Publication::read(&mut next)?;
         catalog.tables.push(Table::read(&mut next)?);
@@ -138,15 +152,6 @@ pub enum Missing {
     AtStart,
     /// It was there before: rows written since are not in the stream. Exit 3.
     WhileRunning,
-}
-
-impl Missing {
-    fn error(self, what: String, remedy: String) -> Error {
-        match self {
-            Missing::AtStart => Error::refused(what, remedy),
-            Missing::WhileRunning => Error::not_safe(what, remedy),
-        }
-    }
 }
 
 /// A row that does not hold what the query asked for.

@@ -1,6 +1,6 @@
 //! The publication and the table that it has to publish.
 
-use super::{Missing, Unreadable, Values, flag, parsed};
+use super::{Missing, Unreadable, Values, flag, parsed, way_out};
 use crate::config::{Outbox, Postgres, TableName};
 use crate::error::Error;
 use crate::postgres::quoting;
@@ -95,10 +95,45 @@ pub(super) fn verdict(
     outbox: &Outbox,
     missing: Missing,
 ) -> Result<(), Error> {
+    fault(publication, tables, postgres, outbox).map_err(|Fault { what, remedy, logged }| match missing {
+        Missing::AtStart => Error::refused(what, remedy),
+        Missing::WhileRunning if logged => {
+            Error::not_safe(what, format!("{remedy}. {}", way_out(tables, postgres, outbox)))
+        }
+        Missing::WhileRunning => Error::not_safe(
+            what,
+            format!(
+                "{remedy}. Rows committed meanwhile are in the table only, and will not be sent: compare it with the topics \
+                 before you start the router again"
+            ),
+        ),
+    })
+}
+
+/// Why rows pass unpublished.
+struct Fault {
+    what: String,
+    remedy: String,
+    /// Whether they are in the log.
+    logged: bool,
+}
+
+impl Fault {
+    fn logged(what: String, remedy: String) -> Self {
+        Fault { what, remedy, logged: true }
+    }
+}
+
+fn fault(
+    publication: Option<&Publication>,
+    tables: &[Option<Table>],
+    postgres: &Postgres,
+    outbox: &Outbox,
+) -> Result<(), Fault> {
     let (name, sql) = (&postgres.publication, quoting::name(&postgres.publication));
     for (table_name, table) in outbox.tables.iter().zip(tables) {
         if table.is_none() {
-            return Err(missing.error(
+            return Err(Fault::logged(
                 format!("the outbox table {table_name} does not exist in this database"),
                 "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`"
                     .to_owned(),
@@ -106,17 +141,16 @@ pub(super) fn verdict(
         }
     }
     let Some(publication) = publication else {
-        let remedy = match missing {
-            Missing::AtStart => "Run `outbox-router init`, or correct `[postgres] publication`",
-            Missing::WhileRunning => WAY_OUT,
-        };
-        return Err(missing.error(format!("the publication {name} does not exist"), remedy.to_owned()));
+        return Err(Fault::logged(
+            format!("the publication {name} does not exist"),
+            "Run `outbox-router init`, or correct `[postgres] publication`".to_owned(),
+        ));
     };
     for (table_name, table) in outbox.tables.iter().zip(tables.iter().flatten()) {
-        table_verdict(publication, table, table_name, name, missing)?;
+        table_fault(publication, table, table_name, name)?;
     }
     if !publication.publishes_inserts && !outbox.tables.is_empty() {
-        return Err(missing.error(
+        return Err(Fault::logged(
             format!("the publication {name} does not publish inserts"),
             format!(
                 "Run ALTER PUBLICATION {sql} SET (publish = 'insert'); rows written before it are not sent"
@@ -126,35 +160,32 @@ pub(super) fn verdict(
     Ok(())
 }
 
-fn table_verdict(
+fn table_fault(
     publication: &Publication,
     table: &Table,
     table_name: &TableName,
     name: &str,
-    missing: Missing,
-) -> Result<(), Error> {
+) -> Result<(), Fault> {
     let (sql, table_sql) = (quoting::name(name), quoting::table(table_name));
     if table.unlogged {
-        let remedy = match missing {
-            Missing::AtStart => format!("Run ALTER TABLE {table_sql} SET LOGGED"),
-            Missing::WhileRunning => format!(
-                "Run ALTER TABLE {table_sql} SET LOGGED. Rows committed meanwhile are in the table only, and will not be \
-                 sent: compare it with the topics before you start the router again"
+        return Err(Fault {
+            what: format!(
+                "the outbox table {table_name} is unlogged, so its rows are not in the write-ahead log"
             ),
-        };
-        return Err(missing.error(
-            format!("the outbox table {table_name} is unlogged, so its rows are not in the write-ahead log"),
-            remedy,
-        ));
+            remedy: format!("Run ALTER TABLE {table_sql} SET LOGGED"),
+            logged: false,
+        });
     }
     if table.partitioned && !publication.via_root {
-        return Err(missing.error(
-            format!("the outbox table {table_name} is partitioned, and the publication {name} names its partitions"),
+        return Err(Fault::logged(
+            format!(
+                "the outbox table {table_name} is partitioned, and the publication {name} names its partitions"
+            ),
             format!("Run ALTER PUBLICATION {sql} SET (publish_via_partition_root = true)"),
         ));
     }
     if !table.published {
-        return Err(missing.error(
+        return Err(Fault::logged(
             format!("the publication {name} does not publish the outbox table {table_name}"),
             format!("Run ALTER PUBLICATION {sql} ADD TABLE {table_sql}; rows written before it are not sent"),
         ));
@@ -162,10 +193,15 @@ fn table_verdict(
     Ok(())
 }
 
-/// What an operator can do about rows that were written while nothing published them.
-pub const WAY_OUT: &str = "Rows committed meanwhile may be missing in Kafka. The slot was not moved past the \
-     last good look, so they can be read in commit order from a copy of it: \
-     pg_copy_logical_replication_slot(slot, 'rescue', true, 'test_decoding')";
+/// What an operator can do about rows that were written while nothing published them. Ends in SQL.
+pub(super) fn way_out(tables: &[Option<Table>], postgres: &Postgres, outbox: &Outbox) -> String {
+    format!(
+        "Rows committed meanwhile may be missing in Kafka. The slot was not moved past the last good look: read what \
+         comes after it before the router goes past it. A copy of the slot shows it in commit \
+         order, deleted rows included. In one session: {}",
+        way_out::in_commit_order(postgres, outbox, tables)
+    )
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,10 @@
 //! The replication slot, as `pg_replication_slots` shows it.
 
-use super::{Unreadable, Values, flag, parsed};
-use crate::config::Postgres;
-use crate::error::Error;
+use super::{Unreadable, Values, flag, parsed, way_out};
+use crate::config::{Outbox, Postgres};
+use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
+use crate::postgres::quoting::literal;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
 
@@ -32,6 +33,14 @@ pub struct Slot {
     pub conflicting: bool,
     /// `invalidation_reason`, from 17 on.
     pub invalidation_reason: Option<String>,
+    /// `catalog_xmin`: no transaction after the confirmed position has an older number.
+    pub catalog_xmin: Option<u32>,
+    /// `temporary`: while a standby makes its copy of a failover slot, that copy is.
+    pub temporary: bool,
+    /// `failover`, whether standbys may keep a copy of it; `None` before 17.
+    pub failover: Option<bool>,
+    /// `synced`, from 17 on: it is such a copy, or was before a promotion.
+    pub synced: bool,
 }
 
 /// The end of the log that this server has, also on a standby, where `pg_current_wal_flush_lsn` fails.
@@ -41,10 +50,12 @@ pub const FLUSH_LSN: &str = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
 pub(super) fn columns(version: u32) -> String {
     let conflicting = if version >= 160_000 { "s.conflicting" } else { "NULL" };
     let invalidation_reason = if version >= 170_000 { "s.invalidation_reason" } else { "NULL" };
+    let failover = if version >= 170_000 { "s.failover, s.synced" } else { "NULL, NULL" };
     let retained = format!("GREATEST(0, pg_catalog.pg_wal_lsn_diff(({FLUSH_LSN}), s.restart_lsn))");
     format!(
         "s.slot_name, s.plugin, s.database, pg_catalog.current_database(), s.active_pid, s.restart_lsn, \
-         s.confirmed_flush_lsn, s.wal_status, s.safe_wal_size, {retained}, {conflicting}, {invalidation_reason}"
+         s.confirmed_flush_lsn, s.wal_status, s.safe_wal_size, {retained}, {conflicting}, {invalidation_reason}, \
+         s.catalog_xmin, s.temporary, {failover}"
     )
 }
 
@@ -63,6 +74,10 @@ impl Slot {
             retained_bytes: parsed(next())?,
             conflicting: flag(next()),
             invalidation_reason: next(),
+            catalog_xmin: parsed(next())?,
+            temporary: flag(next()),
+            failover: next().map(|text| text == "t"),
+            synced: flag(next()),
         };
         Ok(name.map(|_| slot))
     }
@@ -97,13 +112,31 @@ pub fn moved_by_another(slot: &str, confirmed: Lsn, ours: Lsn) -> Error {
     )
 }
 
-pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {
+/// A standby may be promoted, or be one of several hosts, so what it has not is no reason to stop: its copy of the slot is
+/// not to be read before, and that there is none may mean that it has not been made yet. A slot of its own can be read.
+pub(super) fn verdict_on_a_standby(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {
+    let name = &postgres.slot;
+    let why = match slot {
+        Some(slot) if slot.synced || slot.temporary => {
+            format!("its copy of the slot {name} can be read only once it is promoted")
+        }
+        Some(_) => return Ok(()),
+        None => format!("it has no slot {name}"),
+    };
+    let what = format!(
+        "the server is a standby, and {why}: waiting for its promotion, or for the primary at a host of `[postgres] url`"
+    );
+    Err(Error::transient(Peer::Postgres, what))
+}
+
+pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres, outbox: &Outbox) -> Result<(), Error> {
     let name = &postgres.slot;
     let Some(slot) = slot else {
         return Err(Error::not_safe(
             format!("the replication slot {name} does not exist"),
-            "If it never did, run `outbox-router init`. If it was dropped, events committed since the router's last \
-             position may be missing in Kafka: compare the outbox table before `init` makes a new slot",
+            "If it never did, run `outbox-router init`. If it was dropped, or did not survive a failover, events committed \
+             since the router's last position may be missing in Kafka: compare the outbox table before `init` makes a new \
+             slot",
         ));
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none, it is a physical slot");
@@ -124,28 +157,87 @@ pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Er
              slot names are unique in the whole cluster",
         ));
     }
-    let lost = slot.wal_status.as_deref() == Some("lost")
-        || slot.conflicting
-        || slot.invalidation_reason.is_some()
-        || slot.confirmed_flush_lsn.is_none();
-    if lost {
-        let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
-        let confirmed = slot.confirmed_flush_lsn.map_or("unknown".to_owned(), |lsn| lsn.to_string());
-        return Err(Error::not_safe(
-            format!(
-                "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
-            ),
-            "Events committed after that position are in the outbox table only, and not in Kafka. Compare them, then \
-             drop the slot and run `outbox-router init`; max_slot_wal_keep_size says how far a slot may fall behind",
-        ));
+    if slot.is_lost() {
+        return Err(lost(slot, name, outbox));
     }
     Ok(())
 }
 
+impl Slot {
+    /// Whether Postgres has invalidated it. It never comes back.
+    fn is_lost(&self) -> bool {
+        self.wal_status.as_deref() == Some("lost")
+            || self.conflicting
+            || self.invalidation_reason.is_some()
+            || self.confirmed_flush_lsn.is_none()
+    }
+
+    /// Why Postgres has invalidated it, as far as it says so, and what keeps it from doing so again.
+    fn cause(&self) -> (&str, &str) {
+        match self.invalidation_reason.as_deref() {
+            Some("wal_removed") => (WAL_REMOVED, KEEP_SIZE),
+            Some("idle_timeout") => (
+                "idle_timeout: nobody read it for longer than idle_replication_slot_timeout",
+                "Set idle_replication_slot_timeout = 0, or longer than the router is ever stopped",
+            ),
+            Some("rows_removed") => (
+                "rows_removed: it was on a standby, and the primary removed rows of the catalogues that it needed",
+                "Set hot_standby_feedback = on, and have the standby stream through a physical slot",
+            ),
+            Some("wal_level_insufficient") => (
+                "wal_level_insufficient: wal_level was below logical",
+                "Keep wal_level = logical, on the primary too",
+            ),
+            Some(other) => (
+                other,
+                "The manual of this version of Postgres says what that is, under pg_replication_slots",
+            ),
+            // from 16 on
+            None if self.conflicting => (
+                "conflicting: it was on a standby, and the primary removed rows that it needed, or lowered wal_level",
+                "Set hot_standby_feedback = on, have the standby stream through a physical slot, and keep wal_level = \
+                 logical",
+            ),
+            None => (WAL_REMOVED, KEEP_SIZE),
+        }
+    }
+}
+
+const WAL_REMOVED: &str = "wal_removed: more log was written than max_slot_wal_keep_size lets it hold back";
+const KEEP_SIZE: &str =
+    "Raise max_slot_wal_keep_size to what the disk has room for: it says how far a slot may fall behind";
+
+fn lost(slot: &Slot, name: &str, outbox: &Outbox) -> Error {
+    let (reason, prevention) = slot.cause();
+    let confirmed = slot.confirmed_flush_lsn.map_or("unknown".to_owned(), |lsn| lsn.to_string());
+    let what = format!(
+        "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
+    );
+    let drop = format!("SELECT pg_drop_replication_slot({})", literal(name));
+    let Some(query) = way_out::from_table(outbox, slot.catalog_xmin) else {
+        return Error::not_safe(
+            what,
+            format!(
+                "Events committed after that position are not in Kafka, and in no table: those who wrote them have to \
+                 write them again. {prevention}. Then {drop} and run `outbox-router init`"
+            ),
+        );
+    };
+    Error::not_safe(
+        what,
+        format!(
+            "Events committed after that position are not in Kafka. An invalidated slot cannot be copied, so the table is \
+             all that is left. It does not show rows that were deleted since, messages without a table, nor the order of \
+             commits. {prevention}. Once the rows are seen to, {drop} and run `outbox-router init`. This finds them all, \
+             and a few that were sent shortly before that position: {query}"
+        ),
+    )
+}
+
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::config::{environment::Environment, load::load};
+    use crate::config::{Config, environment::Environment, load::load};
     use crate::error::Exit;
 
     pub(crate) fn slot() -> Slot {
@@ -161,26 +253,38 @@ pub(super) mod tests {
             retained_bytes: Some(10),
             conflicting: false,
             invalidation_reason: None,
+            catalog_xmin: Some(7),
+            temporary: false,
+            failover: Some(false),
+            synced: false,
         }
     }
 
     fn refused(slot: Option<&Slot>) -> String {
-        match verdict(slot, &postgres()) {
+        match verdict(slot, &postgres(), &outbox()) {
             Err(Error::Definite(definite)) if definite.exit == Exit::Unsafe => definite.to_string(),
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn postgres() -> Postgres {
+        config().postgres
+    }
+
+    pub(crate) fn outbox() -> Outbox {
+        config().outbox
+    }
+
+    fn config() -> Config {
         let env = Environment::empty()
             .with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop")
             .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "kafka:9092");
-        load(None, &env).unwrap().config.postgres
+        load(None, &env).unwrap().config
     }
 
     #[test]
     fn a_slot_of_ours_is_taken() {
-        assert_eq!(verdict(Some(&slot()), &postgres()), Ok(()));
+        assert_eq!(verdict(Some(&slot()), &postgres(), &outbox()), Ok(()));
     }
 
     #[test]
@@ -198,5 +302,34 @@ pub(super) mod tests {
         ] {
             assert!(refused(Some(&lost)).contains("invalidated"));
         }
+    }
+
+    #[test]
+    fn a_standby_is_waited_for_unless_the_slot_is_its_own() {
+        let on_a_standby = |slot: Option<&Slot>| verdict_on_a_standby(slot, &postgres());
+        assert_eq!(on_a_standby(Some(&slot())), Ok(()));
+        let synced = Slot { synced: true, ..slot() };
+        let being_made = Slot { temporary: true, ..slot() };
+        for slot in [None, Some(&synced), Some(&being_made)] {
+            let Err(Error::Transient(waiting)) = on_a_standby(slot) else { panic!("{slot:?}") };
+            assert!(waiting.what.contains("is a standby"), "{waiting}");
+        }
+    }
+
+    #[test]
+    fn a_slot_that_is_lost_says_why_and_how_to_find_what_is_missing() {
+        for (reason, part) in [
+            ("wal_removed", "Raise max_slot_wal_keep_size"),
+            ("idle_timeout", "idle_replication_slot_timeout = 0"),
+            ("rows_removed", "hot_standby_feedback = on"),
+            ("wal_level_insufficient", "wal_level = logical"),
+            ("a_later_one", "The manual"),
+        ] {
+            let text = refused(Some(&Slot { invalidation_reason: Some(reason.into()), ..slot() }));
+            assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");
+            assert!(text.ends_with("WHERE age(xmin) <= age('7'::xid) ORDER BY created_at"), "{text}");
+        }
+        let untold = refused(Some(&Slot { wal_status: Some("lost".into()), ..slot() }));
+        assert!(untold.contains("wal_removed"), "{untold}");
     }
 }

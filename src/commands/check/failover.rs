@@ -1,0 +1,283 @@
+//! Whether the slot survives the loss of the primary: what is to be seen on it, and on the standbys that the URL names.
+//!
+//! From 17 on a standby keeps a copy of a slot that has `failover` (Postgres manual, "Logical Decoding Concepts",
+//! "Replication Slot Synchronization"). Only if the primary also waits for the standby (`synchronized_standby_slots`) has
+//! the standby all that the router has sent.
+
+use super::finding::Findings;
+use super::server::Server;
+use crate::commands::CONNECT_TIMEOUT;
+use crate::commands::init::{FAILOVER_SLOTS, alter_failover};
+use crate::config::Config;
+use crate::config::conninfo::{ConnInfo, Host, TargetSessionAttrs};
+use crate::error::Error;
+use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::connect::Startup;
+use crate::postgres::quoting::literal;
+use crate::postgres::session::Session;
+
+/// What the primary knows of its standbys.
+#[derive(Debug, Default)]
+struct Standbys {
+    /// Physical slots that are being read.
+    slots: Vec<String>,
+    /// Those that follow, by a slot or without.
+    streaming: bool,
+    /// `synchronized_standby_slots`, and whether each of them is being read.
+    waited_for: Vec<(String, bool)>,
+}
+
+pub(super) async fn judge(
+    session: &mut Session,
+    config: &Config,
+    server: &Server,
+    catalog: &Catalog,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    // a warning about the standby itself is among the findings
+    let (false, Some(slot)) = (catalog.standby, &catalog.slot) else { return Ok(()) };
+    let standbys = Standbys::look(session).await?;
+    let hosts = &config.postgres.conninfo.hosts;
+    if hosts.len() < 2 && standbys.slots.is_empty() && !standbys.streaming {
+        findings.ok("failover", unneeded(server, slot));
+        return Ok(());
+    }
+    let name = &config.postgres.slot;
+    match slot.failover {
+        None => findings.warning(
+            "failover",
+            "there are standbys, and before Postgres 17 none of them keeps a copy of a logical slot: after a promotion the \
+             slot is missing, and the router stops (exit code 3)",
+            "Upgrade Postgres to 17 or later. Until then be prepared, after a promotion, to compare the outbox table with the \
+             topics and to run `outbox-router init` before applications write again",
+        ),
+        Some(false) => findings.warning(
+            "failover",
+            format!(
+                "there are standbys, and the slot {name} was made without failover, so none of them keeps a copy: after a \
+                 promotion the slot is missing, and the router stops (exit code 3)"
+            ),
+            format!(
+                "Stop the router and run `outbox-router init`, or psql 'host=... dbname={} replication=database' -c '{}'",
+                config.postgres.conninfo.dbname,
+                alter_failover(name)
+            ),
+        ),
+        Some(true) => {
+            standbys.judge(findings);
+            ask_standbys(config, hosts, findings).await;
+        }
+    }
+    Ok(())
+}
+
+fn unneeded(server: &Server, slot: &Slot) -> &'static str {
+    match slot.failover {
+        Some(true) => "no standby is known; one may keep a copy of the slot",
+        Some(false) => {
+            "no standby is known; before there is one, stop the router and run `outbox-router init`, which lets it keep a copy \
+             of the slot"
+        }
+        None if server.number < FAILOVER_SLOTS => {
+            "no standby is known; before Postgres 17 none keeps a copy of the slot, and after a promotion the router would \
+             stop (exit code 3)"
+        }
+        None => "no standby is known",
+    }
+}
+
+impl Standbys {
+    async fn look(session: &mut Session) -> Result<Self, Error> {
+        let rows = session
+            .query(
+                "SELECT s.slot_name, s.active FROM pg_catalog.pg_replication_slots s WHERE s.slot_type = 'physical' \
+                 ORDER BY s.slot_name",
+            )
+            .await?;
+        let known: Vec<(String, bool)> =
+            rows.iter().filter_map(|row| Some((row.get(0)?.to_owned(), row.get(1) == Some("t")))).collect();
+        // a role without pg_monitor sees no states, and then slots alone tell of standbys
+        let streaming = session
+            .query_one(
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r WHERE r.state IN ('streaming', 'catchup') \
+                 AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = r.pid \
+                 AND s.slot_type = 'logical'))",
+            )
+            .await?;
+        let waited_for =
+            session.query_one("SELECT current_setting('synchronized_standby_slots', true)").await?;
+        let waited_for = waited_for.unwrap_or_default();
+        let waited_for =
+            waited_for.split(',').map(|name| name.trim().trim_matches('"')).filter(|name| !name.is_empty());
+        Ok(Standbys {
+            waited_for: waited_for
+                .map(|name| (name.to_owned(), known.contains(&(name.to_owned(), true))))
+                .collect(),
+            slots: known.into_iter().filter(|(_, active)| *active).map(|(name, _)| name).collect(),
+            streaming: streaming.as_deref() == Some("t"),
+        })
+    }
+
+    fn judge(&self, findings: &mut Findings) {
+        for (name, _) in self.waited_for.iter().filter(|(_, active)| !active) {
+            findings.error(
+                "failover",
+                format!("synchronized_standby_slots names {name}, and no standby reads that slot: events wait until one does"),
+                format!(
+                    "Bring the standby back, whose primary_slot_name is {name}, or take it out of synchronized_standby_slots \
+                     and SELECT pg_reload_conf()"
+                ),
+            );
+        }
+        if self.waited_for.iter().any(|(_, active)| !active) {
+            return;
+        }
+        if self.slots.is_empty() {
+            findings.warning(
+                "failover",
+                "no standby reads a physical slot, and only one that does keeps a copy of the router's slot",
+                "Here SELECT pg_create_physical_replication_slot('standby', true), and on the standby \
+                 primary_slot_name = 'standby'",
+            );
+        } else if self.waited_for.is_empty() {
+            let names = self.slots.join(", ");
+            findings.warning(
+                "failover",
+                format!(
+                    "no standby is waited for (slots: {names}): one that is promoted may lack what the router has sent, and \
+                     then the router stops (exit code 3)"
+                ),
+                format!(
+                    "ALTER SYSTEM SET synchronized_standby_slots = {}; SELECT pg_reload_conf(). Then an event is sent only when \
+                     these have it, and waits while one of them is away",
+                    literal(&names)
+                ),
+            );
+        } else {
+            let names: Vec<&str> = self.waited_for.iter().map(|(name, _)| name.as_str()).collect();
+            findings.ok("failover", format!("events are sent when these have them: {}", names.join(", ")));
+        }
+    }
+}
+
+/// Asks the standbys among the hosts. What is not named there cannot be asked, and is explained.
+async fn ask_standbys(config: &Config, hosts: &[Host], findings: &mut Findings) {
+    let mut known = false;
+    if hosts.len() > 1 {
+        for host in hosts {
+            match KeptCopy::look(config, host).await {
+                Ok(None) => {}
+                Ok(Some(copy)) => {
+                    known = true;
+                    copy.judge(&config.postgres.slot, findings);
+                }
+                Err(error) => {
+                    known = true;
+                    findings.skipped("failover_standby", format!("a host cannot be asked: {error}"));
+                }
+            }
+        }
+    }
+    if !known {
+        findings.skipped(
+            "failover_standby",
+            format!(
+                "no host of `[postgres] url` is a standby that could be asked. Each needs sync_replication_slots = on, \
+                 hot_standby_feedback = on, primary_slot_name, and dbname=... in primary_conninfo; then SELECT synced, \
+                 temporary FROM pg_replication_slots WHERE slot_name = {} shows t and f there",
+                literal(&config.postgres.slot)
+            ),
+        );
+    }
+}
+
+/// A standby, and its copy of the slot.
+#[derive(Debug)]
+struct KeptCopy {
+    place: String,
+    slot: Option<Slot>,
+    /// Settings that keep it from making one.
+    wrong: Vec<&'static str>,
+}
+
+impl KeptCopy {
+    /// `None`: it is no standby.
+    async fn look(config: &Config, host: &Host) -> Result<Option<Self>, Error> {
+        let mut conninfo = ConnInfo {
+            hosts: vec![host.clone()],
+            target_session_attrs: TargetSessionAttrs::Any,
+            ..config.postgres.conninfo.clone()
+        };
+        conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
+        let application_name = format!("{} check", config.name);
+        let startup = Startup { application_name: &application_name, ..Startup::default() };
+        let mut session = Session::connect(&conninfo, &startup).await?;
+        let copy = Self::look_with(&mut session, config).await;
+        session.close().await;
+        copy
+    }
+
+    async fn look_with(session: &mut Session, config: &Config) -> Result<Option<Self>, Error> {
+        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+        if !catalog.standby {
+            return Ok(None);
+        }
+        // the connection string may hold a password: it stays there. Who may not read it is told nothing of it
+        let questions = [
+            (
+                "sync_replication_slots = on",
+                "coalesce(current_setting('sync_replication_slots', true), '') <> 'on'",
+            ),
+            ("hot_standby_feedback = on", "current_setting('hot_standby_feedback') <> 'on'"),
+            ("primary_slot_name, a slot of the primary", "current_setting('primary_slot_name') = ''"),
+            (
+                "dbname=... in primary_conninfo",
+                "EXISTS (SELECT FROM pg_catalog.pg_settings s WHERE s.name = 'primary_conninfo' \
+                 AND s.setting !~ '(dbname *=|^postgres(ql)?://[^/]*/[^?])')",
+            ),
+        ];
+        let mut wrong = Vec::new();
+        for (setting, question) in questions {
+            if session.query_one(&format!("SELECT {question}")).await?.as_deref() == Some("t") {
+                wrong.push(setting);
+            }
+        }
+        Ok(Some(KeptCopy { place: session.info().place.clone(), slot: catalog.slot, wrong }))
+    }
+
+    fn judge(&self, name: &str, findings: &mut Findings) {
+        let place = &self.place;
+        if !self.wrong.is_empty() {
+            findings.warning(
+                "failover_standby",
+                format!("the standby {place} keeps no copy of the slot {name}: its settings do not let it"),
+                format!("Set there {}, and SELECT pg_reload_conf()", self.wrong.join(", and ")),
+            );
+            return;
+        }
+        match &self.slot {
+            Some(slot) if slot.synced && !slot.temporary && slot.invalidation_reason.is_none() => {
+                let confirmed = slot.confirmed_flush_lsn.map(|lsn| lsn.to_string()).unwrap_or_default();
+                findings.ok(
+                    "failover_standby",
+                    format!("the standby {place} keeps a copy of the slot, confirmed up to {confirmed}"),
+                );
+            }
+            Some(slot) if slot.synced => findings.warning(
+                "failover_standby",
+                format!("the standby {place} is still making its copy of the slot {name}, and would lose it if promoted now"),
+                "It is ready once the router has confirmed past what the standby keeps: let the router run, and check again",
+            ),
+            Some(_) => findings.warning(
+                "failover_standby",
+                format!("the standby {place} has a slot {name} of its own, so it keeps no copy of the primary's"),
+                format!("There SELECT pg_drop_replication_slot({})", literal(name)),
+            ),
+            None => findings.warning(
+                "failover_standby",
+                format!("the standby {place} has no copy of the slot {name} yet"),
+                "It makes one within half a minute: check again, and look for \"slot sync\" in its log",
+            ),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! How an operator reads what the stream does not hold, as the very SQL to type.
+//!
+//! As long as the slot has not passed a stretch of the log, a copy of it with another plugin returns all of the stretch in
+//! commit order, whatever became of publication and rows since. Once Postgres has invalidated the slot it cannot be
+//! copied (15: "doesn't reserve WAL", 18: "cannot copy invalidated replication slot"), and only the table is left.
+
+use super::Table;
+use crate::config::{Outbox, Postgres};
+use crate::postgres::quoting::{self, literal};
+
+/// Statements that show the inserts behind the slot's position in commit order, also of rows that are deleted by now. They
+/// are for one session, whose end drops the copy, and for while nobody reads the slot. `tables` are those of `outbox` as
+/// they are now.
+pub fn in_commit_order(postgres: &Postgres, outbox: &Outbox, tables: &[Option<Table>]) -> String {
+    let slot = literal(&postgres.slot);
+    // a partition's rows are shown under its own name, those of a renamed table under either
+    let by_name = tables.len() == outbox.tables.len()
+        && tables.iter().all(|table| table.as_ref().is_some_and(|table| !table.partitioned));
+    let mut wanted: Vec<String> = if by_name {
+        let beginning = |table| literal(&format!("table {}: INSERT:", quoting::table(table)));
+        outbox.tables.iter().map(|table| format!("starts_with(data, {})", beginning(table))).collect()
+    } else {
+        vec!["data LIKE 'table %: INSERT:%'".to_owned()]
+    };
+    if let Some(prefix) = &outbox.message_prefix {
+        let beginning = literal(&format!("message: transactional: 1 prefix: {prefix},"));
+        wanted.push(format!("starts_with(data, {beginning})"));
+    }
+    format!(
+        "SELECT pg_copy_logical_replication_slot({slot}, 'rescue', true, 'test_decoding'); \
+         SELECT lsn, data FROM pg_logical_slot_peek_changes('rescue', NULL, NULL) WHERE {}",
+        wanted.join(" OR ")
+    )
+}
+
+/// A query for every row of the outbox that was committed after the position of a slot that is lost, and some that were
+/// committed shortly before. The slot's `catalog_xmin` survives its invalidation: it is the oldest transaction that was
+/// open when the slot was last moved, so whatever was committed after its position has that number or a later one.
+/// `None`: without a table there is nothing to read.
+pub fn from_table(outbox: &Outbox, catalog_xmin: Option<u32>) -> Option<String> {
+    let since = catalog_xmin.map(|xid| format!(" WHERE age(xmin) <= age('{xid}'::xid)")).unwrap_or_default();
+    let query = |table| {
+        let order =
+            outbox.columns.created_at.as_deref().map(|column| format!(" ORDER BY {}", quoting::name(column)));
+        format!("SELECT * FROM {}{since}{}", quoting::table(table), order.unwrap_or_default())
+    };
+    let queries: Vec<String> = outbox.tables.iter().map(query).collect();
+    (!queries.is_empty()).then(|| queries.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TableName;
+    use crate::postgres::catalog::slot::tests::{outbox, postgres};
+
+    fn table(partitioned: bool) -> Option<Table> {
+        Some(Table {
+            oid: 1,
+            partitioned,
+            unlogged: false,
+            membership: String::new(),
+            published: true,
+            row_filter: None,
+        })
+    }
+
+    #[test]
+    fn the_copy_of_the_slot_is_asked_for_the_outbox_alone() {
+        let two = Outbox {
+            tables: vec![
+                TableName { schema: "public".into(), name: "outbox".into() },
+                TableName { schema: "it's".into(), name: "Events".into() },
+            ],
+            message_prefix: Some("outbox".into()),
+            ..outbox()
+        };
+        insta::assert_snapshot!(in_commit_order(&postgres(), &two, &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('rescue', NULL, NULL) WHERE starts_with(data, 'table public.outbox: INSERT:') OR starts_with(data, 'table "it''s"."Events": INSERT:') OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
+    }
+
+    #[test]
+    fn a_table_whose_rows_have_other_names_is_not_asked_for_by_name() {
+        for tables in [vec![table(true)], vec![None], vec![]] {
+            let sql = in_commit_order(&postgres(), &outbox(), &tables);
+            assert!(sql.ends_with("WHERE data LIKE 'table %: INSERT:%'"), "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_asked_from_the_oldest_open_transaction_on() {
+        assert_eq!(
+            from_table(&outbox(), Some(754)).unwrap(),
+            "SELECT * FROM public.outbox WHERE age(xmin) <= age('754'::xid) ORDER BY created_at"
+        );
+        assert!(from_table(&Outbox { tables: vec![], ..outbox() }, Some(754)).is_none());
+    }
+}

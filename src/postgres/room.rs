@@ -1,0 +1,275 @@
+//! How near the slot is to being lost: what Postgres says of it, and how fast its room shrinks.
+//!
+//! `safe_wal_size` is how much log may be written until the slot may be invalidated. It shrinks as the log grows, and
+//! grows as the slot moves; what counts is the two together, over the looks of the last minute. Where no limit is set the
+//! slot holds the log back until the disk is full, and what counts is how fast that grows.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::catalog::Slot;
+use crate::quantity::{bytes, time};
+
+/// How far back the rate is measured.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// No rate is told of a shorter time.
+const SHORTEST: Duration = Duration::from_secs(5);
+
+/// Less than this part of the limit is short, however slowly it shrinks; and once it was, less than the other.
+const LITTLE: (f64, f64) = (0.2, 0.3);
+
+/// Less than half of the limit is short if it lasts for less than this; and once it was, for less than the other.
+const SOON: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(1200));
+
+/// How much room there is, from well to bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Enough.
+    #[default]
+    Ample,
+    /// `wal_status` is extended: the slot holds back more than `max_wal_size`, which the disk has to have room for.
+    Extended,
+    /// Less than a fifth of `max_slot_wal_keep_size` is left, or less than half of it and ten minutes.
+    Short,
+    /// `wal_status` is unreserved: the slot is lost at the next checkpoint.
+    Unreserved,
+}
+
+impl Level {
+    /// The level of a slot that was at `before`, and whose room lasts for `left`, if it shrinks.
+    pub fn of(slot: &Slot, left: Option<Duration>, before: Level) -> Self {
+        let status = slot.wal_status.as_deref();
+        if status == Some("unreserved") {
+            return Level::Unreserved;
+        }
+        // what shrank once may hover about the threshold
+        let (little, soon) = if before >= Level::Short { (LITTLE.1, SOON.1) } else { (LITTLE.0, SOON.0) };
+        if let Some(part) = part_left(slot)
+            && (part < little || part < 0.5 && left.is_some_and(|left| left < soon))
+        {
+            return Level::Short;
+        }
+        if status == Some("extended") { Level::Extended } else { Level::Ample }
+    }
+}
+
+/// How much of the limit is left; `None`: there is no limit.
+fn part_left(slot: &Slot) -> Option<f64> {
+    let (safe, retained) = (safe_bytes(slot)?, slot.retained_bytes?);
+    Some(safe as f64 / (safe + retained).max(1) as f64)
+}
+
+/// Bytes that may be written until the slot may be lost; `None`: there is no limit.
+pub fn safe_bytes(slot: &Slot) -> Option<u64> {
+    // negative once it is behind
+    slot.safe_wal_size.map(|size| u64::try_from(size).unwrap_or(0))
+}
+
+/// The looks of the last minute, and what was made of them.
+#[derive(Debug)]
+pub struct Room {
+    looks: VecDeque<(Instant, i64)>,
+    level: Level,
+}
+
+impl Room {
+    /// Before the first look of a session; `told` is the level that the operator knows of.
+    pub fn new(told: Level) -> Self {
+        Room { looks: VecDeque::new(), level: told }
+    }
+
+    /// Takes in a look, and returns the new level if it is another one.
+    pub fn looked(&mut self, at: Instant, slot: &Slot) -> Option<Level> {
+        // without a limit it is the disk's room that goes
+        let retained = || slot.retained_bytes.map(|bytes| -i64::try_from(bytes).unwrap_or(i64::MAX));
+        if let Some(room) = slot.safe_wal_size.or_else(retained) {
+            // another limit: what was measured before it says nothing
+            if self.looks.back().is_some_and(|(_, last)| (*last < 0) != (room < 0)) {
+                self.looks.clear();
+            }
+            self.looks.push_back((at, room));
+        }
+        while self.looks.front().is_some_and(|(first, _)| at.duration_since(*first) > WINDOW) {
+            self.looks.pop_front();
+        }
+        let level = Level::of(slot, self.left(), self.level);
+        (std::mem::replace(&mut self.level, level) != level).then_some(level)
+    }
+
+    /// How it is now.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Bytes per second by which the room shrinks, if it does.
+    fn rate(&self) -> Option<f64> {
+        let ((first, before), (last, now)) = (self.looks.front()?, self.looks.back()?);
+        let span = last.duration_since(*first);
+        let gone = before.saturating_sub(*now);
+        (span >= SHORTEST && gone > 0).then(|| gone as f64 / span.as_secs_f64())
+    }
+
+    /// How long the room lasts at the present rate; `None`: it does not shrink, or has no limit.
+    pub fn left(&self) -> Option<Duration> {
+        let (_, now) = self.looks.back()?;
+        // a century is as good as never
+        const LONGEST: f64 = 3e9;
+        let seconds = u64::try_from(*now).ok()? as f64 / self.rate()?;
+        (seconds < LONGEST).then(|| Duration::from_secs_f64(seconds))
+    }
+
+    /// The level in a sentence without a full stop, and what to do about it.
+    pub fn describe(&self, name: &str, slot: &Slot) -> (String, &'static str) {
+        let rate = self.rate().map(|rate| format!("{}/s", bytes(rate as u64)));
+        describe(self.level, name, slot, self.left().zip(rate.clone()), rate)
+    }
+}
+
+/// The same of a single look, which knows no rate.
+pub fn at_a_glance(name: &str, slot: &Slot) -> (Level, String, &'static str) {
+    let level = Level::of(slot, None, Level::Ample);
+    let (what, remedy) = describe(level, name, slot, None, None);
+    (level, what, remedy)
+}
+
+fn describe(
+    level: Level,
+    name: &str,
+    slot: &Slot,
+    left: Option<(Duration, String)>,
+    rate: Option<String>,
+) -> (String, &'static str) {
+    const RAISE: &str = "See that the router runs and Kafka takes what it sends (outbox-router status), or raise \
+                         max_slot_wal_keep_size and SELECT pg_reload_conf()";
+    let retained = bytes(slot.retained_bytes.unwrap_or_default());
+    let until = safe_bytes(slot).map(|safe| {
+        let left = left.map(|(left, rate)| format!(", about {} at the present {rate}", time(left)));
+        format!("{} more may be written until it is lost{}", bytes(safe), left.unwrap_or_default())
+    });
+    match (level, until) {
+        (Level::Unreserved, _) => (
+            format!(
+                "the slot {name} holds back {retained} of log, more than max_slot_wal_keep_size allows, and is lost at the \
+                 next checkpoint"
+            ),
+            "At once raise max_slot_wal_keep_size: ALTER SYSTEM SET max_slot_wal_keep_size = '...'; SELECT pg_reload_conf(). \
+             Then see that the router runs and Kafka takes what it sends",
+        ),
+        (_, Some(until)) => (format!("the slot {name} holds back {retained} of log, and {until}"), RAISE),
+        (_, None) => {
+            let rate = rate.map(|rate| format!(", at the present {rate}")).unwrap_or_default();
+            (
+                format!(
+                    "the slot {name} holds back {retained} of log, and no max_slot_wal_keep_size keeps it from growing until the \
+                     disk is full{rate}"
+                ),
+                "See that the router runs and Kafka takes what it sends (outbox-router status), and that the disk has room",
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::catalog::tests::slot;
+
+    const MIB: i64 = 1 << 20;
+
+    fn look(retained: i64, safe: Option<i64>, status: &str) -> Slot {
+        Slot {
+            retained_bytes: Some((retained * MIB) as u64),
+            safe_wal_size: safe.map(|safe| safe * MIB),
+            wal_status: Some(status.to_owned()),
+            ..slot()
+        }
+    }
+
+    /// Looks, one a second, at a slot that is not moved while 2 MiB are written in each.
+    fn stuck(room: &mut Room, limit: i64, seconds: std::ops::Range<i64>) -> Vec<(i64, Level)> {
+        let begin = Instant::now();
+        let look = |second: i64| look(2 * second, Some(limit - 2 * second), "reserved");
+        seconds
+            .filter_map(|second| {
+                let at = begin + Duration::from_secs(second as u64);
+                room.looked(at, &look(second)).map(|level| (second, level))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn room_that_shrinks_is_told_once_with_the_time_that_is_left() {
+        let mut room = Room::new(Level::Ample);
+        assert_eq!(stuck(&mut room, 1000, 0..300), [(251, Level::Short)]);
+        let (what, remedy) = room.describe("s", &look(598, Some(402), "reserved"));
+        assert_eq!(
+            what,
+            "the slot s holds back 598.0 MiB of log, and 402.0 MiB more may be written until it is lost, about 3 minutes at \
+             the present 2.0 MiB/s"
+        );
+        assert!(remedy.contains("max_slot_wal_keep_size"));
+        assert_eq!(room.left(), Some(Duration::from_secs(201)));
+    }
+
+    #[test]
+    fn a_slow_log_is_short_of_room_in_the_last_fifth() {
+        let mut room = Room::new(Level::Ample);
+        // half of the limit is left for longer than ten minutes
+        assert_eq!(stuck(&mut room, 10_000, 0..5_000), [(4_001, Level::Short)]);
+    }
+
+    #[test]
+    fn a_slot_that_moves_along_is_not_short_of_room() {
+        let (mut room, begin) = (Room::new(Level::Ample), Instant::now());
+        for second in 0..600 {
+            // 2 MiB a second, and every 15 seconds the slot follows
+            let retained = 2 * (second % 15);
+            let look = look(retained, Some(100 - retained), "reserved");
+            assert_eq!(room.looked(begin + Duration::from_secs(second as u64), &look), None, "{second}");
+        }
+    }
+
+    #[test]
+    fn levels_are_told_once_in_either_direction_and_do_not_flutter() {
+        let (mut room, begin) = (Room::new(Level::Ample), Instant::now());
+        let mut looked = |second, look: Slot| room.looked(begin + Duration::from_secs(second), &look);
+        assert_eq!(looked(0, look(10, Some(90), "reserved")), None);
+        assert_eq!(looked(1, look(50, Some(50), "extended")), Some(Level::Extended));
+        assert_eq!(looked(2, look(81, Some(19), "extended")), Some(Level::Short));
+        assert_eq!(looked(3, look(79, Some(21), "extended")), None);
+        assert_eq!(looked(4, look(101, Some(-1), "unreserved")), Some(Level::Unreserved));
+        assert_eq!(looked(100, look(69, Some(31), "extended")), Some(Level::Extended));
+        assert_eq!(looked(101, look(1, Some(99), "reserved")), Some(Level::Ample));
+    }
+
+    #[test]
+    fn a_level_that_was_told_is_not_told_by_the_next_session() {
+        let mut room = Room::new(Level::Short);
+        assert_eq!(room.looked(Instant::now(), &look(81, Some(19), "reserved")), None);
+    }
+
+    #[test]
+    fn without_a_limit_it_is_the_disk_that_fills() {
+        let (mut room, begin) = (Room::new(Level::Ample), Instant::now());
+        let look = |second: i64| look(1000 + second, None, "extended");
+        let told: Vec<_> = (0..20)
+            .filter_map(|second| room.looked(begin + Duration::from_secs(second), &look(second as i64)))
+            .collect();
+        assert_eq!(told, [Level::Extended]);
+        assert_eq!(room.left(), None);
+        let (what, _) = room.describe("s", &look(19));
+        assert!(what.ends_with("until the disk is full, at the present 1.0 MiB/s"), "{what}");
+    }
+
+    #[test]
+    fn a_limit_that_is_set_anew_begins_a_new_measurement() {
+        let (mut room, begin) = (Room::new(Level::Ample), Instant::now());
+        room.looked(begin, &look(1000, None, "reserved"));
+        room.looked(begin + Duration::from_secs(10), &look(1000, Some(9000), "reserved"));
+        assert_eq!(room.left(), None);
+    }
+}

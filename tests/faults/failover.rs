@@ -1,0 +1,250 @@
+//! The primary is lost and a standby takes its place. From Postgres 17 on, whatever version the suite runs on.
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use tokio::time::{Instant, timeout};
+
+use crate::invariants::way_out::{printed, typed};
+use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::{Outbox, PUBLICATION, TABLE, connect};
+use crate::support::postgres::PrivatePostgres;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::writers::Writers;
+
+/// The standby comes in too.
+pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n";
+
+/// A primary, its standby, and an outbox that `init` has made, with a slot that the standby may copy.
+struct Pair {
+    outbox: Outbox,
+    kafka: Kafka,
+    settings: Settings,
+    primary: PrivatePostgres,
+    standby: PrivatePostgres,
+}
+
+impl Pair {
+    async fn new() -> Self {
+        Self::following(&["sync_replication_slots=on"]).await
+    }
+
+    /// With other settings of the standby.
+    async fn following(settings: &[&str]) -> Self {
+        let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], settings).await;
+        // the standby first, so that the router has to pass it by
+        let hosts = format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}", standby.port(), primary.port());
+        let (outbox, kafka) = (Outbox::bare(&hosts).await, Kafka::shared());
+        let settings = Settings::new(&outbox, &kafka).set("postgres.url", format!("{hosts}/{}", outbox.name));
+        outbox.execute(TABLE).await;
+        // a host that has no such database would be a definite answer
+        let database = format!("SELECT 1 FROM pg_database WHERE datname = '{}'", outbox.name);
+        let mut session = standby.superuser().await;
+        eventually("the standby has the database", async || session.query_one(&database).await.unwrap())
+            .await;
+        let ran = Router::command(&settings, &["init"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        Pair { outbox, kafka, settings, primary, standby }
+    }
+
+    /// Nothing that the router gets is missing on the standby.
+    async fn router_waits_for_the_standby(&self) {
+        self.primary.configure(&[("synchronized_standby_slots", "standby")]).await;
+    }
+
+    /// The standby hears of nothing more.
+    async fn cut_off(&self) {
+        self.standby.configure(&[("primary_conninfo", "")]).await;
+        let gone = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 'standby' AND NOT active";
+        eventually("no standby follows", async || self.outbox.query(gone).await.pop()).await;
+    }
+
+    async fn rows(&self) -> i64 {
+        self.outbox.query("SELECT count(*) FROM outbox").await[0].get(0)
+    }
+
+    /// Waits until the standby has a copy of the slot that survives its promotion.
+    async fn copied(&self) {
+        let copy = format!(
+            "SELECT 1 FROM pg_replication_slots WHERE slot_name = '{}' AND synced AND NOT temporary",
+            self.outbox.name
+        );
+        let mut standby = self.standby.superuser().await;
+        eventually("the standby has a copy of the slot", async || {
+            self.outbox.execute("CHECKPOINT").await;
+            standby.query_one(&copy).await.unwrap()
+        })
+        .await;
+    }
+
+    async fn promote(&self) {
+        self.standby.execute(&["SELECT pg_promote()"]).await;
+    }
+}
+
+#[tokio::test]
+async fn failover_under_load_loses_nothing_and_keeps_order_per_aggregate() {
+    let mut random: StdRng = seed::random();
+    let pair = Pair::new().await;
+    pair.router_waits_for_the_standby().await;
+    let (outbox, kafka) = (&pair.outbox, &pair.kafka);
+    let mut router = Router::active(&pair.settings).await;
+    let writers = Writers::start(outbox, 4, &mut random).await;
+    pair.copied().await;
+    let seen = kafka.count(&outbox.name).await.unwrap();
+    kafka.holds(&outbox.name, seen + random.random_range(100..1000)).await;
+
+    // the primary gets ahead of the standby, and the router must not
+    pair.cut_off().await;
+    let ahead = pair.rows().await + 300;
+    eventually("the primary is ahead", async || (pair.rows().await >= ahead).then_some(())).await;
+    pair.primary.kill();
+    router.logs("the server is a standby").await;
+    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    let seen = kafka.count(&outbox.name).await.unwrap();
+    pair.promote().await;
+    let promoted = Instant::now();
+    kafka.holds(&outbox.name, seen + 1).await;
+    // a figure for the documentation, and nothing that is judged
+    println!("the next record came {:?} after the promotion", promoted.elapsed());
+    kafka.holds(&outbox.name, seen + 200).await;
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    // also that nothing was sent which the new primary does not have
+    same(outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
+}
+
+#[tokio::test]
+async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
+    let pair = Pair::new().await;
+    let (outbox, kafka) = (&pair.outbox, &pair.kafka);
+    let router = Router::active(&pair.settings).await;
+    outbox.insert_numbers("order", "a", 1..11).await;
+    outbox.all_confirmed().await;
+    pair.copied().await;
+
+    // the standby hears of nothing more, the router does
+    pair.standby.configure(&[("primary_conninfo", "")]).await;
+    let none =
+        "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming' AND application_name = 'walreceiver'";
+    let none = format!("SELECT 1 WHERE NOT EXISTS ({none})");
+    eventually("no standby follows", async || outbox.query(&none).await.pop()).await;
+    outbox.insert_numbers("order", "a", 11..21).await;
+    outbox.all_confirmed().await;
+    let confirmed = outbox.confirmed().await;
+    assert_eq!(kafka.count(&outbox.name).await, Ok(20));
+    pair.primary.kill();
+    pair.promote().await;
+
+    let ended = router.exits(3).await;
+    let history: String = outbox.query("SELECT pg_read_file('pg_wal/00000002.history')").await[0].get(0);
+    let switch = history.split_whitespace().nth(1).unwrap().to_owned();
+    ended.says(&[
+        "from timeline 1",
+        &format!("at {switch}, before the router's position"),
+        "no longer exists in Postgres",
+    ]);
+    // nothing is confirmed after the last event but keepalives
+    let position =
+        ended.last_line().split_once("the router's position ").unwrap().1.split('.').next().unwrap();
+    let position: outbox_router::lsn::Lsn = position.parse().unwrap();
+    assert!(position >= confirmed && position > switch.parse().unwrap(), "{position} {confirmed} {switch}");
+    // so it was right to refuse
+    assert!(pair.rows().await < 20);
+    assert_eq!(kafka.count(&outbox.name).await, Ok(20));
+}
+
+#[tokio::test]
+async fn failover_is_waited_for_where_only_a_standby_can_be_reached() {
+    let pair = Pair::new().await;
+    pair.router_waits_for_the_standby().await;
+    pair.primary.configure(&[("synchronous_standby_names", "*")]).await;
+    let (outbox, kafka) = (&pair.outbox, &pair.kafka);
+    let router = Router::active(&pair.settings).await;
+    outbox.insert_numbers("order", "a", 1..11).await;
+    outbox.all_confirmed().await;
+    pair.copied().await;
+    router.stop().await;
+
+    // a host that is a standby for now, and nothing else is known of
+    let url = format!("{}/{}", pair.standby.url(), outbox.name);
+    let mut router = Router::start(&pair.settings.clone().set("postgres.url", url));
+    router.logs("its copy of the slot").await;
+    router.logs("can be read only once it is promoted").await;
+    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    outbox.insert_numbers("order", "a", 11..21).await;
+    // an acknowledged commit is on the standby
+    pair.primary.kill();
+    pair.promote().await;
+    router.ready().await;
+    outbox.insert_numbers("order", "a", 21..31).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let numbers: Vec<_> = kafka.records(&outbox.name).await.iter().map(|record| record.number()).collect();
+    let repeated = numbers.windows(2).filter(|pair| pair[1] <= pair[0]).count();
+    assert!(repeated <= 1 && numbers.last() == Some(&30), "{numbers:?}");
+    same(outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
+}
+
+/// As on every version before 17.
+#[tokio::test]
+async fn failover_to_a_standby_without_a_copy_of_the_slot_is_refused() {
+    let pair = Pair::following(&[]).await;
+    pair.router_waits_for_the_standby().await;
+    let router = Router::active(&pair.settings).await;
+    pair.outbox.insert_numbers("order", "a", 1..11).await;
+    pair.outbox.all_confirmed().await;
+    pair.primary.kill();
+    pair.promote().await;
+    pair.outbox.insert_numbers("order", "a", 11..12).await;
+    let ended = router.exits(3).await;
+    ended.says(&[
+        "the replication slot",
+        "does not exist",
+        "did not survive a failover",
+        "may be missing in Kafka",
+    ]);
+    assert!(ended.log.contains("Kafka has everything before this position"), "{}", ended.log);
+    assert_eq!(pair.kafka.count(&pair.outbox.name).await, Ok(10));
+}
+
+/// A router may read a slot that is a standby's own. The primary may remove what that needs.
+#[tokio::test]
+async fn no_guessing_about_a_standbys_own_slot_that_conflicts_with_the_primary() {
+    let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], &["hot_standby_feedback=off"]).await;
+    let (outbox, kafka) = (Outbox::bare(&primary.url()).await, Kafka::shared());
+    outbox.execute(&format!("{TABLE}; {PUBLICATION}")).await;
+    let url = format!("{}/{}", standby.url(), outbox.name);
+    let published = "SELECT 1 FROM pg_publication";
+    let on_standby = eventually("the standby has the publication", async || {
+        let client = connect(&url).await.ok()?;
+        let seen = client.query(published, &[]).await.ok()?;
+        (!seen.is_empty()).then_some(client)
+    })
+    .await;
+    let create = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", outbox.name);
+    let mut creation = std::pin::pin!(on_standby.batch_execute(&create));
+    // the standby can begin where the primary writes down which transactions are open
+    while let Err(_still) = timeout(Duration::from_millis(50), &mut creation).await {
+        outbox.execute("SELECT pg_log_standby_snapshot()").await;
+    }
+    let settings = Settings::new(&outbox, &kafka).set("postgres.url", url.as_str());
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    kafka.holds(&outbox.name, 3).await;
+
+    // in transactions of their own: what one makes and drops itself nobody else can miss
+    for sql in ["CREATE TABLE gone ()", "DROP TABLE gone", "VACUUM pg_catalog.pg_class"] {
+        outbox.execute(sql).await;
+    }
+    let ended = router.exits(3).await;
+    ended.says(&["invalidated the replication slot", "rows_removed", "hot_standby_feedback = on"]);
+    typed(&on_standby, printed(&ended, "before that position: "), "id").await;
+}
