@@ -98,6 +98,7 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 fn after_session(ended: Ended, memory: &mut Memory) -> Next {
     memory.position = Some(ended.position);
     memory.batch_bytes = ended.batch_bytes;
+    memory.fruitless = !ended.advanced && matches!(ended.outcome, Outcome::Refused(_));
     match ended.outcome {
         Outcome::Stopped => {
             if ended.unacknowledged > 0 {

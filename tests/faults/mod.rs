@@ -2,5 +2,7 @@
 
 mod broker_errors;
 mod broker_stopped;
+mod cluster;
 mod postgres_restarted;
 mod sigkill;
+mod topics_changed;

@@ -10,7 +10,8 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
-use super::verdict::{Verdict, verdict};
+use super::known::KnownTopics;
+use super::verdict::{Verdict, denied, verdict};
 use crate::progress::Sequence;
 use crate::sink::{Outcomes, Refusal};
 
@@ -113,6 +114,7 @@ impl ClientContext for AdminContext {
 pub(super) struct ProducerReports {
     pub(super) outcomes: Arc<Outcomes>,
     pub(super) connection: Arc<Connection>,
+    pub(super) known: Arc<KnownTopics>,
 }
 
 impl ClientContext for ProducerReports {
@@ -165,25 +167,25 @@ impl ProducerContext for ProducerReports {
 
     fn delivery(&self, report: &DeliveryResult<'_>, sequence: usize) {
         let sequence = Sequence(sequence as u64);
-        let error = match report {
+        let (error, message) = match report {
             Ok(message) => {
                 self.connection.set_down(false);
                 return self.delivered(message.offset(), sequence);
             }
-            Err((error, _)) => error,
+            Err(failed) => failed,
         };
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
-        let (transient, remedy) = match verdict(code) {
+        let (transient, reason, remedy) = match verdict(code) {
             Verdict::Consequence => return,
-            Verdict::Again => (true, ""),
-            Verdict::Refused(remedy) => (false, remedy),
+            Verdict::Again => (true, code.to_string(), ""),
+            Verdict::Denied(remedy) => {
+                let reason = denied(code, message.topic(), remedy);
+                self.known.obstacle.met(reason.clone());
+                (true, reason, remedy)
+            }
+            Verdict::Refused(remedy) => (false, code.to_string(), remedy),
         };
-        self.outcomes.refused(Refusal {
-            last: sequence,
-            transient,
-            reason: code.to_string(),
-            remedy: remedy.to_owned(),
-        });
+        self.outcomes.refused(Refusal { last: sequence, transient, reason, remedy: remedy.to_owned() });
     }
 }
 
