@@ -418,6 +418,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return Err(Error::transient(Peer::Postgres, what));
         }
         self.queue_status(silent > limit / 2);
+        self.sending.sink.look_for_failure();
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
         } else {

@@ -5,3 +5,4 @@ mod init;
 mod least_privilege;
 mod route;
 mod servers;
+mod weak_acknowledgements;

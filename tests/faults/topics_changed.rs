@@ -159,7 +159,7 @@ async fn topics_that_get_more_partitions_are_drained_before_keys_move() {
 
     let records = kafka.records(&outbox.name).await;
     // where a key went its log goes on where it ended before, and later
-    let mut homes: BTreeMap<(&str, &str), BTreeMap<i32, Vec<(u64, i64)>>> = BTreeMap::new();
+    let mut homes: BTreeMap<_, BTreeMap<i32, Vec<_>>> = BTreeMap::new();
     for record in &records {
         let partitions = homes.entry((&record.topic, record.key().unwrap())).or_default();
         partitions.entry(record.partition).or_default().push((record.number(), record.timestamp.unwrap()));

@@ -178,7 +178,18 @@ impl Kafka {
 
     /// Makes a topic, and comes back when the broker shows it.
     pub(crate) async fn create_topic(&self, topic: &str, partitions: i32, config: &[(&str, &str)]) {
-        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        self.create_replicated_topic(topic, partitions, 1, config).await;
+    }
+
+    /// The same with so many replicas.
+    pub(crate) async fn create_replicated_topic(
+        &self,
+        topic: &str,
+        partitions: i32,
+        replicas: i32,
+        config: &[(&str, &str)],
+    ) {
+        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(replicas));
         for (name, value) in config {
             new = new.set(name, value);
         }

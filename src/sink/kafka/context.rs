@@ -133,15 +133,6 @@ impl ClientContext for ProducerReports {
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.connection.error(&error, reason);
-        // the producer will not send again; the reports of its records say so too, but there may be none under way
-        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
-            self.outcomes.refused(Refusal {
-                last: Sequence(0),
-                transient: true,
-                reason: format!("the producer failed for good: {reason}"),
-                remedy: String::new(),
-            });
-        }
     }
 }
 
@@ -195,6 +186,8 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         "CONFWARN" => RDKafkaLogLevel::Debug,
         // each attempt at a connection, of which the error callback hears too, and each request without an answer
         "FAIL" | "REQTMOUT" => RDKafkaLogLevel::Debug,
+        // what the end of the session tells
+        "FATAL" => RDKafkaLogLevel::Debug,
         // a broker that has just started is asked again
         "GETPID" if message.contains("retrying") => RDKafkaLogLevel::Debug,
         // our own purge at the end of a session

@@ -1,8 +1,10 @@
 //! What one process remembers of topics from session to session.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::copies::Weakness;
 use super::obstacle::Obstacle;
 use super::topics::TopicLimits;
 
@@ -44,6 +46,11 @@ impl KnownTopics {
         self.lock().partitions.contains_key(topic)
     }
 
+    /// Why nothing is acknowledged although brokers answer, which was told.
+    pub fn obstacle(&self) -> Option<String> {
+        self.obstacle.reason()
+    }
+
     /// The topic was looked at; says what a person should know of it.
     pub(super) fn met(&self, topic: &str, limits: &TopicLimits) -> Met {
         let mut known = self.lock();
@@ -51,7 +58,9 @@ impl KnownTopics {
         let before = known.partitions.insert(topic.into(), now);
         match before {
             None => {
-                known.warn(topic, limits);
+                if let Some(warning) = known.weak(limits) {
+                    warning.tell(topic);
+                }
                 Met::ForTheFirstTime
             }
             Some(before) if before < now => {
@@ -83,40 +92,91 @@ impl KnownTopics {
     }
 }
 
+/// What there is to say of a topic's acknowledgements.
+#[derive(Debug, PartialEq, Eq)]
+enum Warning {
+    /// All topics are on the only broker.
+    OneBroker,
+    Topic(Vec<Weakness>),
+    /// This topic, and others like it, are not named.
+    More,
+}
+
 impl Known {
-    /// Says where an acknowledgement is weak: of the first topics one by one, and of a single broker once.
-    fn warn(&mut self, topic: &str, limits: &TopicLimits) {
+    /// Where acknowledgements are weak: of the first topics one by one, and of a single broker once. That nothing is
+    /// acknowledged at all is said of each.
+    fn weak(&mut self, limits: &TopicLimits) -> Option<Warning> {
         let weaknesses = limits.copies.weaknesses();
-        let blocks = weaknesses.iter().any(|weakness| weakness.blocks);
-        if limits.brokers == Some(1) && !blocks {
-            if !weaknesses.is_empty() && !std::mem::replace(&mut self.alone_told, true) {
-                tracing::info!(
-                    "Kafka has one broker: what it acknowledges is on one disk, which is for development; where events \
-                     matter use three brokers, three replicas and min.insync.replicas = 2"
-                );
+        if weaknesses.iter().any(|weakness| weakness.blocks) {
+            return Some(Warning::Topic(weaknesses));
+        }
+        if weaknesses.is_empty() {
+            return None;
+        }
+        if limits.brokers == Some(1) {
+            let first = !std::mem::replace(&mut self.alone_told, true);
+            return first.then_some(Warning::OneBroker);
+        }
+        self.named = self.named.saturating_add(1);
+        match self.named.cmp(&(NAMED_AT_MOST + 1)) {
+            Ordering::Less => Some(Warning::Topic(weaknesses)),
+            Ordering::Equal => Some(Warning::More),
+            Ordering::Greater => None,
+        }
+    }
+}
+
+impl Warning {
+    fn tell(&self, topic: &str) {
+        match self {
+            Warning::OneBroker => tracing::info!(
+                "Kafka has one broker: what it acknowledges is on one disk, which is for development; where events \
+                 matter use three brokers, three replicas and min.insync.replicas = 2"
+            ),
+            Warning::More => {
+                tracing::warn!("acknowledgements of more topics are weak; `outbox-router check` lists them");
             }
-            return;
-        }
-        if weaknesses.is_empty() || self.named > NAMED_AT_MOST && !blocks {
-            return;
-        }
-        self.named += 1;
-        if self.named > NAMED_AT_MOST && !blocks {
-            tracing::warn!("acknowledgements of more topics are weak; `outbox-router check` lists them");
-            return;
-        }
-        for weakness in weaknesses {
-            tracing::warn!(topic, remedy = weakness.remedy, "the topic {topic}: {}", weakness.what);
+            Warning::Topic(weaknesses) => {
+                for Weakness { what, remedy, .. } in weaknesses {
+                    tracing::warn!(remedy, "the topic {topic}: {what}");
+                }
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::copies::Copies;
     use super::*;
 
     fn with(partitions: usize) -> TopicLimits {
         TopicLimits { partitions: Some(partitions), ..TopicLimits::default() }
+    }
+
+    fn on(brokers: usize, replicas: i64, min_insync: i64) -> TopicLimits {
+        let copies = Copies { replicas: Some(replicas), min_insync: Some(min_insync), unclean: false };
+        TopicLimits { copies, brokers: Some(brokers), ..TopicLimits::default() }
+    }
+
+    #[test]
+    fn a_thousand_weak_topics_are_worth_eleven_lines() {
+        let mut known = Known::default();
+        assert_eq!(known.weak(&on(3, 3, 2)), None);
+        let told: Vec<_> = (0..1_000).filter_map(|_| known.weak(&on(3, 1, 1))).collect();
+        let (named, more): (Vec<_>, Vec<_>) =
+            told.iter().partition(|warning| matches!(warning, Warning::Topic(_)));
+        assert_eq!((named.len(), more), (NAMED_AT_MOST, vec![&Warning::More]));
+        // where nothing is acknowledged the router stands still at that very topic
+        assert!(matches!(known.weak(&on(3, 1, 2)), Some(Warning::Topic(_))));
+    }
+
+    #[test]
+    fn a_single_broker_is_worth_one_line() {
+        let mut known = Known::default();
+        let told: Vec<_> = (0..1_000).filter_map(|_| known.weak(&on(1, 1, 1))).collect();
+        assert_eq!(told, [Warning::OneBroker]);
+        assert!(matches!(known.weak(&on(1, 1, 2)), Some(Warning::Topic(_))));
     }
 
     #[test]

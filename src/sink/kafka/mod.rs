@@ -38,7 +38,7 @@ use known::Met;
 use look::{Found, Looks, Sight};
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
-use verdict::{Verdict, denied, verdict};
+use verdict::{MAY_NOT_WRITE, Verdict, denied, verdict};
 
 /// How long the first answer of a broker may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -379,6 +379,27 @@ impl KafkaSink {
                 }
             }
         }
+    }
+
+    /// A producer that has failed for good sends nothing more, and no record need be under way whose report says so.
+    pub fn look_for_failure(&self) {
+        let Some((code, reason)) = self.producer.client().fatal_error() else { return };
+        let (reason, remedy) = match code {
+            // an idempotent producer asks for a number before its first record
+            Code::ClusterAuthorizationFailed => {
+                let reason =
+                    format!("the brokers let the router write to no topic ({reason}). {MAY_NOT_WRITE}");
+                self.known.obstacle.met(reason.clone());
+                (reason, MAY_NOT_WRITE)
+            }
+            _ => (format!("the producer failed for good: {reason}"), ""),
+        };
+        self.outcomes.refused(Refusal {
+            last: Sequence(0),
+            transient: true,
+            reason,
+            remedy: remedy.to_owned(),
+        });
     }
 
     /// Why nothing is acknowledged although brokers answer.

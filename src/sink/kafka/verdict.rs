@@ -17,6 +17,10 @@ pub(super) enum Verdict {
     Consequence,
 }
 
+/// What to do where a right on topics is missing.
+pub(super) const MAY_NOT_WRITE: &str = "Grant the router's principal WRITE and DESCRIBE on the topic: `outbox-router init \
+     --print-acls` prints all that it needs";
+
 /// The verdict on a delivery report or an answer to an administrative request.
 pub(super) fn verdict(code: Code) -> Verdict {
     match code {
@@ -32,10 +36,7 @@ pub(super) fn verdict(code: Code) -> Verdict {
             "The timestamp is outside of the topic's message.timestamp.before.max.ms or \
              message.timestamp.after.max.ms: set `[route] timestamp = \"commit\"`, or widen them",
         ),
-        Code::TopicAuthorizationFailed => Verdict::Denied(
-            "Grant the router's principal WRITE and DESCRIBE on the topic: `outbox-router init --print-acls` \
-             prints all that it needs",
-        ),
+        Code::TopicAuthorizationFailed => Verdict::Denied(MAY_NOT_WRITE),
         Code::ClusterAuthorizationFailed => Verdict::Denied(
             "Grant the router's principal CREATE on the topics, or create them yourself: \
              `outbox-router init --print-acls` prints all that it needs",
