@@ -22,7 +22,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a topic may take to be ready before that is worth a line.
-const QUIET: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_secs(5);
 
 /// An event is waiting for the topic, so a definite answer stops the router where it is.
 const WAITING: Exit = Exit::Unsafe;
