@@ -1,8 +1,53 @@
 # shellcheck shell=bash
-# One throwaway Kafka broker, its own controller, in $instance/kafka. Everything here is deleted by 'down'.
+# Throwaway Kafka brokers, each a controller too: the first in $instance/kafka, others in $instance/kafka-2 and so on.
+# The functions are about one of them, the one selected. Everything here is deleted by 'down'.
 
-kafka=$instance/kafka
 kafka_pom=$root/scripts/lib/kafka/pom.xml
+
+# kafka_select SERVER: kafka, kafka-2, kafka-3
+kafka_select() {
+  kafka=$instance/$1
+  kafka_node=${1#kafka}
+  kafka_node=${kafka_node#-}
+  kafka_node=${kafka_node:-1}
+}
+kafka_select kafka
+
+# kafka_cluster BROKERS: loads what the brokers have in common; where there is none yet, makes it for this many.
+kafka_cluster() {
+  kafka_brokers=1
+  if [[ -s $instance/kafka/cluster ]]; then
+    # shellcheck disable=SC1091
+    source "$instance/kafka/cluster"
+  elif [[ -n ${1:-} ]]; then
+    local node voters=''
+    kafka_brokers=$1
+    kafka_controller_ports=(-)
+    for ((node = 1; node <= kafka_brokers; node++)); do
+      kafka_controller_ports+=("$(reserve_port 20092 "$instance")")
+      voters+=,$node@127.0.0.1:${kafka_controller_ports[node]}
+    done
+    mkdir -p "$instance/kafka"
+    {
+      printf 'kafka_brokers=%s\n' "$kafka_brokers"
+      printf 'kafka_voters=%s\n' "${voters#,}"
+      printf 'kafka_controller_ports=(%s)\n' "${kafka_controller_ports[*]}"
+      printf 'kafka_cluster_id=%s\n' "$(head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d =)"
+    } >"$instance/kafka/cluster.new"
+    mv "$instance/kafka/cluster.new" "$instance/kafka/cluster"
+    # shellcheck disable=SC1091
+    source "$instance/kafka/cluster"
+  fi
+}
+
+# kafka_servers BROKERS: sets $kafka_all to the names of this instance's brokers; where there are none, of so many.
+kafka_servers() {
+  local node
+  kafka_cluster
+  [[ -s $instance/kafka/cluster ]] || kafka_brokers=$1
+  kafka_all=(kafka)
+  for ((node = 2; node <= kafka_brokers; node++)); do kafka_all+=("kafka-$node"); done
+}
 
 # fetch_kafka FOLDER
 fetch_kafka() {
@@ -21,18 +66,19 @@ kafka_programs() {
   kafka_classpath="$cache/$name/jars/*"
 }
 
-# kafka_create: configuration, and the file 'server' that says where everything is.
+# kafka_create BROKERS: configuration, and the file 'server' that says where everything is.
 kafka_create() {
   kafka_programs
+  kafka_cluster "$1"
   mkdir -p "$kafka"
   kafka_port=$(reserve_port 19092 "$instance")
-  kafka_controller_port=$(reserve_port 20092 "$instance")
+  kafka_controller_port=${kafka_controller_ports[kafka_node]}
   kafka_extra_port=$(reserve_port 21092 "$instance")
   # One replica of everything, few partitions and small buffers: made for many small topics on a small machine. The short
   # session is what a killed broker waits for when it comes back: its predecessor has to expire first.
-  kafka_settings process.roles=broker,controller node.id=1 \
+  kafka_settings process.roles=broker,controller "node.id=$kafka_node" \
     'listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}' \
-    controller.listener.names=CONTROLLER 'controller.quorum.voters=1@127.0.0.1:{controller_port}' \
+    controller.listener.names=CONTROLLER "controller.quorum.voters=$kafka_voters" \
     listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL \
     "log.dirs=$kafka/data" auto.create.topics.enable=false num.partitions=3 \
     offsets.topic.replication.factor=1 offsets.topic.num.partitions=3 \
@@ -40,6 +86,12 @@ kafka_create() {
     share.coordinator.state.topic.replication.factor=1 share.coordinator.state.topic.min.isr=1 \
     group.initial.rebalance.delay.ms=0 log.cleaner.dedupe.buffer.size=16777216 \
     broker.session.timeout.ms=3000 broker.heartbeat.interval.ms=500 num.network.threads=2 num.io.threads=4 background.threads=2
+  # Of several, what production has: one may go and nothing is lost or stands still.
+  if ((kafka_brokers > 1)); then
+    kafka_settings default.replication.factor=3 min.insync.replicas=2 offsets.topic.replication.factor=3 \
+      transaction.state.log.replication.factor=3 transaction.state.log.min.isr=2 \
+      share.coordinator.state.topic.replication.factor=3 share.coordinator.state.topic.min.isr=2
+  fi
   {
     printf '%s=%q\n' kafka_port "$kafka_port" kafka_controller_port "$kafka_controller_port" \
       kafka_extra_port "$kafka_extra_port" kafka_classpath "$kafka_classpath" kafka_version "$kafka_version" java "$java"
@@ -78,14 +130,16 @@ kafka_launch() {
   mkdir -p "$kafka/tmp"
   # What a JVM that is killed leaves in /tmp would stay there.
   local jvm=("$java" -XX:-UsePerfData "-Djava.io.tmpdir=$kafka/tmp" -cp "$kafka_classpath" -Dlog4j2.configurationFile="file://$root/scripts/lib/kafka/log4j2.properties")
-  local cluster
-  cluster=$(head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d =)
+  local memory='-Xms256m -Xmx512m'
+  kafka_cluster
+  ((kafka_brokers == 1)) || memory='-Xms128m -Xmx320m'
   # A session of its own: Ctrl-C at a terminal is not for the broker, and all of it can be ended by one number.
   # shellcheck disable=SC2016
-  heap=${KAFKA_HEAP_OPTS:--Xms256m -Xmx512m} cluster=$cluster setsid bash -c '
-    if [[ ! -e $1/data/meta.properties ]]; then
-      "${@:2}" -XX:TieredStopAtLevel=1 kafka.tools.StorageTool format \
+  heap=${KAFKA_HEAP_OPTS:-$memory} cluster=$kafka_cluster_id setsid bash -c '
+    if [[ ! -e $1/formatted ]]; then
+      "${@:2}" -XX:TieredStopAtLevel=1 kafka.tools.StorageTool format --ignore-formatted \
         --cluster-id "$cluster" --config "$1/server.properties" || exit
+      : >"$1/formatted"
     fi
     exec "${@:2}" $heap -XX:+ExitOnOutOfMemoryError kafka.Kafka "$1/server.properties"
   ' kafka "$kafka" "${jvm[@]}" </dev/null >"$kafka/log" 2>&1 7>&- 8>&- 9>&- &
@@ -130,10 +184,19 @@ kafka_delete() {
   rm -rf "$kafka" 2>/dev/null || { sleep 0.5 && rm -rf "$kafka"; }
 }
 
-kafka_address() { printf 'kafka %s on 127.0.0.1:%s' "$kafka_version" "$kafka_port"; }
+kafka_address() { printf '%s %s on 127.0.0.1:%s' "${kafka##*/}" "$kafka_version" "$kafka_port"; }
 
+# kafka_env: of all brokers together; the log is the first one's.
 kafka_env() {
-  local address="127.0.0.1:$kafka_port"
-  export_lines TEST_KAFKA "$address" TEST_KAFKA_EXTRA "127.0.0.1:$kafka_extra_port" TEST_KAFKA_LOG "$kafka/log" \
-    TEST_KAFKA_CLASSPATH "$kafka_classpath" OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS "$address"
+  local server addresses='' extra=''
+  kafka_servers 1
+  for server in "${kafka_all[@]}"; do
+    kafka_select "$server"
+    kafka_load || continue
+    addresses+=,127.0.0.1:$kafka_port
+    extra+=,127.0.0.1:$kafka_extra_port
+  done
+  kafka_select kafka
+  export_lines TEST_KAFKA "${addresses#,}" TEST_KAFKA_EXTRA "${extra#,}" TEST_KAFKA_LOG "$kafka/log" \
+    TEST_KAFKA_CLASSPATH "$kafka_classpath" OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS "${addresses#,}"
 }

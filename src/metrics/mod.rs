@@ -90,6 +90,8 @@ metrics! {
         "Members of the headers column left out because they are named like one of the router's own headers.";
     TIMESTAMPS_REPLACED_TOTAL = Counter "timestamps_replaced_total" [], Some(Unit::Count),
         "Timestamps outside the topic's bounds, replaced by the commit time.";
+    PARTITIONS_GROWN_TOTAL = Counter "partitions_grown_total" [], Some(Unit::Count),
+        "Times that a topic was found to have more partitions than before, so that keys moved.";
     CONTRACT_VIOLATIONS_TOTAL = Counter "contract_violations_total" [], Some(Unit::Count),
         "Events sent although their payload is not as its contract says.";
     IGNORED_CHANGES_TOTAL = Counter "ignored_changes_total" [], Some(Unit::Count),

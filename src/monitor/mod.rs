@@ -71,6 +71,7 @@ struct Inner {
     keyless_events: AtomicU64,
     headers_dropped: AtomicU64,
     timestamps_replaced: AtomicU64,
+    partitions_grown: AtomicU64,
     ignored_changes: AtomicU64,
     contract_violations: AtomicU64,
     contracts_broken: Mutex<BTreeSet<String>>,
@@ -132,6 +133,7 @@ impl Monitor {
             keyless_events: AtomicU64::new(0),
             headers_dropped: AtomicU64::new(0),
             timestamps_replaced: AtomicU64::new(0),
+            partitions_grown: AtomicU64::new(0),
             ignored_changes: AtomicU64::new(0),
             contract_violations: AtomicU64::new(0),
             contracts_broken: Mutex::default(),
@@ -243,6 +245,11 @@ impl Monitor {
     /// Timestamps that the topic would have refused and that the commit time replaced.
     pub fn timestamps_replaced(&self, count: u64) {
         self.0.timestamps_replaced.fetch_add(count, Relaxed);
+    }
+
+    /// Topics were found to have more partitions than before.
+    pub fn partitions_grown(&self, count: u64) {
+        self.0.partitions_grown.fetch_add(count, Relaxed);
     }
 
     /// Changes in the stream that are no events: of other tables, or not inserts.
@@ -369,6 +376,7 @@ impl Monitor {
                 keyless_events: inner.keyless_events.load(Relaxed),
                 headers_dropped: inner.headers_dropped.load(Relaxed),
                 timestamps_replaced: inner.timestamps_replaced.load(Relaxed),
+                partitions_grown: inner.partitions_grown.load(Relaxed),
                 contract_violations: inner.contract_violations.load(Relaxed),
                 ignored_changes: inner.ignored_changes.load(Relaxed),
             },

@@ -131,6 +131,9 @@ pub struct Totals {
     pub headers_dropped: u64,
     /// Timestamps that the topic would have refused, replaced by the commit time.
     pub timestamps_replaced: u64,
+    /// Times that a topic was found to have more partitions than before, so that keys moved.
+    #[serde(default)]
+    pub partitions_grown: u64,
     /// Events whose payload was not as its contract says, and that were sent all the same.
     #[serde(default)]
     pub contract_violations: u64,

@@ -35,7 +35,7 @@ use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
 use crate::postgres::room::{Level, Room, safe_bytes};
 use crate::postgres::watch::{Report, Watch};
-use crate::progress::{Partial, Progress, Sequence};
+use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::{Origin, Router};
 use crate::sink::kafka::positions::PositionsTopic;
 use crate::sink::kafka::{KafkaSink, TopicLimits};
@@ -50,6 +50,9 @@ use window::Window;
 
 /// A status update goes out at least this often, and at most this late after something was acknowledged.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// A broker that answers and has acknowledged nothing for so long is worth a look.
+const STALLED: Duration = Duration::from_secs(5);
 
 /// Said once a session; the counter of ignored changes has the rest.
 const UPDATED: &str =
@@ -109,6 +112,10 @@ pub struct Relay<S> {
     /// It was reached, which is said once.
     caught_up: bool,
     brokers_down: bool,
+    /// What keeps brokers that answer from acknowledging, as it is shown.
+    obstacle: Option<String>,
+    /// The position as it was when it moved last, and when that was.
+    moved: (Position, Instant),
     /// That rows are updated was told in this session.
     update_told: bool,
     /// That messages are not transactional was told in this session.
@@ -175,6 +182,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             head: parts.head,
             caught_up: false,
             brokers_down: false,
+            obstacle: None,
+            moved: (start, Instant::now()),
             update_told: false,
             stray_told: false,
             ending: None,
@@ -217,6 +226,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 self.stream.not_listening();
             }
             self.caught_up();
+            self.progressed(read);
             let remember_at = self.remembering.offer(&self.sending.progress, false);
             self.broker_state();
             self.show();
@@ -421,6 +431,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                     self.counters.push(self.monitor.topic_counters(&waiting.topic));
                 }
                 self.rebuild |= admitted.rebuild_first;
+                if admitted.grown {
+                    self.monitor.partitions_grown(1);
+                }
             }
             Err(error) => self.end_intake(Outcome::Failed(without_topic(&waiting, error))),
         }
@@ -436,8 +449,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
         self.queue_status(silent > limit / 2);
         self.heartbeat_due();
+        self.sending.sink.look_for_failure();
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
+        } else {
+            let stalled = self.moved.1.elapsed() > STALLED;
+            let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
+            self.sending.sink.look_at_topics(blocked);
         }
         Ok(())
     }
@@ -527,18 +545,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Readiness and state follow the brokers: nothing flows while none can be reached.
     fn broker_state(&mut self) {
         let down = self.sending.sink.brokers_down();
-        if down.is_some() == self.brokers_down || self.is_stopping() {
+        // a broker that is away explains everything else
+        let obstacle = if down.is_some() { None } else { self.sending.sink.obstacle() };
+        if down.is_some() == self.brokers_down && obstacle == self.obstacle || self.is_stopping() {
             return;
         }
+        if down.is_some() && !self.brokers_down {
+            self.monitor.reconnected(Peer::Kafka);
+        }
         self.brokers_down = down.is_some();
-        match down {
+        self.obstacle.clone_from(&obstacle);
+        match down.or(obstacle) {
             Some(reason) => {
                 self.monitor.last_problem(reason.clone());
-                self.monitor.reconnected(Peer::Kafka);
                 self.monitor.state(State::Reconnecting { peer: Peer::Kafka, reason });
             }
             None => self.monitor.state(State::Active),
         }
+    }
+
+    /// Notes that the position has moved, or need not: `idle` is whether everything that was received is dealt with.
+    fn progressed(&mut self, idle: bool) {
+        let position = self.sending.progress.position();
+        let nothing_waits = idle && self.sending.window.is_empty();
+        if position == self.moved.0 && !nothing_waits {
+            return;
+        }
+        if position != self.moved.0 || self.caught_up {
+            self.sending.sink.flowing();
+        }
+        self.moved = (position, Instant::now());
     }
 
     /// Says once per session that the backlog of its start is gone.

@@ -62,6 +62,11 @@ impl Window {
         self.places.front().copied().flatten().map(|record| record.commit_time)
     }
 
+    /// The topic of the oldest record under way.
+    pub(super) fn oldest_topic(&self) -> Option<usize> {
+        self.places.front().copied().flatten().map(|record| record.topic)
+    }
+
     pub(super) fn sent(&mut self, sequence: Sequence, record: InFlight) {
         if self.places.is_empty() {
             self.base = sequence.0;

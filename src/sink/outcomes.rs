@@ -15,8 +15,20 @@ pub struct Refusal {
     pub transient: bool,
     /// What the broker said.
     pub reason: String,
-    /// What a person can do about it; empty if it may pass.
+    /// What a person can do about it; empty if it may pass by itself.
     pub remedy: String,
+}
+
+impl Refusal {
+    /// It passes when a person does something: a right was taken away.
+    pub fn waits_for_a_person(&self) -> bool {
+        self.transient && !self.remedy.is_empty()
+    }
+
+    /// Of several reasons the one that says most: other records fail in consequence of it.
+    fn rank(&self) -> u8 {
+        u8::from(!self.transient) * 2 + u8::from(self.waits_for_a_person())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -45,13 +57,13 @@ impl Outcomes {
         }
     }
 
-    /// The record was refused. A definite reason takes the place of a transient one: the rest of a batch fails
-    /// because of the record that was refused for a reason of its own.
+    /// The record was refused. A definite reason takes the place of a transient one, and one that waits for a person that
+    /// of one that does not: the rest of a batch fails because of the record that was refused for a reason of its own.
     pub fn refused(&self, refusal: Refusal) {
         let mut state = self.lock();
         match &mut state.refusal {
-            Some(known) if known.transient == refusal.transient => known.last = known.last.max(refusal.last),
-            Some(known) if refusal.transient && !known.transient => {}
+            Some(known) if known.rank() == refusal.rank() => known.last = known.last.max(refusal.last),
+            Some(known) if known.rank() > refusal.rank() => {}
             other => *other = Some(refusal),
         }
         drop(state);
@@ -92,6 +104,16 @@ mod tests {
         outcomes.refused(refusal(5, false));
         outcomes.refused(refusal(20, true));
         assert_eq!(outcomes.take(&mut Vec::new()), Some(refusal(5, false)));
+    }
+
+    #[test]
+    fn what_waits_for_a_person_hides_what_passes_by_itself() {
+        let outcomes = Outcomes::default();
+        let denied = Refusal { remedy: "grant".to_owned(), ..refusal(3, true) };
+        outcomes.refused(refusal(0, true));
+        outcomes.refused(denied.clone());
+        outcomes.refused(refusal(9, true));
+        assert_eq!(outcomes.take(&mut Vec::new()), Some(denied));
     }
 
     #[test]

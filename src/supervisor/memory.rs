@@ -7,7 +7,7 @@ use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use crate::postgres::catalog::Fingerprint;
 use crate::progress::Partial;
-use crate::sink::kafka::DEFAULT_BATCH_BYTES;
+use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
 
 /// Grows with each session.
 #[derive(Debug)]
@@ -20,6 +20,10 @@ pub(super) struct Memory {
     pub(super) fingerprint: Option<Fingerprint>,
     /// The largest batch that every topic takes.
     pub(super) batch_bytes: usize,
+    /// What is known of topics.
+    pub(super) topics: Arc<KnownTopics>,
+    /// The last session ended as it had begun: the next one is not worth a line.
+    pub(super) fruitless: bool,
     /// The last change of those that are sent one at a time.
     pub(super) alone_up_to: Option<Partial>,
     /// The server process of the last session.
@@ -37,6 +41,8 @@ impl Default for Memory {
             accepted_gap: None,
             fingerprint: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
+            topics: Arc::default(),
+            fruitless: false,
             alone_up_to: None,
             walsender: None,
             contracts: None,

@@ -77,7 +77,9 @@ pub async fn run(
                 monitor.state(State::Reconnecting { peer: failure.peer, reason: failure.what.clone() });
                 monitor.reconnected(failure.peer);
                 monitor.last_problem(failure.what.clone());
-                backoff.log(&failure);
+                if memory.topics.obstacle().as_ref() != Some(&failure.what) {
+                    backoff.log(&failure);
+                }
                 if let Some(()) = stop.run_until_cancelled(pause(backoff.next(), &monitor)).await {
                     continue;
                 }
@@ -102,6 +104,7 @@ fn after_session(ended: Ended, memory: &mut Memory) -> Next {
         remembered.position = ended.position;
     }
     memory.batch_bytes = ended.batch_bytes;
+    memory.fruitless = !ended.advanced && matches!(ended.outcome, Outcome::Refused(_));
     match ended.outcome {
         Outcome::Stopped => {
             if ended.unacknowledged > 0 {
@@ -140,6 +143,11 @@ fn after_refusal(
 ) -> Next {
     let reason = &refusal.reason;
     match alone {
+        _ if refusal.waits_for_a_person() => {
+            // Alone, so that not each attempt repeats what follows it to topics that take it.
+            memory.alone_up_to = doubtful.max(memory.alone_up_to);
+            Next::Later(Transient { peer: Peer::Kafka, what: reason.clone() })
+        }
         _ if refusal.transient => {
             let what = format!("the producer gave up, and is made anew: {reason}");
             Next::Later(Transient { peer: Peer::Kafka, what })

@@ -104,7 +104,8 @@ async fn start(
         monitor.state(State::Connecting { peer: Peer::Kafka });
     }
     let outcomes = Arc::new(Outcomes::default());
-    let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes).await;
+    let known = Arc::clone(&memory.topics);
+    let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes, known).await;
     let sink = sink.map_err(|error| match error {
         // credentials are changed under running routers
         Error::Definite(refused) if memory.was_active => Error::transient(Peer::Kafka, refused.to_string()),
@@ -152,10 +153,14 @@ async fn start(
             return Err(not_started(error, config));
         }
     };
-    tracing::info!(
-        postgres = place, version, slot = slot_name, position = %start.flush,
-        again = memory.was_active, "connected; events flow"
-    );
+    if memory.fruitless {
+        tracing::debug!("connected again");
+    } else {
+        tracing::info!(
+            postgres = place, version, slot = slot_name, position = %start.flush,
+            again = memory.was_active, "connected; events flow"
+        );
+    }
     monitor.state(State::Active);
     let head = system.flush;
     memory.accepted_gap = None;

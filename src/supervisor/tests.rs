@@ -21,7 +21,7 @@ fn refusal(transient: bool) -> Outcome {
         last: Sequence(0),
         transient,
         reason: "too large".into(),
-        remedy: "Raise it".into(),
+        remedy: if transient { "" } else { "Raise it" }.into(),
     })
 }
 
@@ -47,6 +47,17 @@ fn a_record_refused_alone_stops_the_router_and_is_named() {
     let Next::Never(definite) = next else { panic!("{next:?}") };
     assert_eq!(definite.exit, Exit::Unsafe);
     assert!(definite.what.contains("id 42 to the topic orders: too large"), "{definite}");
+}
+
+/// Otherwise each attempt would repeat what follows it in other topics.
+#[test]
+fn a_record_that_waits_for_a_right_is_asked_for_alone() {
+    let mut memory = Memory::default();
+    let Outcome::Refused(refusal) = refusal(true) else { unreachable!() };
+    let refusal = Refusal { remedy: "Grant it".into(), ..refusal };
+    let next = after_session(ended(Outcome::Refused(refusal), Some("42")), &mut memory);
+    assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })), "{next:?}");
+    assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
 }
 
 #[test]

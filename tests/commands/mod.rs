@@ -6,3 +6,4 @@ mod init;
 mod least_privilege;
 mod route;
 mod servers;
+mod weak_acknowledgements;

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::check::Found;
-use crate::support::place::{Place, Ran};
+use crate::support::place::Place;
 use crate::support::postgres::PrivatePostgres;
-use crate::support::private_kafka::PrivateKafka;
+use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
 use crate::support::process;
-use crate::support::shared;
 use crate::support::signal::{Signal, send};
 
 const TRUST: &str = "host all all 127.0.0.1/32 trust\n";
@@ -123,28 +121,9 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     assert_eq!(place.run(&["init"]).code, 0);
 }
 
-/// Runs one of Kafka's own tools.
-fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
-    let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
-    let mut java = Command::new("java");
-    java.args(["-cp", &class_path, class]).args(arguments).stdin(Stdio::null());
-    Ran::of(process::output(&mut java))
-}
-
 #[tokio::test]
 async fn the_printed_acls_are_what_the_router_needs() {
-    let broker = PrivateKafka::start(&[
-        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        // the controller, and the tool that grants, come in without a name
-        "super.users=User:ANONYMOUS",
-        "listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port}",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "sasl.enabled.mechanisms=PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
-         required user_outbox-router=\"secret\";",
-    ])
-    .await;
+    let broker = PrivateKafka::start(&AUTHORIZING).await;
     let place = Place::new()
         .with("KAFKA__BOOTSTRAP_SERVERS", broker.extra())
         .with("KAFKA__SECURITY_PROTOCOL", "sasl_plaintext")

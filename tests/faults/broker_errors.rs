@@ -53,3 +53,20 @@ async fn broker_errors_that_end_the_producer_lose_and_reorder_nothing() {
         answered_with(&[RD_KAFKA_RESP_ERR_NO_ERROR, error]).await;
     }
 }
+
+/// A producer asks for a number before its first record. Refused, it fails for good, and no record's report says so.
+#[tokio::test]
+async fn broker_errors_that_end_the_producer_before_its_first_record_are_noticed() {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(1));
+    mock.create_topic(&outbox.topic("order"), 2, 1);
+    let kafka = mock.client();
+    let refused = [RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 2];
+    mock.cluster.request_errors(RDKafkaApiKey::InitProducerId, &refused);
+    outbox.insert_numbers("order", "a", 1..11).await;
+    let mut router = Router::start(&Settings::new(&outbox, &kafka));
+    router.logs("the brokers let the router write to no topic").await;
+    outbox.all_confirmed().await;
+    router.ready().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}

@@ -1,5 +1,7 @@
 //! The broker ends and comes back.
 
+use std::time::Instant;
+
 use rand::Rng;
 
 use crate::invariants::feedback_never_starves::{PG_HBA, TIMEOUT, a_silent_reader_is_dropped};
@@ -35,6 +37,9 @@ async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
     router.logs("no broker can be reached").await;
     assert_eq!(router.get("/healthz").unwrap().0, 200);
     broker.start_again();
+    let back = Instant::now();
+    kafka.holds(&outbox.name, 101).await;
+    println!("the broker is back: the next record {:?} later", back.elapsed());
 
     outbox.insert_numbers("order", "a", 301..401).await;
     outbox.all_confirmed().await;

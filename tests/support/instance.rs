@@ -38,9 +38,24 @@ impl Instance {
 
     /// The process of the server itself.
     pub(crate) fn pid(&self) -> u32 {
-        let status = String::from_utf8(succeed(self.services("status")).stdout).unwrap();
-        let (_, rest) = status.split_once(", process ").unwrap_or_else(|| panic!("no process in {status:?}"));
+        self.pid_of(self.server)
+    }
+
+    /// The same of one of several brokers, by its name for `scripts/services`.
+    pub(crate) fn pid_of(&self, server: &str) -> u32 {
+        let status = process::output(&mut self.services("status")).stdout;
+        let status = String::from_utf8(status).unwrap();
+        let line = status.lines().find(|line| line.starts_with(&format!("{server} ")));
+        let line = line.unwrap_or_else(|| panic!("no {server} in {status:?}"));
+        let (_, rest) = line.split_once(", process ").unwrap_or_else(|| panic!("no process in {status:?}"));
         rest.split(',').next().unwrap().parse().unwrap()
+    }
+
+    /// Runs `stop`, `kill` or `start` for one of several brokers.
+    pub(crate) fn one(&self, command: &str, server: &str) {
+        let mut one = self.services(command);
+        one.arg(server);
+        succeed(one);
     }
 
     /// Comes back when it is down.

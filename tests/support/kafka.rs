@@ -38,6 +38,14 @@ pub(crate) struct Record {
     pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
+/// Who has a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Replicas {
+    pub(crate) leader: Option<i32>,
+    pub(crate) in_sync: usize,
+    pub(crate) all: usize,
+}
+
 impl Record {
     /// The text of a header, of the first if there are several of one name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -138,6 +146,23 @@ impl Kafka {
         .unwrap()
     }
 
+    /// The partitions of all topics that begin with the name `prefix`.
+    pub(crate) async fn replicas(&self, prefix: &str) -> Result<Vec<Replicas>, KafkaError> {
+        let prefix = prefix.to_owned();
+        self.consume(move |consumer| {
+            let metadata = consumer.fetch_metadata(None, REQUEST)?;
+            let topics = metadata.topics().iter().filter(|topic| is_of(topic.name(), &prefix));
+            let partitions = topics.flat_map(|topic| topic.partitions());
+            let replicas = partitions.map(|partition| Replicas {
+                leader: Some(partition.leader()).filter(|leader| *leader >= 0),
+                in_sync: partition.isr().len(),
+                all: partition.replicas().len(),
+            });
+            Ok(replicas.collect())
+        })
+        .await
+    }
+
     async fn consume<T: Send + 'static>(
         &self,
         work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
@@ -153,7 +178,18 @@ impl Kafka {
 
     /// Makes a topic, and comes back when the broker shows it.
     pub(crate) async fn create_topic(&self, topic: &str, partitions: i32, config: &[(&str, &str)]) {
-        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        self.create_replicated_topic(topic, partitions, 1, config).await;
+    }
+
+    /// The same with so many replicas.
+    pub(crate) async fn create_replicated_topic(
+        &self,
+        topic: &str,
+        partitions: i32,
+        replicas: i32,
+        config: &[(&str, &str)],
+    ) {
+        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(replicas));
         for (name, value) in config {
             new = new.set(name, value);
         }
@@ -164,6 +200,15 @@ impl Kafka {
             (self.partitions(topic).await > 0).then_some(())
         })
         .await;
+    }
+
+    /// Makes a topic unless somebody was faster.
+    pub(crate) async fn make_topic(&self, topic: &str, partitions: i32) {
+        let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        let options = AdminOptions::new().operation_timeout(Some(REQUEST));
+        for result in self.admin().create_topics([&new], &options).await.unwrap() {
+            assert!(matches!(result, Ok(_) | Err((_, Code::TopicAlreadyExists))), "{result:?}");
+        }
     }
 
     /// Gives a topic more partitions, and comes back when the broker shows them.

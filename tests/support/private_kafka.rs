@@ -1,14 +1,40 @@
 //! A broker of a test's own.
 
+use std::process::{Command, Stdio};
+
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::instance::Instance;
 use super::kafka::Kafka;
+use super::place::Ran;
+use super::process;
 use super::proxy::Proxy;
+use super::shared;
 use super::signal::{Signal, send};
 
 /// No more private brokers than this at a time.
 static PLACES: Semaphore = Semaphore::const_new(2);
+
+/// Settings of one with ACLs, where `outbox-router` comes in by the extra port with the password `secret`.
+pub(crate) const AUTHORIZING: [&str; 7] = [
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    // the controller, and the tool that grants, come in without a name
+    "super.users=User:ANONYMOUS",
+    "listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port},CONTROLLER://127.0.0.1:{controller_port}",
+    "advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port}",
+    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "sasl.enabled.mechanisms=PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
+     required user_outbox-router=\"secret\";",
+];
+
+/// Runs one of Kafka's own tools.
+pub(crate) fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
+    let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
+    let mut java = Command::new("java");
+    java.args(["-cp", &class_path, class]).args(arguments).stdin(Stdio::null());
+    Ran::of(process::output(&mut java))
+}
 
 /// A private broker; dropped, it is gone with its data.
 pub(crate) struct PrivateKafka {
@@ -42,6 +68,16 @@ impl PrivateKafka {
     /// The address of a second listener, if a setting uses `{extra_port}`.
     pub(crate) fn extra(&self) -> &str {
         self.instance.variable("TEST_KAFKA_EXTRA")
+    }
+
+    /// The process of the broker.
+    pub(crate) fn pid(&self) -> u32 {
+        self.instance.pid()
+    }
+
+    /// What the broker has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.instance.variable("TEST_KAFKA_LOG")).unwrap()
     }
 
     /// Freezes the process: it keeps its connections and says nothing.

@@ -2,7 +2,7 @@
 
 use super::finding::Findings;
 use super::kafka::Seen;
-use super::topics::replication;
+use super::topics::durability;
 use crate::config::Config;
 use crate::lsn::Lsn;
 use crate::positions::Reading;
@@ -62,9 +62,7 @@ pub(super) async fn judge(
                     format!("kafka-configs.sh --alter --topic {topic} --add-config cleanup.policy=compact"),
                 );
             }
-            let insync = settings.as_ref().and_then(|settings| settings.number("min.insync.replicas"));
-            let replicas = i64::try_from(found.replicas).unwrap_or(i64::MAX);
-            replication(&format!("the topic {topic}"), replicas, insync, findings);
+            durability(found, settings.as_ref(), findings);
             remembered(config, topic, ours, findings).await;
         }
     }

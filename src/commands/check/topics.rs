@@ -6,6 +6,7 @@ use super::outbox::OutboxLook;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::quantity::bytes;
+use crate::sink::kafka::copies::Copies;
 use crate::sink::kafka::properties;
 use crate::sink::kafka::survey::{SeenTopic, Settings};
 
@@ -86,7 +87,7 @@ fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Fi
     }
 }
 
-fn durability(topic: &SeenTopic, settings: Option<&Settings>, findings: &mut Findings) {
+pub(super) fn durability(topic: &SeenTopic, settings: Option<&Settings>, findings: &mut Findings) {
     let name = &topic.name;
     if topic.leaderless > 0 {
         findings.error(
@@ -98,31 +99,24 @@ fn durability(topic: &SeenTopic, settings: Option<&Settings>, findings: &mut Fin
             "Bring the brokers back that hold them: events for these partitions wait, and those behind them",
         );
     }
-    let insync = settings.and_then(|settings| settings.number("min.insync.replicas"));
-    let replicas = i64::try_from(topic.replicas).unwrap_or(i64::MAX);
-    replication(&format!("the topic {name}"), replicas, insync, findings);
+    let copies = Copies {
+        replicas: i64::try_from(topic.replicas).ok(),
+        min_insync: settings.and_then(|settings| settings.number("min.insync.replicas")),
+        unclean: settings
+            .is_some_and(|settings| settings.get("unclean.leader.election.enable") == Some("true")),
+    };
+    acknowledgements(&format!("the topic {name}"), copies, findings);
 }
 
 /// Whether an acknowledged record survives the loss of a broker, and whether it can be acknowledged at all.
-pub(super) fn replication(who: &str, replicas: i64, insync: Option<i64>, findings: &mut Findings) {
-    if let Some(insync) = insync.filter(|insync| *insync > replicas) {
-        findings.error(
-            "min_insync_replicas",
-            format!("{who}: min.insync.replicas is {insync} and the replication factor {replicas}, so nothing is acknowledged"),
-            "Lower min.insync.replicas, or add replicas",
-        );
-    } else if replicas < 2 {
-        findings.warning(
-            "replication_factor",
-            format!("{who}: one replica, so what was acknowledged is lost with that broker's disk"),
-            "Use three replicas and min.insync.replicas = 2 where events matter",
-        );
-    } else if insync == Some(1) {
-        findings.warning(
-            "min_insync_replicas",
-            format!("{who}: min.insync.replicas is 1, so an acknowledged record may be on one broker alone"),
-            "Set min.insync.replicas = 2",
-        );
+fn acknowledgements(who: &str, copies: Copies, findings: &mut Findings) {
+    for weakness in copies.weaknesses() {
+        let what = format!("{who}: {}", weakness.what);
+        if weakness.blocks {
+            findings.error(weakness.name, what, weakness.remedy);
+        } else {
+            findings.warning(weakness.name, what, weakness.remedy);
+        }
     }
 }
 
@@ -195,9 +189,13 @@ fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, finding
     let replicas =
         replicas.filter(|replicas| *replicas > 0).or(defaults.number("default.replication.factor"));
     let insync = own("min.insync.replicas").or(defaults.number("min.insync.replicas"));
+    let unclean = "unclean.leader.election.enable";
+    let unclean =
+        config.topics.config.get(unclean).map(String::as_str).or(defaults.get(unclean)) == Some("true");
     let before = findings.0.len();
     if let Some(replicas) = replicas {
-        replication("a topic that the router creates", replicas, insync, findings);
+        let copies = Copies { replicas: Some(replicas), min_insync: insync, unclean };
+        acknowledgements("a topic that the router creates", copies, findings);
         if usize::try_from(replicas).is_ok_and(|replicas| replicas > seen.brokers) {
             findings.error(
                 "replication_factor",

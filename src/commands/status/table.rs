@@ -157,6 +157,7 @@ fn noticed(report: &StatusReport) -> String {
         (totals.keyless_events, "events without an aggregate id"),
         (totals.headers_dropped, "headers dropped"),
         (totals.timestamps_replaced, "timestamps replaced"),
+        (totals.partitions_grown, "times that a topic got more partitions"),
         (totals.contract_violations, "events against their contract"),
         (totals.ignored_changes, "changes that are no events"),
     ];

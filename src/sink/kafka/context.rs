@@ -10,7 +10,8 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
-use super::verdict::{Verdict, verdict};
+use super::known::KnownTopics;
+use super::verdict::{Verdict, denied, verdict};
 use crate::progress::Sequence;
 use crate::sink::{Outcomes, Refusal};
 
@@ -113,6 +114,7 @@ impl ClientContext for AdminContext {
 pub(super) struct ProducerReports {
     pub(super) outcomes: Arc<Outcomes>,
     pub(super) connection: Arc<Connection>,
+    pub(super) known: Arc<KnownTopics>,
 }
 
 impl ClientContext for ProducerReports {
@@ -131,15 +133,6 @@ impl ClientContext for ProducerReports {
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.connection.error(&error, reason);
-        // the producer will not send again; the reports of its records say so too, but there may be none under way
-        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
-            self.outcomes.refused(Refusal {
-                last: Sequence(0),
-                transient: true,
-                reason: format!("the producer failed for good: {reason}"),
-                remedy: String::new(),
-            });
-        }
     }
 }
 
@@ -165,25 +158,25 @@ impl ProducerContext for ProducerReports {
 
     fn delivery(&self, report: &DeliveryResult<'_>, sequence: usize) {
         let sequence = Sequence(sequence as u64);
-        let error = match report {
+        let (error, message) = match report {
             Ok(message) => {
                 self.connection.set_down(false);
                 return self.delivered(message.offset(), sequence);
             }
-            Err((error, _)) => error,
+            Err(failed) => failed,
         };
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
-        let (transient, remedy) = match verdict(code) {
+        let (transient, reason, remedy) = match verdict(code) {
             Verdict::Consequence => return,
-            Verdict::Again => (true, ""),
-            Verdict::Refused(remedy) => (false, remedy),
+            Verdict::Again => (true, code.to_string(), ""),
+            Verdict::Denied(remedy) => {
+                let reason = denied(code, message.topic(), remedy);
+                self.known.obstacle.met(reason.clone());
+                (true, reason, remedy)
+            }
+            Verdict::Refused(remedy) => (false, code.to_string(), remedy),
         };
-        self.outcomes.refused(Refusal {
-            last: sequence,
-            transient,
-            reason: code.to_string(),
-            remedy: remedy.to_owned(),
-        });
+        self.outcomes.refused(Refusal { last: sequence, transient, reason, remedy: remedy.to_owned() });
     }
 }
 
@@ -193,6 +186,8 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         "CONFWARN" => RDKafkaLogLevel::Debug,
         // each attempt at a connection, of which the error callback hears too, and each request without an answer
         "FAIL" | "REQTMOUT" => RDKafkaLogLevel::Debug,
+        // what the end of the session tells
+        "FATAL" => RDKafkaLogLevel::Debug,
         // a broker that has just started is asked again
         "GETPID" if message.contains("retrying") => RDKafkaLogLevel::Debug,
         // our own purge at the end of a session

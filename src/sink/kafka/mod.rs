@@ -1,10 +1,17 @@
 //! Kafka: one idempotent producer per session, on librdkafka's own threads.
 //!
 //! `properties` what the producer is made with, `context` what comes back from it, `topics` what happens before a
-//! topic's first record, `first` before a partition's second, `positions` where the router remembers what it has delivered, `verdict` what an error means, `survey` what `check` asks.
+//! topic's first record, `first` before a partition's second, `look` while records flow, `obstacle` when none does,
+//! `known` what is remembered of topics, `copies` what an acknowledgement is worth, `positions` where the router
+//! remembers what it has delivered, `verdict` what an error means,
+//! `survey` what `check` asks.
 
 mod context;
+pub mod copies;
 mod first;
+mod known;
+mod look;
+mod obstacle;
 pub mod positions;
 pub mod properties;
 pub mod survey;
@@ -25,11 +32,15 @@ use crate::error::{Error, Peer};
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
 use crate::routing::Record;
-use crate::sink::Outcomes;
+use crate::sink::{Outcomes, Refusal};
 use context::{AdminContext, Connection, ProducerReports};
 use first::FirstRecords;
+pub use known::KnownTopics;
+use known::Met;
+use look::{Found, Looks, Sight};
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
+use verdict::{MAY_NOT_WRITE, Verdict, denied, verdict};
 
 /// How long the first answer of a broker may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,6 +84,12 @@ pub struct KafkaSink {
     producer: ThreadedProducer<ProducerReports>,
     keeper: Arc<TopicKeeper>,
     topics: HashMap<Box<str>, Topic>,
+    /// The names of the topics by their numbers.
+    names: Vec<Box<str>>,
+    known: Arc<KnownTopics>,
+    looks: Looks,
+    /// Records sent and not yet acknowledged.
+    under_way: usize,
     first: FirstRecords,
     batch_bytes: usize,
     compressed: bool,
@@ -87,6 +104,8 @@ struct Topic {
     last_sent: i64,
     /// The record for whose sake it was looked at again.
     looked_at_for: Option<Sequence>,
+    /// It is gone, or has other partitions: nothing more is sent before it was looked at again.
+    stale: bool,
 }
 
 /// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or sooner,
@@ -101,6 +120,8 @@ pub struct Admitted {
     /// The topic takes smaller batches than the producer makes: [`KafkaSink::rebuild`] first, while nothing is under
     /// way.
     pub rebuild_first: bool,
+    /// It has more partitions than it had when this process looked last.
+    pub grown: bool,
 }
 
 impl KafkaSink {
@@ -110,22 +131,30 @@ impl KafkaSink {
         config: Arc<Config>,
         outcomes: Arc<Outcomes>,
         batch_bytes: usize,
+        known: Arc<KnownTopics>,
     ) -> Result<Self, Error> {
         let connection = Arc::new(Connection::default());
-        let reports =
-            ProducerReports { outcomes: Arc::clone(&outcomes), connection: Arc::clone(&connection) };
+        let reports = ProducerReports {
+            outcomes: Arc::clone(&outcomes),
+            connection: Arc::clone(&connection),
+            known: Arc::clone(&known),
+        };
         let settings = properties::producer(&config, batch_bytes);
         let producer = properties::make(&settings, reports)?;
         // librdkafka's administrative client is a producer that is never given a record
         let context = AdminContext { connection: Arc::clone(&connection) };
         let admin = properties::make(&properties::client(&config), context)?;
-        let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone()));
+        let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone(), Arc::clone(&known)));
         let sink = KafkaSink {
             outcomes,
             connection,
             producer,
             keeper,
             topics: HashMap::new(),
+            names: Vec::new(),
+            known,
+            looks: Looks::new(),
+            under_way: 0,
             first: FirstRecords::default(),
             batch_bytes,
             compressed: properties::compresses(&config),
@@ -157,8 +186,12 @@ impl KafkaSink {
 
     /// Hands one record over. Never blocks.
     pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        let Topic { number, limits, last_sent, looked_at_for } =
+        let Topic { number, limits, last_sent, looked_at_for, stale } =
             self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
+        if *stale {
+            // what is under way arrives first: keys may be somewhere else afterwards
+            return Err(if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown });
+        }
         self.check_size(record, limits)?;
         if let Err(impossible) = check_partition(record, limits) {
             // the topic may have got more partitions since
@@ -189,11 +222,13 @@ impl KafkaSink {
         let mut message = BaseRecord::with_opaque_to(record.topic, sequence.0 as usize)
             .timestamp(timestamp)
             .headers(headers);
-        message.partition = record.partition;
+        // The partitions of the last look, whatever librdkafka has heard since: keys move when nothing is under way.
+        message.partition = place.1;
         message.key = record.key;
         message.payload = record.value;
         match self.producer.send::<[u8], [u8]>(message) {
             Ok(()) => {
+                self.under_way += 1;
                 if ordered {
                     self.first.sent(place, sequence);
                 }
@@ -202,12 +237,13 @@ impl KafkaSink {
                 }
                 Ok(Sent { topic: number, timestamp_replaced: timestamp != record.timestamp })
             }
-            Err((error, _)) => Err(self.not_taken(&error, record)),
+            Err((error, _)) => Err(self.not_taken(&error, record, sequence)),
         }
     }
 
     /// The record is durable, as its report said.
     pub fn acknowledged(&mut self, sequence: Sequence) {
+        self.under_way = self.under_way.saturating_sub(1);
         self.first.acknowledged(sequence);
     }
 
@@ -247,8 +283,22 @@ impl KafkaSink {
         }
     }
 
-    fn not_taken(&self, error: &KafkaError, record: &Record<'_>) -> NotSent {
+    fn not_taken(&mut self, error: &KafkaError, record: &Record<'_>, sequence: Sequence) -> NotSent {
         match error.rdkafka_error_code() {
+            // the topic is not as it was, and librdkafka has heard of it first
+            Some(Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition) => {
+                if let Some(topic) = self.topics.get_mut(record.topic) {
+                    topic.stale = true;
+                }
+                if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown }
+            }
+            Some(code) if let Verdict::Denied(remedy) = verdict(code) => {
+                let reason = denied(code, record.topic, remedy);
+                self.known.obstacle.met(reason.clone());
+                let remedy = remedy.to_owned();
+                self.outcomes.refused(Refusal { last: sequence, transient: true, reason, remedy });
+                NotSent::Full
+            }
             // with nothing under way there is nothing to wait for: the queue is smaller than the record
             Some(Code::QueueFull) if self.producer.in_flight_count() > 0 => NotSent::Full,
             Some(Code::QueueFull) => NotSent::Impossible {
@@ -293,10 +343,75 @@ impl KafkaSink {
             limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
         let (number, looked_at_for) = match self.topics.get(topic) {
             Some(known) => (known.number, known.looked_at_for),
-            None => (self.topics.len(), None),
+            None => {
+                self.names.push(topic.into());
+                (self.topics.len(), None)
+            }
         };
-        self.topics.insert(topic.into(), Topic { number, limits, last_sent: i64::MAX, looked_at_for });
-        Admitted { topic: number, rebuild_first }
+        let grown = self.known.met(topic, &limits) == Met::Grown;
+        // the brokers may know nothing of the producer there, and a key's partition may be another
+        self.first.forget(number);
+        let fresh = Topic { number, limits, last_sent: i64::MAX, looked_at_for, stale: false };
+        self.topics.insert(topic.into(), fresh);
+        Admitted { topic: number, rebuild_first, grown }
+    }
+
+    /// Begins to look at one topic, the one with this number or else the next in turn, and takes in what the look before
+    /// it has found. Never blocks; meant for once a second.
+    pub fn look_at_topics(&mut self, stalled: Option<usize>) {
+        if let Some(Sight { topic, found }) = self.looks.take() {
+            self.saw(&topic, found, stalled.is_some());
+        }
+        let Some(number) = stalled.or_else(|| self.looks.due(self.names.len())) else { return };
+        let Some(name) = self.names.get(number) else { return };
+        let in_sync = self.topics.get(name).and_then(|topic| topic.limits.copies.min_insync);
+        self.looks.begin(&self.keeper, name.to_string(), in_sync);
+    }
+
+    fn saw(&mut self, name: &str, found: Found, stalled: bool) {
+        let Some(topic) = self.topics.get_mut(name) else { return };
+        match found {
+            Found::Missing => topic.stale = true,
+            Found::There { partitions, obstacle } => {
+                topic.stale |= topic.limits.partitions != Some(partitions);
+                if stalled {
+                    let silence =
+                        || "the brokers answer, but acknowledge nothing; their logs say why".to_owned();
+                    self.known.obstacle.met(obstacle.unwrap_or_else(silence));
+                }
+            }
+        }
+    }
+
+    /// A producer that has failed for good sends nothing more, and no record need be under way whose report says so.
+    pub fn look_for_failure(&self) {
+        let Some((code, reason)) = self.producer.client().fatal_error() else { return };
+        let (reason, remedy) = match code {
+            // an idempotent producer asks for a number before its first record
+            Code::ClusterAuthorizationFailed => {
+                let reason =
+                    format!("the brokers let the router write to no topic ({reason}). {MAY_NOT_WRITE}");
+                self.known.obstacle.met(reason.clone());
+                (reason, MAY_NOT_WRITE)
+            }
+            _ => (format!("the producer failed for good: {reason}"), ""),
+        };
+        self.outcomes.refused(Refusal {
+            last: Sequence(0),
+            transient: true,
+            reason,
+            remedy: remedy.to_owned(),
+        });
+    }
+
+    /// Why nothing is acknowledged although brokers answer.
+    pub fn obstacle(&self) -> Option<String> {
+        self.known.obstacle.reason()
+    }
+
+    /// Events flow, or there are none.
+    pub fn flowing(&self) {
+        self.known.obstacle.gone();
     }
 
     /// The largest batch that all topics so far take, for the next session.
@@ -307,7 +422,8 @@ impl KafkaSink {
     /// Replaces the producer by one with smaller batches. Nothing may be under way.
     pub async fn rebuild(&mut self) -> Result<(), Error> {
         let connection = Arc::clone(&self.connection);
-        let reports = ProducerReports { outcomes: Arc::clone(&self.outcomes), connection };
+        let (outcomes, known) = (Arc::clone(&self.outcomes), Arc::clone(&self.known));
+        let reports = ProducerReports { outcomes, connection, known };
         let settings = properties::producer(&self.config, self.batch_bytes);
         let fresh = properties::make(&settings, reports)?;
         discard(std::mem::replace(&mut self.producer, fresh)).await;

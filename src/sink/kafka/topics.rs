@@ -6,17 +6,23 @@ use std::time::{Duration, Instant};
 use backon::{ExponentialBuilder, Retryable};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::metadata::MetadataTopic;
 
 use super::context::AdminContext;
-use super::verdict::{answer, failed};
+use super::copies::Copies;
+use super::known::KnownTopics;
+use super::verdict::{Verdict, answer, denied, failed, verdict};
 use crate::config::Topics;
 use crate::error::{Error, Exit, Peer};
 
 /// How long one request may take before it is tried again.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a look at a topic in use may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How long a topic may take to be ready before that is worth a line.
-const QUIET: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_secs(5);
 
 /// An event is waiting for the topic, so a definite answer stops the router where it is.
 const WAITING: Exit = Exit::Unsafe;
@@ -32,23 +38,38 @@ pub struct TopicLimits {
     pub timestamp_before_ms: Option<i64>,
     /// `message.timestamp.after.max.ms`: how far after.
     pub timestamp_after_ms: Option<i64>,
+    /// What its acknowledgements are worth.
+    pub copies: Copies,
+    /// How many brokers the cluster has.
+    pub brokers: Option<usize>,
 }
 
 /// Looks topics up, and makes the missing ones if it may.
 pub(super) struct TopicKeeper {
     admin: AdminClient<AdminContext>,
     topics: Topics,
+    known: Arc<KnownTopics>,
 }
 
 enum Lookup {
-    /// With so many partitions, and a broker that is up, to ask for more.
-    There(usize, Option<i32>),
+    There(Shape),
     Missing,
 }
 
+/// A topic as the metadata show it.
+struct Shape {
+    partitions: usize,
+    /// Of the partition that has the fewest.
+    replicas: Option<usize>,
+    /// How many brokers there are.
+    brokers: usize,
+    /// One that is up, to ask for more.
+    broker: Option<i32>,
+}
+
 impl TopicKeeper {
-    pub(super) fn new(admin: AdminClient<AdminContext>, topics: Topics) -> Self {
-        TopicKeeper { admin, topics }
+    pub(super) fn new(admin: AdminClient<AdminContext>, topics: Topics, known: Arc<KnownTopics>) -> Self {
+        TopicKeeper { admin, topics, known }
     }
 
     /// Makes sure that `topic` is there. Waits as long as the brokers cannot answer; an error is definite.
@@ -60,16 +81,21 @@ impl TopicKeeper {
             .with_jitter()
             .without_max_times();
         let (begun, mut told) = (Instant::now(), false);
-        attempt
+        let prepared = attempt
             .retry(backoff)
             .when(|error| matches!(error, Error::Transient(_)))
             .notify(|error, _| {
                 // a new topic takes the brokers a moment
-                if begun.elapsed() > QUIET && !std::mem::replace(&mut told, true) {
-                    tracing::warn!(peer = "kafka", topic, reason = %error, "topic cannot be prepared yet; trying on");
+                if begun.elapsed() > QUIET {
+                    told = true;
+                    self.known.obstacle.met(error.to_string());
                 }
             })
-            .await
+            .await;
+        if told && prepared.is_ok() {
+            self.known.obstacle.gone();
+        }
+        prepared
     }
 
     async fn attempt(self: Arc<Self>, topic: String) -> Result<TopicLimits, Error> {
@@ -81,13 +107,22 @@ impl TopicKeeper {
                     "Create it, or set `create = true`; nothing was skipped",
                 ));
             }
+            if self.known.has(&topic) {
+                tracing::warn!(topic, "the topic was deleted, and is made anew; what was in it is gone");
+            }
             self.create(&topic).await?;
             found = Arc::clone(&self).look_up(topic.clone()).await?;
         }
         match found {
-            Lookup::There(partitions, broker) => {
-                let limits = self.limits(&topic, broker).await?;
-                Ok(TopicLimits { partitions: Some(partitions), ..limits })
+            Lookup::There(shape) => {
+                let limits = self.limits(&topic, shape.broker).await?;
+                let replicas = shape.replicas.and_then(|replicas| i64::try_from(replicas).ok());
+                Ok(TopicLimits {
+                    partitions: Some(shape.partitions),
+                    brokers: Some(shape.brokers),
+                    copies: Copies { replicas, ..limits.copies },
+                    ..limits
+                })
             }
             Lookup::Missing => {
                 Err(Error::transient(Peer::Kafka, format!("the new topic {topic} is not ready yet")))
@@ -115,7 +150,7 @@ impl TopicKeeper {
         };
         match found.error().map(Code::from) {
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(Lookup::Missing),
-            Some(code) => return Err(answer(&format!("look up the topic {topic}"), code, WAITING)),
+            Some(code) => return Err(self.answer(topic, &format!("look up the topic {topic}"), code)),
             None => {}
         }
         // one without a leader gets its records later
@@ -127,8 +162,32 @@ impl TopicKeeper {
                 Error::transient(Peer::Kafka, what)
             })?;
         }
-        let broker = metadata.brokers().first().map(|broker| broker.id());
-        Ok(Lookup::There(found.partitions().len(), broker))
+        Ok(Lookup::There(Shape {
+            partitions: found.partitions().len(),
+            replicas: found.partitions().iter().map(|partition| partition.replicas().len()).min(),
+            brokers: metadata.brokers().len(),
+            broker: metadata.brokers().first().map(|broker| broker.id()),
+        }))
+    }
+
+    /// Looks once at a topic in use, and hands on what the brokers show of it; nothing if they do not answer. Blocks.
+    pub(super) fn seen<T>(
+        &self,
+        topic: &str,
+        judge: impl FnOnce(Option<&MetadataTopic>) -> Option<T>,
+    ) -> Option<T> {
+        let metadata = self.admin.inner().fetch_metadata(Some(topic), LOOK_TIMEOUT).ok()?;
+        judge(metadata.topics().iter().find(|found| found.name() == topic))
+    }
+
+    /// A right that the router had and that was taken away may be given back: it waits for that.
+    fn answer(&self, topic: &str, what: &str, code: Code) -> Error {
+        match verdict(code) {
+            Verdict::Denied(remedy) if self.known.has(topic) => {
+                Error::transient(Peer::Kafka, denied(code, topic, remedy))
+            }
+            _ => answer(what, code, WAITING),
+        }
     }
 
     async fn create(&self, topic: &str) -> Result<(), Error> {
@@ -141,7 +200,9 @@ impl TopicKeeper {
             match result {
                 Ok(_) => tracing::info!(topic, "topic created"),
                 Err((_, Code::TopicAlreadyExists)) => {}
-                Err((_, code)) => return Err(answer(&format!("create the topic {topic}"), code, WAITING)),
+                Err((_, code)) => {
+                    return Err(self.answer(topic, &format!("create the topic {topic}"), code));
+                }
             }
         }
         Ok(())
@@ -167,7 +228,9 @@ impl TopicKeeper {
                 tracing::warn!(topic, "no right to DESCRIBE_CONFIGS: the topic's limits are unknown");
                 return Ok(TopicLimits::default());
             }
-            Some(Err(code)) => return Err(answer(&format!("describe the topic {topic}"), code, WAITING)),
+            Some(Err(code)) => {
+                return Err(self.answer(topic, &format!("describe the topic {topic}"), code));
+            }
         };
         let number = |name: &str| -> Option<i64> { resource.get(name)?.value.as_ref()?.parse().ok() };
         // Long.MAX_VALUE is no bound; before Kafka 3.6 one property stood for both directions
@@ -176,11 +239,17 @@ impl TopicKeeper {
                 .or_else(|| number("message.timestamp.difference.max.ms"))
                 .filter(|bound| *bound != i64::MAX)
         };
+        let unclean = resource.get("unclean.leader.election.enable").and_then(|entry| entry.value.as_deref());
         Ok(TopicLimits {
-            partitions: None,
+            copies: Copies {
+                replicas: None,
+                min_insync: number("min.insync.replicas"),
+                unclean: unclean == Some("true"),
+            },
             max_message_bytes: number("max.message.bytes").and_then(|bytes| usize::try_from(bytes).ok()),
             timestamp_before_ms: bound("message.timestamp.before.max.ms"),
             timestamp_after_ms: bound("message.timestamp.after.max.ms"),
+            ..TopicLimits::default()
         })
     }
 }

@@ -11,9 +11,15 @@ pub(super) enum Verdict {
     Again,
     /// The same record, or the same request, will be refused again until somebody does this.
     Refused(&'static str),
+    /// So will every other one, until somebody does this. Of a right that was taken away, and may be given back.
+    Denied(&'static str),
     /// Not a verdict on this record: it was thrown out because of another one, or by us.
     Consequence,
 }
+
+/// What to do where a right on topics is missing.
+pub(super) const MAY_NOT_WRITE: &str = "Grant the router's principal WRITE and DESCRIBE on the topic: `outbox-router init \
+     --print-acls` prints all that it needs";
 
 /// The verdict on a delivery report or an answer to an administrative request.
 pub(super) fn verdict(code: Code) -> Verdict {
@@ -30,11 +36,8 @@ pub(super) fn verdict(code: Code) -> Verdict {
             "The timestamp is outside of the topic's message.timestamp.before.max.ms or \
              message.timestamp.after.max.ms: set `[route] timestamp = \"commit\"`, or widen them",
         ),
-        Code::TopicAuthorizationFailed => Verdict::Refused(
-            "Grant the router's principal WRITE and DESCRIBE on the topic: `outbox-router init --print-acls` \
-             prints all that it needs",
-        ),
-        Code::ClusterAuthorizationFailed => Verdict::Refused(
+        Code::TopicAuthorizationFailed => Verdict::Denied(MAY_NOT_WRITE),
+        Code::ClusterAuthorizationFailed => Verdict::Denied(
             "Grant the router's principal CREATE on the topics, or create them yourself: \
              `outbox-router init --print-acls` prints all that it needs",
         ),
@@ -56,9 +59,16 @@ pub(super) fn verdict(code: Code) -> Verdict {
 pub(super) fn answer(what: &str, code: Code, exit: Exit) -> Error {
     let what = format!("cannot {what}: {code}");
     match verdict(code) {
-        Verdict::Refused(remedy) => Error::Definite(Definite { exit, what, remedy: remedy.to_owned() }),
+        Verdict::Refused(remedy) | Verdict::Denied(remedy) => {
+            Error::Definite(Definite { exit, what, remedy: remedy.to_owned() })
+        }
         Verdict::Again | Verdict::Consequence => Error::transient(Peer::Kafka, what),
     }
+}
+
+/// What is said of a right on a topic that was taken away.
+pub(super) fn denied(code: Code, topic: &str, remedy: &str) -> String {
+    format!("{code}: {topic}. {remedy}")
 }
 
 /// A request for `what` that failed, perhaps before any broker saw it.

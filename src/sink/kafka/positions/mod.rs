@@ -91,7 +91,7 @@ pub(super) fn wanted(config: &Config) -> Topics {
 
 async fn prepare(config: &Config, topic: &str) -> Result<(), Error> {
     let admin = properties::make(&properties::client(config), AdminContext::default())?;
-    let keeper = Arc::new(TopicKeeper::new(admin, wanted(config)));
+    let keeper = Arc::new(TopicKeeper::new(admin, wanted(config), Arc::default()));
     let prepared = Arc::clone(&keeper).prepare(topic.to_owned()).await;
     // joining librdkafka's threads blocks
     drop(tokio::task::spawn_blocking(move || drop(keeper)));

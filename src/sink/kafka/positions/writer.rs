@@ -226,7 +226,7 @@ impl Shared {
 fn refused(error: &KafkaError) -> Refused {
     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
     let remedy = match verdict(code) {
-        Verdict::Refused(remedy) => remedy,
+        Verdict::Refused(remedy) | Verdict::Denied(remedy) => remedy,
         Verdict::Again | Verdict::Consequence => "",
     };
     Refused { reason: code.to_string(), remedy, fatal: code == Code::Fatal }

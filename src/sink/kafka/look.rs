@@ -1,0 +1,105 @@
+//! Topics while records are sent to them: whether they are still there, as they were, and able to acknowledge.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::error::RDKafkaErrorCode as Code;
+use rdkafka::metadata::MetadataTopic;
+
+use super::topics::TopicKeeper;
+
+/// How often one topic is looked at, each in its turn. Late is not wrong: until then keys stay where they are.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// What a look has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sight {
+    pub(super) topic: String,
+    pub(super) found: Found,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is gone.
+    Missing,
+    There {
+        partitions: usize,
+        /// Why records may not be acknowledged.
+        obstacle: Option<String>,
+    },
+}
+
+/// The looks of one session: one at a time, on a thread that may block.
+#[derive(Debug)]
+pub(super) struct Looks {
+    last: Instant,
+    /// Which topic is next.
+    turn: usize,
+    under_way: Arc<AtomicBool>,
+    sight: Arc<Mutex<Option<Sight>>>,
+}
+
+impl Looks {
+    pub(super) fn new() -> Self {
+        Looks { last: Instant::now(), turn: 0, under_way: Arc::default(), sight: Arc::default() }
+    }
+
+    /// Whether it is time for the next topic in turn, of `count`; which one.
+    pub(super) fn due(&mut self, count: usize) -> Option<usize> {
+        if count == 0 || self.last.elapsed() < EVERY {
+            return None;
+        }
+        self.turn = (self.turn + 1) % count;
+        Some(self.turn)
+    }
+
+    /// Begins to look at a topic, unless a look is under way. `in_sync` is how many replicas an acknowledgement takes.
+    pub(super) fn begin(&mut self, keeper: &Arc<TopicKeeper>, topic: String, in_sync: Option<i64>) {
+        if self.under_way.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.last = Instant::now();
+        let (keeper, under_way, sight) =
+            (Arc::clone(keeper), Arc::clone(&self.under_way), Arc::clone(&self.sight));
+        drop(tokio::task::spawn_blocking(move || {
+            let found = keeper.seen(&topic, |seen| judge(seen, in_sync));
+            if let Some(found) = found {
+                *sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sight { topic, found });
+            }
+            under_way.store(false, Ordering::Release);
+        }));
+    }
+
+    /// What the last look has found, once.
+    pub(super) fn take(&self) -> Option<Sight> {
+        self.sight.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Nothing if the brokers do not know just now.
+fn judge(seen: Option<&MetadataTopic>, in_sync: Option<i64>) -> Option<Found> {
+    let Some(topic) = seen else { return Some(Found::Missing) };
+    match topic.error().map(Code::from) {
+        None => {}
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Some(Found::Missing),
+        Some(_) => return None,
+    }
+    let partitions = topic.partitions();
+    let obstacle = partitions.iter().find_map(|partition| {
+        let (name, id) = (topic.name(), partition.id());
+        let (alive, all) = (partition.isr().len(), partition.replicas().len());
+        let needed = in_sync.and_then(|needed| usize::try_from(needed).ok()).unwrap_or_default();
+        if partition.leader() < 0 {
+            Some(format!("partition {id} of the topic {name} has no leader; bring its brokers back"))
+        } else if alive < needed {
+            Some(format!(
+                "partition {id} of the topic {name} has {alive} of {all} replicas in sync, and min.insync.replicas is \
+                 {needed}; bring the other brokers back"
+            ))
+        } else {
+            None
+        }
+    });
+    Some(Found::There { partitions: partitions.len(), obstacle })
+}

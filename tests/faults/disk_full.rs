@@ -1,0 +1,56 @@
+//! The broker's disk takes no more.
+
+use std::process::Command;
+
+use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::outbox::Outbox;
+use crate::support::private_kafka::PrivateKafka;
+use crate::support::process;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::writers::Writers;
+
+/// No file of the process grows beyond this: a write is cut short and the next one fails, as on a full disk. A mount of
+/// the test's own would need privileges that not every machine gives.
+fn no_file_beyond(bytes: u64, pid: u32) {
+    let mut limit = Command::new("prlimit");
+    limit.args([format!("--pid={pid}"), format!("--fsize={bytes}:")]);
+    let limited = process::output(&mut limit);
+    assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disk_full_ends_the_broker_and_nothing_is_lost_when_it_is_back_with_room() {
+    let mut random = seed::random();
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    for topic in ["order", "customer", "invoice"] {
+        kafka.create_topic(&outbox.topic(topic), 1, &[]).await;
+    }
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    let writers = Writers::start(&outbox, 2, &mut random).await;
+    kafka.holds(&outbox.name, 100).await;
+    no_file_beyond(250_000, broker.pid());
+    eventually("the broker gives up", async || {
+        let log = broker.log();
+        (log.contains("File too large") && log.contains("all log dirs")).then_some(())
+    })
+    .await;
+    router.logs("no broker can be reached").await;
+    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get("/healthz").unwrap().0, 200);
+
+    // the limit went with the process
+    broker.kill();
+    broker.start_again();
+    let seen = eventually("the broker answers again", async || kafka.count(&outbox.name).await.ok()).await;
+    kafka.holds(&outbox.name, seen + 100).await;
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    // the topics of three types may each end the producer
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3)).await;
+}

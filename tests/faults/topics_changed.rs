@@ -1,0 +1,181 @@
+//! Topics are deleted, made anew and given more partitions under the running router.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rand::Rng;
+
+use crate::support::eventually::eventually;
+use crate::support::kafka::{Kafka, Record};
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::writers::Writers;
+
+/// What the aggregates of the writers have come to.
+async fn versions(outbox: &Outbox) -> HashMap<String, u64> {
+    let rows = outbox.query("SELECT id, version FROM aggregate").await;
+    rows.iter().map(|row| (row.get(0), u64::try_from(row.get::<_, i32>(1)).unwrap())).collect()
+}
+
+/// Fails unless each key's log goes on without a gap, at the latest from what was written when the old topic went, to
+/// its end. What was in the old topic went with it.
+fn go_on_without_a_gap(
+    records: &[Record],
+    from: &HashMap<String, u64>,
+    to: &HashMap<String, u64>,
+    repeats: usize,
+) {
+    let mut keys: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for record in records {
+        keys.entry(record.key().unwrap()).or_default().push(record.number());
+    }
+    for (key, last) in to {
+        let before = from[key];
+        let Some(numbers) = keys.get(key.as_str()) else {
+            assert_eq!(before, *last, "nothing of {key} although it was written to");
+            continue;
+        };
+        assert!(numbers[0] <= before + 1, "{key}: {before} was the last, then came {numbers:?}");
+        assert_eq!(numbers.iter().max(), Some(last), "the end of {key} is not there");
+        let back = numbers.windows(2).filter(|pair| pair[1] <= pair[0]).count();
+        assert!(back <= repeats, "{back} steps back in {key}: {numbers:?}");
+        assert!(numbers.windows(2).all(|pair| pair[1] <= pair[0] + 1), "a gap in {key}: {numbers:?}");
+    }
+}
+
+/// Deletes the topics of the writers one after the other under load, and lets `again` do what follows each time.
+async fn deleted_under_load(again: impl AsyncFn(&Kafka, &str)) {
+    const TYPES: [&str; 3] = ["order", "customer", "invoice"];
+    let mut random = seed::random();
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    let writers = Writers::start(&outbox, 2, &mut random).await;
+    let mut from = HashMap::new();
+    for aggregate_type in TYPES {
+        let topic = outbox.topic(aggregate_type);
+        kafka.holds_in(&topic, 3, random.random_range(20..200)).await;
+        kafka.delete_topic(&topic).await;
+        again(&kafka, &topic).await;
+        from = versions(&outbox).await;
+        kafka.holds_in(&topic, 3, 20).await;
+    }
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    let to = versions(&outbox).await;
+    // each deletion may end the producer, of all topics; an aggregate of the first topic begins before its deletion
+    go_on_without_a_gap(&kafka.records(&outbox.name).await, &from, &to, 2 * TYPES.len());
+}
+
+#[tokio::test]
+async fn topics_deleted_under_load_are_made_again_and_go_on_without_a_gap() {
+    deleted_under_load(async |_, _| {}).await;
+}
+
+#[tokio::test]
+async fn topics_deleted_and_made_anew_under_load_go_on_without_a_gap() {
+    deleted_under_load(async |kafka, topic| kafka.make_topic(topic, 3).await).await;
+}
+
+/// A producer that has heard that a topic is gone takes no record for it.
+#[tokio::test]
+async fn topics_whose_deletion_the_producer_has_noticed_are_made_again() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka)
+        .set("kafka.'topic.metadata.refresh.interval.ms'", 200)
+        .set("kafka.'topic.metadata.propagation.max.ms'", 500)
+        .set("kafka.debug", "topic,metadata");
+    let mut router = Router::with_variables(&settings, &[("RUST_LOG", "librdkafka=debug,info")]);
+    router.ready().await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    kafka.delete_topic(&outbox.topic("order")).await;
+    router.logs("changed state exists -> notexists").await;
+    outbox.insert_numbers("order", "a", 4..7).await;
+    outbox.all_confirmed().await;
+    let numbers: Vec<_> = kafka.records(&outbox.name).await.iter().map(Record::number).collect();
+    assert_eq!(numbers, [4, 5, 6]);
+    router.stop().await;
+}
+
+#[tokio::test]
+async fn topics_that_vanish_under_a_router_that_may_not_make_them_stop_it() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let topic = outbox.topic("order");
+    kafka.create_topic(&topic, 1, &[]).await;
+    let settings = Settings::new(&outbox, &kafka).set("topics.create", false);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    kafka.delete_topic(&topic).await;
+    outbox.insert_numbers("order", "a", 4..7).await;
+    router.exits(3).await.says(&[&topic, "does not exist", "create"]);
+    assert_eq!(kafka.partitions(&topic).await, 0);
+
+    kafka.create_topic(&topic, 1, &[]).await;
+    outbox.released().await;
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let numbers: Vec<_> = kafka.records(&topic).await.iter().map(Record::number).collect();
+    assert_eq!(numbers, [4, 5, 6]);
+}
+
+/// Keys move then, and that cannot be helped; but none of them is in two places at a time.
+#[tokio::test]
+async fn topics_that_get_more_partitions_are_drained_before_keys_move() {
+    let mut random = seed::random();
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let topics: Vec<_> = ["order", "customer", "invoice"].iter().map(|name| outbox.topic(name)).collect();
+    for topic in &topics {
+        // the broker's clock, when it took the record
+        kafka.create_topic(topic, 1, &[("message.timestamp.type", "LogAppendTime")]).await;
+    }
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    let writers = Writers::start(&outbox, 2, &mut random).await;
+    for topic in &topics {
+        kafka.holds_in(topic, 1, random.random_range(10..200)).await;
+        kafka.add_partitions(topic, 7).await;
+    }
+    eventually("the router counts what it has noticed", async || {
+        router.assert_running();
+        let (_, metrics) = router.get("/metrics")?;
+        metrics.contains("outbox_router_partitions_grown_total 3").then_some(())
+    })
+    .await;
+    for topic in &topics {
+        eventually(&format!("keys of {topic} move"), async || {
+            let records = kafka.records(topic).await;
+            records.iter().any(|record| record.partition > 0).then_some(())
+        })
+        .await;
+    }
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    let log = router.stop().await.log;
+    assert_eq!(log.matches("more partitions").count(), 3, "{log}");
+
+    let records = kafka.records(&outbox.name).await;
+    // where a key went its log goes on where it ended before, and later
+    let mut homes: BTreeMap<_, BTreeMap<i32, Vec<_>>> = BTreeMap::new();
+    for record in &records {
+        let partitions = homes.entry((&record.topic, record.key().unwrap())).or_default();
+        partitions.entry(record.partition).or_default().push((record.number(), record.timestamp.unwrap()));
+    }
+    let mut moved = 0;
+    for (key, partitions) in homes {
+        let mut runs: Vec<_> = partitions.into_values().collect();
+        runs.sort();
+        assert!(runs.len() <= 2, "{key:?} was in more than two partitions");
+        moved += runs.len() - 1;
+        let run = runs.concat();
+        assert!(run.iter().map(|(number, _)| *number).eq(1..=run.len() as u64), "{key:?}: {run:?}");
+        assert!(
+            run.is_sorted_by_key(|(_, appended)| *appended),
+            "{key:?} was in two places at a time: {run:?}"
+        );
+    }
+    assert!(moved > 0, "no key has moved");
+}
