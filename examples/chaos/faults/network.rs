@@ -1,0 +1,71 @@
+//! The network swallows, delays and cuts.
+
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use super::{Ground, WAL_SENDER_TIMEOUT, lived_through, pause};
+use crate::injected::Injected;
+use crate::proxy::{Proxy, Weather};
+
+const CUTS: std::ops::Range<u32> = 1..4;
+
+pub(super) async fn postgres_hole(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    hole(&ground.to_postgres, random).await
+}
+
+pub(super) async fn kafka_hole(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    hole(&ground.to_kafka, random).await
+}
+
+/// Shorter or longer than what the router takes for an end. In half of the cases the connections are dead afterwards.
+async fn hole(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    let (short, long) = (200, WAL_SENDER_TIMEOUT.as_millis() as u64 + 2_000);
+    let dead_afterwards = random.random_bool(0.5);
+    proxy.set(Weather::Hole);
+    let time = pause(&mut random, short..long).await;
+    if dead_afterwards {
+        proxy.cut();
+    }
+    proxy.set(Weather::Clear);
+    let then = if dead_afterwards { ", then cut" } else { "" };
+    Ok(lived_through(began, Instant::now(), format!("for {} ms{then}", time.as_millis())))
+}
+
+pub(super) async fn postgres_slow(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    slow(&ground.to_postgres, random).await
+}
+
+pub(super) async fn kafka_slow(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    slow(&ground.to_kafka, random).await
+}
+
+async fn slow(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    let by = Duration::from_millis(random.random_range(10..400));
+    proxy.set(Weather::Slow(by));
+    let time = pause(&mut random, 1_000..4_000).await;
+    proxy.set(Weather::Clear);
+    let what = format!("by {} ms for {} ms", by.as_millis(), time.as_millis());
+    Ok(lived_through(began, Instant::now(), what))
+}
+
+pub(super) async fn postgres_cut(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    cut(&ground.to_postgres, random).await
+}
+
+pub(super) async fn kafka_cut(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    cut(&ground.to_kafka, random).await
+}
+
+async fn cut(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    let times = random.random_range(CUTS);
+    for _ in 0..times {
+        proxy.cut();
+        pause(&mut random, 50..600).await;
+    }
+    Ok(lived_through(began, Instant::now(), format!("{times} times")))
+}

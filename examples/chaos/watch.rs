@@ -1,0 +1,130 @@
+//! What is looked at all the time: the router's own account of itself, its memory, and the log that its slot holds back.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::Client;
+
+use crate::allowance::Look;
+use crate::intake::lock;
+use crate::stage::router::status;
+use crate::writers::connect;
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A router that is frozen does not answer.
+const ANSWER: Duration = Duration::from_millis(250);
+const WEIGH_EVERY: Duration = Duration::from_millis(250);
+
+/// What something took at one moment, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Weight {
+    pub(crate) at: Instant,
+    /// Log that the slot holds back.
+    pub(crate) retained: Option<u64>,
+    /// The most memory that the process ever had.
+    pub(crate) memory: Option<u64>,
+}
+
+/// Everything that was seen.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) looks: Vec<Look>,
+    pub(crate) weights: Vec<Weight>,
+}
+
+/// At work until dropped.
+pub(crate) struct Watch {
+    seen: Arc<Mutex<Seen>>,
+    process: Arc<AtomicU32>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Watch {
+    pub(crate) fn start(admin: SocketAddr, postgres: &str, slot: &'static str) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let process = Arc::new(AtomicU32::new(0));
+        let looking = tokio::spawn(look(admin, Arc::clone(&seen)));
+        let weighing = weigh(postgres.to_owned(), slot, Arc::clone(&process), Arc::clone(&seen));
+        Watch { seen, process, tasks: [looking, tokio::spawn(weighing)] }
+    }
+
+    /// Which process the router is from now on.
+    pub(crate) fn follow(&self, process: u32) {
+        self.process.store(process, Ordering::Relaxed);
+    }
+
+    /// Takes the memory of the router once more: it is about to end.
+    pub(crate) fn last_words(&self) {
+        let memory = memory_of(self.process.load(Ordering::Relaxed));
+        lock(&self.seen).weights.push(Weight { at: Instant::now(), retained: None, memory });
+    }
+
+    pub(crate) fn finish(self) -> Seen {
+        std::mem::take(&mut lock(&self.seen))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+async fn look(admin: SocketAddr, seen: Arc<Mutex<Seen>>) {
+    loop {
+        let at = Instant::now();
+        if let Ok(Ok(status)) = timeout(ANSWER, status(admin)).await {
+            let look = Look {
+                at,
+                ready: status.ready,
+                in_flight: status.in_flight.records,
+                flushed: status.positions.flushed.and_then(|lsn| lsn.parse().ok()),
+            };
+            lock(&seen).looks.push(look);
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn weigh(postgres: String, slot: &'static str, process: Arc<AtomicU32>, seen: Arc<Mutex<Seen>>) {
+    let mut client = None;
+    loop {
+        let at = Instant::now();
+        let memory = memory_of(process.load(Ordering::Relaxed));
+        if client.is_none() {
+            client = connect(&postgres).await.ok();
+        }
+        let retained = match &client {
+            Some(client) => retained(client, slot).await,
+            None => Ok(None),
+        };
+        if retained.is_err() {
+            client = None;
+        }
+        lock(&seen).weights.push(Weight { at, retained: retained.unwrap_or_default(), memory });
+        sleep(WEIGH_EVERY).await;
+    }
+}
+
+async fn retained(client: &Client, slot: &str) -> anyhow::Result<Option<u64>> {
+    let sql = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint \
+               FROM pg_replication_slots WHERE slot_name = $1";
+    let answer = timeout(Duration::from_secs(5), client.query_one(sql, &[&slot])).await;
+    let bytes: Option<i64> = answer.context("Postgres does not answer")??.try_get(0)?;
+    Ok(bytes.and_then(|bytes| u64::try_from(bytes).ok()))
+}
+
+/// `VmHWM` of a process, in bytes.
+fn memory_of(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
