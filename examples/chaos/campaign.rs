@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::event::{Event, Id};
 use crate::faults::{Ground, Kind, SLOT, WAL_SENDER_TIMEOUT};
-use crate::injected::{Injected, Left};
+use crate::injected::Injected;
 use crate::intake::{Intake, lock};
 use crate::judgement::judge;
 use crate::plan::Plan;
@@ -72,7 +72,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let mut intake = Intake::start(Reading::begin(&setup.brokers, ALL_TYPES.map(topic_of).to_vec())?);
     let ledger = Arc::new(Ledger::default());
     let mut ground = Ground {
-        watch: Watch::start(router.admin(), &postgres, SLOT),
+        watch: Watch::start(router.admin(), router.log(), &postgres, SLOT),
         router,
         services: setup.services,
         postgres: postgres.clone(),
@@ -95,7 +95,6 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let mut stopped = None;
     {
         let arrived = intake.shared();
-        let mut sessions = ground.router.sessions();
         let acts = async {
             for next in Plan::new(setup.seed, setup.kinds.len()) {
                 if start.elapsed() + next.calm > setup.span {
@@ -105,7 +104,6 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                 sleep(next.calm).await;
                 let Some(kind) = setup.kinds.get(next.kind) else { break };
                 progress.doing(kind.name);
-                lost_sessions(&mut happened, &mut sessions, &ground);
                 let injected = kind.inject(&mut ground, next.random).await;
                 let injected = injected.with_context(|| format!("the fault {}", kind.name))?;
                 let recovered = recovers(&injected, &intake, &ledger, &mut ground).await;
@@ -124,7 +122,6 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                     break;
                 }
             }
-            lost_sessions(&mut happened, &mut sessions, &ground);
             anyhow::Ok(())
         };
         let showing = async {
@@ -176,14 +173,6 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         seen,
         judgement,
     }))
-}
-
-/// Notes how many sessions began since the last fault did: one that the router lived through has ended so many.
-fn lost_sessions(happened: &mut [Happened], sessions: &mut u64, ground: &Ground) {
-    let before = std::mem::replace(sessions, ground.router.sessions());
-    if let Some((_, Injected { left: Left::Process { sessions: lost }, .. })) = happened.last_mut() {
-        *lost = *sessions - before;
-    }
 }
 
 /// Host and port of a URL.

@@ -12,6 +12,8 @@ pub(crate) struct Injected {
     pub(crate) back: Instant,
     /// What the router had to go on from.
     pub(crate) left: Left,
+    /// Whether a session that it ended can have left a request on the way to the broker.
+    pub(crate) on_its_way: bool,
     /// Its choices, for people.
     pub(crate) what: String,
 }
@@ -19,8 +21,8 @@ pub(crate) struct Injected {
 /// What of the router was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The process, and what it knows. It may have lost its sessions, so many of them.
-    Process { sessions: u64 },
+    /// The process, and what it knows.
+    Process,
     /// Nothing but what it had put down somewhere.
     Position {
         died: Instant,

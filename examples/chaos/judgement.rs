@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
+use crate::allowance::First;
 use crate::event::{Arrival, Event, Id};
 
 /// What is wrong with one event.
@@ -28,6 +29,8 @@ pub(crate) struct Finding {
     pub(crate) what: String,
     /// When: of its commit for what was lost, else of its arrival.
     pub(crate) at: Option<Instant>,
+    /// Topic and partition, of what arrived.
+    pub(crate) place: Option<(usize, i32)>,
 }
 
 /// All that was found.
@@ -37,7 +40,7 @@ pub(crate) struct Judgement {
     /// When each record arrived whose event had arrived before, sorted.
     pub(crate) duplicates: Vec<Instant>,
     /// When each event arrived first, sorted.
-    pub(crate) first_arrivals: Vec<Instant>,
+    pub(crate) first_arrivals: Vec<First>,
 }
 
 /// Compares. `committed` is in commit order; `committed_at` knows when a writer heard of a commit, for most.
@@ -51,20 +54,21 @@ pub(crate) fn judge(
     let mut arrivals: Vec<&Arrival> = arrivals.iter().collect();
     arrivals.sort_by_key(|arrival| (arrival.topic, arrival.partition, arrival.offset));
     let mut seen = HashSet::new();
-    let mut logs: BTreeMap<&str, Log> = BTreeMap::new();
+    let mut logs: BTreeMap<&str, Log<'_>> = BTreeMap::new();
     for arrival in arrivals {
         let Some(event) = arrival.id.and_then(|id| events.get(&id)) else {
             let id =
                 arrival.id.map_or_else(|| "a record without an id".to_owned(), |id| format!("id {id:032x}"));
-            judgement.found(Fault::Surplus, format!("{id} {}", place(arrival)), Some(arrival.at));
+            judgement.found(Fault::Surplus, format!("{id} {}", place(arrival)), arrival);
             continue;
         };
         if let Some(part) = event.content.difference(&arrival.content) {
             let what = format!("{part} of {} {}", name(event), place(arrival));
-            judgement.found(Fault::Altered, what, Some(arrival.at));
+            judgement.found(Fault::Altered, what, arrival);
         }
         if seen.insert(event.id) {
-            judgement.first_arrivals.push(arrival.at);
+            let known = committed_at.get(&event.id).copied();
+            judgement.first_arrivals.push(First { at: arrival.at, committed: known.unwrap_or(arrival.at) });
         } else {
             judgement.duplicates.push(arrival.at);
         }
@@ -78,7 +82,7 @@ pub(crate) fn judge(
     for event in committed.iter().rev() {
         at = committed_at.get(&event.id).copied().or(at);
         if !seen.contains(&event.id) {
-            judgement.found(Fault::Lost, name(event), at);
+            judgement.findings.push(Finding { fault: Fault::Lost, what: name(event), at, place: None });
         }
     }
     judgement.duplicates.sort_unstable();
@@ -87,46 +91,47 @@ pub(crate) fn judge(
 }
 
 impl Judgement {
-    fn found(&mut self, fault: Fault, what: String, at: Option<Instant>) {
-        self.findings.push(Finding { fault, what, at });
+    fn found(&mut self, fault: Fault, what: String, arrival: &Arrival) {
+        let place = Some((arrival.topic, arrival.partition));
+        self.findings.push(Finding { fault, what, at: Some(arrival.at), place });
     }
 }
 
 /// The log of one aggregate, as far as it was read.
 #[derive(Default)]
-struct Log {
+struct Log<'a> {
     home: Option<(usize, i32)>,
     before: i64,
     newest: i64,
-    last: Option<(Instant, String)>,
+    last: Option<&'a Arrival>,
 }
 
-impl Log {
+impl<'a> Log<'a> {
     /// Each event follows the one before it, or is a step back: then the stretch is repeated without a gap.
-    fn append(&mut self, event: &Event, arrival: &Arrival, judgement: &mut Judgement) {
-        let (sequence, at) = (event.sequence, Some(arrival.at));
+    fn append(&mut self, event: &Event, arrival: &'a Arrival, judgement: &mut Judgement) {
+        let sequence = event.sequence;
         let here = (arrival.topic, arrival.partition);
         if *self.home.get_or_insert(here) != here {
             let what = format!("{} {}, others are elsewhere", name(event), place(arrival));
-            judgement.found(Fault::OutOfOrder, what, at);
+            judgement.found(Fault::OutOfOrder, what, arrival);
         } else if sequence > self.newest + 1 {
             let what = format!("{} {}, behind event {}", name(event), place(arrival), self.newest);
             // what is missing comes later, or is lost and told as such
-            judgement.found(Fault::OutOfOrder, what, at);
+            judgement.found(Fault::OutOfOrder, what, arrival);
         } else if sequence > self.before + 1 {
             let what = format!("event {} of {} before {}", self.before, event.aggregate, place(arrival));
-            judgement.found(Fault::Stale, what, at);
+            judgement.found(Fault::Stale, what, arrival);
         }
         self.before = sequence;
         self.newest = self.newest.max(sequence);
-        self.last = Some((arrival.at, place(arrival)));
+        self.last = Some(arrival);
     }
 
     fn end(self, aggregate: &str, judgement: &mut Judgement) {
-        if let Some((at, place)) = self.last.filter(|_| self.before < self.newest) {
-            let what =
-                format!("event {} is the last of {aggregate}, of {} {place}", self.before, self.newest);
-            judgement.found(Fault::Stale, what, Some(at));
+        if let Some(last) = self.last.filter(|_| self.before < self.newest) {
+            let (before, newest) = (self.before, self.newest);
+            let what = format!("event {before} is the last of {aggregate}, of {newest} {}", place(last));
+            judgement.found(Fault::Stale, what, last);
         }
     }
 }

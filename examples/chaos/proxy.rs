@@ -27,6 +27,8 @@ pub(crate) enum Weather {
     Hole,
     /// Everything passes so much later.
     Slow(Duration),
+    /// Connections are reset, and so is each attempt at one.
+    Away,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +87,12 @@ impl Drop for Proxy {
 
 /// Ends when both directions have ended, or with a cut.
 async fn connection(mut client: TcpStream, target: String, mut conditions: watch::Receiver<Conditions>) {
-    let cuts = conditions.borrow().cuts;
+    let now = *conditions.borrow();
+    let cuts = now.cuts;
+    if now.weather == Weather::Away {
+        let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+        return;
+    }
     // a hole swallows the first packet too
     if conditions.wait_for(|now| now.weather != Weather::Hole).await.is_err() {
         return;
@@ -96,6 +103,7 @@ async fn connection(mut client: TcpStream, target: String, mut conditions: watch
         // dropped, they are reset: an orderly end is said before
         let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
     }
+    let mut weather = conditions.clone();
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     let there = pump(from_client, to_server, conditions.clone(), cuts);
@@ -104,6 +112,7 @@ async fn connection(mut client: TcpStream, target: String, mut conditions: watch
     let first = tokio::select! {
         end = &mut there => (end, true),
         end = &mut back => (end, false),
+        Ok(()) = async { weather.wait_for(|now| now.weather == Weather::Away).await.map(|_| ()) } => return,
     };
     // a half that has ended in good order waits for the other
     if let (End::Closed, was_there) = first {
@@ -220,6 +229,19 @@ mod tests {
         let error = stream.read_to_end(&mut answer).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         assert!(answer.len() < 8, "{answer:?}");
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        answered(&mut stream).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn away_resets_what_there_is_and_what_comes_until_it_is_over() {
+        let (proxy, mut stream) = through().await;
+        proxy.set(Weather::Away);
+        let mut answer = Vec::new();
+        assert!(stream.read_to_end(&mut answer).await.is_err());
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert!(answered(&mut stream).await.is_err());
+        proxy.set(Weather::Clear);
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
         answered(&mut stream).await.unwrap();
     }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::allowance::{FIGURE, REMEMBERED, allowed};
+use crate::allowance::{self, FIGURE, REMEMBERED, allowed};
 use crate::campaign::Happened;
 use crate::event::{Arrival, Event, Id};
-use crate::faults::{Kind, Stale};
+use crate::faults::Kind;
 use crate::judgement::{Fault, Judgement};
 use crate::watch::Seen;
 use crate::writers::Written;
@@ -49,7 +49,11 @@ pub(crate) struct Case {
     pub(crate) lost: usize,
     pub(crate) out_of_order: usize,
     pub(crate) wrong: usize,
+    /// Late repetitions, and the partitions that they are in.
     pub(crate) stale: usize,
+    pub(crate) stale_in: HashSet<(usize, i32)>,
+    /// In how many partitions there may be such.
+    pub(crate) stale_allowed: u64,
     pub(crate) duplicates: u64,
     pub(crate) allowed: u64,
     /// What would be allowed by the figure to reach.
@@ -90,7 +94,10 @@ impl Report {
                 Fault::Lost => case.lost += 1,
                 Fault::OutOfOrder => case.out_of_order += 1,
                 Fault::Altered | Fault::Surplus => case.wrong += 1,
-                Fault::Stale => case.stale += 1,
+                Fault::Stale => {
+                    case.stale += 1;
+                    case.stale_in.extend(finding.place);
+                }
             }
         }
         let before = begins.first().copied().unwrap_or(evidence.end);
@@ -128,10 +135,10 @@ impl Report {
                 let (found, allowed) = (case.duplicates, case.allowed);
                 faults.push(format!("{found} duplicates after {name} at {at:.1} s, allowed are {allowed}"));
             }
-            if case.stale > 0 && kind.is_none_or(|kind| kind.stale == Stale::Never) {
+            let (partitions, allowed) = (case.stale_in.len() as u64, case.stale_allowed);
+            if partitions > allowed {
                 faults.push(format!(
-                    "{} repetitions after {name} at {at:.1} s came behind newer events",
-                    case.stale
+                    "late repetitions in {partitions} partitions after {name} at {at:.1} s, allowed are {allowed}"
                 ));
             }
         }
@@ -198,6 +205,8 @@ impl Report {
                 "out_of_order": case.out_of_order,
                 "altered_or_surplus": case.wrong,
                 "stale": case.stale,
+                "stale_partitions": case.stale_in.len(),
+                "stale_partitions_allowed": case.stale_allowed,
                 "duplicates": case.duplicates,
                 "duplicates_allowed": case.allowed,
                 "duplicates_figure": case.figure,
@@ -233,7 +242,7 @@ impl Report {
         let start = self.evidence.start;
         let mut seconds: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
         let times = self.evidence.written.committed.values().map(|at| (0, at));
-        let arrivals = self.evidence.judgement.first_arrivals.iter().map(|at| (1, at));
+        let arrivals = self.evidence.judgement.first_arrivals.iter().map(|first| (1, &first.at));
         for (which, at) in times.chain(arrivals) {
             let second = at.saturating_duration_since(start).as_secs();
             if let Some(count) = seconds.entry(second).or_default().get_mut(which) {
@@ -255,8 +264,12 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
     let during = |at: Instant| at >= injected.began && until.is_none_or(|until| at < until);
     let allowed = |remembered| {
         let until = until.unwrap_or_else(Instant::now);
-        allowed(injected, remembered, &seen.looks, &judgement.first_arrivals, until)
+        let arrivals = judgement.first_arrivals.as_slice();
+        let (looks, marks, sessions) = (&seen.looks, &seen.marks, &seen.sessions);
+        let seen = allowance::Seen { looks, marks, sessions, arrivals };
+        allowed(injected, remembered, seen, until)
     };
+    let bound = allowed(REMEMBERED);
     let weights = || seen.weights.iter().filter(|weight| during(weight.at));
     let not_ready = seen.looks.iter().find(|look| during(look.at) && !look.ready);
     let recovery = evidence.recovery(injected.began, injected.back, until);
@@ -266,10 +279,11 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
         began: injected.began.saturating_duration_since(evidence.start),
         back: injected.back.saturating_duration_since(evidence.start),
         recovery,
+        stale_allowed: bound.stale_partitions,
         noticed: not_ready.map(|look| look.at.saturating_duration_since(injected.began)),
         duplicates: judgement.duplicates.iter().filter(|at| during(**at)).count() as u64,
-        allowed: allowed(REMEMBERED),
-        figure: allowed(FIGURE),
+        allowed: bound.duplicates,
+        figure: allowed(FIGURE).duplicates,
         retained: weights().filter_map(|weight| weight.retained).max().unwrap_or_default(),
         memory: weights().filter_map(|weight| weight.memory).max().unwrap_or_default(),
         ..Case::default()

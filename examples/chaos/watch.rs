@@ -1,16 +1,20 @@
 //! What is looked at all the time: the router's own account of itself, its memory, and the log that its slot holds back.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use outbox_router::lsn::Lsn;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 
-use crate::allowance::Look;
+use crate::allowance::{Look, Mark};
 use crate::intake::lock;
 use crate::stage::router::status;
 use crate::writers::connect;
@@ -18,7 +22,7 @@ use crate::writers::connect;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A router that is frozen does not answer.
 const ANSWER: Duration = Duration::from_millis(250);
-const WEIGH_EVERY: Duration = Duration::from_millis(250);
+const WEIGH_EVERY: Duration = Duration::from_millis(50);
 
 /// What something took at one moment, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +39,9 @@ pub(crate) struct Weight {
 pub(crate) struct Seen {
     pub(crate) looks: Vec<Look>,
     pub(crate) weights: Vec<Weight>,
+    pub(crate) marks: Vec<Mark>,
+    /// When the router had begun a session anew without being started anew.
+    pub(crate) sessions: Vec<Instant>,
 }
 
 /// At work until dropped.
@@ -45,10 +52,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(admin: SocketAddr, postgres: &str, slot: &'static str) -> Self {
+    pub(crate) fn start(admin: SocketAddr, log: &Path, postgres: &str, slot: &'static str) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let process = Arc::new(AtomicU32::new(0));
-        let looking = tokio::spawn(look(admin, Arc::clone(&seen)));
+        let looking = tokio::spawn(look(admin, log.to_owned(), Arc::clone(&seen)));
         let weighing = weigh(postgres.to_owned(), slot, Arc::clone(&process), Arc::clone(&seen));
         Watch { seen, process, tasks: [looking, tokio::spawn(weighing)] }
     }
@@ -77,9 +84,12 @@ impl Drop for Watch {
     }
 }
 
-async fn look(admin: SocketAddr, seen: Arc<Mutex<Seen>>) {
+async fn look(admin: SocketAddr, log: PathBuf, seen: Arc<Mutex<Seen>>) {
+    let mut read = 0;
     loop {
         let at = Instant::now();
+        let sessions = sessions_begun(&log, &mut read);
+        lock(&seen).sessions.extend(std::iter::repeat_n(at, sessions));
         if let Ok(Ok(status)) = timeout(ANSWER, status(admin)).await {
             let look = Look {
                 at,
@@ -93,6 +103,19 @@ async fn look(admin: SocketAddr, seen: Arc<Mutex<Seen>>) {
     }
 }
 
+/// How often the log tells, from `read` on, that the same process has connected again. Lines that are not whole wait.
+fn sessions_begun(log: &Path, read: &mut u64) -> usize {
+    let mut more = String::new();
+    let text = File::open(log).and_then(|mut file| {
+        file.seek(SeekFrom::Start(*read))?;
+        file.read_to_string(&mut more)
+    });
+    let whole = more.rfind('\n').map_or(0, |end| end + 1);
+    *read += text.map_or(0, |_| whole as u64);
+    let lines = more.get(..whole).unwrap_or_default().lines();
+    lines.filter(|line| line.contains("connected; events flow") && line.ends_with("again=true")).count()
+}
+
 async fn weigh(postgres: String, slot: &'static str, process: Arc<AtomicU32>, seen: Arc<Mutex<Seen>>) {
     let mut client = None;
     loop {
@@ -101,24 +124,29 @@ async fn weigh(postgres: String, slot: &'static str, process: Arc<AtomicU32>, se
         if client.is_none() {
             client = connect(&postgres).await.ok();
         }
-        let retained = match &client {
-            Some(client) => retained(client, slot).await,
-            None => Ok(None),
+        let asked = Instant::now();
+        let answer = match &client {
+            Some(client) => end_and_retained(client, slot).await.ok(),
+            None => None,
         };
-        if retained.is_err() {
+        if answer.is_none() {
             client = None;
         }
-        lock(&seen).weights.push(Weight { at, retained: retained.unwrap_or_default(), memory });
+        let weight = Weight { at, retained: answer.and_then(|(_, retained)| retained), memory };
+        lock(&seen).weights.push(weight);
+        lock(&seen).marks.extend(answer.map(|(end, _)| Mark { at: asked, end }));
         sleep(WEIGH_EVERY).await;
     }
 }
 
-async fn retained(client: &Client, slot: &str) -> anyhow::Result<Option<u64>> {
-    let sql = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint \
+/// Where the log ends, and how much of it the slot holds back.
+async fn end_and_retained(client: &Client, slot: &str) -> anyhow::Result<(Lsn, Option<u64>)> {
+    let sql = "SELECT pg_current_wal_lsn()::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint \
                FROM pg_replication_slots WHERE slot_name = $1";
-    let answer = timeout(Duration::from_secs(5), client.query_one(sql, &[&slot])).await;
-    let bytes: Option<i64> = answer.context("Postgres does not answer")??.try_get(0)?;
-    Ok(bytes.and_then(|bytes| u64::try_from(bytes).ok()))
+    let row = timeout(Duration::from_secs(5), client.query_one(sql, &[&slot])).await;
+    let row = row.context("Postgres does not answer")??;
+    let retained: Option<i64> = row.try_get(1)?;
+    Ok((row.try_get::<_, &str>(0)?.parse()?, retained.and_then(|bytes| u64::try_from(bytes).ok())))
 }
 
 /// `VmHWM` of a process, in bytes.

@@ -169,10 +169,9 @@ impl Router {
         Ok(process)
     }
 
-    /// How often its log has told so far that a session began.
-    pub(crate) fn sessions(&self) -> u64 {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        log.matches("connected; events flow").count() as u64
+    /// Where it writes what it says.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
     }
 
     fn end_of_log(&self) -> String {

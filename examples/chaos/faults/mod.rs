@@ -34,140 +34,49 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     /// What is done, as a sentence.
     pub(crate) what: &'static str,
-    /// Whether a repetition may come late, so that an old event is the last of its aggregate for a while.
-    pub(crate) stale: Stale,
     inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
-}
-
-/// See [`Kind::stale`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stale {
-    Never,
-    /// What the router had handed to the network when its session ended may come behind what it sent after that.
-    Possible,
 }
 
 type Injecting<'g> = Pin<Box<dyn Future<Output = anyhow::Result<Injected>> + Send + 'g>>;
 
 /// All of them, in the order in which they are listed.
+#[rustfmt::skip]
 pub(crate) const KINDS: &[Kind] = &[
-    kind("router-kill", "the router is killed with SIGKILL and started again", Stale::Never, |g, r| {
-        Box::pin(router::kill(g, r))
-    }),
-    kind("router-kill-large", "the same while it sends a large transaction", Stale::Never, |g, r| {
-        Box::pin(router::kill_in_large_transaction(g, r))
-    }),
-    kind(
-        "router-kill-broker-frozen",
-        "the same while the broker does not answer",
-        Stale::Possible,
-        |g, r| Box::pin(router::kill_while_broker_is_frozen(g, r)),
-    ),
-    kind("router-kill-topic-blocked", "the same while one topic takes nothing", Stale::Never, |g, r| {
-        Box::pin(router::kill_while_topic_is_blocked(g, r))
-    }),
-    kind("router-stop", "the router is stopped with SIGTERM and started again", Stale::Never, |g, r| {
-        Box::pin(router::stop(g, r))
-    }),
-    kind(
-        "router-freeze",
-        "the router is frozen with SIGSTOP for longer than wal_sender_timeout, and goes on",
-        Stale::Possible,
-        |g, r| Box::pin(router::freeze(g, r)),
-    ),
-    kind("postgres-fast", "Postgres is restarted in good order", Stale::Never, |g, r| {
-        Box::pin(postgres::fast(g, r))
-    }),
-    kind(
-        "postgres-immediate",
-        "Postgres is stopped without a checkpoint and started again",
-        Stale::Never,
-        |g, r| Box::pin(postgres::immediate(g, r)),
-    ),
-    kind(
-        "postgres-kill",
-        "every process of Postgres is killed with SIGKILL, and it is started again",
-        Stale::Never,
-        |g, r| Box::pin(postgres::kill(g, r)),
-    ),
-    kind(
-        "machine-kill",
-        "Postgres and the router are killed with SIGKILL at once, as their machine would be",
-        Stale::Never,
-        |g, r| Box::pin(postgres::kill_with_router(g, r)),
-    ),
-    kind("walsender-terminated", "pg_terminate_backend() on the router's walsender", Stale::Never, |g, r| {
-        Box::pin(postgres::terminate_walsender(g, r))
-    }),
-    kind("checkpoint", "CHECKPOINT, which removes log and saves slots", Stale::Never, |g, r| {
-        Box::pin(postgres::checkpoint(g, r))
-    }),
-    kind("column-added", "ALTER TABLE outbox ADD COLUMN under the writers", Stale::Never, |g, r| {
-        Box::pin(postgres::add_column(g, r))
-    }),
-    kind("large-transaction", "no fault, but a transaction of up to 20,000 rows", Stale::Never, |g, r| {
-        Box::pin(postgres::large_transaction(g, r))
-    }),
-    kind("broker-kill", "the broker is killed with SIGKILL and started again", Stale::Never, |g, r| {
-        Box::pin(broker::kill(g, r))
-    }),
-    kind("broker-restart", "the broker is restarted in good order", Stale::Never, |g, r| {
-        Box::pin(broker::restart(g, r))
-    }),
-    kind("broker-freeze", "the broker is frozen with SIGSTOP, and goes on", Stale::Never, |g, r| {
-        Box::pin(broker::freeze(g, r))
-    }),
-    kind(
-        "topic-blocked",
-        "one topic takes nothing for a while (min.insync.replicas)",
-        Stale::Never,
-        |g, r| Box::pin(topic::blocked(g, r)),
-    ),
-    kind(
-        "walsender-terminated-topic-blocked",
-        "the same, and the walsender is terminated meanwhile",
-        Stale::Never,
-        |g, r| Box::pin(topic::blocked_and_session_lost(g, r)),
-    ),
-    kind(
-        "topic-small",
-        "the limit of one topic is lowered to 2,000 bytes for a while (max.message.bytes)",
-        Stale::Never,
-        |g, r| Box::pin(topic::small(g, r)),
-    ),
-    kind("postgres-hole", "nothing passes between router and Postgres for a while", Stale::Never, |g, r| {
-        Box::pin(network::postgres_hole(g, r))
-    }),
-    kind("postgres-slow", "everything between router and Postgres passes later", Stale::Never, |g, r| {
-        Box::pin(network::postgres_slow(g, r))
-    }),
-    kind(
-        "postgres-cut",
-        "the router's connections with Postgres are reset within a message",
-        Stale::Never,
-        |g, r| Box::pin(network::postgres_cut(g, r)),
-    ),
-    kind("kafka-hole", "nothing passes between router and broker for a while", Stale::Never, |g, r| {
-        Box::pin(network::kafka_hole(g, r))
-    }),
-    kind("kafka-slow", "everything between router and broker passes later", Stale::Never, |g, r| {
-        Box::pin(network::kafka_slow(g, r))
-    }),
-    kind(
-        "kafka-cut",
-        "the router's connections with the broker are reset within a message",
-        Stale::Never,
-        |g, r| Box::pin(network::kafka_cut(g, r)),
-    ),
+    kind("router-kill", "the router is killed with SIGKILL and started again", |g, r| Box::pin(router::kill(g, r))),
+    kind("router-kill-large", "the same while it sends a large transaction", |g, r| Box::pin(router::kill_in_large_transaction(g, r))),
+    kind("router-kill-broker-frozen", "the same while the broker does not answer", |g, r| Box::pin(router::kill_while_broker_is_frozen(g, r))),
+    kind("router-kill-broker-slow", "the same while the broker's answers take long", |g, r| Box::pin(network::kafka_slow_and_router_killed(g, r))),
+    kind("router-stop", "the router is stopped with SIGTERM and started again", |g, r| Box::pin(router::stop(g, r))),
+    kind("router-freeze", "the router is frozen with SIGSTOP for longer than wal_sender_timeout, and goes on", |g, r| Box::pin(router::freeze(g, r))),
+    kind("postgres-fast", "Postgres is restarted in good order", |g, r| Box::pin(postgres::fast(g, r))),
+    kind("postgres-immediate", "Postgres is stopped without a checkpoint and started again", |g, r| Box::pin(postgres::immediate(g, r))),
+    kind("postgres-kill", "every process of Postgres is killed with SIGKILL, and it is started again", |g, r| Box::pin(postgres::kill(g, r))),
+    kind("machine-kill", "Postgres and the router are killed with SIGKILL, as their machine would be", |g, r| Box::pin(postgres::kill_with_router(g, r))),
+    kind("walsender-terminated", "pg_terminate_backend() on the router's walsender", |g, r| Box::pin(postgres::terminate_walsender(g, r))),
+    kind("walsender-terminated-broker-away", "the same while the broker cannot be reached", |g, r| Box::pin(network::kafka_away_and_session_lost(g, r))),
+    kind("checkpoint", "CHECKPOINT, which removes log and saves slots", |g, r| Box::pin(postgres::checkpoint(g, r))),
+    kind("column-added", "ALTER TABLE outbox ADD COLUMN under the writers", |g, r| Box::pin(postgres::add_column(g, r))),
+    kind("large-transaction", "no fault, but a transaction of up to 20,000 rows", |g, r| Box::pin(postgres::large_transaction(g, r))),
+    kind("broker-kill", "the broker is killed with SIGKILL and started again", |g, r| Box::pin(broker::kill(g, r))),
+    kind("broker-restart", "the broker is restarted in good order", |g, r| Box::pin(broker::restart(g, r))),
+    kind("broker-freeze", "the broker is frozen with SIGSTOP, and goes on", |g, r| Box::pin(broker::freeze(g, r))),
+    kind("topic-small", "max.message.bytes of one topic is lowered to 2,000 for a while", |g, r| Box::pin(topic::small(g, r))),
+    kind("postgres-hole", "nothing passes between router and Postgres for a while, and nobody is told", |g, r| Box::pin(network::postgres_hole(g, r))),
+    kind("postgres-slow", "everything between router and Postgres passes later", |g, r| Box::pin(network::postgres_slow(g, r))),
+    kind("postgres-cut", "the router's connections with Postgres are reset within a message", |g, r| Box::pin(network::postgres_cut(g, r))),
+    kind("postgres-away", "the router's connections with Postgres are refused for a while", |g, r| Box::pin(network::postgres_away(g, r))),
+    kind("kafka-hole", "nothing passes between router and broker for a while, and nobody is told", |g, r| Box::pin(network::kafka_hole(g, r))),
+    kind("kafka-slow", "everything between router and broker passes later", |g, r| Box::pin(network::kafka_slow(g, r))),
+    kind("kafka-cut", "the router's connections with the broker are reset within a message", |g, r| Box::pin(network::kafka_cut(g, r))),
+    kind("kafka-away", "the router's connections with the broker are refused for a while", |g, r| Box::pin(network::kafka_away(g, r))),
 ];
 
 const fn kind(
     name: &'static str,
     what: &'static str,
-    stale: Stale,
     inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
 ) -> Kind {
-    Kind { name, what, stale, inject }
+    Kind { name, what, inject }
 }
 
 impl Kind {
@@ -223,7 +132,7 @@ impl Ground {
         self.start_router()?;
         let back = servers.map_or(restarted, |servers| servers.max(restarted));
         let left = Left::Position { died: dead.died, restarted, confirmed };
-        Ok(Injected { began: dead.began, back, left, what })
+        Ok(Injected { began: dead.began, back, left, on_its_way: true, what })
     }
 
     /// Where the slot stands.
@@ -240,9 +149,9 @@ impl Ground {
     }
 }
 
-/// A fault that the router lives through. How many sessions it lost is known later.
+/// A fault that the router lives through.
 fn lived_through(began: Instant, back: Instant, what: String) -> Injected {
-    Injected { began, back, left: Left::Process { sessions: 0 }, what }
+    Injected { began, back, left: Left::Process, on_its_way: true, what }
 }
 
 /// Draws a time of so many milliseconds, and waits for it.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use super::{Ground, WAL_SENDER_TIMEOUT, lived_through, pause};
+use super::{Ground, WAL_SENDER_TIMEOUT, lived_through, pause, postgres};
 use crate::injected::Injected;
 use crate::proxy::{Proxy, Weather};
 
@@ -68,4 +68,51 @@ async fn cut(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
         pause(&mut random, 50..600).await;
     }
     Ok(lived_through(began, Instant::now(), format!("{times} times")))
+}
+
+pub(super) async fn postgres_away(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    away(&ground.to_postgres, random).await
+}
+
+pub(super) async fn kafka_away(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    away(&ground.to_kafka, random).await
+}
+
+async fn away(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    proxy.set(Weather::Away);
+    let time = pause(&mut random, 200..4_000).await;
+    proxy.set(Weather::Clear);
+    Ok(lived_through(began, Instant::now(), format!("for {} ms", time.as_millis())))
+}
+
+/// What is queued for the broker has to end with the session: else two producers write when it is back.
+pub(super) async fn kafka_away_and_session_lost(
+    ground: &mut Ground,
+    mut random: StdRng,
+) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    ground.to_kafka.set(Weather::Away);
+    let before = pause(&mut random, 500..1_500).await;
+    let terminated = postgres::terminate(ground).await;
+    let after = pause(&mut random, 500..2_500).await;
+    ground.to_kafka.set(Weather::Clear);
+    terminated?;
+    let what = format!("after {} of {} ms", before.as_millis(), (before + after).as_millis());
+    Ok(Injected { on_its_way: false, ..lived_through(began, Instant::now(), what) })
+}
+
+/// Partitions wait for each other: what goes to one is acknowledged long before what was sent earlier to another.
+pub(super) async fn kafka_slow_and_router_killed(
+    ground: &mut Ground,
+    mut random: StdRng,
+) -> anyhow::Result<Injected> {
+    let by = Duration::from_millis(random.random_range(150..400));
+    ground.to_kafka.set(Weather::Slow(by));
+    let slow = pause(&mut random, 3_000..5_000).await;
+    let dead = ground.kill_router().await;
+    ground.to_kafka.set(Weather::Clear);
+    pause(&mut random, 0..200).await;
+    let what = format!("after {} ms that were {} ms slow", slow.as_millis(), by.as_millis());
+    ground.revive(dead?, None, what).await
 }

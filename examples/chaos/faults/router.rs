@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use super::{Dead, Ground, WAL_SENDER_TIMEOUT, lived_through, pause, topic};
+use super::{Dead, Ground, WAL_SENDER_TIMEOUT, lived_through, pause};
 use crate::injected::Injected;
 use crate::intake::lock;
 use crate::stage::outbox_table::topic_of;
@@ -54,18 +54,6 @@ pub(super) async fn kill_while_broker_is_frozen(
     let back = Instant::now();
     pause(&mut random, 0..200).await;
     ground.revive(dead?, Some(back), format!("after {} ms", frozen.as_millis())).await
-}
-
-pub(super) async fn kill_while_topic_is_blocked(
-    ground: &mut Ground,
-    mut random: StdRng,
-) -> anyhow::Result<Injected> {
-    let name = topic::block(ground, &mut random).await?;
-    let blocked = pause(&mut random, BLOCKED_FOR).await;
-    let dead = ground.kill_router().await?;
-    topic::unblock(ground, &name).await?;
-    let back = Instant::now();
-    ground.revive(dead, Some(back), format!("{name} blocked for {} ms", blocked.as_millis())).await
 }
 
 pub(super) async fn stop(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
