@@ -140,10 +140,9 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     writers.finish().await?;
     let end = Instant::now();
     progress.doing("everything arrives");
-    if stopped.is_none() {
-        stopped =
-            everything_arrives(&intake, &ledger, &mut ground).await.err().map(|error| format!("{error:#}"));
-    }
+    // one that does not recover may yet catch up; one that has ended by itself has said so
+    let rest = everything_arrives(&intake, &ledger, &mut ground).await;
+    stopped = stopped.or_else(|| rest.err().map(|error| format!("{error:#}")));
     if stopped.is_none() {
         ground.router.stop().await?;
     }

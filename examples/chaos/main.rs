@@ -11,6 +11,7 @@ mod faults;
 mod injected;
 mod intake;
 mod judgement;
+mod picture;
 mod plan;
 mod progress;
 mod proxy;
@@ -97,7 +98,11 @@ struct Cli {
     #[arg(long)]
     json: bool,
 
-    /// The other way round: exit code 0 only if something was found, for a router that was broken on purpose
+    /// Draws the campaign into this file, as SVG
+    #[arg(long)]
+    picture: Option<PathBuf>,
+
+    /// The other way round: exit code 0 only if a guarantee did not hold, for a router that was broken on purpose
     #[arg(long)]
     must_find: bool,
 
@@ -169,8 +174,12 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = format!("{:#}\n", report.json());
     let file = cli.folder.join("report.json");
     std::fs::write(&file, &json).with_context(|| format!("write {}", file.display()))?;
+    if let Some(file) = &cli.picture {
+        std::fs::write(file, picture::draw(&report)).with_context(|| format!("write {}", file.display()))?;
+    }
     terminal::print(&if cli.json { json } else { table::render(&report) })?;
-    Ok(if report.is_good() == cli.must_find { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let as_expected = if cli.must_find { report.guarantee_broken } else { report.is_good() };
+    Ok(if as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// `examples/chaos` beside `outbox-router`, as cargo puts them.

@@ -70,6 +70,8 @@ pub(crate) struct Report {
     pub(crate) cases: Vec<Case>,
     /// What must not be.
     pub(crate) faults: Vec<String>,
+    /// Whether a guarantee is among that, and not only a campaign that went wrong.
+    pub(crate) guarantee_broken: bool,
 }
 
 impl Report {
@@ -102,8 +104,11 @@ impl Report {
         }
         let before = begins.first().copied().unwrap_or(evidence.end);
         calm.duplicates = evidence.judgement.duplicates.partition_point(|at| *at < before) as u64;
-        let mut report = Report { evidence, calm, cases, faults: Vec::new() };
-        report.faults = report.what_must_not_be();
+        let mut report = Report { evidence, calm, cases, faults: Vec::new(), guarantee_broken: false };
+        let broken = report.broken_guarantees();
+        report.guarantee_broken = !broken.is_empty();
+        let stopped = report.evidence.stopped.iter().cloned();
+        report.faults = stopped.chain(broken).chain(report.judges_agree()).collect();
         report
     }
 
@@ -112,9 +117,9 @@ impl Report {
         self.faults.is_empty()
     }
 
-    fn what_must_not_be(&self) -> Vec<String> {
+    fn broken_guarantees(&self) -> Vec<String> {
         let evidence = &self.evidence;
-        let mut faults: Vec<String> = evidence.stopped.iter().cloned().collect();
+        let mut faults = Vec::new();
         for (fault, name) in [
             (Fault::Lost, "lost"),
             (Fault::OutOfOrder, "out of order"),
@@ -142,7 +147,6 @@ impl Report {
                 ));
             }
         }
-        faults.extend(self.judges_agree());
         faults
     }
 
@@ -238,21 +242,18 @@ impl Report {
     }
 
     /// Events committed and first arrived, second by second.
-    fn timeline(&self) -> Vec<Value> {
+    pub(crate) fn timeline(&self) -> Vec<(u64, [u64; 2])> {
         let start = self.evidence.start;
         let mut seconds: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
         let times = self.evidence.written.committed.values().map(|at| (0, at));
         let arrivals = self.evidence.judgement.first_arrivals.iter().map(|first| (1, &first.at));
-        for (which, at) in times.chain(arrivals) {
+        for (which, at) in times.chain(arrivals).filter(|(_, at)| **at >= start) {
             let second = at.saturating_duration_since(start).as_secs();
             if let Some(count) = seconds.entry(second).or_default().get_mut(which) {
                 *count += 1;
             }
         }
-        seconds
-            .into_iter()
-            .map(|(second, [committed, arrived])| json!([second, committed, arrived]))
-            .collect()
+        seconds.into_iter().collect()
     }
 }
 
