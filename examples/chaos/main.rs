@@ -49,7 +49,7 @@ struct Cli {
     postgres: String,
 
     /// Where the programs of Postgres are
-    #[arg(long, env = "TEST_POSTGRES_BIN", default_value = "")]
+    #[arg(long, env = "TEST_POSTGRES_BIN", default_value = ".")]
     postgres_programs: PathBuf,
 
     /// Kafka
@@ -64,13 +64,15 @@ struct Cli {
     #[arg(long, default_value_t = 0)]
     kafka_proxy_port: u16,
 
-    #[arg(long, env = "TEST_KAFKA_LOG", default_value = "")]
+    /// Where the broker writes what it says
+    #[arg(long, env = "TEST_KAFKA_LOG", default_value = ".")]
     kafka_log: PathBuf,
 
     /// What ends and starts the servers
     #[arg(long, default_value = "scripts/services")]
     services: PathBuf,
 
+    /// Whose servers they are
     #[arg(long, default_value = "chaos")]
     instance: String,
 
