@@ -181,7 +181,8 @@ mod tests {
             let [died, restarted] = [1020, 1500].map(|ms| self.at(ms));
             let left = Left::Position { died, restarted, confirmed: Lsn(confirmed) };
             let what = String::new();
-            let injected = Injected { began: died, back: restarted, left, on_its_way: true, what };
+            let (on_its_way, overlaps) = (true, false);
+            let injected = Injected { began: died, back: restarted, left, on_its_way, overlaps, what };
             let allowed = self.allowed(&injected, &[], remembered);
             assert_eq!(allowed.stale_partitions, 1);
             allowed.duplicates
@@ -190,7 +191,8 @@ mod tests {
         /// Lived through what began at 920.
         fn lived(&self, sessions: &[u64], on_its_way: bool) -> (u64, u64) {
             let (began, what) = (self.at(920), String::new());
-            let injected = Injected { began, back: began, left: Left::Process, on_its_way, what };
+            let (left, overlaps) = (Left::Process, false);
+            let injected = Injected { began, back: began, left, on_its_way, overlaps, what };
             let allowed = self.allowed(&injected, sessions, REMEMBERED);
             (allowed.duplicates, allowed.stale_partitions)
         }

@@ -100,12 +100,19 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                 if start.elapsed() + next.calm > setup.span {
                     break;
                 }
+                if !next.overlaps && !happened.is_empty() {
+                    progress.doing("the router catches up");
+                    if let Err(error) = catches_up(&mut ground).await {
+                        stopped = Some(format!("{error:#}"));
+                        break;
+                    }
+                }
                 progress.doing("all is well");
                 sleep(next.calm).await;
                 let Some(kind) = setup.kinds.get(next.kind) else { break };
                 progress.doing(kind.name);
                 let injected = kind.inject(&mut ground, next.random).await;
-                let injected = injected.with_context(|| format!("the fault {}", kind.name))?;
+                let mut injected = injected.with_context(|| format!("the fault {}", kind.name))?;
                 let recovered = recovers(&injected, &intake, &ledger, &mut ground).await;
                 let tail = match &recovered {
                     Ok(after) => format!("{} ms until events flow", after.as_millis()),
@@ -114,6 +121,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                 let what =
                     if injected.what.is_empty() { String::new() } else { format!(", {}", injected.what) };
                 progress.say(&format!("{}{what}; {tail}", kind.name));
+                injected.overlaps = next.overlaps;
                 happened.push((next.kind, injected));
                 intake.is_well().await?;
                 writers.are_well()?;
@@ -214,6 +222,20 @@ async fn recovers(
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// Waits until all is acknowledged that was in the log when it began to: what comes twice has come then.
+async fn catches_up(ground: &mut Ground) -> anyhow::Result<()> {
+    let deadline = Instant::now() + RECOVERS_WITHIN;
+    let end = ground.watch.end_of_log();
+    while ground.watch.flushed() < end {
+        ground.router.still_runs()?;
+        if Instant::now() > deadline {
+            bail!("the router has not caught up {} s after the fault was over", RECOVERS_WITHIN.as_secs());
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
 }
 
 /// Waits until every committed event was read, and gives up only when nothing more arrives; what is missing then is for the

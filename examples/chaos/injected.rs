@@ -14,6 +14,8 @@ pub(crate) struct Injected {
     pub(crate) left: Left,
     /// Whether a session that it ended can have left a request on the way to the broker.
     pub(crate) on_its_way: bool,
+    /// Whether it began before the router had caught up after the fault before it.
+    pub(crate) overlaps: bool,
     /// Its choices, for people.
     pub(crate) what: String,
 }

@@ -9,6 +9,9 @@ use rand::{Rng, SeedableRng};
 /// How long all may be well between two faults.
 const CALM: std::ops::Range<u64> = 300..1800;
 
+/// One fault in so many comes while what the one before it has held up is still being sent.
+const OVERLAPS: u32 = 4;
+
 /// The next fault.
 #[derive(Debug)]
 pub(crate) struct Next {
@@ -16,6 +19,8 @@ pub(crate) struct Next {
     pub(crate) kind: usize,
     /// How long to wait before it.
     pub(crate) calm: Duration,
+    /// Whether the router need not have caught up before.
+    pub(crate) overlaps: bool,
     /// For its own choices.
     pub(crate) random: StdRng,
 }
@@ -46,6 +51,7 @@ impl Iterator for Plan {
         Some(Next {
             kind: self.round.pop()?,
             calm: Duration::from_millis(self.random.random_range(CALM)),
+            overlaps: self.random.random_ratio(1, OVERLAPS),
             random: StdRng::seed_from_u64(self.random.random()),
         })
     }

@@ -79,6 +79,16 @@ impl Report {
         let mut calm = Case::default();
         let mut cases: Vec<Case> =
             (0..evidence.happened.len()).filter_map(|number| case(&evidence, number)).collect();
+        let (mut left_over, mut stale_before) = (0, 0);
+        for (case, (_, injected)) in cases.iter_mut().zip(&evidence.happened) {
+            // what the fault before it may repeat, and has not yet
+            if injected.overlaps {
+                case.allowed += left_over;
+                case.stale_allowed += stale_before;
+            }
+            left_over = case.allowed.saturating_sub(case.duplicates);
+            stale_before = case.stale_allowed;
+        }
         let begins: Vec<Instant> = evidence.happened.iter().map(|(_, injected)| injected.began).collect();
         for finding in &evidence.judgement.findings {
             let blamed = match (finding.fault, finding.at) {

@@ -71,6 +71,16 @@ impl Watch {
         lock(&self.seen).weights.push(Weight { at: Instant::now(), retained: None, memory });
     }
 
+    /// Where the log ended when it was looked at last.
+    pub(crate) fn end_of_log(&self) -> Option<Lsn> {
+        lock(&self.seen).marks.last().map(|mark| mark.end)
+    }
+
+    /// What the router said last of how far everything is acknowledged.
+    pub(crate) fn flushed(&self) -> Option<Lsn> {
+        lock(&self.seen).looks.last()?.flushed
+    }
+
     pub(crate) fn finish(self) -> Seen {
         std::mem::take(&mut lock(&self.seen))
     }

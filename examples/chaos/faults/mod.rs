@@ -132,7 +132,7 @@ impl Ground {
         self.start_router()?;
         let back = servers.map_or(restarted, |servers| servers.max(restarted));
         let left = Left::Position { died: dead.died, restarted, confirmed };
-        Ok(Injected { began: dead.began, back, left, on_its_way: true, what })
+        Ok(Injected { left, ..lived_through(dead.began, back, what) })
     }
 
     /// Where the slot stands.
@@ -151,7 +151,7 @@ impl Ground {
 
 /// A fault that the router lives through.
 fn lived_through(began: Instant, back: Instant, what: String) -> Injected {
-    Injected { began, back, left: Left::Process, on_its_way: true, what }
+    Injected { began, back, left: Left::Process, on_its_way: true, overlaps: false, what }
 }
 
 /// Draws a time of so many milliseconds, and waits for it.
