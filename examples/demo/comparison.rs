@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use serde_json::Value;
-
-use crate::consumer::Received;
-use crate::outbox_table::Row;
+use crate::stage::consumer::Received;
+use crate::stage::outbox_table::Row;
 use crate::writers::Written;
 
 /// What was found. Each list holds one line per fault.
@@ -139,20 +137,8 @@ fn same_headers(row: &Row, record: &Received) -> bool {
     let text = |text: &str| Some(text.as_bytes().to_vec());
     let own = [("id".to_owned(), text(&row.id)), ("type".to_owned(), text(&row.event_type))];
     let Some((first, rest)) = record.headers.split_first_chunk::<2>() else { return false };
-    let Ok(Value::Object(members)) = serde_json::from_str(&row.headers) else { return false };
-    let mut expected: Vec<(String, Option<Vec<u8>>)> = members
-        .into_iter()
-        .map(|(name, value)| {
-            let value = match value {
-                Value::Null => None,
-                Value::String(string) => text(&string),
-                other => text(&other.to_string()),
-            };
-            (name, value)
-        })
-        .collect();
+    let Some(expected) = row.own_headers() else { return false };
     let mut rest = rest.to_vec();
-    expected.sort();
     rest.sort();
     *first == own && rest == expected
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::consumer::Received;
+use crate::stage::consumer::Received;
 use crate::writers::Written;
 
 /// A time in which events had to wait: for the router to come back, or for their topic to be created.

@@ -8,13 +8,13 @@
 //! ```
 
 mod comparison;
-mod consumer;
 mod latency;
-mod outbox_table;
 mod progress;
 mod report;
-mod router;
 mod scenario;
+#[allow(dead_code, reason = "each program uses its part of it")]
+#[path = "../stage/mod.rs"]
+mod stage;
 mod writers;
 
 use std::path::PathBuf;

@@ -11,12 +11,12 @@ use indicatif::HumanCount;
 use tokio::time::sleep;
 
 use crate::comparison::compare;
-use crate::consumer::{Reading, Received};
 use crate::latency::{Pause, latencies};
-use crate::outbox_table::{committed_rows, topic_of};
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::router::Router;
+use crate::stage::consumer::{Reading, Received};
+use crate::stage::outbox_table::{committed_rows, topic_of};
+use crate::stage::router::Router;
 use crate::writers::{self, AGGREGATE_TYPES, Plan, Written};
 
 /// How long the router stays dead while the writers go on.
@@ -39,7 +39,7 @@ pub(crate) struct Stage {
 pub(crate) async fn play(stage: &Stage, plan: Plan) -> anyhow::Result<Report> {
     let postgres = writers::connect(&stage.postgres).await?;
     writers::create_tables(&postgres).await?;
-    let mut router = Router::new(&stage.program, &stage.folder, &stage.postgres, &stage.brokers)?;
+    let mut router = Router::new(&stage.program, &stage.folder, &stage.postgres, &stage.brokers, "")?;
     router.init().await?;
 
     let topics = AGGREGATE_TYPES.map(topic_of).to_vec();

@@ -56,9 +56,13 @@ impl Reading {
     pub(crate) fn begin(brokers: &str, topics: Vec<String>) -> anyhow::Result<Self> {
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", brokers)
-            .set("client.id", "demo-consumer")
+            .set("client.id", "consumer")
             // librdkafka wants one, though nothing is committed to it
-            .set("group.id", "demo-consumer")
+            .set("group.id", "consumer")
+            // what is measured is the router's way back to a broker, not the consumer's
+            .set("reconnect.backoff.ms", "20")
+            .set("reconnect.backoff.max.ms", "100")
+            .set("fetch.error.backoff.ms", "20")
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "error")
             .set("allow.auto.create.topics", "false")
@@ -189,7 +193,7 @@ impl Worker {
         let arrived = Instant::now();
         let place = (message.topic().to_owned(), message.partition(), message.offset());
         self.read.fetch_add(1, Ordering::Relaxed);
-        // nobody takes them any more when the demo has been interrupted
+        // nobody takes them any more when the program has been interrupted
         let _ = self.sender.send(received(&message, arrived));
         Ok(Some(place))
     }

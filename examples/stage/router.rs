@@ -1,4 +1,4 @@
-//! The router: the real program as a process of its own, with a configuration file and a log file in the demo's folder.
+//! The router: the real program as a process of its own, with a configuration file and a log file in a folder.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use outbox_router::monitor::StatusReport;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -29,8 +30,14 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Writes the configuration into `folder`; starts nothing.
-    pub(crate) fn new(program: &Path, folder: &Path, postgres: &str, brokers: &str) -> anyhow::Result<Self> {
+    /// Writes the configuration into `folder`, `more` of `[postgres]` among it; starts nothing.
+    pub(crate) fn new(
+        program: &Path,
+        folder: &Path,
+        postgres: &str,
+        brokers: &str,
+        more: &str,
+    ) -> anyhow::Result<Self> {
         if !program.is_file() {
             bail!("there is no router at {}; build it with the same profile: cargo build", program.display());
         }
@@ -39,7 +46,7 @@ impl Router {
         let config = folder.join("outbox-router.toml");
         let quoted = |text: &str| toml::Value::from(text).to_string();
         let text = format!(
-            "[postgres]\nurl = {}\n\n[kafka]\n\"bootstrap.servers\" = {}\n\n[admin]\nlisten = \"{admin}\"\n",
+            "[postgres]\nurl = {}\n{more}\n[kafka]\n\"bootstrap.servers\" = {}\n\n[admin]\nlisten = \"{admin}\"\n",
             quoted(postgres),
             quoted(brokers)
         );
@@ -91,6 +98,32 @@ impl Router {
         Ok(())
     }
 
+    /// The number of its process, while it runs.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.process.as_ref().and_then(Child::id)
+    }
+
+    /// Where it answers.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Freezes it, until `thaw`.
+    pub(crate) fn freeze(&mut self) -> anyhow::Result<()> {
+        self.still_runs()?;
+        self.signal(Signal::STOP)
+    }
+
+    pub(crate) fn thaw(&mut self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let number = self.process().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
+        let number = number.context("the router has no process number")?;
+        kill_process(number, signal).context("send the router a signal")
+    }
+
     /// Ends it as a crash does, with SIGKILL.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
         self.still_runs()?;
@@ -103,10 +136,8 @@ impl Router {
     /// Asks it to stop, with SIGTERM, and waits until it has.
     pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
         self.still_runs()?;
+        self.signal(Signal::TERM)?;
         let Some(mut process) = self.process.take() else { return Ok(()) };
-        let number = process.id().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
-        let number = number.context("the router has no process number")?;
-        kill_process(number, Signal::TERM).context("send SIGTERM to the router")?;
         let status: ExitStatus = match timeout(STOPPED_WITHIN, process.wait()).await {
             Ok(status) => status.context("wait for the router")?,
             Err(_) => bail!(
@@ -138,6 +169,11 @@ impl Router {
         Ok(process)
     }
 
+    /// Where it writes what it says.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
     fn end_of_log(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -158,9 +194,21 @@ fn free_port() -> io::Result<SocketAddr> {
 
 /// Whether `/readyz` answers 200.
 async fn probe(admin: SocketAddr) -> io::Result<bool> {
+    Ok(get(admin, "/readyz").await?.starts_with(b"HTTP/1.1 200 "))
+}
+
+/// What `/status` answers.
+pub(crate) async fn status(admin: SocketAddr) -> anyhow::Result<StatusReport> {
+    let answer = get(admin, "/status").await?;
+    let body = answer.windows(4).position(|four| four == b"\r\n\r\n").and_then(|end| answer.get(end + 4..));
+    serde_json::from_slice(body.unwrap_or_default()).context("read the router's status")
+}
+
+async fn get(admin: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(admin).await?;
-    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: router\r\nConnection: close\r\n\r\n").await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: router\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await?;
-    Ok(answer.starts_with(b"HTTP/1.1 200 "))
+    Ok(answer)
 }

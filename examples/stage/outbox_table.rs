@@ -1,6 +1,7 @@
 //! What the router has to deliver: the committed rows, as the table itself tells them afterwards.
 
 use anyhow::Context;
+use serde_json::Value;
 use tokio_postgres::Client;
 
 /// One committed row of the outbox.
@@ -21,6 +22,24 @@ impl Row {
     /// Where the router's default route leads.
     pub(crate) fn topic(&self) -> String {
         topic_of(&self.aggregate_type)
+    }
+
+    /// What the members of its headers column have to arrive as, sorted; `None` if the column holds no object.
+    pub(crate) fn own_headers(&self) -> Option<Vec<(String, Option<Vec<u8>>)>> {
+        let Ok(Value::Object(members)) = serde_json::from_str(&self.headers) else { return None };
+        let mut headers: Vec<_> = members
+            .into_iter()
+            .map(|(name, value)| {
+                let value = match value {
+                    Value::Null => None,
+                    Value::String(string) => Some(string.into_bytes()),
+                    other => Some(other.to_string().into_bytes()),
+                };
+                (name, value)
+            })
+            .collect();
+        headers.sort();
+        Some(headers)
     }
 }
 

@@ -1,0 +1,103 @@
+//! What the independent reader wrote, back to rows: the text that Postgres's own `test_decoding` makes of an insert.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::stage::outbox_table::Row;
+
+const INSERT: &str = "table public.outbox: INSERT: ";
+
+/// The outbox row that a line tells of; `None` if it tells of something else.
+///
+/// # Errors
+/// It begins like one and cannot be read.
+pub(crate) fn row_of(line: &str) -> anyhow::Result<Option<Row>> {
+    let Some(columns) = line.strip_prefix(INSERT) else { return Ok(None) };
+    let columns = columns_of(columns).with_context(|| format!("an insert that cannot be read: {line}"))?;
+    let text = |name: &str| columns.get(name).cloned().flatten();
+    let needed = |name: &str| text(name).with_context(|| format!("an insert without {name}: {line}"));
+    let payload = text("payload");
+    let value: Value = serde_json::from_str(payload.as_deref().unwrap_or_default()).unwrap_or_default();
+    Ok(Some(Row {
+        id: needed("id")?,
+        aggregate_type: needed("aggregate_type")?,
+        aggregate_id: needed("aggregate_id")?,
+        event_type: needed("event_type")?,
+        headers: needed("headers")?,
+        sequence: value.get("sequence").and_then(Value::as_i64).unwrap_or_default(),
+        payload,
+    }))
+}
+
+/// `name[type]:value name[type]:'value' ...`; a quote within a value is doubled.
+fn columns_of(mut rest: &str) -> anyhow::Result<HashMap<&str, Option<String>>> {
+    let mut columns = HashMap::new();
+    while !rest.is_empty() {
+        let (name, after) = rest.split_once('[').context("a column without a type")?;
+        let (_, after) = after.split_once("]:").context("a type without an end")?;
+        let (value, after) = match after.strip_prefix('\'') {
+            Some(quoted) => {
+                let (text, after) = unquoted(quoted)?;
+                (Some(text), after)
+            }
+            None => {
+                let (bare, after) = after.split_once(' ').unwrap_or((after, ""));
+                ((bare != "null").then(|| bare.to_owned()), after)
+            }
+        };
+        columns.insert(name, value);
+        rest = after.strip_prefix(' ').unwrap_or(after);
+    }
+    Ok(columns)
+}
+
+/// The text up to the closing quote, and what follows it.
+fn unquoted(mut rest: &str) -> anyhow::Result<(String, &str)> {
+    let mut text = String::new();
+    loop {
+        let Some((part, after)) = rest.split_once('\'') else { bail!("a quote is not closed") };
+        text.push_str(part);
+        match after.strip_prefix('\'') {
+            Some(more) => {
+                text.push('\'');
+                rest = more;
+            }
+            None => return Ok((text, after)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_insert_is_read_with_quotes_nulls_and_columns_that_came_later() {
+        let line = "table public.outbox: INSERT: id[uuid]:'00000000-0000-0000-0000-000000000001' \
+                    aggregate_type[text]:'order' aggregate_id[text]:'order-''1'' [x]:' event_type[text]:'' \
+                    payload[jsonb]:'{\"note\": \"it''s\", \"sequence\": 7}' headers[jsonb]:'{}' \
+                    created_at[timestamp with time zone]:'2026-01-01 00:00:00+00' later[integer]:5 more[text]:null";
+        let row = row_of(line).unwrap().unwrap();
+        assert_eq!((row.aggregate_id.as_str(), row.event_type.as_str()), ("order-'1' [x]:", ""));
+        assert_eq!(row.payload.as_deref(), Some(r#"{"note": "it's", "sequence": 7}"#));
+        assert_eq!(row.sequence, 7);
+    }
+
+    #[test]
+    fn a_tombstone_has_no_payload() {
+        let line = "table public.outbox: INSERT: id[uuid]:'1' aggregate_type[text]:'a' aggregate_id[text]:'b' \
+                    event_type[text]:'c' payload[jsonb]:null headers[jsonb]:'{}'";
+        assert_eq!(row_of(line).unwrap().unwrap().payload, None);
+    }
+
+    #[test]
+    fn other_lines_are_passed_over_and_torn_ones_are_not() {
+        for line in ["BEGIN 7", "COMMIT 7", "table public.outbox: DELETE: (no-tuple-data)", ""] {
+            assert_eq!(row_of(line).unwrap(), None);
+        }
+        assert!(row_of("table public.outbox: INSERT: id[uuid]:'1").is_err());
+        assert!(row_of("table public.outbox: INSERT: id[uuid]:'1'").is_err());
+    }
+}

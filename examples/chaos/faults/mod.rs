@@ -1,0 +1,162 @@
+//! The kinds of faults. Another kind is a function in one of these files, or in one more, and a line in [`KINDS`].
+
+mod broker;
+mod network;
+mod postgres;
+mod router;
+mod topic;
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rand::Rng;
+use rand::rngs::StdRng;
+use tokio::time::sleep;
+
+use crate::injected::{Injected, Left};
+use crate::intake::Arrived;
+use crate::proxy::Proxy;
+use crate::services::Services;
+use crate::stage::router::Router;
+use crate::watch::Watch;
+use crate::writers::{Ledger, connect};
+
+/// `wal_sender_timeout` of the router's session in a campaign: short, so that what waits for it does not take long.
+pub(crate) const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The router's slot.
+pub(crate) const SLOT: &str = "outbox_router";
+
+/// One kind of fault.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// What is done, as a sentence.
+    pub(crate) what: &'static str,
+    inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
+}
+
+type Injecting<'g> = Pin<Box<dyn Future<Output = anyhow::Result<Injected>> + Send + 'g>>;
+
+/// All of them, in the order in which they are listed.
+#[rustfmt::skip]
+pub(crate) const KINDS: &[Kind] = &[
+    kind("router-kill", "the router is killed with SIGKILL and started again", |g, r| Box::pin(router::kill(g, r))),
+    kind("router-kill-large", "the same while it sends a large transaction", |g, r| Box::pin(router::kill_in_large_transaction(g, r))),
+    kind("router-kill-broker-frozen", "the same while the broker does not answer", |g, r| Box::pin(router::kill_while_broker_is_frozen(g, r))),
+    kind("router-kill-broker-slow", "the same while the broker's answers take long", |g, r| Box::pin(network::kafka_slow_and_router_killed(g, r))),
+    kind("router-stop", "the router is stopped with SIGTERM and started again", |g, r| Box::pin(router::stop(g, r))),
+    kind("router-freeze", "the router is frozen with SIGSTOP for longer than wal_sender_timeout, and goes on", |g, r| Box::pin(router::freeze(g, r))),
+    kind("postgres-fast", "Postgres is restarted in good order", |g, r| Box::pin(postgres::fast(g, r))),
+    kind("postgres-immediate", "Postgres is stopped without a checkpoint and started again", |g, r| Box::pin(postgres::immediate(g, r))),
+    kind("postgres-kill", "every process of Postgres is killed with SIGKILL, and it is started again", |g, r| Box::pin(postgres::kill(g, r))),
+    kind("machine-kill", "Postgres and the router are killed with SIGKILL, as their machine would be", |g, r| Box::pin(postgres::kill_with_router(g, r))),
+    kind("walsender-terminated", "pg_terminate_backend() on the router's walsender", |g, r| Box::pin(postgres::terminate_walsender(g, r))),
+    kind("walsender-terminated-broker-away", "the same while the broker cannot be reached", |g, r| Box::pin(network::kafka_away_and_session_lost(g, r))),
+    kind("checkpoint", "CHECKPOINT, which removes log and saves slots", |g, r| Box::pin(postgres::checkpoint(g, r))),
+    kind("column-added", "ALTER TABLE outbox ADD COLUMN under the writers", |g, r| Box::pin(postgres::add_column(g, r))),
+    kind("large-transaction", "no fault, but a transaction of up to 20,000 rows", |g, r| Box::pin(postgres::large_transaction(g, r))),
+    kind("broker-kill", "the broker is killed with SIGKILL and started again", |g, r| Box::pin(broker::kill(g, r))),
+    kind("broker-restart", "the broker is restarted in good order", |g, r| Box::pin(broker::restart(g, r))),
+    kind("broker-freeze", "the broker is frozen with SIGSTOP, and goes on", |g, r| Box::pin(broker::freeze(g, r))),
+    kind("topic-small", "max.message.bytes of one topic is lowered to 2,000 for a while", |g, r| Box::pin(topic::small(g, r))),
+    kind("postgres-hole", "nothing passes between router and Postgres for a while, and nobody is told", |g, r| Box::pin(network::postgres_hole(g, r))),
+    kind("postgres-slow", "everything between router and Postgres passes later", |g, r| Box::pin(network::postgres_slow(g, r))),
+    kind("postgres-cut", "the router's connections with Postgres are reset within a message", |g, r| Box::pin(network::postgres_cut(g, r))),
+    kind("postgres-away", "the router's connections with Postgres are refused for a while", |g, r| Box::pin(network::postgres_away(g, r))),
+    kind("kafka-hole", "nothing passes between router and broker for a while, and nobody is told", |g, r| Box::pin(network::kafka_hole(g, r))),
+    kind("kafka-slow", "everything between router and broker passes later", |g, r| Box::pin(network::kafka_slow(g, r))),
+    kind("kafka-cut", "the router's connections with the broker are reset within a message", |g, r| Box::pin(network::kafka_cut(g, r))),
+    kind("kafka-away", "the router's connections with the broker are refused for a while", |g, r| Box::pin(network::kafka_away(g, r))),
+];
+
+const fn kind(
+    name: &'static str,
+    what: &'static str,
+    inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
+) -> Kind {
+    Kind { name, what, inject }
+}
+
+impl Kind {
+    pub(crate) async fn inject(&self, ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+        (self.inject)(ground, random).await
+    }
+}
+
+/// What faults act on.
+pub(crate) struct Ground {
+    pub(crate) router: Router,
+    pub(crate) services: Services,
+    /// Without a proxy.
+    pub(crate) postgres: String,
+    pub(crate) brokers: String,
+    pub(crate) to_postgres: Proxy,
+    pub(crate) to_kafka: Proxy,
+    pub(crate) watch: Watch,
+    pub(crate) arrived: Arc<Mutex<Arrived>>,
+    pub(crate) ledger: Arc<Ledger>,
+}
+
+/// The router between its end and its next start.
+struct Dead {
+    began: Instant,
+    died: Instant,
+}
+
+impl Ground {
+    /// Starts the router, and follows it.
+    pub(crate) fn start_router(&mut self) -> anyhow::Result<()> {
+        let process = self.router.start()?;
+        self.watch.follow(process);
+        Ok(())
+    }
+
+    async fn kill_router(&mut self) -> anyhow::Result<Dead> {
+        self.watch.last_words();
+        let began = Instant::now();
+        self.router.kill().await?;
+        Ok(Dead { began, died: Instant::now() })
+    }
+
+    /// Starts the router that has died. The fault is over when it is started and `servers` are back.
+    async fn revive(
+        &mut self,
+        dead: Dead,
+        servers: Option<Instant>,
+        what: String,
+    ) -> anyhow::Result<Injected> {
+        let confirmed = self.confirmed().await?;
+        let restarted = Instant::now();
+        self.start_router()?;
+        let back = servers.map_or(restarted, |servers| servers.max(restarted));
+        let left = Left::Position { died: dead.died, restarted, confirmed };
+        Ok(Injected { left, ..lived_through(dead.began, back, what) })
+    }
+
+    /// Where the slot stands.
+    async fn confirmed(&self) -> anyhow::Result<outbox_router::lsn::Lsn> {
+        let client = connect(&self.postgres).await?;
+        let sql = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1";
+        let row = client.query_one(sql, &[&SLOT]).await.context("look at the router's slot")?;
+        Ok(row.try_get::<_, &str>(0)?.parse()?)
+    }
+
+    async fn execute(&self, sql: &str) -> anyhow::Result<()> {
+        let client = connect(&self.postgres).await?;
+        client.batch_execute(sql).await.with_context(|| sql.to_owned())
+    }
+}
+
+/// A fault that the router lives through.
+fn lived_through(began: Instant, back: Instant, what: String) -> Injected {
+    Injected { began, back, left: Left::Process, on_its_way: true, overlaps: false, what }
+}
+
+/// Draws a time of so many milliseconds, and waits for it.
+async fn pause(random: &mut StdRng, milliseconds: std::ops::Range<u64>) -> Duration {
+    let time = Duration::from_millis(random.random_range(milliseconds));
+    sleep(time).await;
+    time
+}

@@ -1,0 +1,118 @@
+//! The network swallows, delays and cuts.
+
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use super::{Ground, WAL_SENDER_TIMEOUT, lived_through, pause, postgres};
+use crate::injected::Injected;
+use crate::proxy::{Proxy, Weather};
+
+const CUTS: std::ops::Range<u32> = 1..4;
+
+pub(super) async fn postgres_hole(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    hole(&ground.to_postgres, random).await
+}
+
+pub(super) async fn kafka_hole(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    hole(&ground.to_kafka, random).await
+}
+
+/// Shorter or longer than what the router takes for an end. In half of the cases the connections are dead afterwards.
+async fn hole(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    let (short, long) = (200, WAL_SENDER_TIMEOUT.as_millis() as u64 + 2_000);
+    let dead_afterwards = random.random_bool(0.5);
+    proxy.set(Weather::Hole);
+    let time = pause(&mut random, short..long).await;
+    if dead_afterwards {
+        proxy.cut();
+    }
+    proxy.set(Weather::Clear);
+    let then = if dead_afterwards { ", then cut" } else { "" };
+    Ok(lived_through(began, Instant::now(), format!("for {} ms{then}", time.as_millis())))
+}
+
+pub(super) async fn postgres_slow(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    slow(&ground.to_postgres, random).await
+}
+
+pub(super) async fn kafka_slow(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    slow(&ground.to_kafka, random).await
+}
+
+async fn slow(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    let by = Duration::from_millis(random.random_range(10..400));
+    proxy.set(Weather::Slow(by));
+    let time = pause(&mut random, 1_000..4_000).await;
+    proxy.set(Weather::Clear);
+    let what = format!("by {} ms for {} ms", by.as_millis(), time.as_millis());
+    Ok(lived_through(began, Instant::now(), what))
+}
+
+pub(super) async fn postgres_cut(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    cut(&ground.to_postgres, random).await
+}
+
+pub(super) async fn kafka_cut(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    cut(&ground.to_kafka, random).await
+}
+
+async fn cut(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    let times = random.random_range(CUTS);
+    for _ in 0..times {
+        proxy.cut();
+        pause(&mut random, 50..600).await;
+    }
+    Ok(lived_through(began, Instant::now(), format!("{times} times")))
+}
+
+pub(super) async fn postgres_away(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    away(&ground.to_postgres, random).await
+}
+
+pub(super) async fn kafka_away(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
+    away(&ground.to_kafka, random).await
+}
+
+async fn away(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    proxy.set(Weather::Away);
+    let time = pause(&mut random, 200..4_000).await;
+    proxy.set(Weather::Clear);
+    Ok(lived_through(began, Instant::now(), format!("for {} ms", time.as_millis())))
+}
+
+/// What is queued for the broker has to end with the session: else two producers write when it is back.
+pub(super) async fn kafka_away_and_session_lost(
+    ground: &mut Ground,
+    mut random: StdRng,
+) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    ground.to_kafka.set(Weather::Away);
+    let before = pause(&mut random, 500..1_500).await;
+    let terminated = postgres::terminate(ground).await;
+    let after = pause(&mut random, 500..2_500).await;
+    ground.to_kafka.set(Weather::Clear);
+    terminated?;
+    let what = format!("after {} of {} ms", before.as_millis(), (before + after).as_millis());
+    Ok(Injected { on_its_way: false, ..lived_through(began, Instant::now(), what) })
+}
+
+/// Partitions wait for each other: what goes to one is acknowledged long before what was sent earlier to another.
+pub(super) async fn kafka_slow_and_router_killed(
+    ground: &mut Ground,
+    mut random: StdRng,
+) -> anyhow::Result<Injected> {
+    let by = Duration::from_millis(random.random_range(150..400));
+    ground.to_kafka.set(Weather::Slow(by));
+    let slow = pause(&mut random, 3_000..5_000).await;
+    let dead = ground.kill_router().await;
+    ground.to_kafka.set(Weather::Clear);
+    pause(&mut random, 0..200).await;
+    let what = format!("after {} ms that were {} ms slow", slow.as_millis(), by.as_millis());
+    ground.revive(dead?, None, what).await
+}

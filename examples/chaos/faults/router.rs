@@ -1,0 +1,76 @@
+//! The router ends, or does not get to run.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use rand::Rng;
+use rand::rngs::StdRng;
+use rustix::process::Signal;
+use tokio::time::sleep;
+
+use super::{Dead, Ground, WAL_SENDER_TIMEOUT, lived_through, pause};
+use crate::injected::Injected;
+use crate::intake::lock;
+use crate::stage::outbox_table::topic_of;
+use crate::writers::{LARGE, large};
+
+const LARGE_ROWS: std::ops::Range<u64> = 5_000..20_000;
+const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
+/// Longer than it takes until the slot is confirmed to what was acknowledged, or taken for it.
+const BLOCKED_FOR: std::ops::Range<u64> = 2_500..4_000;
+
+pub(super) async fn kill(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    let dead = ground.kill_router().await?;
+    let down = pause(&mut random, 0..1_500).await;
+    ground.revive(dead, None, format!("down for {} ms", down.as_millis())).await
+}
+
+pub(super) async fn kill_in_large_transaction(
+    ground: &mut Ground,
+    mut random: StdRng,
+) -> anyhow::Result<Injected> {
+    let (rows, share) = (random.random_range(LARGE_ROWS), random.random_range(1..90));
+    let topic = topic_of(LARGE);
+    let before = lock(&ground.arrived).count(&topic);
+    large(&ground.postgres, &ground.ledger, rows, random.random()).await?;
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    while lock(&ground.arrived).count(&topic) < before + rows * share / 100 {
+        ensure!(Instant::now() < deadline, "a large transaction does not arrive");
+        sleep(Duration::from_millis(1)).await;
+    }
+    let dead = ground.kill_router().await?;
+    pause(&mut random, 0..500).await;
+    ground.revive(dead, None, format!("after {share} % of {rows} rows")).await
+}
+
+pub(super) async fn kill_while_broker_is_frozen(
+    ground: &mut Ground,
+    mut random: StdRng,
+) -> anyhow::Result<Injected> {
+    ground.services.signal_broker(Signal::STOP)?;
+    let frozen = pause(&mut random, BLOCKED_FOR).await;
+    let dead = ground.kill_router().await;
+    ground.services.signal_broker(Signal::CONT)?;
+    let back = Instant::now();
+    pause(&mut random, 0..200).await;
+    ground.revive(dead?, Some(back), format!("after {} ms", frozen.as_millis())).await
+}
+
+pub(super) async fn stop(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    ground.watch.last_words();
+    let began = Instant::now();
+    ground.router.stop().await.context("SIGTERM")?;
+    let dead = Dead { began, died: Instant::now() };
+    let took = began.elapsed().as_millis();
+    let down = pause(&mut random, 0..1_000).await;
+    ground.revive(dead, None, format!("stopped after {took} ms, down for {} ms", down.as_millis())).await
+}
+
+pub(super) async fn freeze(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    ground.router.freeze()?;
+    let frozen = WAL_SENDER_TIMEOUT + Duration::from_millis(random.random_range(200..2_000));
+    sleep(frozen).await;
+    ground.router.thaw()?;
+    Ok(lived_through(began, Instant::now(), format!("for {} ms", frozen.as_millis())))
+}

@@ -1,0 +1,51 @@
+//! One topic takes less than it did.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use rand::Rng;
+use rand::rngs::StdRng;
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+
+use super::{Ground, lived_through, pause};
+use crate::injected::Injected;
+use crate::stage::outbox_table::topic_of;
+use crate::writers::ALL_TYPES;
+
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Batches are refused as a whole; every single record still fits.
+pub(super) async fn small(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    let name = choose(&mut random);
+    alter(ground, &name, &[("max.message.bytes", "2000")]).await?;
+    let time = pause(&mut random, 500..2_000).await;
+    // the broker's own setting again
+    alter(ground, &name, &[]).await?;
+    Ok(lived_through(began, Instant::now(), format!("{name} for {} ms", time.as_millis())))
+}
+
+fn choose(random: &mut StdRng) -> String {
+    topic_of(ALL_TYPES.get(random.random_range(0..2)).copied().unwrap_or_default())
+}
+
+/// Replaces all settings of a topic.
+async fn alter(ground: &Ground, topic: &str, settings: &[(&str, &str)]) -> anyhow::Result<()> {
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", &ground.brokers).create()?;
+    let mut config = AlterConfig::new(ResourceSpecifier::Topic(topic));
+    for (name, value) in settings {
+        config = config.set(name, value);
+    }
+    let options = AdminOptions::new().request_timeout(Some(ANSWER));
+    let answers = admin.alter_configs([&config], &options).await;
+    let what = || format!("alter the settings of {topic}");
+    for answer in answers.with_context(what)? {
+        answer.map_err(|(_, code)| anyhow!("{code}")).with_context(what)?;
+    }
+    // the administrative client's threads end without the runtime waiting for them
+    tokio::task::spawn_blocking(move || drop(admin));
+    Ok(())
+}

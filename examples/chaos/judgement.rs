@@ -1,0 +1,264 @@
+//! The comparison of what was committed with what arrived, and which fault is to blame for what.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Instant;
+
+use crate::allowance::First;
+use crate::event::{Arrival, Event, Id};
+
+/// What is wrong with one event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Fault {
+    /// Committed, and in no topic.
+    Lost,
+    /// The first arrival comes behind that of a later event of its aggregate, or in another partition.
+    OutOfOrder,
+    /// Topic, key, payload or headers are not what was committed.
+    Altered,
+    /// In a topic, and never committed.
+    Surplus,
+    /// A repetition behind which the log goes on elsewhere: consumers that keep the last value see an old one.
+    Stale,
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) fault: Fault,
+    /// Where, in words.
+    pub(crate) what: String,
+    /// When: of its commit for what was lost, else of its arrival.
+    pub(crate) at: Option<Instant>,
+    /// Topic and partition, of what arrived.
+    pub(crate) place: Option<(usize, i32)>,
+}
+
+/// All that was found.
+#[derive(Debug, Default)]
+pub(crate) struct Judgement {
+    pub(crate) findings: Vec<Finding>,
+    /// When each record arrived whose event had arrived before, sorted.
+    pub(crate) duplicates: Vec<Instant>,
+    /// When each event arrived first, sorted.
+    pub(crate) first_arrivals: Vec<First>,
+}
+
+/// Compares. `committed` is in commit order; `committed_at` knows when a writer heard of a commit, for most.
+pub(crate) fn judge(
+    committed: &[Event],
+    committed_at: &HashMap<Id, Instant>,
+    arrivals: &[Arrival],
+) -> Judgement {
+    let mut judgement = Judgement::default();
+    let events: HashMap<Id, &Event> = committed.iter().map(|event| (event.id, event)).collect();
+    let mut arrivals: Vec<&Arrival> = arrivals.iter().collect();
+    arrivals.sort_by_key(|arrival| (arrival.topic, arrival.partition, arrival.offset));
+    let mut seen = HashSet::new();
+    let mut logs: BTreeMap<&str, Log<'_>> = BTreeMap::new();
+    for arrival in arrivals {
+        let Some(event) = arrival.id.and_then(|id| events.get(&id)) else {
+            let id =
+                arrival.id.map_or_else(|| "a record without an id".to_owned(), |id| format!("id {id:032x}"));
+            judgement.found(Fault::Surplus, format!("{id} {}", place(arrival)), arrival);
+            continue;
+        };
+        if let Some(part) = event.content.difference(&arrival.content) {
+            let what = format!("{part} of {} {}", name(event), place(arrival));
+            judgement.found(Fault::Altered, what, arrival);
+        }
+        let first = seen.insert(event.id);
+        if first {
+            let known = committed_at.get(&event.id).copied();
+            judgement.first_arrivals.push(First { at: arrival.at, committed: known.unwrap_or(arrival.at) });
+        } else {
+            judgement.duplicates.push(arrival.at);
+        }
+        logs.entry(&event.aggregate).or_default().append(event, arrival, first, &mut judgement);
+    }
+    for (aggregate, log) in logs {
+        log.end(aggregate, &mut judgement);
+    }
+    // who was not told of his commit takes the time of the next one who was
+    let mut at = None;
+    for event in committed.iter().rev() {
+        at = committed_at.get(&event.id).copied().or(at);
+        if !seen.contains(&event.id) {
+            judgement.findings.push(Finding { fault: Fault::Lost, what: name(event), at, place: None });
+        }
+    }
+    judgement.findings.sort_by_key(|finding| finding.fault);
+    judgement.duplicates.sort_unstable();
+    judgement.first_arrivals.sort_unstable();
+    judgement
+}
+
+impl Judgement {
+    fn found(&mut self, fault: Fault, what: String, arrival: &Arrival) {
+        let place = Some((arrival.topic, arrival.partition));
+        self.findings.push(Finding { fault, what, at: Some(arrival.at), place });
+    }
+}
+
+/// The log of one aggregate, as far as it was read.
+#[derive(Default)]
+struct Log<'a> {
+    home: Option<(usize, i32)>,
+    before: i64,
+    /// Whether that one had arrived before.
+    repeats: bool,
+    newest: i64,
+    last: Option<&'a Arrival>,
+}
+
+impl<'a> Log<'a> {
+    /// Each event follows the one before it, or is a step back: then the stretch is repeated without a gap. What is missing
+    /// in a gap comes later, or is lost and told as such.
+    fn append(&mut self, event: &Event, arrival: &'a Arrival, first: bool, judgement: &mut Judgement) {
+        let sequence = event.sequence;
+        let here = (arrival.topic, arrival.partition);
+        if *self.home.get_or_insert(here) != here {
+            let what = format!("{} {}, others are elsewhere", name(event), place(arrival));
+            judgement.found(Fault::OutOfOrder, what, arrival);
+        } else if first && sequence < self.newest {
+            let what = format!("{} {}, behind event {}", name(event), place(arrival), self.newest);
+            judgement.found(Fault::OutOfOrder, what, arrival);
+        } else if self.repeats && self.before < self.newest && sequence > self.before + 1 {
+            let what = format!("event {} of {} before {}", self.before, event.aggregate, place(arrival));
+            judgement.found(Fault::Stale, what, arrival);
+        }
+        self.before = sequence;
+        self.repeats = !first;
+        self.newest = self.newest.max(sequence);
+        self.last = Some(arrival);
+    }
+
+    fn end(self, aggregate: &str, judgement: &mut Judgement) {
+        if let Some(last) = self.last.filter(|_| self.repeats && self.before < self.newest) {
+            let (before, newest) = (self.before, self.newest);
+            let what = format!("event {before} is the last of {aggregate}, of {newest} {}", place(last));
+            judgement.found(Fault::Stale, what, last);
+        }
+    }
+}
+
+fn name(event: &Event) -> String {
+    format!("event {} of {}, id {:032x}", event.sequence, event.aggregate, event.id)
+}
+
+fn place(arrival: &Arrival) -> String {
+    format!("at topic {} partition {} offset {}", arrival.topic, arrival.partition, arrival.offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::event::tests::{record, row};
+
+    /// Three events of `a` and two of `b`, a millisecond apart.
+    fn committed() -> Vec<Event> {
+        [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)]
+            .map(|(aggregate, sequence)| Event::of_row(&row(aggregate, sequence)).unwrap())
+            .to_vec()
+    }
+
+    /// Judges a log that holds these of the committed events in this order; `alter` may change the records.
+    fn judged_as(order: &[usize], alter: impl Fn(&mut Vec<Arrival>)) -> Judgement {
+        let start = Instant::now();
+        let rows = [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)].map(|(a, n)| row(a, n));
+        let mut arrivals = order
+            .iter()
+            .enumerate()
+            .map(|(offset, index)| {
+                let at = start + Duration::from_millis(offset as u64);
+                Arrival::of_record(&record(&rows[*index], offset as i64, at), 0)
+            })
+            .collect();
+        alter(&mut arrivals);
+        judge(&committed(), &HashMap::new(), &arrivals)
+    }
+
+    fn judged(order: &[usize]) -> Judgement {
+        judged_as(order, |_| {})
+    }
+
+    fn faults(judgement: &Judgement) -> Vec<(Fault, &str)> {
+        judgement.findings.iter().map(|finding| (finding.fault, finding.what.as_str())).collect()
+    }
+
+    #[track_caller]
+    fn assert_found(judgement: &Judgement, fault: Fault, what: &str) {
+        let found = faults(judgement);
+        assert!(found.len() == 1 && found[0].0 == fault && found[0].1.contains(what), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_has_no_fault() {
+        for order in [[0, 1, 2, 3, 4], [1, 3, 0, 2, 4]] {
+            let judgement = judged(&order);
+            assert_eq!(faults(&judgement), []);
+            assert_eq!((judgement.first_arrivals.len(), judgement.duplicates.len()), (5, 0));
+        }
+    }
+
+    #[test]
+    fn a_stretch_that_is_repeated_is_counted_and_no_fault() {
+        let judgement = judged(&[0, 1, 2, 3, 4, 2, 3, 4]);
+        assert_eq!(faults(&judgement), []);
+        assert_eq!((judgement.first_arrivals.len(), judgement.duplicates.len()), (5, 3));
+        // the second restart comes before the first has caught up
+        assert_eq!(faults(&judged(&[0, 2, 0, 0, 2, 4, 1, 3])), []);
+    }
+
+    #[test]
+    fn a_lost_event_is_found_wherever_it_was() {
+        assert_found(&judged(&[0, 1, 2, 3]), Fault::Lost, "event 3 of a");
+        assert_eq!(judged(&[]).findings.len(), 5);
+        assert_found(&judged(&[0, 1, 3, 4]), Fault::Lost, "event 2 of a");
+    }
+
+    #[test]
+    fn a_lost_event_has_the_time_of_the_next_commit_that_is_known() {
+        let committed = committed();
+        let now = Instant::now();
+        let known = HashMap::from([(committed[4].id, now)]);
+        let judgement = judge(&committed, &known, &[]);
+        assert!(judgement.findings.iter().all(|finding| finding.at == Some(now)));
+    }
+
+    #[test]
+    fn reordered_events_are_found() {
+        assert_found(&judged(&[0, 1, 4, 3, 2]), Fault::OutOfOrder, "event 2 of a");
+    }
+
+    #[test]
+    fn an_event_in_another_partition_is_found() {
+        let judgement = judged_as(&[0, 1, 2, 3, 4], |arrivals| arrivals[4].partition = 1);
+        assert!(faults(&judgement).iter().any(|(fault, _)| *fault == Fault::OutOfOrder));
+    }
+
+    #[test]
+    fn an_altered_record_is_found_and_so_is_an_altered_repetition() {
+        let other = Arrival::of_record(&record(&row("b", 1), 0, Instant::now()), 0).content;
+        for (order, index) in [(&[0, 1, 2, 3, 4][..], 4), (&[0, 1, 2, 3, 4, 4], 5)] {
+            let judgement = judged_as(order, |arrivals| arrivals[index].content = other);
+            assert_found(&judgement, Fault::Altered, "key of event 3 of a");
+        }
+    }
+
+    #[test]
+    fn a_record_that_nobody_committed_is_found() {
+        for id in [None, Some(77)] {
+            let judgement = judged_as(&[0, 1, 2, 3, 4, 4], |arrivals| arrivals[5].id = id);
+            assert_found(&judgement, Fault::Surplus, "offset 5");
+        }
+    }
+
+    #[test]
+    fn a_repetition_that_comes_late_is_found_at_the_end_and_in_the_middle() {
+        assert_found(&judged(&[0, 1, 2, 3, 4, 2]), Fault::Stale, "event 2 is the last of a, of 3");
+        // event 1 again, and then the log goes on with event 3
+        assert_found(&judged(&[0, 1, 2, 0, 3, 4]), Fault::Stale, "event 1 of a");
+    }
+}

@@ -1,0 +1,192 @@
+//! The campaign: writers, the router, a consumer, an independent reader, and faults of all kinds at random times; then what
+//! was committed is compared with what arrived.
+//!
+//! `scripts/chaos` brings up the servers and runs it; its `--help` says the rest.
+
+mod allowance;
+mod campaign;
+mod decode;
+mod event;
+mod faults;
+mod injected;
+mod intake;
+mod judgement;
+mod picture;
+mod plan;
+mod progress;
+mod proxy;
+mod reader;
+mod report;
+mod services;
+#[allow(dead_code, reason = "each program uses its part of it")]
+#[path = "../stage/mod.rs"]
+mod stage;
+mod table;
+mod watch;
+mod writers;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use outbox_router::terminal;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::campaign::Setup;
+use crate::faults::{KINDS, Kind};
+use crate::services::Services;
+
+/// Breaks servers, network and the router itself at random while rows are written, and compares what arrived with what was
+/// committed.
+///
+/// Exit code 0: nothing was lost, reordered or outside of what is allowed. 1: something was, or it could not be done.
+#[derive(Debug, Parser)]
+struct Cli {
+    /// Postgres, with rights to create tables and slots; nothing else has run there
+    #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true, default_value = "")]
+    postgres: String,
+
+    /// Where the programs of Postgres are
+    #[arg(long, env = "TEST_POSTGRES_BIN", default_value = ".")]
+    postgres_programs: PathBuf,
+
+    /// Kafka
+    #[arg(long, env = "TEST_KAFKA", default_value = "")]
+    kafka: String,
+
+    /// The broker's listener for the proxy
+    #[arg(long, env = "TEST_KAFKA_EXTRA", default_value = "")]
+    kafka_behind_proxy: String,
+
+    /// Where the broker says that this listener is
+    #[arg(long, default_value_t = 0)]
+    kafka_proxy_port: u16,
+
+    /// Where the broker writes what it says
+    #[arg(long, env = "TEST_KAFKA_LOG", default_value = ".")]
+    kafka_log: PathBuf,
+
+    /// What ends and starts the servers
+    #[arg(long, default_value = "scripts/services")]
+    services: PathBuf,
+
+    /// Whose servers they are
+    #[arg(long, default_value = "chaos")]
+    instance: String,
+
+    /// How long faults are injected
+    #[arg(long, default_value_t = 2.0)]
+    minutes: f64,
+
+    /// Rows a second that are committed, besides large transactions
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: u64,
+
+    /// Makes the same choices again
+    #[arg(long)]
+    seed: Option<u64>,
+
+    /// Only these kinds of faults
+    #[arg(long, value_delimiter = ',', value_parser = kind)]
+    faults: Vec<&'static Kind>,
+
+    /// Says what kinds there are
+    #[arg(long)]
+    list: bool,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Draws the campaign into this file, as SVG
+    #[arg(long)]
+    picture: Option<PathBuf>,
+
+    /// The other way round: exit code 0 only if a guarantee did not hold, for a router that was broken on purpose
+    #[arg(long)]
+    must_find: bool,
+
+    /// The router; by default the one that was built with this program
+    #[arg(long)]
+    router: Option<PathBuf>,
+
+    /// For settings, logs and the report
+    #[arg(long, default_value = ".services/chaos/campaign")]
+    folder: PathBuf,
+}
+
+fn kind(name: &str) -> Result<&'static Kind, String> {
+    let found = KINDS.iter().find(|kind| kind.name == name);
+    found.ok_or_else(|| "there is no such kind of fault; --list names them".to_owned())
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    match run(Cli::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("chaos failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    if cli.list {
+        let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or_default();
+        let lines: Vec<String> =
+            KINDS.iter().map(|kind| format!("{:width$}  {}\n", kind.name, kind.what)).collect();
+        terminal::print(&lines.concat())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let seed = cli.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
+    let kinds = if cli.faults.is_empty() { KINDS.iter().collect() } else { cli.faults };
+    eprintln!("--seed {seed} makes the same choices again; {} kinds of faults", kinds.len());
+    let setup = Setup {
+        program: match cli.router {
+            Some(program) => program,
+            None => built_with_this()?,
+        },
+        folder: cli.folder.clone(),
+        services: Services {
+            script: cli.services,
+            instance: cli.instance,
+            postgres: cli.postgres,
+            kafka_log: cli.kafka_log,
+        },
+        programs: cli.postgres_programs,
+        brokers: cli.kafka,
+        behind_proxy: cli.kafka_behind_proxy,
+        proxy_port: cli.kafka_proxy_port,
+        kinds,
+        span: Duration::try_from_secs_f64(cli.minutes * 60.0).context("--minutes")?,
+        rate: cli.rate,
+        seed,
+    };
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    // dropped by a signal, it ends the processes that it started
+    let report = tokio::select! {
+        report = campaign::run(setup) => report?,
+        _ = interrupt.recv() => return Ok(ExitCode::from(130)),
+        _ = terminate.recv() => return Ok(ExitCode::from(143)),
+    };
+    let json = format!("{:#}\n", report.json());
+    let file = cli.folder.join("report.json");
+    std::fs::write(&file, &json).with_context(|| format!("write {}", file.display()))?;
+    if let Some(file) = &cli.picture {
+        std::fs::write(file, picture::draw(&report)).with_context(|| format!("write {}", file.display()))?;
+    }
+    terminal::print(&if cli.json { json } else { table::render(&report) })?;
+    let as_expected = if cli.must_find { report.guarantee_broken } else { report.is_good() };
+    Ok(if as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `examples/chaos` beside `outbox-router`, as cargo puts them.
+fn built_with_this() -> anyhow::Result<PathBuf> {
+    let this = std::env::current_exe().context("ask where this program is")?;
+    let folder = this.parent().and_then(|examples| examples.parent()).context("this program is nowhere")?;
+    Ok(folder.join("outbox-router"))
+}

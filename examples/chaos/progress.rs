@@ -1,0 +1,64 @@
+//! What a person sees while the campaign runs: a bar on a terminal, a line for each fault elsewhere. On standard error.
+
+use std::io;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use outbox_router::terminal;
+
+use crate::intake::lock;
+
+/// The bar, or what stands for it.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    start: Instant,
+    doing: Mutex<String>,
+}
+
+impl Progress {
+    pub(crate) fn new(span: Duration) -> Self {
+        let bar = terminal::colours(&io::stderr()).then(|| {
+            let style = ProgressStyle::with_template("{bar:24.green/dim} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(span.as_millis() as u64).with_style(style.progress_chars("━━╌"))
+        });
+        Progress { bar, start: Instant::now(), doing: Mutex::default() }
+    }
+
+    /// One line that stays.
+    pub(crate) fn say(&self, text: &str) {
+        let seconds = self.start.elapsed().as_secs();
+        let line = format!("{:02}:{:02} {text}", seconds / 60, seconds % 60);
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    /// What goes on now.
+    pub(crate) fn doing(&self, what: &str) {
+        *lock(&self.doing) = what.to_owned();
+    }
+
+    /// Brings the bar up to date.
+    pub(crate) fn show(&self, committed: u64, arrived: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.start.elapsed().as_millis() as u64);
+            let doing = lock(&self.doing);
+            bar.set_message(format!(
+                "{} rows committed, {} records read; {doing}",
+                HumanCount(committed),
+                HumanCount(arrived)
+            ));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

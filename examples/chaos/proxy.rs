@@ -1,0 +1,258 @@
+//! A network that the campaign owns: every connection of the router goes through it.
+//!
+//! What is held up waits in buffers as it would in those of a network, and goes on when that is over; a cut ends the
+//! connections with a reset, after half of what was about to be passed on.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// How long a cut waits for a message.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// What becomes of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weather {
+    Clear,
+    /// Nothing passes, in either direction, and nobody is told.
+    Hole,
+    /// Everything passes so much later.
+    Slow(Duration),
+    /// Connections are reset, and so is each attempt at one.
+    Away,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Conditions {
+    weather: Weather,
+    /// Connections that were made before this was raised end in the middle of their next message.
+    cuts: u64,
+}
+
+/// The way to one server.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    conditions: Arc<watch::Sender<Conditions>>,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens on `port`, 0 for any, and passes on to `target`.
+    pub(crate) async fn start(port: u16, target: String) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .await
+            .with_context(|| format!("listen on port {port}"))?;
+        let address = listener.local_addr()?;
+        let conditions = Arc::new(watch::Sender::new(Conditions { weather: Weather::Clear, cuts: 0 }));
+        let for_connections = Arc::clone(&conditions);
+        let task = tokio::spawn(async move {
+            loop {
+                // a connection that could not be taken is one that failed, which the router has to bear
+                let Ok((client, _)) = listener.accept().await else { continue };
+                let receiver = for_connections.subscribe();
+                tokio::spawn(connection(client, target.clone(), receiver));
+            }
+        });
+        Ok(Proxy { address, conditions, task })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn set(&self, weather: Weather) {
+        self.conditions.send_modify(|conditions| conditions.weather = weather);
+    }
+
+    /// Cuts every connection in the middle of the next message.
+    pub(crate) fn cut(&self) {
+        self.conditions.send_modify(|conditions| conditions.cuts += 1);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Ends when both directions have ended, or with a cut.
+async fn connection(mut client: TcpStream, target: String, mut conditions: watch::Receiver<Conditions>) {
+    let now = *conditions.borrow();
+    let cuts = now.cuts;
+    if now.weather == Weather::Away {
+        let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+        return;
+    }
+    // a hole swallows the first packet too
+    if conditions.wait_for(|now| now.weather != Weather::Hole).await.is_err() {
+        return;
+    }
+    let Ok(mut server) = TcpStream::connect(target).await else { return };
+    for socket in [&client, &server] {
+        let _ = socket.set_nodelay(true);
+        // dropped, they are reset: an orderly end is said before
+        let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+    }
+    let mut weather = conditions.clone();
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let there = pump(from_client, to_server, conditions.clone(), cuts);
+    let back = pump(from_server, to_client, conditions, cuts);
+    tokio::pin!(there, back);
+    let first = tokio::select! {
+        end = &mut there => (end, true),
+        end = &mut back => (end, false),
+        Ok(()) = async { weather.wait_for(|now| now.weather == Weather::Away).await.map(|_| ()) } => return,
+    };
+    // a half that has ended in good order waits for the other
+    if let (End::Closed, was_there) = first {
+        if was_there {
+            back.await
+        } else {
+            there.await
+        };
+    }
+}
+
+enum End {
+    Closed,
+    Cut,
+}
+
+async fn pump(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut conditions: watch::Receiver<Conditions>,
+    cuts: u64,
+) -> End {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let mut cut = conditions.clone();
+        let length = tokio::select! {
+            read = from.read(&mut buffer) => match read {
+                Ok(length) => length,
+                Err(_) => return End::Cut,
+            },
+            Ok(()) = async { cut.wait_for(|now| now.cuts > cuts).await.map(|_| ()) } => {
+                // an idle connection has no message to be cut in
+                sleep(IDLE).await;
+                match from.try_read(&mut buffer) {
+                    Ok(length) => length,
+                    Err(_) => return End::Cut,
+                }
+            }
+        };
+        let Ok(now) = conditions.wait_for(|now| now.weather != Weather::Hole).await.map(|now| *now) else {
+            return End::Cut;
+        };
+        if let Weather::Slow(by) = now.weather {
+            sleep(by).await;
+        }
+        let cut = now.cuts > cuts;
+        let passed = if cut { length / 2 } else { length };
+        if to.write_all(buffer.get(..passed).unwrap_or_default()).await.is_err() || cut {
+            return End::Cut;
+        }
+        if length == 0 {
+            let _ = to.shutdown().await;
+            return End::Closed;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A server that sends back what it gets.
+    async fn echo() -> anyhow::Result<SocketAddr> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    tokio::io::copy(&mut from, &mut to).await
+                });
+            }
+        });
+        Ok(address)
+    }
+
+    async fn through() -> (Proxy, TcpStream) {
+        let target = echo().await.unwrap();
+        let proxy = Proxy::start(0, target.to_string()).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        answered(&mut stream).await.unwrap();
+        (proxy, stream)
+    }
+
+    async fn answered(stream: &mut TcpStream) -> std::io::Result<()> {
+        stream.write_all(b"ping").await?;
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).await?;
+        assert_eq!(&answer, b"ping");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_hole_swallows_and_what_it_swallowed_comes_out_when_it_is_over() {
+        let (proxy, mut stream) = through().await;
+        proxy.set(Weather::Hole);
+        stream.write_all(b"held").await.unwrap();
+        let mut answer = [0; 4];
+        let nothing = timeout(Duration::from_millis(100), stream.read_exact(&mut answer)).await;
+        assert!(nothing.is_err());
+        proxy.set(Weather::Clear);
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"held");
+    }
+
+    #[tokio::test]
+    async fn a_cut_resets_in_the_middle_of_a_message_and_a_new_connection_works() {
+        let (proxy, mut stream) = through().await;
+        proxy.cut();
+        stream.write_all(b"12345678").await.unwrap();
+        let mut answer = Vec::new();
+        let error = stream.read_to_end(&mut answer).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        assert!(answer.len() < 8, "{answer:?}");
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        answered(&mut stream).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn away_resets_what_there_is_and_what_comes_until_it_is_over() {
+        let (proxy, mut stream) = through().await;
+        proxy.set(Weather::Away);
+        let mut answer = Vec::new();
+        assert!(stream.read_to_end(&mut answer).await.is_err());
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert!(answered(&mut stream).await.is_err());
+        proxy.set(Weather::Clear);
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        answered(&mut stream).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_orderly_end_stays_orderly() {
+        let (_proxy, mut stream) = through().await;
+        stream.write_all(b"last").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, b"last");
+    }
+}

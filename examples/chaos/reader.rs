@@ -1,0 +1,125 @@
+//! The independent reader: Postgres's own `pg_recvlogical` with `test_decoding` on a slot of its own. It shares nothing
+//! with the router but the write-ahead log, and sees rows that were deleted since.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tokio::process::Command;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::Client;
+
+use crate::decode::row_of;
+use crate::event::Event;
+
+const SLOT: &str = "chaos_reader";
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+const END_WITHIN: Duration = Duration::from_secs(120);
+
+/// The reader at work. Dropped, it ends.
+pub(crate) struct Reader {
+    program: PathBuf,
+    url: String,
+    file: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl Reader {
+    /// Makes the slot, and begins.
+    pub(crate) async fn start(
+        postgres: &Client,
+        url: &str,
+        folder: &Path,
+        programs: &Path,
+    ) -> anyhow::Result<Self> {
+        let sql = "SELECT pg_create_logical_replication_slot($1, 'test_decoding')";
+        postgres.query(sql, &[&SLOT]).await.context("create the slot of the independent reader")?;
+        let beside = programs.join("pg_recvlogical");
+        let program = if beside.is_file() { beside } else { PathBuf::from("pg_recvlogical") };
+        let file = folder.join("committed.txt");
+        File::create(&file).with_context(|| format!("create {}", file.display()))?;
+        let mut process = command(&program, url, &file);
+        let task = tokio::spawn(async move {
+            loop {
+                // it ends with the server, and is there again as soon as the server is
+                let _ = process.status().await;
+                sleep(AGAIN_AFTER).await;
+            }
+        });
+        Ok(Reader { program, url: url.to_owned(), file, task })
+    }
+
+    /// Reads on to what is the end of the log now, and returns all that was committed, in commit order. Call it when nobody
+    /// writes any more.
+    pub(crate) async fn finish(self, postgres: &Client) -> anyhow::Result<Vec<Event>> {
+        self.task.abort();
+        let row = postgres.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await?;
+        let end: &str = row.try_get(0)?;
+        let sql = "SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = $1";
+        let free = async {
+            while !postgres.query_one(sql, &[&SLOT]).await?.try_get::<_, bool>(0)? {
+                sleep(AGAIN_AFTER).await;
+            }
+            anyhow::Ok(())
+        };
+        timeout(END_WITHIN, free).await.context("the reader keeps its slot")??;
+        let mut last = command(&self.program, &self.url, &self.file);
+        let last = timeout(END_WITHIN, last.arg("--endpos").arg(end).status()).await;
+        let status = last.context("pg_recvlogical does not come to the end of the log")??;
+        ensure!(
+            status.success(),
+            "pg_recvlogical ended with {status}; see recvlogical.log beside {}",
+            self.file.display()
+        );
+        let events = committed(&self.file)?;
+        std::fs::remove_file(&self.file).context("delete what the reader wrote")?;
+        Ok(events)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn command(program: &Path, url: &str, file: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg("--dbname").arg(url).args(["--slot", SLOT, "--start", "--no-loop"]).arg("--file").arg(file);
+    // a server that shuts down waits for what its readers have confirmed
+    command
+        .args(["--fsync-interval", "1", "--status-interval", "1"])
+        .args(["--option", "skip-empty-xacts=1"]);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PG") {
+            command.env_remove(name);
+        }
+    }
+    let log = File::options().create(true).append(true).open(file.with_file_name("recvlogical.log"));
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from));
+    command.kill_on_drop(true);
+    command
+}
+
+/// The rows in the order of their commits. After a restart a stretch is there twice: an id counts once.
+fn committed(file: &Path) -> anyhow::Result<Vec<Event>> {
+    let open = File::open(file).with_context(|| format!("open {}", file.display()))?;
+    let (mut events, mut seen) = (Vec::new(), HashSet::new());
+    for line in BufReader::new(open).lines() {
+        let line = line.with_context(|| format!("read {}", file.display()))?;
+        let Some(row) = row_of(&line)? else { continue };
+        let event = Event::of_row(&row).with_context(|| format!("an id that is no uuid: {}", row.id))?;
+        if seen.insert(event.id) {
+            events.push(event);
+        }
+    }
+    Ok(events)
+}

@@ -1,0 +1,168 @@
+//! What is looked at all the time: the router's own account of itself, its memory, and the log that its slot holds back.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use outbox_router::lsn::Lsn;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::Client;
+
+use crate::allowance::{Look, Mark};
+use crate::intake::lock;
+use crate::stage::router::status;
+use crate::writers::connect;
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A router that is frozen does not answer.
+const ANSWER: Duration = Duration::from_millis(250);
+const WEIGH_EVERY: Duration = Duration::from_millis(50);
+
+/// What something took at one moment, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Weight {
+    pub(crate) at: Instant,
+    /// Log that the slot holds back.
+    pub(crate) retained: Option<u64>,
+    /// The most memory that the process ever had.
+    pub(crate) memory: Option<u64>,
+}
+
+/// Everything that was seen.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) looks: Vec<Look>,
+    pub(crate) weights: Vec<Weight>,
+    pub(crate) marks: Vec<Mark>,
+    /// When the router had begun a session anew without being started anew.
+    pub(crate) sessions: Vec<Instant>,
+}
+
+/// At work until dropped.
+pub(crate) struct Watch {
+    seen: Arc<Mutex<Seen>>,
+    process: Arc<AtomicU32>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Watch {
+    pub(crate) fn start(admin: SocketAddr, log: &Path, postgres: &str, slot: &'static str) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let process = Arc::new(AtomicU32::new(0));
+        let looking = tokio::spawn(look(admin, log.to_owned(), Arc::clone(&seen)));
+        let weighing = weigh(postgres.to_owned(), slot, Arc::clone(&process), Arc::clone(&seen));
+        Watch { seen, process, tasks: [looking, tokio::spawn(weighing)] }
+    }
+
+    /// Which process the router is from now on.
+    pub(crate) fn follow(&self, process: u32) {
+        self.process.store(process, Ordering::Relaxed);
+    }
+
+    /// Takes the memory of the router once more: it is about to end.
+    pub(crate) fn last_words(&self) {
+        let memory = memory_of(self.process.load(Ordering::Relaxed));
+        lock(&self.seen).weights.push(Weight { at: Instant::now(), retained: None, memory });
+    }
+
+    /// Where the log ended when it was looked at last.
+    pub(crate) fn end_of_log(&self) -> Option<Lsn> {
+        lock(&self.seen).marks.last().map(|mark| mark.end)
+    }
+
+    /// What the router said last of how far everything is acknowledged.
+    pub(crate) fn flushed(&self) -> Option<Lsn> {
+        lock(&self.seen).looks.last()?.flushed
+    }
+
+    pub(crate) fn finish(self) -> Seen {
+        std::mem::take(&mut lock(&self.seen))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+async fn look(admin: SocketAddr, log: PathBuf, seen: Arc<Mutex<Seen>>) {
+    let mut read = 0;
+    loop {
+        let at = Instant::now();
+        let sessions = sessions_begun(&log, &mut read);
+        lock(&seen).sessions.extend(std::iter::repeat_n(at, sessions));
+        if let Ok(Ok(status)) = timeout(ANSWER, status(admin)).await {
+            let look = Look {
+                at,
+                ready: status.ready,
+                in_flight: status.in_flight.records,
+                flushed: status.positions.flushed.and_then(|lsn| lsn.parse().ok()),
+            };
+            lock(&seen).looks.push(look);
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// How often the log tells, from `read` on, that the same process has connected again. Lines that are not whole wait.
+fn sessions_begun(log: &Path, read: &mut u64) -> usize {
+    let mut more = String::new();
+    let text = File::open(log).and_then(|mut file| {
+        file.seek(SeekFrom::Start(*read))?;
+        file.read_to_string(&mut more)
+    });
+    let whole = more.rfind('\n').map_or(0, |end| end + 1);
+    *read += text.map_or(0, |_| whole as u64);
+    let lines = more.get(..whole).unwrap_or_default().lines();
+    lines.filter(|line| line.contains("connected; events flow") && line.ends_with("again=true")).count()
+}
+
+async fn weigh(postgres: String, slot: &'static str, process: Arc<AtomicU32>, seen: Arc<Mutex<Seen>>) {
+    let mut client = None;
+    loop {
+        let at = Instant::now();
+        let memory = memory_of(process.load(Ordering::Relaxed));
+        if client.is_none() {
+            client = connect(&postgres).await.ok();
+        }
+        let asked = Instant::now();
+        let answer = match &client {
+            Some(client) => end_and_retained(client, slot).await.ok(),
+            None => None,
+        };
+        if answer.is_none() {
+            client = None;
+        }
+        let weight = Weight { at, retained: answer.and_then(|(_, retained)| retained), memory };
+        lock(&seen).weights.push(weight);
+        lock(&seen).marks.extend(answer.map(|(end, _)| Mark { at: asked, end }));
+        sleep(WEIGH_EVERY).await;
+    }
+}
+
+/// Where the log ends, and how much of it the slot holds back.
+async fn end_and_retained(client: &Client, slot: &str) -> anyhow::Result<(Lsn, Option<u64>)> {
+    let sql = "SELECT pg_current_wal_lsn()::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint \
+               FROM pg_replication_slots WHERE slot_name = $1";
+    let row = timeout(Duration::from_secs(5), client.query_one(sql, &[&slot])).await;
+    let row = row.context("Postgres does not answer")??;
+    let retained: Option<i64> = row.try_get(1)?;
+    Ok((row.try_get::<_, &str>(0)?.parse()?, retained.and_then(|bytes| u64::try_from(bytes).ok())))
+}
+
+/// `VmHWM` of a process, in bytes.
+fn memory_of(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}

@@ -1,0 +1,373 @@
+//! The application: several writers that change aggregates and put events into the outbox in the same transactions, which
+//! roll back, go back to savepoints, delete their rows again, and lose their connections.
+//!
+//! Each aggregate counts its events under a row lock that is held until the commit, so the numbers are in the order of the
+//! commits, and what is rolled back leaves no gap.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until, timeout};
+use tokio_postgres::{Client, NoTls, Transaction};
+
+use crate::event::{Id, id_of};
+
+/// Those that come again and again in small transactions.
+const TYPES: [&str; 2] = ["order", "customer"];
+/// That of large transactions.
+pub(crate) const LARGE: &str = "batch";
+/// All of them, each the topic of its own.
+pub(crate) const ALL_TYPES: [&str; 3] = ["order", "customer", LARGE];
+
+const WRITERS: u64 = 4;
+/// Few, so that writers wait for each other, which is what order is about.
+const AGGREGATES: u32 = 200;
+const LARGE_AGGREGATES: i64 = 10;
+/// One transaction in so many ...
+const ROLLS_BACK: u32 = 10;
+const HAS_A_SAVEPOINT: u32 = 10;
+const DELETES_ITS_ROWS: u32 = 10;
+const LOSES_ITS_CONNECTION: u32 = 1_000;
+
+/// A statement that is not answered by then never is.
+const ANSWER: Duration = Duration::from_secs(60);
+const CONNECT_AGAIN: Duration = Duration::from_millis(20);
+
+/// `$1` the aggregate, `$2` how many events, `$3` their type, `$4` payload, `$5` headers.
+const EMIT: &str = "\
+    WITH next AS (UPDATE aggregates SET events = events + $2 WHERE id = $1 RETURNING id, type, events) \
+    INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
+    SELECT type, id, $3, $4::text::jsonb || jsonb_build_object('sequence', events - $2 + n), $5::text::jsonb \
+    FROM next, generate_series(1, $2) n ORDER BY n RETURNING id::text";
+
+/// `$1` how many events of each aggregate, `$2` headers.
+const EMIT_LARGE: &str = "\
+    WITH next AS (UPDATE aggregates SET events = events + $1 WHERE type = 'batch' RETURNING id, type, events) \
+    INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
+    SELECT type, id, 'Imported', jsonb_build_object('sequence', events - $1 + n, 'text', md5(n::text)), $2::text::jsonb \
+    FROM next, generate_series(1, $1) n ORDER BY n RETURNING id::text";
+
+/// Creates the application's own table. The outbox is made by `outbox-router init`.
+pub(crate) async fn create_table(postgres: &Client) -> anyhow::Result<()> {
+    let mut sql =
+        "CREATE TABLE aggregates (id text PRIMARY KEY, type text NOT NULL, events bigint NOT NULL);"
+            .to_owned();
+    for (kind, count) in
+        [(TYPES[0], AGGREGATES), (TYPES[1], AGGREGATES / 4), (LARGE, LARGE_AGGREGATES as u32)]
+    {
+        sql += &format!(
+            "INSERT INTO aggregates SELECT '{kind}-' || n, '{kind}', 0 FROM generate_series(1, {count}) n;"
+        );
+    }
+    postgres
+        .batch_execute(&sql)
+        .await
+        .context("create the table `aggregates`; servers that have been used before will not do")
+}
+
+/// A connection whose other half runs as a task until the client is dropped.
+pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
+    let connecting = tokio_postgres::connect(url, NoTls);
+    let (client, connection) = timeout(ANSWER, connecting).await?.context("connect to Postgres")?;
+    // its error reaches the client's next query
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// What the writers know of what they did.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Each event whose COMMIT succeeded, and when the writer heard so.
+    pub(crate) committed: HashMap<Id, Instant>,
+    /// Events that were certainly rolled back; none of them may ever arrive.
+    pub(crate) rolled_back: HashSet<Id>,
+    /// Events whose COMMIT was not answered: the server knows what became of them.
+    pub(crate) in_doubt: u64,
+    pub(crate) deleted: u64,
+    pub(crate) transactions: u64,
+    pub(crate) rollbacks: u64,
+    pub(crate) savepoint_rollbacks: u64,
+    pub(crate) large: u64,
+    pub(crate) largest: u64,
+}
+
+/// The same, shared by the writers.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    written: Mutex<Written>,
+    rows: AtomicU64,
+}
+
+impl Ledger {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many rows have been committed.
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    fn settle(&self, events: Events, fate: Fate) {
+        let at = Instant::now();
+        let mut written = self.lock();
+        written.transactions += 1;
+        written.rolled_back.extend(events.undone);
+        match fate {
+            Fate::Committed => {
+                self.rows.fetch_add(events.standing.len() as u64, Ordering::Relaxed);
+                written.committed.extend(events.standing.into_iter().map(|id| (id, at)));
+                written.deleted += events.deleted;
+            }
+            Fate::RolledBack => {
+                written.rollbacks += 1;
+                written.rolled_back.extend(events.standing);
+            }
+            Fate::InDoubt => written.in_doubt += events.standing.len() as u64,
+        }
+    }
+}
+
+/// A transaction's events, by what becomes of them if it commits.
+#[derive(Default)]
+struct Events {
+    standing: Vec<Id>,
+    undone: Vec<Id>,
+    deleted: u64,
+}
+
+enum Fate {
+    Committed,
+    RolledBack,
+    InDoubt,
+}
+
+/// Writers at work, until dropped.
+pub(crate) struct Writers {
+    tasks: JoinSet<anyhow::Result<()>>,
+    end: Arc<AtomicBool>,
+}
+
+impl Writers {
+    /// Has them begin, at so many rows a second in all. The same `seed` makes the same choices.
+    pub(crate) fn start(url: &str, ledger: &Arc<Ledger>, rate: u64, seed: u64) -> Self {
+        let mut tasks = JoinSet::new();
+        let end = Arc::new(AtomicBool::new(false));
+        for number in 0..WRITERS {
+            let writer = Writer {
+                url: url.to_owned(),
+                ledger: Arc::clone(ledger),
+                end: Arc::clone(&end),
+                per_second: rate as f64 / WRITERS as f64,
+                seed: seed.wrapping_add(number << 32),
+            };
+            tasks.spawn(writer.run());
+        }
+        Writers { tasks, end }
+    }
+
+    /// Fails if one of them has: they end only when told to.
+    pub(crate) fn are_well(&mut self) -> anyhow::Result<()> {
+        match self.tasks.try_join_next() {
+            None => Ok(()),
+            Some(ended) => ended.context("a writer panicked")?.context("a writer failed"),
+        }
+    }
+
+    /// Lets them finish their transactions.
+    pub(crate) async fn finish(mut self) -> anyhow::Result<()> {
+        self.end.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.context("a writer panicked")?.context("a writer failed")?;
+        }
+        Ok(())
+    }
+}
+
+struct Writer {
+    url: String,
+    ledger: Arc<Ledger>,
+    end: Arc<AtomicBool>,
+    per_second: f64,
+    seed: u64,
+}
+
+impl Writer {
+    async fn run(self) -> anyhow::Result<()> {
+        let mut number = 0;
+        let mut due = tokio::time::Instant::now();
+        while !self.end.load(Ordering::Relaxed) {
+            let Ok(mut client) = connect(&self.url).await else {
+                sleep(CONNECT_AGAIN).await;
+                continue;
+            };
+            while !self.end.load(Ordering::Relaxed) {
+                // each has a seed of its own, so that one that fails in the middle does not change the next one's choices
+                let mut random = StdRng::seed_from_u64(self.seed.wrapping_add(number));
+                number += 1;
+                // after an outage at the old pace, not faster
+                due = due.max(tokio::time::Instant::now() - Duration::from_millis(100));
+                sleep_until(due).await;
+                match self.transaction(&mut client, &mut random).await {
+                    Ok(rows) => due += Duration::from_secs_f64(rows.max(1) as f64 / self.per_second),
+                    // anything else than a server that is away is a fault of the campaign
+                    Err(error) if is_outage(&error) => break,
+                    Err(error) => return Err(error.into()),
+                }
+                if one_in(&mut random, LOSES_ITS_CONNECTION) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One transaction; returns how many rows it inserted.
+    async fn transaction(
+        &self,
+        client: &mut Client,
+        random: &mut StdRng,
+    ) -> Result<usize, tokio_postgres::Error> {
+        let mut events = Events::default();
+        let mut transaction = client.transaction().await?;
+        if let Err(error) = self.changes(&mut transaction, random, &mut events).await {
+            // without COMMIT nothing commits
+            self.ledger.settle(events, Fate::RolledBack);
+            return Err(error);
+        }
+        let rows = events.standing.len();
+        if one_in(random, ROLLS_BACK) {
+            let end = transaction.rollback().await;
+            self.ledger.settle(events, Fate::RolledBack);
+            return end.map(|()| rows);
+        }
+        let end = transaction.commit().await;
+        self.ledger.settle(events, if end.is_ok() { Fate::Committed } else { Fate::InDoubt });
+        end.map(|()| rows)
+    }
+
+    async fn changes(
+        &self,
+        transaction: &mut Transaction<'_>,
+        random: &mut StdRng,
+        events: &mut Events,
+    ) -> Result<(), tokio_postgres::Error> {
+        // an order before a customer, always, so that no two writers wait for each other
+        for kind in TYPES {
+            if kind != TYPES[0] && !one_in(random, 4) {
+                continue;
+            }
+            let count = if kind == TYPES[0] { AGGREGATES } else { AGGREGATES / 4 };
+            let aggregate = format!("{kind}-{}", random.random_range(1..=count));
+            if one_in(random, HAS_A_SAVEPOINT) {
+                let savepoint = transaction.savepoint("second_thoughts").await?;
+                let undone = emit(&savepoint, &aggregate, random).await?;
+                events.undone.extend(undone);
+                savepoint.rollback().await?;
+                self.ledger.lock().savepoint_rollbacks += 1;
+            } else if one_in(random, HAS_A_SAVEPOINT) {
+                let savepoint = transaction.savepoint("first_thoughts").await?;
+                let standing = emit(&savepoint, &aggregate, random).await?;
+                events.standing.extend(standing);
+                savepoint.commit().await?;
+            }
+            events.standing.extend(emit(transaction, &aggregate, random).await?);
+            if one_in(random, DELETES_ITS_ROWS) {
+                let sql = "DELETE FROM outbox WHERE aggregate_type = $1 AND aggregate_id = $2 \
+                           AND xmin = pg_current_xact_id()::xid";
+                events.deleted += transaction.execute(sql, &[&kind, &aggregate]).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One to four events of one aggregate; returns their ids.
+async fn emit(
+    transaction: &Transaction<'_>,
+    aggregate: &str,
+    random: &mut StdRng,
+) -> Result<Vec<Id>, tokio_postgres::Error> {
+    let count = i64::from(random.random_range(1..=4_u32));
+    // with what tends to go wrong on the way
+    const WORDS: [&str; 8] = ["Grüße", "\"by hand\"", "a\\b", "🚚", "line\nbreak", "it's", "plain", "\u{1}"];
+    let words: Vec<&str> =
+        (0..random.random_range(0..30)).filter_map(|_| WORDS.choose(random).copied()).collect();
+    let payload = serde_json::json!({ "text": words.join(" ") }).to_string();
+    let trace: u128 = random.random();
+    let headers =
+        serde_json::json!({ "traceparent": format!("00-{trace:032x}-01"), "n": count, "tenant": null });
+    let headers = headers.to_string();
+    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+        [&aggregate, &count, &"Changed", &payload, &headers];
+    let rows = transaction.query(EMIT, &parameters).await?;
+    ids(&rows)
+}
+
+fn ids(rows: &[tokio_postgres::Row]) -> Result<Vec<Id>, tokio_postgres::Error> {
+    rows.iter().map(|row| row.try_get(0).map(|text| id_of(text).unwrap_or_default())).collect()
+}
+
+/// Commits one large transaction: so many rows, some of them behind a savepoint that stands, and a tenth as many more that
+/// one takes back. Tries again while the server is away.
+pub(crate) async fn large(url: &str, ledger: &Ledger, rows: u64, seed: u64) -> anyhow::Result<u64> {
+    let headers = serde_json::json!({ "batch": seed }).to_string();
+    let each = (rows as i64 / LARGE_AGGREGATES).max(2);
+    loop {
+        let mut events = Events::default();
+        let end = async {
+            let mut client = connect(url).await.map_err(|_| None)?;
+            let mut transaction = client.transaction().await.map_err(Some)?;
+            let half = emit_large(&transaction, each / 2, &headers).await.map_err(Some)?;
+            events.standing.extend(half);
+            let savepoint = transaction.savepoint("taken_back").await.map_err(Some)?;
+            events.undone.extend(emit_large(&savepoint, each / 10 + 1, &headers).await.map_err(Some)?);
+            savepoint.rollback().await.map_err(Some)?;
+            let savepoint = transaction.savepoint("stands").await.map_err(Some)?;
+            let half = emit_large(&savepoint, each - each / 2, &headers).await.map_err(Some)?;
+            events.standing.extend(half);
+            savepoint.commit().await.map_err(Some)?;
+            transaction.commit().await.map_err(Some)
+        }
+        .await;
+        match end {
+            Ok(()) => {
+                let count = events.standing.len() as u64;
+                ledger.settle(events, Fate::Committed);
+                let mut written = ledger.lock();
+                written.large += 1;
+                written.largest = written.largest.max(count);
+                return Ok(count);
+            }
+            Err(Some(error)) if !is_outage(&error) => return Err(error).context("a large transaction"),
+            Err(_) => {
+                ledger.settle(events, Fate::InDoubt);
+                sleep(CONNECT_AGAIN).await;
+            }
+        }
+    }
+}
+
+async fn emit_large(
+    transaction: &Transaction<'_>,
+    each: i64,
+    headers: &str,
+) -> Result<Vec<Id>, tokio_postgres::Error> {
+    ids(&transaction.query(EMIT_LARGE, &[&each, &headers]).await?)
+}
+
+/// Whether the server went away, or was about to: everything but an answer to the statement itself.
+fn is_outage(error: &tokio_postgres::Error) -> bool {
+    error.code().is_none_or(|code| code.code().starts_with("57P"))
+}
+
+fn one_in(random: &mut StdRng, times: u32) -> bool {
+    random.random_range(0..times) == 0
+}

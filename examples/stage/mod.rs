@@ -1,0 +1,5 @@
+//! What demo and chaos play on: the router as a process, a consumer of its topics, and the table as the judge.
+
+pub(crate) mod consumer;
+pub(crate) mod outbox_table;
+pub(crate) mod router;

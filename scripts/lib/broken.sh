@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# Routers that are broken on purpose, each by a patch. Needs messages.sh, cache.sh and build.sh.
+
+broken_patches=$root/examples/chaos/broken
+
+broken_names() {
+  local patch names=()
+  for patch in "$broken_patches"/*.patch; do
+    patch=${patch##*/}
+    names+=("${patch%.patch}")
+  done
+  printf '%s' "${names[*]}"
+}
+
+is_broken() { [[ $1 =~ ^[a-z-]+$ && -f $broken_patches/$1.patch ]]; }
+
+# broken_faults NAME: the kinds of faults that find it, which the patch's own text names.
+broken_faults() { sed -n 's/^Faults: //p' "$broken_patches/$1.patch"; }
+
+# build_broken NAME: sets $broken_router. Of a copy, so that the checkout is not touched; in a target folder of its own.
+build_broken() {
+  local copy=$cache/broken
+  need_build
+  mkdir -p "$cache"
+  exec 5>"$copy.lock"
+  flock 5
+  rm -rf "$copy/tree"
+  mkdir -p "$copy/tree"
+  tar -C "$root" -cf - Cargo.toml Cargo.lock src migrations benches examples tests/main.rs | tar -C "$copy/tree" -xf -
+  # In a folder that belongs to no repository, git would look for one further up and leave the files alone.
+  if ! (cd "$copy/tree" && GIT_CEILING_DIRECTORIES=$copy git apply --check "$broken_patches/$1.patch"); then
+    die "$1.patch does not fit src/ any more: make it anew, so that it breaks the same guarantee"
+  fi
+  (cd "$copy/tree" && GIT_CEILING_DIRECTORIES=$copy git apply "$broken_patches/$1.patch")
+  say "building a router with ${bold}$1${plain}, in ${copy/#"$HOME"/\~}"
+  (cd "$copy/tree" && CARGO_TARGET_DIR=$copy/target cargo build --locked --quiet --bin outbox-router) ||
+    die "the broken router does not build; see the lines above, and $1.patch"
+  broken_router=$copy/target/debug/outbox-router-$1
+  cp "$copy/target/debug/outbox-router" "$broken_router"
+  exec 5>&-
+}
