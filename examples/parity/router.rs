@@ -7,6 +7,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use outbox_router::lsn::Lsn;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
@@ -64,11 +65,20 @@ impl Router {
 
     /// Starts `outbox-router run`.
     pub(crate) fn start(&self, config: &Path) -> anyhow::Result<Running> {
+        self.start_with(config, &[])
+    }
+
+    /// The same where another has moved the slot: it goes on where that one has left off.
+    pub(crate) fn start_after_another(&self, config: &Path, position: Lsn) -> anyhow::Result<Running> {
+        self.start_with(config, &["--accept-gap", &position.to_string()])
+    }
+
+    fn start_with(&self, config: &Path, arguments: &[&str]) -> anyhow::Result<Running> {
         let log = self.folder.join("router.log");
         let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let errors = output.try_clone().context("share the log")?;
         let mut process = self.command();
-        process.arg("-c").arg(config).arg("run").stdout(output).stderr(errors);
+        process.arg("-c").arg(config).arg("run").args(arguments).stdout(output).stderr(errors);
         Ok(Running { process: process.spawn().context("start outbox-router run")?, log })
     }
 

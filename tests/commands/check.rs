@@ -366,3 +366,12 @@ fn status_without_a_router_shows_the_slot() {
     let people = place.run(&["status"]).out;
     assert!(people.contains(&format!("slot {}: nobody reads it", place.name)), "{people}");
 }
+
+/// Each bookmark takes a slot.
+#[test]
+fn more_bookmarks_than_slots() {
+    let place = ready().with("BOOKMARKS__EVERY", "1h").with("BOOKMARKS__KEEP", "1000");
+    let found = Found::at(&place);
+    found.assert_errors(&[]);
+    assert!(found.of("bookmarks").contains("1001 slots"), "{:?}", found.list);
+}

@@ -63,8 +63,26 @@ async fn broker_errors_that_end_the_producer_before_its_first_record_are_noticed
     let refused = [RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 2];
     mock.cluster.request_errors(RDKafkaApiKey::InitProducerId, &refused);
     outbox.insert_numbers("order", "a", 1..11).await;
-    let mut router = Router::start(&Settings::new(&outbox, &kafka));
+    // the first to ask would be that of the positions
+    let mut router = Router::start(&Settings::new(&outbox, &kafka).set("delivery.positions_topic", ""));
     router.logs("the brokers let the router write to no topic").await;
+    outbox.all_confirmed().await;
+    router.ready().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// The same for the position, without which nothing is begun.
+#[tokio::test]
+async fn broker_errors_that_end_the_producer_of_the_positions_are_waited_out() {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(1));
+    mock.create_topic(&outbox.topic("order"), 2, 1);
+    let kafka = mock.client();
+    let refused = [RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 2];
+    mock.cluster.request_errors(RDKafkaApiKey::InitProducerId, &refused);
+    outbox.insert_numbers("order", "a", 1..11).await;
+    let mut router = Router::start(&Settings::new(&outbox, &kafka));
+    router.logs("the position cannot be written to the topic outbox-router.positions").await;
     outbox.all_confirmed().await;
     router.ready().await;
     router.stop().await;

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use outbox_router::lsn::Lsn;
 use outbox_router::terminal;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -155,7 +156,9 @@ impl Stage<'_> {
         worker.kill().await?;
         self.database.released(self.slot()).await?;
         self.ended("Debezium, without an offset").await?;
-        let mut running = self.router.start(&self.configuration().await?)?;
+        let confirmed = self.database.position(self.slot()).await?.confirmed_flush;
+        let confirmed = Lsn(confirmed.try_into().context("a position is no negative number")?);
+        let mut running = self.router.start_after_another(&self.configuration().await?, confirmed)?;
         self.router_sends(&mut running, writers).await?;
         // Debezium had nothing behind it
         let written = self.database.written().await?;

@@ -53,7 +53,7 @@ async fn look_with(
     );
     server.judge_version(findings);
     let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
-    server.judge_settings(&catalog, findings);
+    server.judge_settings(config, &catalog, findings);
     role::judge(session, config, &server, &catalog, findings).await?;
     slot::judge(session, config, &catalog, findings).await?;
     failover::judge(session, config, &server, &catalog, findings).await?;

@@ -4,6 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::finding::Findings;
 use crate::commands::init::{OLDEST_POSTGRES, WAL_LEVEL_REMEDY};
+use crate::config::Config;
+use crate::config::bookmarks::Bookmarks;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
 use crate::postgres::session::Session;
@@ -105,7 +107,7 @@ impl Server {
         }
     }
 
-    pub(super) fn judge_settings(&self, catalog: &Catalog, findings: &mut Findings) {
+    pub(super) fn judge_settings(&self, config: &Config, catalog: &Catalog, findings: &mut Findings) {
         match self.wal_level.as_str() {
             "logical" => findings.ok("wal_level", "logical"),
             other => findings.error(
@@ -114,7 +116,7 @@ impl Server {
                 WAL_LEVEL_REMEDY,
             ),
         }
-        self.judge_places(catalog, findings);
+        self.judge_places(catalog, config.bookmarks.as_ref(), findings);
         self.judge_keep_size(findings);
         if let Some(timeout) = &self.idle_timeout {
             findings.warning(
@@ -125,7 +127,7 @@ impl Server {
         }
     }
 
-    fn judge_places(&self, catalog: &Catalog, findings: &mut Findings) {
+    fn judge_places(&self, catalog: &Catalog, bookmarks: Option<&Bookmarks>, findings: &mut Findings) {
         let Places { taken, max } = self.slots;
         let used = format!("{taken} of max_replication_slots = {max} are taken");
         if catalog.slot.is_none() && self.slots.none_left() {
@@ -137,6 +139,19 @@ impl Server {
             );
         } else {
             findings.ok("max_replication_slots", used);
+        }
+        // with the router's own
+        let wanted = bookmarks.map(|bookmarks| bookmarks.keep + 1);
+        if let Some(wanted) = wanted.filter(|wanted| u32::try_from(*wanted).is_ok_and(|wanted| wanted > max))
+        {
+            findings.warning(
+                "bookmarks",
+                format!(
+                    "max_replication_slots is {max}, and with `[bookmarks] keep` the router has {wanted} slots: each \
+                     bookmark is one"
+                ),
+                "Raise max_replication_slots and restart Postgres, or keep fewer: without a free slot no bookmark is made",
+            );
         }
         let Places { taken, max } = self.senders;
         let used = format!("{taken} of max_wal_senders = {max} are taken");

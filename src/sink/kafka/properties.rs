@@ -17,12 +17,14 @@ pub(super) const DEFAULT_BATCH_BYTES: usize = 1_000_000;
 pub(super) const DEFAULT_MESSAGE_MAX_BYTES: usize = 100_000_000;
 
 /// Defaults of ours where the user says nothing.
-const DEFAULTS: [(&str, &str); 7] = [
+const DEFAULTS: [(&str, &str); 8] = [
     // the broker's answer to the batch before is what gathers the next one; waiting would only add latency
     ("linger.ms", "0"),
     // a broker that is back must be found within a second or two, not ten
     ("reconnect.backoff.ms", "50"),
     ("reconnect.backoff.max.ms", "1000"),
+    // nor by the kernel's next attempt, which comes later each time
+    ("socket.connection.setup.timeout.ms", "5000"),
     // topics are there before their first record, so one that is unknown has vanished and has to be made again
     ("topic.metadata.propagation.max.ms", "5000"),
     ("socket.keepalive.enable", "true"),
