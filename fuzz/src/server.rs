@@ -1,10 +1,12 @@
-//! Whatever text a server answers with, or a password file has, is read or refused.
+//! Whatever text a server answers with, a password file has, or the topic of the positions holds is read or refused.
 
 use std::str::FromStr;
 
 use outbox_router::lsn::Lsn;
+use outbox_router::positions::Remembered;
 use outbox_router::postgres::passfile;
 use outbox_router::postgres::server_error::ServerError;
+use outbox_router::postgres::timeline::{Descent, descent};
 
 pub fn run(bytes: &[u8]) {
     if let Ok(error) = ServerError::parse(bytes) {
@@ -13,9 +15,16 @@ pub fn run(bytes: &[u8]) {
         let _ = error.outlook();
         assert!(error.into_error("postgres at db:5432", |_| "act".to_owned()).to_string().contains(":5432"));
     }
+    if let Ok(remembered) = Remembered::decode(bytes) {
+        assert_eq!(Remembered::decode(&remembered.encode()), Ok(remembered));
+    }
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(lsn) = Lsn::from_str(text) {
         assert_eq!(lsn.to_string().parse(), Ok(lsn));
+    }
+    // a line that cannot be read never makes a position part of a history
+    if let Descent::Holds = descent(text, 1, Lsn(u64::MAX)) {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(['1', '0', '+'])), "{text}");
     }
     let found = passfile::password(text, "db", "5432", "shop", "router");
     assert!(found.is_none_or(|password| password.len() <= text.len() && !password.contains('\n')));

@@ -3,7 +3,7 @@
 use super::record::{Reading, Remembered};
 use crate::error::Error;
 use crate::lsn::Lsn;
-use crate::postgres::timeline::{self, System};
+use crate::postgres::timeline::{self, Descent, System};
 use crate::progress::Position;
 
 /// What a start finds.
@@ -130,20 +130,36 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
             confirmed,
         );
     }
-    let left = found.history.and_then(|text| timeline::left_before(text, remembered.timeline, ours));
-    if let Some((timeline, switch)) = left {
-        let go_on = switch.max(confirmed);
-        let gone = "Decide what consumers do about the events that they saw and that Postgres no longer has";
-        return gap(
-            format!(
-                "the server went over from timeline {timeline} to another one at {switch}, {} before the router's position \
-                 {ours}: it is a standby that was behind, or was restored to a point in time; what was committed and sent to \
-                 Kafka between {switch} and {ours} no longer exists in Postgres; the slot {slot} is confirmed up to {confirmed}",
-                distance(switch, ours)
-            ),
-            gone,
-            go_on,
-        );
+    let descent = found.history.map(|text| timeline::descent(text, remembered.timeline, ours));
+    let gone = "Decide what consumers do about the events that they saw and that Postgres no longer has";
+    match descent {
+        Some(Descent::LeftBefore { timeline, switch }) => {
+            return gap(
+                format!(
+                    "the server went over from timeline {timeline} to another one at {switch}, {} before the router's \
+                     position {ours}: it is a standby that was behind, or was restored to a point in time; what was \
+                     committed and sent to Kafka between {switch} and {ours} no longer exists in Postgres; the slot {slot} \
+                     is confirmed up to {confirmed}",
+                    distance(switch, ours)
+                ),
+                gone,
+                switch.max(confirmed),
+            );
+        }
+        Some(Descent::Unrelated) => {
+            return gap(
+                format!(
+                    "the server is on timeline {}, which does not come from timeline {}, where the router's position {ours} \
+                     is: it is a former primary, or another standby was promoted before; the slot {slot} is confirmed up to \
+                     {confirmed}",
+                    system.timeline, remembered.timeline
+                ),
+                "Point `[postgres] url` to the present primary. If it is this one, decide what consumers do about the events \
+                 that they saw and that Postgres no longer has",
+                confirmed,
+            );
+        }
+        Some(Descent::Holds) | None => {}
     }
     if ours > system.flush {
         return gap(
@@ -276,6 +292,11 @@ mod tests {
             (Case { identifier: "9", ..Case::new() }, &["another database cluster", "7423"][..], 0x800),
             (Case { slot: "other", ..Case::new() }, &["outbox_router", "other"][..], 0x800),
             (behind, &["timeline 1", "0/1800", "0/2000", "2.0 KiB", "no longer exists"][..], 0x1800),
+            (
+                Case { history: Some(""), ..Case::new() },
+                &["timeline 2", "timeline 1", "does not come from"][..],
+                0x800,
+            ),
             (Case { flush: 0xF00, ..Case::new() }, &["ends at 0/F00", "256 B", "0/1000"][..], 0x800),
             (
                 Case { confirmed: 0x1400, ..Case::new() },

@@ -210,7 +210,9 @@ async fn where_to_start(
     };
     let before = memory.or_stored(stored);
     let history = match &before {
-        Some(before) if before.timeline != system.timeline => Some(system.history(session).await?),
+        // an older one has no history that could hold the position
+        Some(before) if before.timeline > system.timeline => Some(String::new()),
+        Some(before) if before.timeline < system.timeline => Some(system.history(session).await?),
         _ => None,
     };
     let reading = catalog.reading(&config.outbox);

@@ -47,7 +47,7 @@ impl Pair {
         let mut session = standby.superuser().await;
         eventually("the standby has the database", async || session.query_one(&database).await.unwrap())
             .await;
-        let ran = Router::command(&settings, &["init"]);
+        let ran = settings.run(&["init"]);
         assert_eq!(ran.code, 0, "{ran:?}");
         Pair { outbox, kafka, settings, primary, standby }
     }
@@ -148,17 +148,29 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
     let switch = history.split_whitespace().nth(1).unwrap().to_owned();
     ended.says(&[
         "from timeline 1",
-        &format!("at {switch}, before the router's position"),
+        &format!("at {switch}, "),
+        "before the router's position",
         "no longer exists in Postgres",
     ]);
     // nothing is confirmed after the last event but keepalives
     let position =
-        ended.last_line().split_once("the router's position ").unwrap().1.split('.').next().unwrap();
+        ended.last_line().split_once("the router's position ").unwrap().1.split(':').next().unwrap();
     let position: outbox_router::lsn::Lsn = position.parse().unwrap();
     assert!(position >= confirmed && position > switch.parse().unwrap(), "{position} {confirmed} {switch}");
     // so it was right to refuse
     assert!(pair.rows().await < 20);
     assert_eq!(kafka.count(&outbox.name).await, Ok(20));
+
+    // another process knows it too, and goes on only as it is told
+    outbox.released().await;
+    let again = Router::start(&pair.settings).exits(3).await;
+    again.says(&["from timeline 1", &switch, &position.to_string()]);
+    let accept = again.last_line().split_once("--accept-gap ").unwrap().1.split('`').next().unwrap();
+    let router = Router::with_arguments(&pair.settings, &["--accept-gap", accept]);
+    outbox.insert("order", "b", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert_eq!(kafka.count(&outbox.name).await, Ok(21));
 }
 
 #[tokio::test]

@@ -12,7 +12,6 @@ use tempfile::TempDir;
 
 use super::eventually::eventually;
 use super::namespace::Namespace;
-use super::place::Ran;
 use super::process;
 use super::settings::Settings;
 use super::signal::{Signal, send};
@@ -86,17 +85,6 @@ impl Router {
             }
         });
         Router { child, log, reader: Some(reader), _folder: folder }
-    }
-
-    /// Runs another command with this configuration file, to its end.
-    pub(crate) fn command(settings: &Settings, arguments: &[&str]) -> Ran {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("outbox-router.toml");
-        fs::write(&file, settings.text()).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
-        command.arg("-c").arg(&file).args(arguments).current_dir(folder.path());
-        command.env_clear().env("HOME", folder.path());
-        Ran::of(process::output(&mut command))
     }
 
     /// Starts one and waits until it is active.
