@@ -219,7 +219,8 @@ fn lost(slot: &Slot, name: &str, outbox: &Outbox) -> Error {
             what,
             format!(
                 "Events committed after that position are not in Kafka, and in no table: those who wrote them have to \
-                 write them again. {prevention}. Then {drop} and run `outbox-router init`"
+                 write them again. {prevention}. Then {drop} and run `outbox-router init`; \
+                 `run` says how it goes on"
             ),
         );
     };
@@ -228,7 +229,8 @@ fn lost(slot: &Slot, name: &str, outbox: &Outbox) -> Error {
         format!(
             "Events committed after that position are not in Kafka. An invalidated slot cannot be copied, so the table is \
              all that is left. It does not show rows that were deleted since, messages without a table, nor the order of \
-             commits. {prevention}. Once the rows are seen to, {drop} and run `outbox-router init`. This finds them all, \
+             commits. {prevention}. Once the rows are seen to, {drop} and run `outbox-router init`; `run` says how it goes on. \
+             This finds them all, \
              and a few that were sent shortly before that position: {query}"
         ),
     )
