@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   stream --> outbox --> router --> sink        data goes one way
-//!     ^                                 |
-//!     +-- confirmation <-- progress <---+        only a number comes back
+//!     ^                                                |
+//!     +-- confirmation <-- remembering <-- progress <--+   only a number comes back
 //! ```
 //!
 //! A message stays in the receive buffer until it is dealt with. When the window is full, or a topic has to be made
@@ -11,6 +11,7 @@
 
 mod confirmation;
 mod ending;
+mod feedback;
 mod heartbeat;
 mod remembering;
 mod sending;
@@ -27,14 +28,13 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Config, OnUpdate};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::monitor::{self, Monitor, State, TopicCounters};
+use crate::monitor::{Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
 use crate::positions::Remembered;
-use crate::postgres::catalog::{self, Slot};
 use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
-use crate::postgres::replication::{ReplicationMessage, ReplicationStream, StandbyStatus};
-use crate::postgres::room::{Level, Room, safe_bytes};
-use crate::postgres::watch::{Report, Watch};
+use crate::postgres::replication::{ReplicationMessage, ReplicationStream};
+use crate::postgres::room::Room;
+use crate::postgres::watch::Watch;
 use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::{Origin, Router};
 use crate::sink::kafka::positions::PositionsTopic;
@@ -437,109 +437,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
             Err(error) => self.end_intake(Outcome::Failed(without_topic(&waiting, error))),
         }
-    }
-
-    fn status_due(&mut self) -> Result<(), Error> {
-        let limit = self.config.postgres.wal_sender_timeout;
-        let silent = self.stream.silent_for();
-        if silent > limit {
-            let seconds = silent.as_secs_f32();
-            let what = format!("Postgres has been silent for {seconds:.1} s and answers no keepalive");
-            return Err(Error::transient(Peer::Postgres, what));
-        }
-        self.queue_status(silent > limit / 2);
-        self.heartbeat_due();
-        self.sending.sink.look_for_failure();
-        if self.brokers_down {
-            self.sending.sink.look_for_brokers();
-        } else {
-            let stalled = self.moved.1.elapsed() > STALLED;
-            let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
-            self.sending.sink.look_at_topics(blocked);
-        }
-        Ok(())
-    }
-
-    /// Says once that the heartbeat does not come back. While no broker is there nothing is read, and that was said.
-    fn heartbeat_due(&mut self) {
-        let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.brokers_down) else { return };
-        if let Some(silence) = heartbeat.missed(PgTimestamp::now()) {
-            let what = format!("no heartbeat has come back in the stream for {} s", silence.as_secs());
-            tracing::warn!(
-                peer = "postgres",
-                reason = what,
-                behind = self.monitor.lag_bytes(),
-                "events come late: either the stream has far to catch up, or Postgres does not get to the end of its log"
-            );
-            self.monitor.last_problem(what);
-        }
-    }
-
-    fn looked(&mut self, report: Report) -> Result<(), Error> {
-        let (checked, slot, written) = match report {
-            Report::Well { checked, slot, heartbeat } => (checked, slot, heartbeat),
-            Report::Over(error) => return Err(error),
-        };
-        if let (Some(heartbeat), Some(written)) = (&mut self.heartbeat, written) {
-            heartbeat.written(written.last);
-            self.monitor.heartbeat_refused(written.refused);
-        }
-        self.monitor.server_wal_end(checked);
-        self.room(&slot);
-        // nobody but this session moves the slot; START_REPLICATION would have been forwarded silently
-        if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
-            return Err(catalog::moved_by_another(
-                &self.config.postgres.slot,
-                moved,
-                self.sending.progress.position().flush,
-            ));
-        }
-        let before = self.confirmation.confirmed();
-        self.confirmation.checked(self.remembering.durable(&self.sending.progress), checked);
-        if self.confirmation.confirmed() > before {
-            self.queue_status(false);
-        }
-        Ok(())
-    }
-
-    /// Something is known of the position under way.
-    fn remembered(&mut self) -> Result<(), Error> {
-        self.remembering.settle()?;
-        self.monitor.positions_failed(self.remembering.failed());
-        Ok(())
-    }
-
-    /// Shows how near the slot is to being lost, and says so when that changes.
-    fn room(&mut self, slot: &Slot) {
-        let changed = self.room.looked(std::time::Instant::now(), slot);
-        let (before, room) = (self.monitor.slot_room(), self.room.level());
-        self.monitor.slot(monitor::Slot {
-            retained_bytes: slot.retained_bytes,
-            wal_status: slot.wal_status.clone(),
-            safe_wal_bytes: safe_bytes(slot),
-            safe_wal_seconds: self.room.left().map(|left| left.as_secs_f64()),
-            room,
-        });
-        if changed.is_none() {
-            return;
-        }
-        let (what, remedy) = self.room.describe(&self.config.postgres.slot, slot);
-        match room {
-            Level::Ample => tracing::info!("the slot has room again: {what}"),
-            _ if room < before => tracing::info!("the slot has more room: {what}"),
-            Level::Unreserved => tracing::error!(remedy, "{what}"),
-            Level::Extended | Level::Short => tracing::warn!(remedy, "{what}"),
-        }
-        if room > before {
-            self.monitor.last_problem(what);
-        }
-    }
-
-    fn queue_status(&mut self, reply_requested: bool) {
-        let flushed = self.confirmation.confirmed();
-        let status = StandbyStatus { written: self.received.max(flushed), flushed };
-        self.stream.queue_status(status, reply_requested);
-        self.monitor.confirmed(flushed);
     }
 
     /// Readiness and state follow the brokers: nothing flows while none can be reached.
