@@ -15,6 +15,9 @@ use crate::sink::Refusal;
 /// How long the end waits for a last look at the catalogues, so that the last confirmation covers everything.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
+/// How long a router that was asked to stop waits for its last position at least.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
 /// Why a session is over.
 #[derive(Debug)]
 pub enum Outcome {
@@ -52,7 +55,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let deadline = match &outcome {
             Outcome::Stopped => {
                 self.monitor.state(State::Stopping);
-                Some(Instant::now() + self.config.delivery.shutdown_timeout)
+                self.leave_by = Some(Instant::now() + self.config.delivery.shutdown_timeout);
+                self.leave_by
             }
             Outcome::Failed(reason) => {
                 let records = self.sending.window.records();
@@ -92,7 +96,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// The position is written down first, so that the next start repeats nothing. A look at the catalogues has to cover the last confirmation too. Without one it waits for the next start.
     async fn confirm_last(&mut self) -> Result<(), Error> {
-        let deadline = Instant::now() + self.config.delivery.shutdown_timeout;
+        let deadline = match self.leave_by {
+            // what is left of it, and a moment in any case
+            Some(leave_by) => leave_by.max(Instant::now() + LAST_WORD),
+            None => Instant::now() + self.config.delivery.shutdown_timeout,
+        };
         while self.remembering.offer(&self.sending.progress, true).is_some() || self.remembering.waits() {
             match timeout_at(deadline, self.remembering.reported()).await {
                 Ok(()) => self.remembered()?,

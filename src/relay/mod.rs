@@ -122,6 +122,8 @@ pub struct Relay<S> {
     stray_told: bool,
     /// Why intake has ended, and how long the records in flight are waited for; `None`: as long as it takes.
     ending: Option<(Outcome, Option<Instant>)>,
+    /// When a router that was asked to stop gives up what is still under way.
+    leave_by: Option<Instant>,
     /// Taken reports, kept for its allocation.
     reports: Vec<Sequence>,
 }
@@ -187,6 +189,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             update_told: false,
             stray_told: false,
             ending: None,
+            leave_by: None,
             reports: Vec::new(),
             config: parts.config,
         }
