@@ -249,6 +249,13 @@ async fn where_to_start(
         Start::First(_) | Start::Remembered(_) => {}
     }
     let replay = before.as_ref().and_then(|before| before.replay.clone());
+    let replay = replay.filter(|replay| !replay.is_over(position));
+    if let Some(replay) = &replay {
+        tracing::info!(
+            position = %position.flush, until = %replay.until.flush, reset = replay.mark,
+            "the position was reset: events are sent again, and marked"
+        );
+    }
     let remembered = Remembered {
         epoch: before.map_or(0, |before| before.epoch) + 1,
         slot: config.postgres.slot.clone(),
@@ -256,7 +263,7 @@ async fn where_to_start(
         timeline: system.timeline,
         position,
         reading,
-        replay: replay.filter(|replay| !replay.is_over(position)),
+        replay,
     };
     if let Some(positions) = positions {
         opened(positions.begin(&remembered).await, memory)?;

@@ -36,6 +36,11 @@ pub(super) struct Count {
 }
 
 impl Count {
+    /// What becomes of them, as a further sentence; of none nothing becomes.
+    pub(super) fn then(&self, what: &str) -> String {
+        if self.events == 0 { String::new() } else { format!(" {what}.") }
+    }
+
     fn take(&mut self, event: &OutboxEvent<'_>, committed: PgTimestamp) {
         let size = FIELDS.iter().filter_map(|field| event.field(*field)).map(<[u8]>::len).sum::<usize>();
         self.events += 1;

@@ -89,5 +89,5 @@ fn no_bookmark(name: &str, known: &[Bookmark]) -> Error {
     } else {
         format!("There are: {}", titles.join(", "))
     };
-    Error::refused(format!("no bookmark {name} to go back to"), remedy)
+    Error::refused(format!("there is no bookmark {name}"), remedy)
 }

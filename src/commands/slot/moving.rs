@@ -147,10 +147,11 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     }
     let count = count::between(config, &bookmark.slot, back, now).await?;
     let what = format!(
-        "Back from {} to {position}, the bookmark {} made at {}: {count}. They are sent again.",
+        "Back from {} to {position}, the bookmark {} made at {}: {count}.{}",
         now.flush,
         bookmark.title(),
-        bookmark.made()
+        bookmark.made(),
+        count.then("They are sent again")
     );
     if !confirmed(&what, how, &count)? {
         before.close().await;
@@ -231,7 +232,8 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     } else {
         format!(" Not counted is {}.", unknown.join("; and "))
     };
-    let what = format!("Ahead from {} to {to}: {count}. They are never sent.{unknown}", now.flush);
+    let what =
+        format!("Ahead from {} to {to}: {count}.{}{unknown}", now.flush, count.then("They are never sent"));
     if !confirmed(&what, how, &count)? {
         before.close().await;
         return Ok(ExitCode::SUCCESS);
