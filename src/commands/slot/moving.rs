@@ -1,7 +1,8 @@
 //! `slot reset` and `slot advance`: what it would do, the question, and the move.
 //!
 //! The slot and the remembered position have to agree whatever ends this command in the middle. So a reset moves the slot
-//! back first, and an advance the remembered position forward first: in between, the router goes on where it was.
+//! back first, in one message to the server, and an advance the remembered position forward first: in between, the router
+//! goes on where it was.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use super::count::{self, Count};
 use super::no_bookmark;
 use crate::cli::MoveArgs;
 use crate::commands::connect;
+use crate::commands::init::alter_failover;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -97,7 +99,8 @@ impl Before {
         };
         topic
             .begin(&Remembered {
-                epoch: known.map_or(0, |known| known.epoch) + 1,
+                // greater than any that a running router knows, if its topic was deleted
+                epoch: known.map_or_else(seconds, |known| known.epoch + 1),
                 slot: config.postgres.slot.clone(),
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,
@@ -108,12 +111,32 @@ impl Before {
             .await
     }
 
+    /// A copied slot is none that standbys keep a copy of, even where the slot before was. What keeps it from being made
+    /// one is a sentence, and no error: the slot serves as it is.
+    async fn allow_failover(&mut self, slot: &str) -> String {
+        if self.slot().and_then(|slot| slot.failover) != Some(true) {
+            return String::new();
+        }
+        match self.session.query(&alter_failover(slot)).await {
+            Ok(_) => String::new(),
+            Err(error) => format!(
+                " No standby keeps a copy of the slot any more, as it did before: {error}. Stop the router and run \
+                 `outbox-router init`, which lets them."
+            ),
+        }
+    }
+
     async fn close(self) {
         self.session.close().await;
         if let Some(topic) = self.topic {
             topic.close().await;
         }
     }
+}
+
+/// Since 1970.
+fn seconds() -> u64 {
+    u64::try_from(OffsetDateTime::now_utc().unix_timestamp()).unwrap_or(1)
 }
 
 /// Goes back to a bookmark.
@@ -160,10 +183,8 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     let mut locked = lock(config).await?;
     before.read().await?;
     let until = before.position();
-    if before.slot().is_some() {
-        bookmarks::drop_slot(&mut locked, slot).await?;
-    }
-    bookmarks::copy(&mut locked, &bookmark.slot, slot, false).await?;
+    bookmarks::put_back(&mut locked, &bookmark.slot, slot, before.slot().is_some()).await.map_err(again)?;
+    let failover = before.allow_failover(slot).await;
     let mark = Utc(PgTimestamp::now().unix_micros()).to_string();
     let until = match before.remembered.as_ref().and_then(|known| known.replay.clone()) {
         // the replay before is not over
@@ -178,7 +199,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     };
     before.close().await;
     terminal::print(&format!(
-        "The router goes on at {position}; one that runs does so by itself.{header}\n"
+        "The router goes on at {position}; one that runs does so by itself.{header}{failover}\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }

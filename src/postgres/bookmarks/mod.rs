@@ -9,6 +9,7 @@ use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time};
 
 use super::catalog::FLUSH_LSN;
 use super::quoting::literal;
+use super::server_error::QueryError;
 use super::session::Session;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -98,25 +99,42 @@ pub async fn make(session: &mut Session, slot: &str, name: &str) -> Result<Strin
 
 /// Copies a slot with all that it keeps.
 pub async fn copy(session: &mut Session, from: &str, to: &str, temporary: bool) -> Result<(), Error> {
-    let sql = format!(
+    session.query(&copying(from, to, temporary)).await.map(drop).map_err(not_copied)
+}
+
+/// Puts a copy of a bookmark in the slot's place, `exists` saying whether there is a slot. In one message: the server does
+/// both though this process be killed, and there is no moment at which a start would find no slot and ask for another.
+pub async fn put_back(session: &mut Session, bookmark: &str, slot: &str, exists: bool) -> Result<(), Error> {
+    let drop_first = if exists { dropping(slot) + "; " } else { String::new() };
+    let sql = drop_first + &copying(bookmark, slot, false);
+    session.query(&sql).await.map(drop).map_err(not_copied)
+}
+
+fn copying(from: &str, to: &str, temporary: bool) -> String {
+    format!(
         "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
         literal(from),
         literal(to)
-    );
-    let copied = session.query(&sql).await.map(drop);
-    copied.map_err(|error| match error.code().map(|code| code.code().to_owned()).as_deref() {
+    )
+}
+
+fn dropping(slot: &str) -> String {
+    format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(slot))
+}
+
+fn not_copied(error: QueryError) -> Error {
+    match error.code().map(|code| code.code().to_owned()).as_deref() {
         Some("53400") => Error::refused(
             format!("Postgres has no room for another replication slot: {error}"),
             "Raise max_replication_slots and restart Postgres, or drop a slot: `outbox-router slot list` shows bookmarks",
         ),
         _ => error.or_remedy(REPLICATION),
-    })
+    }
 }
 
 /// Drops a slot.
 pub async fn drop_slot(session: &mut Session, slot: &str) -> Result<(), Error> {
-    let sql = format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(slot));
-    session.query(&sql).await.map(drop).map_err(|error| error.or_remedy(REPLICATION))
+    session.query(&dropping(slot)).await.map(drop).map_err(|error| error.or_remedy(REPLICATION))
 }
 
 /// What working with slots takes.
