@@ -246,7 +246,9 @@ async fn where_to_start(
         }
         Start::First(_) | Start::Remembered(_) => {}
     }
-    let replay = before.as_ref().and_then(|before| before.replay.clone());
+    let replay = before
+        .as_ref()
+        .and_then(|before| before.replay_at(position, &config.postgres.slot, &system.identifier));
     let remembered = Remembered {
         epoch: before.map_or(0, |before| before.epoch) + 1,
         slot: config.postgres.slot.clone(),
@@ -254,7 +256,7 @@ async fn where_to_start(
         timeline: system.timeline,
         position,
         reading,
-        replay: replay.filter(|replay| !replay.is_over(position)),
+        replay,
     };
     if let Some(positions) = positions {
         opened(positions.begin(&remembered).await, memory)?;
