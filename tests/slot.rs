@@ -159,6 +159,39 @@ async fn slot_reset_and_advance_are_noticed_where_positions_are_not_in_kafka() {
     assert_eq!(records.len(), 43 + sent);
 }
 
+/// A role may end only server processes of its own.
+#[tokio::test]
+async fn slot_reset_says_whose_role_the_running_router_has() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let mut router = Router::active(&settings).await;
+    let role = format!("{}_other", outbox.name);
+    outbox.execute(&format!("CREATE ROLE {role} LOGIN REPLICATION")).await;
+    let other = settings.set("postgres.url", outbox.url().replace("postgres@", &format!("{role}@")));
+    done(other.run(&["slot", "bookmark", "here"]), &[]);
+    refused(
+        &other.run(&["slot", "reset", "--to", "here", "--yes"]),
+        1,
+        "Connect as the role that the router runs as",
+    );
+    router.assert_running();
+    router.stop().await;
+    outbox.execute(&format!("DROP ROLE {role}")).await;
+}
+
+/// A router would wait for Kafka for ever; who types a command would not.
+#[tokio::test]
+async fn slot_reset_and_advance_say_that_kafka_does_not_answer() {
+    let outbox = Outbox::new().await;
+    let settings = Settings::new(&outbox, &Kafka::at("127.0.0.1:1"));
+    done(settings.run(&["slot", "bookmark", "here"]), &[]);
+    let position = outbox.lsn().await.to_string();
+    for arguments in [["reset", "--to", "here", "--dry-run"], ["advance", "--to", &position, "--yes"]] {
+        let ran = settings.run(&[&["slot"], &arguments[..]].concat());
+        refused(&ran, 1, "cannot read the topic outbox-router.positions");
+    }
+}
+
 /// The topic is gone, and with it the number by which a running router would know that somebody else was there.
 #[tokio::test]
 async fn slot_reset_is_noticed_though_the_topic_of_positions_was_deleted() {
