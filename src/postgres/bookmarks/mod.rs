@@ -89,12 +89,16 @@ pub async fn list(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Er
 
 /// Makes one where the slot is now; `name` may be empty. Returns the slot that it is.
 pub async fn make(session: &mut Session, slot: &str, name: &str) -> Result<String, Error> {
-    let now =
-        session.query_one("SELECT pg_catalog.to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISS')").await?;
-    let now = now.ok_or_else(|| Error::transient(Peer::Postgres, "the server does not tell the time"))?;
-    let bookmark = slot_name(slot, name, &now)?;
+    let bookmark = slot_name(slot, name, &stamp(session).await?)?;
     copy(session, slot, &bookmark, false).await?;
     Ok(bookmark)
+}
+
+/// The server's time, by which bookmarks are named. Another clock may be hours off.
+async fn stamp(session: &mut Session) -> Result<String, Error> {
+    let sql = "SELECT pg_catalog.to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISS')";
+    let now = session.query_one(sql).await?;
+    now.ok_or_else(|| Error::transient(Peer::Postgres, "the server does not tell the time"))
 }
 
 /// Copies a slot with all that it keeps.
@@ -214,12 +218,16 @@ fn parse<'a>(slot: &str, bookmark: &'a str) -> Option<(&'a str, OffsetDateTime)>
     let rest = bookmark.strip_prefix(&prefix(slot))?;
     let (name, stamp) = rest.split_at_checked(rest.len().checked_sub(STAMP)?)?;
     let name = if name.is_empty() { "" } else { name.strip_suffix('_')? };
+    Some((name, parse_stamp(stamp)?))
+}
+
+fn parse_stamp(stamp: &str) -> Option<OffsetDateTime> {
     let number = |from: usize, to: usize| stamp.get(from..to)?.parse::<u16>().ok();
     let small = |from, to| u8::try_from(number(from, to)?).ok();
     let month = Month::try_from(small(4, 6)?).ok()?;
     let date = Date::from_calendar_date(number(0, 4)?.into(), month, small(6, 8)?).ok()?;
     let time = Time::from_hms(small(8, 10)?, small(10, 12)?, small(12, 14)?).ok()?;
-    Some((name, PrimitiveDateTime::new(date, time).assume_utc()))
+    Some(PrimitiveDateTime::new(date, time).assume_utc())
 }
 
 #[cfg(test)]
