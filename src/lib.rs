@@ -11,7 +11,8 @@
 //!     outbox                  Relation + tuple, or a message -> OutboxEvent      columns found by name once
 //!     routing                 OutboxEvent -> Record {topic, key, headers, value, timestamp}
 //!     sink::kafka             Record -> broker; durable -> its sequence number
-//!     progress                sequence numbers -> longest acknowledged prefix -> flush LSN
+//!     progress                sequence numbers -> longest acknowledged prefix -> position
+//!     sink::kafka::positions  position -> the topic of positions; durable there -> flush LSN
 //!         |
 //!         v
 //!     postgres::replication   StandbyStatusUpdate(flush LSN)

@@ -8,6 +8,7 @@ use crate::support::place::Ran;
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::settings::Settings;
+use crate::support::signal::Signal;
 use crate::support::writers::Writers;
 
 fn done(ran: Ran, parts: &[&str]) -> Ran {
@@ -125,6 +126,89 @@ async fn slot_reset_that_was_cut_off_in_the_middle_harms_nothing() {
     outbox.all_confirmed().await;
     router.stop().await;
     assert_eq!((kafka.count(&outbox.name).await, marked(&kafka, &outbox).await), (Ok(8), 4));
+}
+
+/// Where positions are not in Kafka, a router that runs has only the slot to learn from that it was moved.
+#[tokio::test]
+async fn slot_reset_and_advance_are_noticed_where_positions_are_not_in_kafka() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka).set("delivery.positions_topic", "");
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..3).await;
+    outbox.all_confirmed().await;
+    done(settings.run(&["slot", "bookmark", "here"]), &[]);
+    outbox.insert_numbers("order", "a", 3..13).await;
+    outbox.all_confirmed().await;
+    for round in 1..4 {
+        done(settings.run(&["slot", "reset", "--to", "here", "--yes"]), &["10 events", "bears no mark"]);
+        kafka.holds(&outbox.name, 12 + round * 10).await;
+        outbox.all_confirmed().await;
+    }
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3)).await;
+    router.signal(Signal::Stop);
+    outbox.insert_numbers("order", "left out", 1..4).await;
+    settings.leave_all_out(&outbox).await;
+    router.signal(Signal::Continue);
+    outbox.insert_numbers("order", "a", 13..14).await;
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    let sent = records.iter().filter(|record| record.key() == Some("left out")).count();
+    // what was on its way to the router already may be sent all the same
+    assert_eq!(records.len(), 43 + sent);
+}
+
+/// A role may end only server processes of its own.
+#[tokio::test]
+async fn slot_reset_says_whose_role_the_running_router_has() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let mut router = Router::active(&settings).await;
+    let role = format!("{}_other", outbox.name);
+    outbox.execute(&format!("CREATE ROLE {role} LOGIN REPLICATION")).await;
+    let other = settings.set("postgres.url", outbox.url().replace("postgres@", &format!("{role}@")));
+    done(other.run(&["slot", "bookmark", "here"]), &[]);
+    refused(
+        &other.run(&["slot", "reset", "--to", "here", "--yes"]),
+        1,
+        "Connect as the role that the router runs as",
+    );
+    router.assert_running();
+    router.stop().await;
+    outbox.execute(&format!("DROP ROLE {role}")).await;
+}
+
+/// A router would wait for Kafka for ever; who types a command would not.
+#[tokio::test]
+async fn slot_reset_and_advance_say_that_kafka_does_not_answer() {
+    let outbox = Outbox::new().await;
+    let settings = Settings::new(&outbox, &Kafka::at("127.0.0.1:1"));
+    done(settings.run(&["slot", "bookmark", "here"]), &[]);
+    let position = outbox.lsn().await.to_string();
+    for arguments in [["reset", "--to", "here", "--dry-run"], ["advance", "--to", &position, "--yes"]] {
+        let ran = settings.run(&[&["slot"], &arguments[..]].concat());
+        refused(&ran, 1, "cannot read the topic outbox-router.positions");
+    }
+}
+
+/// The topic is gone, and with it the number by which a running router would know that somebody else was there.
+#[tokio::test]
+async fn slot_reset_is_noticed_though_the_topic_of_positions_was_deleted() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let topic = format!("positions_{}", outbox.name);
+    let settings = Settings::new(&outbox, &kafka).set("delivery.positions_topic", topic.as_str());
+    let mut router = Router::active(&settings).await;
+    done(settings.run(&["slot", "bookmark", "here"]), &[]);
+    outbox.insert_numbers("order", "a", 1..11).await;
+    outbox.all_confirmed().await;
+    router.signal(Signal::Stop);
+    kafka.delete_topic(&topic).await;
+    done(settings.run(&["slot", "reset", "--to", "here", "--yes"]), &["10 events"]);
+    router.signal(Signal::Continue);
+    kafka.holds(&outbox.name, 20).await;
+    router.assert_running();
+    router.stop().await;
 }
 
 #[tokio::test]

@@ -182,8 +182,10 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
                  router has delivered up to {ours}, {} before that",
                 distance(ours, confirmed)
             ),
-            "Events committed between the two positions may be missing in Kafka: compare the outbox table with the topics. \
-             Find out who moved it (the server's log shows each START_REPLICATION, and with log_statement = 'all' each \
+            "Nothing is missing if it was this router, which ran meanwhile with `[delivery] positions_topic` empty or another. \
+             Else events committed between the two positions may be missing in Kafka: compare the outbox table with the \
+             topics, or, if `outbox-router slot list` shows a bookmark from before, go back to it with `outbox-router slot \
+             reset`. Find out who moved it (the server's log shows each START_REPLICATION, and with log_statement = 'all' each \
              pg_replication_slot_advance)",
             confirmed,
         );

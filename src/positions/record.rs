@@ -154,6 +154,12 @@ impl Remembered {
         })
     }
 
+    /// What is left of a replay at `position`. Of another cluster or slot it means nothing.
+    pub fn replay_at(&self, position: Position, slot: &str, system_identifier: &str) -> Option<Replay> {
+        let same = self.slot == slot && self.system_identifier == system_identifier;
+        self.replay.clone().filter(|replay| same && !replay.is_over(position))
+    }
+
     /// Which of two records counts: that of the later epoch, and of one epoch that which was written later.
     pub fn later(before: Option<Self>, next: Self) -> Option<Self> {
         match before {
@@ -252,6 +258,18 @@ pub(super) mod tests {
         ] {
             assert_eq!(replay.is_over(position), over, "{position:?}");
         }
+    }
+
+    #[test]
+    fn a_replay_ends_with_its_slot_and_its_cluster() {
+        let until = Position { flush: Lsn(0x2000), partial: None };
+        let replay = Some(Replay { mark: "then".into(), until });
+        let remembered = Remembered { replay: replay.clone(), ..remembered() };
+        let at = |position, slot, system| remembered.replay_at(position, slot, system);
+        assert_eq!(at(remembered.position, "outbox_router", "7423"), replay);
+        assert_eq!(at(until, "outbox_router", "7423"), None);
+        assert_eq!(at(remembered.position, "another", "7423"), None);
+        assert_eq!(at(remembered.position, "outbox_router", "7424"), None);
     }
 
     #[test]

@@ -89,7 +89,11 @@ pub struct ReplicationStream<S> {
     flushed: bool,
     last_received: Instant,
     way_out: String,
+    sent_away: bool,
 }
+
+/// `admin_shutdown`: pg_terminate_backend.
+const ADMIN_SHUTDOWN: &str = "57P01";
 
 /// What is streamed.
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
             flushed: true,
             last_received: Instant::now(),
             way_out: what.way_out.to_owned(),
+            sent_away: false,
         };
         let StreamOf { slot, publication, start, messages, .. } = what;
         let command = format!(
@@ -201,8 +206,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
             match frame.tag {
                 b'd' => break,
                 b'N' | b'S' => self.frames.consume(length),
-                b'E' => return Err(ended(frame, &self.way_out)),
-                b'c' => return Err(lost("the server ended the stream")),
+                b'E' => {
+                    self.sent_away =
+                        ServerError::parse(frame.body).is_ok_and(|error| error.code.code() == ADMIN_SHUTDOWN);
+                    return Err(ended(frame, &self.way_out));
+                }
+                // CommandComplete without CopyDone: a walsender says goodbye so when the server is stopped
+                b'c' | b'C' => {
+                    return Err(lost("the server ended the stream, as it does when it is stopped"));
+                }
                 other => return Err(unexpected(other)),
             }
         }
@@ -228,6 +240,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
             body.extend_from_slice(&clock.0.to_be_bytes());
             body.push(u8::from(reply_requested));
         });
+    }
+
+    /// Whether somebody has ended the server's process: an administrator, or a command that moves the slot.
+    pub fn was_sent_away(&self) -> bool {
+        self.sent_away
     }
 
     /// How long the server has been silent. Counts only while the stream is read.

@@ -40,6 +40,8 @@ pub struct Ended {
     pub unacknowledged: usize,
     /// Whether any change was acknowledged.
     pub advanced: bool,
+    /// Whether somebody has ended the server's process.
+    pub sent_away: bool,
     /// The last change that may have been refused together with others; for [`Parts::alone_up_to`](super::Parts).
     pub doubtful: Option<Partial>,
     /// The record that was under way alone, if records were sent one at a time.
@@ -126,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if let Some(preparing) = preparing {
             preparing.task.abort();
         }
-        let batch_bytes = sink.batch_bytes();
+        let (batch_bytes, sent_away) = (sink.batch_bytes(), stream.was_sent_away());
         // before the stream ends: another router may start as soon as the slot is free
         sink.close().await;
         remembering.close().await;
@@ -146,6 +148,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         };
         let (position, unacknowledged) = (progress.position(), window.records());
         let advanced = progress.has_advanced();
-        Ended { outcome, position, unacknowledged, advanced, doubtful, alone, batch_bytes }
+        Ended { outcome, position, unacknowledged, advanced, sent_away, doubtful, alone, batch_bytes }
     }
 }

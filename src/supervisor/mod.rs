@@ -58,7 +58,14 @@ pub async fn run(
                 if ended.advanced || started.elapsed() >= SETTLED {
                     backoff.reset();
                 }
-                after_session(ended, &mut memory)
+                let sent_away = ended.sent_away;
+                let next = after_session(ended, &mut memory);
+                // It was perhaps a command that moves the slot. Where positions are not in Kafka nothing else tells, so
+                // what the slot says counts.
+                if sent_away && config.delivery.positions_topic.is_none() {
+                    memory.remembered = None;
+                }
+                next
             }
             Err(NoSession::Stopped) => Next::Stop,
             Err(NoSession::Failed(error)) => after_failure(error, &memory),

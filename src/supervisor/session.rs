@@ -248,8 +248,9 @@ async fn where_to_start(
         }
         Start::First(_) | Start::Remembered(_) => {}
     }
-    let replay = before.as_ref().and_then(|before| before.replay.clone());
-    let replay = replay.filter(|replay| !replay.is_over(position));
+    let replay = before
+        .as_ref()
+        .and_then(|before| before.replay_at(position, &config.postgres.slot, &system.identifier));
     if let Some(replay) = &replay {
         tracing::info!(
             position = %position.flush, until = %replay.until.flush, reset = replay.mark,

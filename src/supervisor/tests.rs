@@ -10,6 +10,7 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
         position: Position { flush: Lsn(10), partial: None },
         unacknowledged: 0,
         advanced: true,
+        sent_away: false,
         doubtful: Some(DOUBTFUL),
         alone: alone.map(|event| SentAlone { event: event.to_owned(), way_past: "leave it out".to_owned() }),
         batch_bytes: 1_000,

@@ -39,6 +39,13 @@ async fn failover_is_prepared_by_init_and_looked_at_by_check() {
     let ran = psql(&by_script.url("postgres"), &["-f", file.to_str().unwrap()]);
     assert_eq!((ran.code, by_script.psql(FAILOVER).trim()), (0, "t"), "{ran:?}");
 
+    // a copied slot is none for standbys, and the one that a reset puts in the place of the old has to be
+    for arguments in [&["slot", "bookmark", "here"][..], &["slot", "reset", "--to", "here", "--yes"]] {
+        let ran = by_script.run(arguments);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    assert_eq!(by_script.psql(FAILOVER).trim(), "t");
+
     // a slot from before there was a standby
     place.psql(&format!(
         "SELECT pg_drop_replication_slot('{0}'); SELECT pg_create_logical_replication_slot('{0}', 'pgoutput')",

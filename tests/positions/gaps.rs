@@ -99,6 +99,18 @@ async fn gaps_are_refused_where_the_slot_was_dropped_and_made_again_while_the_ro
     setting.goes_on(&ended, 5, 1..=1).await;
 }
 
+/// What is remembered is from before the router ran without the topic.
+#[tokio::test]
+async fn gaps_are_refused_and_explained_where_the_router_ran_without_the_topic() {
+    let mut setting = Setting::on(Outbox::new().await).await;
+    let with = setting.settings.clone();
+    setting.settings = with.clone().set("delivery.positions_topic", "");
+    setting.sends(4..6).await;
+    setting.settings = with;
+    let ended = setting.refuses(&["Nothing is missing if it was this router", "positions_topic"]).await;
+    setting.goes_on(&ended, 6, 1..=1).await;
+}
+
 /// On 18 rows that were written meanwhile are just not in the stream; before, the server cannot read that stretch.
 #[tokio::test]
 async fn gaps_are_refused_where_the_publication_was_made_again_while_the_router_was_away() {

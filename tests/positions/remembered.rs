@@ -103,6 +103,27 @@ async fn positions_are_written_again_after_their_topic_was_deleted() {
     assert!(kafka.count(&topic).await.unwrap() > 0);
 }
 
+/// Whatever else lies under the router's name, it starts only when a person has said so.
+#[tokio::test]
+async fn positions_that_cannot_be_read_stop_the_router_until_they_are_taken_away() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let topic = format!("{}_positions", outbox.name);
+    let settings = Settings::new(&outbox, &kafka)
+        .set("name", outbox.name.as_str())
+        .set("delivery.positions_topic", topic.as_str());
+    let router = Router::active(&settings).await;
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    for value in ["garbage", r#"{"version": 2}"#] {
+        kafka.write(&topic, &outbox.name, Some(value)).await;
+        Router::start(&settings).exits(3).await.says(&["cannot be read", &topic, "tombstone"]);
+        kafka.write(&topic, &outbox.name, None).await;
+        Router::active(&settings).await.stop().await;
+    }
+    assert_eq!(kafka.count(&outbox.topic("order")).await, Ok(1));
+}
+
 /// Two routers take turns: each goes on where the other was, and none takes the other for an intruder.
 #[tokio::test]
 async fn positions_are_handed_from_router_to_router() {

@@ -11,6 +11,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers, Message};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -239,6 +240,14 @@ impl Kafka {
             config.iter().all(|(name, value)| now(name).as_deref() == Some(*value)).then_some(())
         })
         .await;
+    }
+
+    /// Writes a record to the first partition; without a value a tombstone.
+    pub(crate) async fn write(&self, topic: &str, key: &str, value: Option<&str>) {
+        let producer: FutureProducer = client(&self.bootstrap).create().unwrap();
+        let mut record = FutureRecord::<str, str>::to(topic).partition(0).key(key);
+        record.payload = value;
+        producer.send(record, REQUEST).await.unwrap();
     }
 
     /// One setting of a topic.

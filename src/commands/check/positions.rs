@@ -3,7 +3,7 @@
 use super::finding::Findings;
 use super::kafka::Seen;
 use super::topics::durability;
-use crate::config::Config;
+use crate::config::{Config, secret::Secret};
 use crate::lsn::Lsn;
 use crate::positions::Reading;
 use crate::postgres::catalog::Catalog;
@@ -59,7 +59,10 @@ pub(super) async fn judge(
                         "the topic {topic} is not only compacted (cleanup.policy = {}): positions expire",
                         policy.unwrap_or_default()
                     ),
-                    format!("kafka-configs.sh --alter --topic {topic} --add-config cleanup.policy=compact"),
+                    format!(
+                        "kafka-configs.sh --bootstrap-server {} --alter --topic {topic} --add-config cleanup.policy=compact",
+                        config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal)
+                    ),
                 );
             }
             durability(found, settings.as_ref(), findings);

@@ -1,7 +1,8 @@
 //! `slot reset` and `slot advance`: what it would do, the question, and the move.
 //!
 //! The slot and the remembered position have to agree whatever ends this command in the middle. So a reset moves the slot
-//! back first, and an advance the remembered position forward first: in between, the router goes on where it was.
+//! back first, in one message to the server, and an advance the remembered position forward first: in between, the router
+//! goes on where it was.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -13,7 +14,8 @@ use time::OffsetDateTime;
 use super::count::{self, Count};
 use super::no_bookmark;
 use crate::cli::MoveArgs;
-use crate::commands::connect;
+use crate::commands::init::alter_failover;
+use crate::commands::{ANSWER_TIMEOUT, connect};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -27,12 +29,15 @@ use crate::postgres::session::Session;
 use crate::postgres::slot_lock;
 use crate::postgres::timeline::System;
 use crate::progress::Position;
-use crate::sink::kafka::positions::PositionsTopic;
+use crate::sink::kafka::positions::{PositionsTopic, look_up};
 use crate::terminal;
 use crate::utc::Utc;
 
 /// How long a running router may take to let go of the slot.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long Kafka may take to make the topic of the positions, or to show it.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How often it is asked to.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -54,12 +59,24 @@ impl Before {
         let mut session = connect(config, &startup).await?;
         let system = System::identify(&mut session).await?;
         let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
-        let topic = PositionsTopic::open(config).await?;
-        let mut before = Before { session, system, catalog, topic, remembered: None };
-        before.read().await?;
-        Ok(before)
+        // without making the topic: what is only shown leaves no trace
+        let remembered = match &config.delivery.positions_topic {
+            Some(topic) => look_up(config, topic).await?,
+            None => None,
+        };
+        Ok(Before { session, system, catalog, topic: None, remembered })
     }
 
+    /// What it takes to write a position. Nobody waits for a broker here as long as a router does.
+    async fn open(&mut self, config: &Arc<Config>) -> Result<(), Error> {
+        let late =
+            |_| Err(Error::transient(Peer::Kafka, "the topic of the positions is not to be had: no answer"));
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, PositionsTopic::open(config)).await;
+        self.topic = opened.unwrap_or_else(late)?;
+        Ok(())
+    }
+
+    /// Again, while nobody else writes.
     async fn read(&mut self) -> Result<(), Error> {
         self.remembered = match &self.topic {
             Some(topic) => topic.read().await?,
@@ -97,7 +114,8 @@ impl Before {
         };
         topic
             .begin(&Remembered {
-                epoch: known.map_or(0, |known| known.epoch) + 1,
+                // greater than any that a running router knows, if its topic was deleted
+                epoch: known.map_or_else(seconds, |known| known.epoch + 1),
                 slot: config.postgres.slot.clone(),
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,
@@ -108,12 +126,32 @@ impl Before {
             .await
     }
 
+    /// A copied slot is none that standbys keep a copy of, even where the slot before was. What keeps it from being made
+    /// one is a sentence, and no error: the slot serves as it is.
+    async fn allow_failover(&mut self, slot: &str) -> String {
+        if self.slot().and_then(|slot| slot.failover) != Some(true) {
+            return String::new();
+        }
+        match self.session.query(&alter_failover(slot)).await {
+            Ok(_) => String::new(),
+            Err(error) => format!(
+                " No standby keeps a copy of the slot any more, as it did before: {error}. Stop the router and run \
+                 `outbox-router init`, which lets them."
+            ),
+        }
+    }
+
     async fn close(self) {
         self.session.close().await;
         if let Some(topic) = self.topic {
             topic.close().await;
         }
     }
+}
+
+/// Since 1970.
+fn seconds() -> u64 {
+    u64::try_from(OffsetDateTime::now_utc().unix_timestamp()).unwrap_or(1)
 }
 
 /// Goes back to a bookmark.
@@ -158,13 +196,12 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
         return Ok(ExitCode::SUCCESS);
     }
 
+    before.open(config).await?;
     let mut locked = lock(config).await?;
     before.read().await?;
     let until = before.position();
-    if before.slot().is_some() {
-        bookmarks::drop_slot(&mut locked, slot).await?;
-    }
-    bookmarks::copy(&mut locked, &bookmark.slot, slot, false).await?;
+    bookmarks::put_back(&mut locked, &bookmark.slot, slot, before.slot().is_some()).await.map_err(again)?;
+    let failover = before.allow_failover(slot).await;
     let mark = Utc(PgTimestamp::now().unix_micros()).to_string();
     let until = match before.remembered.as_ref().and_then(|known| known.replay.clone()) {
         // the replay before is not over
@@ -179,7 +216,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     };
     before.close().await;
     terminal::print(&format!(
-        "The router goes on at {position}; one that runs does so by itself.{header}\n"
+        "The router goes on at {position}; one that runs does so by itself.{header}{failover}\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -238,6 +275,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
         before.close().await;
         return Ok(ExitCode::SUCCESS);
     }
+    before.open(config).await?;
     let mut locked = lock(config).await?;
     before.read().await?;
     if before.position().flush > to {
@@ -249,6 +287,8 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     before.write(config, ahead, None).await?;
     if confirmed_lsn < to {
         let sql = format!("SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')", literal(slot));
+        // the server reads all the log in between
+        locked.answers_within(None);
         locked.query(&sql).await.map_err(|error| again(error.or_remedy(REPLICATION)))?;
     }
     locked.close().await;
@@ -290,13 +330,15 @@ fn confirmed(what: &str, how: &MoveArgs, count: &Count) -> Result<bool, Error> {
 async fn lock(config: &Config) -> Result<Session, Error> {
     let slot = &config.postgres.slot;
     let (mut session, mut other) = (super::session(config).await?, super::session(config).await?);
+    // an answer comes when the lock is free
+    session.answers_within(None);
     let asked = async {
         loop {
             if let Some(pid) = slot_lock::holder(&mut other, slot).await? {
-                // another command that has it is waited for
+                // Another command that has it is waited for. This view shows walsenders of other roles too, so that the
+                // server can refuse.
                 let sql = format!(
-                    "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity \
-                     WHERE pid = {pid} AND backend_type = 'walsender'"
+                    "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_replication WHERE pid = {pid}"
                 );
                 other.query(&sql).await.map_err(|error| {
                     error.or_remedy("Connect as the role that the router runs as, or stop the router")
@@ -316,12 +358,15 @@ async fn lock(config: &Config) -> Result<Session, Error> {
     match tokio::time::timeout(LOCK_TIMEOUT, taken).await {
         Ok(taken) => taken?,
         Err(_) => {
-            return Err(Error::transient(
-                Peer::Postgres,
-                format!("the lock of the slot {slot} is not given up"),
+            let holder = slot_lock::named_holder(&mut other, slot).await?;
+            let holder = holder.map_or_else(|| "another".to_owned(), |(_, holder)| holder);
+            return Err(Error::refused(
+                format!("the lock of the slot {slot} is not given up by {holder}"),
+                "Look what it does; if it is another `slot` command, let it end or stop it",
             ));
         }
     }
+    session.answers_within(Some(ANSWER_TIMEOUT));
     other.close().await;
     free(config, &mut session).await?;
     Ok(session)

@@ -9,6 +9,7 @@ use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time};
 
 use super::catalog::FLUSH_LSN;
 use super::quoting::literal;
+use super::server_error::QueryError;
 use super::session::Session;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -88,35 +89,56 @@ pub async fn list(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Er
 
 /// Makes one where the slot is now; `name` may be empty. Returns the slot that it is.
 pub async fn make(session: &mut Session, slot: &str, name: &str) -> Result<String, Error> {
-    let now =
-        session.query_one("SELECT pg_catalog.to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISS')").await?;
-    let now = now.ok_or_else(|| Error::transient(Peer::Postgres, "the server does not tell the time"))?;
-    let bookmark = slot_name(slot, name, &now)?;
+    let bookmark = slot_name(slot, name, &stamp(session).await?)?;
     copy(session, slot, &bookmark, false).await?;
     Ok(bookmark)
 }
 
+/// The server's time, by which bookmarks are named. Another clock may be hours off.
+async fn stamp(session: &mut Session) -> Result<String, Error> {
+    let sql = "SELECT pg_catalog.to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISS')";
+    let now = session.query_one(sql).await?;
+    now.ok_or_else(|| Error::transient(Peer::Postgres, "the server does not tell the time"))
+}
+
 /// Copies a slot with all that it keeps.
 pub async fn copy(session: &mut Session, from: &str, to: &str, temporary: bool) -> Result<(), Error> {
-    let sql = format!(
+    session.query(&copying(from, to, temporary)).await.map(drop).map_err(not_copied)
+}
+
+/// Puts a copy of a bookmark in the slot's place, `exists` saying whether there is a slot. In one message: the server does
+/// both though this process be killed, and there is no moment at which a start would find no slot and ask for another.
+pub async fn put_back(session: &mut Session, bookmark: &str, slot: &str, exists: bool) -> Result<(), Error> {
+    let drop_first = if exists { dropping(slot) + "; " } else { String::new() };
+    let sql = drop_first + &copying(bookmark, slot, false);
+    session.query(&sql).await.map(drop).map_err(not_copied)
+}
+
+fn copying(from: &str, to: &str, temporary: bool) -> String {
+    format!(
         "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
         literal(from),
         literal(to)
-    );
-    let copied = session.query(&sql).await.map(drop);
-    copied.map_err(|error| match error.code().map(|code| code.code().to_owned()).as_deref() {
+    )
+}
+
+fn dropping(slot: &str) -> String {
+    format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(slot))
+}
+
+fn not_copied(error: QueryError) -> Error {
+    match error.code().map(|code| code.code().to_owned()).as_deref() {
         Some("53400") => Error::refused(
             format!("Postgres has no room for another replication slot: {error}"),
             "Raise max_replication_slots and restart Postgres, or drop a slot: `outbox-router slot list` shows bookmarks",
         ),
         _ => error.or_remedy(REPLICATION),
-    })
+    }
 }
 
 /// Drops a slot.
 pub async fn drop_slot(session: &mut Session, slot: &str) -> Result<(), Error> {
-    let sql = format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(slot));
-    session.query(&sql).await.map(drop).map_err(|error| error.or_remedy(REPLICATION))
+    session.query(&dropping(slot)).await.map(drop).map_err(|error| error.or_remedy(REPLICATION))
 }
 
 /// What working with slots takes.
@@ -196,12 +218,16 @@ fn parse<'a>(slot: &str, bookmark: &'a str) -> Option<(&'a str, OffsetDateTime)>
     let rest = bookmark.strip_prefix(&prefix(slot))?;
     let (name, stamp) = rest.split_at_checked(rest.len().checked_sub(STAMP)?)?;
     let name = if name.is_empty() { "" } else { name.strip_suffix('_')? };
+    Some((name, parse_stamp(stamp)?))
+}
+
+fn parse_stamp(stamp: &str) -> Option<OffsetDateTime> {
     let number = |from: usize, to: usize| stamp.get(from..to)?.parse::<u16>().ok();
     let small = |from, to| u8::try_from(number(from, to)?).ok();
     let month = Month::try_from(small(4, 6)?).ok()?;
     let date = Date::from_calendar_date(number(0, 4)?.into(), month, small(6, 8)?).ok()?;
     let time = Time::from_hms(small(8, 10)?, small(10, 12)?, small(12, 14)?).ok()?;
-    Some((name, PrimitiveDateTime::new(date, time).assume_utc()))
+    Some(PrimitiveDateTime::new(date, time).assume_utc())
 }
 
 #[cfg(test)]

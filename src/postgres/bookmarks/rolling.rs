@@ -6,7 +6,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
-use super::{Bookmark, drop_slot, list, make};
+use super::{Bookmark, drop_slot, list, make, parse_stamp, stamp};
 use crate::config::Config;
 use crate::config::bookmarks::Bookmarks;
 use crate::config::conninfo::{ConnInfo, Host};
@@ -83,7 +83,8 @@ impl Maker {
     async fn turn(&self, session: &mut Session) -> Result<(), Error> {
         let slot = &self.config.postgres.slot;
         let known = list(session, slot).await?;
-        let plan = plan(&known, &self.settings, OffsetDateTime::now_utc());
+        let now = parse_stamp(&stamp(session).await?).unwrap_or_else(OffsetDateTime::now_utc);
+        let plan = plan(&known, &self.settings, now);
         for bookmark in plan.dropped {
             drop_slot(session, &bookmark.slot).await?;
             let kept = bytes(bookmark.retained_bytes);

@@ -135,8 +135,9 @@ pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres, outbox: &Outbox)
         return Err(Error::not_safe(
             format!("the replication slot {name} does not exist"),
             "If it never did, run `outbox-router init`. If it was dropped, or did not survive a failover, events committed \
-             since the router's last position may be missing in Kafka: compare the outbox table before `init` makes a new \
-             slot",
+             since the router's last position may be missing in Kafka: if `outbox-router slot list` shows a bookmark from \
+             before, `outbox-router slot reset --to` it makes the slot again from there, and nothing is missing; else \
+             compare the outbox table before `init` makes a new slot",
         ));
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none, it is a physical slot");

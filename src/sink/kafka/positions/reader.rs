@@ -95,13 +95,14 @@ impl Reader {
             .add_partition_offset(&self.topic, PARTITION, Offset::Offset(from))
             .and_then(|()| self.committed.assign(&assignment));
         assigned.map_err(|error| self.failed(&error))?;
-        let mut found = None;
+        let mut found: Option<Result<Option<Remembered>, Error>> = None;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.committed.poll(left.min(ANSWER_TIMEOUT)) {
                 Some(Ok(message)) => {
                     if message.offset() < to && message.key() == Some(self.key.as_bytes()) {
-                        found = Some(self.take(found.flatten(), message.payload())?);
+                        let before = found.take().unwrap_or(Ok(None));
+                        found = Some(self.take(before, message.payload()));
                     }
                     if message.offset() + 1 >= to {
                         break;
@@ -117,19 +118,25 @@ impl Reader {
                 None => {}
             }
         }
-        Ok(found)
+        found.transpose()
     }
 
-    fn take(&self, found: Option<Remembered>, value: Option<&[u8]>) -> Result<Option<Remembered>, Error> {
+    /// A tombstone makes the router forget also what cannot be read; nothing else makes up for that.
+    fn take(
+        &self,
+        before: Result<Option<Remembered>, Error>,
+        value: Option<&[u8]>,
+    ) -> Result<Option<Remembered>, Error> {
         let Some(value) = value else { return Ok(None) };
+        let before = before?;
         let next = Remembered::decode(value).map_err(|error| {
             Error::not_safe(
                 format!("the position of the router {} in the topic {} cannot be read: {error}", self.key, self.topic),
-                "Run the version that wrote it, or set another `[delivery] positions_topic`: then the router goes on at the \
-                 slot's own position",
+                "Run the version that wrote it. Or let the router go on at the slot's own position: write a record with the \
+                 same key and no value (a tombstone) behind it, or set another `[delivery] positions_topic`",
             )
         })?;
-        Ok(Remembered::later(found, next))
+        Ok(Remembered::later(before, next))
     }
 
     fn failed(&self, error: &KafkaError) -> Error {
