@@ -88,7 +88,14 @@ impl Maker {
         for bookmark in plan.dropped {
             drop_slot(session, &bookmark.slot).await?;
             let kept = bytes(bookmark.retained_bytes);
-            tracing::info!(bookmark = bookmark.title(), kept, why = plan.why, "bookmark dropped");
+            if bookmark.is_lost() {
+                tracing::warn!(
+                    bookmark = bookmark.title(),
+                    "the bookmark was lost to max_slot_wal_keep_size, and is dropped: keep fewer, or raise it"
+                );
+            } else {
+                tracing::info!(bookmark = bookmark.title(), kept, why = plan.why, "bookmark dropped");
+            }
         }
         if plan.due {
             let made = make(session, slot, "").await?;
@@ -115,7 +122,7 @@ fn plan<'a>(known: &'a [Bookmark], settings: &Bookmarks, now: OffsetDateTime) ->
         bookmark.is_lost() || settings.max_retained_wal.is_some_and(|most| bookmark.retained_bytes > most)
     };
     let expensive = own.iter().take_while(|bookmark| over(bookmark)).count();
-    let why = if expensive > beyond { "it keeps more than max_retained_wal, or is lost" } else { "keep" };
+    let why = if expensive > beyond { "it holds back more than max_retained_wal" } else { "keep" };
     Plan { dropped: own.into_iter().take(beyond.max(expensive)).collect(), why, due }
 }
 
