@@ -38,6 +38,8 @@ pub(crate) struct Look {
     /// When it was asked.
     pub(crate) at: Instant,
     pub(crate) ready: bool,
+    /// Ready, and not because it waits for the slot.
+    pub(crate) active: bool,
     /// Sent and not acknowledged.
     pub(crate) in_flight: u64,
     pub(crate) flushed: Option<Lsn>,
@@ -108,7 +110,7 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
         let beyond = seen.committed_beyond(position, *session);
         duplicates += match looks.last() {
             Some(last) if injected.on_its_way => {
-                let well = looks.iter().rev().find(|look| look.ready).unwrap_or(last);
+                let well = looks.iter().rev().find(|look| look.active).unwrap_or(last);
                 let in_flight = last.in_flight.max(well.in_flight);
                 match injected.asked {
                     None => in_flight + seen.arrived_beyond(well.at.checked_sub(late), *session).min(beyond),
@@ -183,7 +185,7 @@ mod tests {
         let at = |ms: u64| start + Duration::from_millis(ms);
         let look = |n: u64| {
             let flushed = Some(Lsn((n * 50).saturating_sub(100)));
-            Look { at: at(n * 50), ready: true, in_flight: 3, flushed, remembered: None }
+            Look { at: at(n * 50), ready: true, active: true, in_flight: 3, flushed, remembered: None }
         };
         let first = |n: u64| First { committed: at(n * 10), at: at(n * 10 + 5), place: n as usize };
         World {
@@ -311,7 +313,7 @@ mod tests {
         // but for what must not be on its way at all
         assert_eq!(world.lived(&[1001], false), (60, 0));
         for look in world.looks.iter_mut().skip(13) {
-            look.ready = false;
+            look.active = false;
         }
         assert_eq!(world.lived(&[1001], true), (3 + 50, 1));
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use outbox_router::lsn::Lsn;
+use outbox_router::monitor::StateKind;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
@@ -109,6 +110,7 @@ async fn look(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mutex<Seen>
             let look = Look {
                 at,
                 ready: status.ready,
+                active: status.state == StateKind::Active,
                 in_flight: status.in_flight.records,
                 flushed: status.positions.flushed.and_then(|lsn| lsn.parse().ok()),
                 remembered: status.positions.remembered.and_then(|lsn| lsn.parse().ok()),
