@@ -28,6 +28,9 @@ use crate::positions::Written;
 /// What was acknowledged so long before is in a position.
 pub(crate) const REMEMBERED: Duration = Duration::from_millis(100);
 
+/// How long a request that the broker has takes to be seen by the consumer.
+const SEEN_WITHIN: Duration = Duration::from_millis(100);
+
 /// How old the newest position in Kafka may be while events flow and the broker answers as ever. It takes 25 ms and what
 /// the broker takes; the rest is for machines with more work than processors.
 const OLDEST: Duration = Duration::from_secs(1);
@@ -91,6 +94,8 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
     let mut duplicates = 0;
     let mut ended = 0;
     let late = REMEMBERED + injected.broker_late.unwrap_or_default();
+    // what is sent after the last look, and is seen only when the next session has begun
+    let seen_by = |moment: Instant| if injected.on_its_way { moment + SEEN_WITHIN } else { moment };
     if let Left::Position { died, restarted } = injected.left {
         ended += 1;
         let look = seen.looks_before(died).last();
@@ -100,6 +105,7 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
         let answers = injected.broker_late.is_none() && !injected.overlaps;
         let age = seen.position_age(died).unwrap_or(Duration::MAX);
         let age = if answers { age.min(OLDEST) } else { age };
+        let restarted = seen_by(restarted);
         let since = seen.arrived_beyond(died.checked_sub(age.saturating_add(late)), restarted);
         duplicates += since.min(seen.committed_beyond(remembered, restarted));
     }
@@ -107,17 +113,18 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
         ended += 1;
         let looks = seen.looks_before(*session);
         let position = looks.iter().rev().find_map(|look| look.flushed);
-        let beyond = seen.committed_beyond(position, *session);
+        let to = seen_by(*session);
+        let beyond = seen.committed_beyond(position, to);
         duplicates += match looks.last() {
             Some(last) if injected.on_its_way => {
                 let well = looks.iter().rev().find(|look| look.active).unwrap_or(last);
                 let in_flight = last.in_flight.max(well.in_flight);
                 match injected.asked {
-                    None => in_flight + seen.arrived_beyond(well.at.checked_sub(late), *session).min(beyond),
+                    None => in_flight + seen.arrived_beyond(well.at.checked_sub(late), to).min(beyond),
                     // what bears the mark ends at the position in Kafka, and is not counted here
                     Some(_) => {
                         let age = seen.position_age(well.at).unwrap_or(Duration::MAX).min(OLDEST);
-                        in_flight + seen.arrived_beyond(well.at.checked_sub(age + late), *session)
+                        in_flight + seen.arrived_beyond(well.at.checked_sub(age + late), to)
                     }
                 }
             }
@@ -216,7 +223,7 @@ mod tests {
             Injected { began, back: began, left, on_its_way, broker_late, asked, overlaps, what }
         }
 
-        /// Killed at 1025, started at 1500.
+        /// Killed at 1025, started at 1500: what is seen by 1600 counts.
         fn killed(&self, broker_late: Option<u64>) -> u64 {
             let [died, restarted] = [1025, 1500].map(|ms| self.at(ms));
             let injected = self.injected(1020, Left::Position { died, restarted });
@@ -238,11 +245,11 @@ mod tests {
     fn a_killed_router_may_repeat_what_came_after_its_last_position() {
         let mut world = world();
         // the last one in Kafka was made at 1000, so what arrived from 900 on may be missing in it
-        assert_eq!(world.killed(None), 3 + 60);
+        assert_eq!(world.killed(None), 3 + 70);
         // and with a broker whose answers take 200 ms, what arrived from 700 on
-        assert_eq!(world.killed(Some(200)), 3 + 80);
-        world.again = [899, 900, 1499, 1500].map(|ms| world.at(ms)).to_vec();
-        assert_eq!(world.killed(None), 3 + 60 + 2, "what was being repeated may be repeated once more");
+        assert_eq!(world.killed(Some(200)), 3 + 90);
+        world.again = [899, 900, 1599, 1600].map(|ms| world.at(ms)).to_vec();
+        assert_eq!(world.killed(None), 3 + 70 + 2, "what was being repeated may be repeated once more");
     }
 
     #[test]
@@ -252,7 +259,7 @@ mod tests {
             look.remembered = look.flushed;
         }
         // the look at 1000 told of 900
-        assert_eq!(world.killed(Some(200)), 3 + 60);
+        assert_eq!(world.killed(Some(200)), 3 + 70);
     }
 
     #[test]
@@ -261,25 +268,25 @@ mod tests {
         let asked = Asked { mark: String::new(), from: world.start, to: world.at(920) };
         let injected = Injected { asked: Some(asked), ..world.injected(920, Left::Process) };
         // well at 1000; the position in Kafka then is of 980, and holds what had arrived by 880
-        assert_eq!(world.allowed(&injected, &[1001]).duplicates, 3 + 12);
+        assert_eq!(world.allowed(&injected, &[1001]).duplicates, 3 + 22);
     }
 
     #[test]
     fn a_position_may_be_old_if_the_broker_does_not_answer_and_not_otherwise() {
         let mut world = world();
         world.positions.truncate(1);
-        assert_eq!(world.killed(Some(0)), 3 + 150);
+        assert_eq!(world.killed(Some(0)), 3 + 160);
         world.arrivals = (0..200).map(|n| First { at: world.at(n * 10 + 5), ..world.arrivals[0] }).collect();
         for (place, first) in world.arrivals.iter_mut().enumerate() {
             first.place = place;
             first.at += Duration::from_millis(500);
         }
         // died at 1025, less a second and 100 ms: nothing had arrived by then
-        assert_eq!(world.killed(None), 3 + 100);
+        assert_eq!(world.killed(None), 3 + 110);
         for look in &mut world.looks {
             look.at += Duration::from_secs(9);
         }
-        assert_eq!(world.killed(None), 100, "no look, nothing in flight");
+        assert_eq!(world.killed(None), 110, "no look, nothing in flight");
     }
 
     #[test]
@@ -288,7 +295,7 @@ mod tests {
         // the event of 300 arrives only at 980
         world.arrivals[30].at = world.at(980);
         world.arrivals.sort();
-        assert_eq!(world.killed(None), 3 + 120);
+        assert_eq!(world.killed(None), 3 + 130);
     }
 
     #[test]
@@ -297,8 +304,8 @@ mod tests {
         assert_eq!(world.lived(&[], true), (0, 0));
         assert_eq!(world.lived(&[910, 2000], true), (0, 0), "of other faults");
         // the look at 1000 told of the position 900
-        assert_eq!(world.lived(&[1001], true), (3 + 10, 1));
-        assert_eq!(world.lived(&[1001, 1101], true), (2 * (3 + 10), 2));
+        assert_eq!(world.lived(&[1001], true), (3 + 20, 1));
+        assert_eq!(world.lived(&[1001, 1101], true), (2 * (3 + 20), 2));
         assert_eq!(world.lived(&[1001], false), (10, 0));
     }
 
@@ -309,12 +316,12 @@ mod tests {
         for look in &mut world.looks {
             look.flushed = look.flushed.min(Some(Lsn(400)));
         }
-        assert_eq!(world.lived(&[1001], true), (3 + 10, 1));
+        assert_eq!(world.lived(&[1001], true), (3 + 20, 1));
         // but for what must not be on its way at all
         assert_eq!(world.lived(&[1001], false), (60, 0));
         for look in world.looks.iter_mut().skip(13) {
             look.active = false;
         }
-        assert_eq!(world.lived(&[1001], true), (3 + 50, 1));
+        assert_eq!(world.lived(&[1001], true), (3 + 60, 1));
     }
 }
