@@ -1,9 +1,19 @@
-//! How many duplicates a fault may bring: an upper bound, computed from what was seen of the router and of the log.
+//! How many duplicates a fault may bring: an upper bound, computed from what was seen of the router, its positions topic
+//! and the topics of the events.
 //!
 //! A router goes on from a position. What of the log beyond it had arrived by then comes again, and so does what was in
-//! flight and still arrives. Where the log's end was at a [`Mark`], every event beyond that place was committed later. So no
-//! more can be repeated than what was committed since the last mark at or below the position and had arrived when the router
-//! went on, and what was in flight at the last look. The bounds are not tight.
+//! flight and still arrives. Events are read in the order of their commits, so a position holds at least all events before
+//! the first one that had not arrived: what came beyond such a hole is not in it.
+//!
+//! A router that was killed has the position that was last in Kafka when it died. What had arrived [`REMEMBERED`] before that
+//! one was made is in it. A position that Kafka has not acknowledged cannot be gone back to, and none is made while one is on
+//! its way, so a broker that is slow or frozen makes it older. One that answers as ever makes it [`OLDEST`] at the most,
+//! whatever was seen. Nor can more come again than what was committed beyond what `/status` gave as remembered.
+//!
+//! A router that lives goes on from what was acknowledged. Where the log's end was at a [`Mark`], every event beyond that place
+//! was committed later. So no more can be repeated than what was committed since the last mark at or below the position,
+//! nor more than what arrived since it was last seen well, and what was in flight at the last look. After `slot reset` it
+//! goes on from a bookmark; what bears no mark then is what came after the position that was last in Kafka.
 //!
 //! What arrives late, behind what the next session sent, can only be one request: `max.in.flight` is 1, and what was queued
 //! behind it is thrown away with the session. A request holds records of one partition.
@@ -13,23 +23,17 @@ use std::time::{Duration, Instant};
 use outbox_router::lsn::Lsn;
 
 use crate::injected::{Injected, Left};
+use crate::positions::Written;
 
-/// What a router that was killed is taken to remember. The one place to change when it remembers more.
-///
-/// Today it is the slot, which is confirmed about once a second and only up to the end of a transaction.
-pub(crate) const REMEMBERED: Remembered = Remembered::BySlot;
+/// What was acknowledged so long before is in a position.
+pub(crate) const REMEMBERED: Duration = Duration::from_millis(100);
 
-/// The figure to reach: all that was acknowledged so long before.
-pub(crate) const FIGURE: Remembered = Remembered::Before(Duration::from_millis(100));
+/// How long a request that the broker has takes to be seen by the consumer.
+const SEEN_WITHIN: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Remembered {
-    /// What the slot was confirmed to.
-    #[allow(dead_code, reason = "one of the two is in use")]
-    BySlot,
-    /// All that was acknowledged so long before it died.
-    Before(Duration),
-}
+/// How old the newest position in Kafka may be while events flow and the broker answers as ever. It takes 25 ms and what
+/// the broker takes; the rest is for machines with more work than processors.
+const OLDEST: Duration = Duration::from_secs(1);
 
 /// The router at one moment, as its `/status` said.
 #[derive(Debug, Clone, Copy)]
@@ -37,9 +41,13 @@ pub(crate) struct Look {
     /// When it was asked.
     pub(crate) at: Instant,
     pub(crate) ready: bool,
+    /// Ready, and not because it waits for the slot.
+    pub(crate) active: bool,
     /// Sent and not acknowledged.
     pub(crate) in_flight: u64,
     pub(crate) flushed: Option<Lsn>,
+    /// Up to where the positions topic has it.
+    pub(crate) remembered: Option<Lsn>,
 }
 
 /// Where the log ended at one moment.
@@ -56,6 +64,8 @@ pub(crate) struct First {
     pub(crate) at: Instant,
     /// When the writer heard of its commit; of its arrival where nobody did.
     pub(crate) committed: Instant,
+    /// Which one it is in the order of the commits.
+    pub(crate) place: usize,
 }
 
 /// What was seen during the campaign, each in the order of its times.
@@ -66,6 +76,9 @@ pub(crate) struct Seen<'a> {
     /// When the router had begun a session anew without being started anew.
     pub(crate) sessions: &'a [Instant],
     pub(crate) arrivals: &'a [First],
+    /// Further arrivals of the same events that nobody asked for.
+    pub(crate) again: &'a [Instant],
+    pub(crate) positions: &'a [Written],
 }
 
 /// What a fault may bring.
@@ -77,36 +90,46 @@ pub(crate) struct Allowed {
 }
 
 /// Computes it; `until` is when the next fault began.
-pub(crate) fn allowed(
-    injected: &Injected,
-    remembered: Remembered,
-    seen: Seen<'_>,
-    until: Instant,
-) -> Allowed {
+pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Allowed {
     let mut duplicates = 0;
     let mut ended = 0;
-    let on_its_way = |looks: &[Look]| match looks.last() {
-        Some(look) if injected.on_its_way => look.in_flight,
-        _ => 0,
-    };
-    if let Left::Position { died, restarted, confirmed } = injected.left {
+    let late = REMEMBERED + injected.broker_late.unwrap_or_default();
+    // what is sent after the last look, and is seen only when the next session has begun
+    let seen_by = |moment: Instant| if injected.on_its_way { moment + SEEN_WITHIN } else { moment };
+    if let Left::Position { died, restarted } = injected.left {
         ended += 1;
-        let looks = seen.looks_before(died);
-        duplicates += on_its_way(looks);
-        duplicates += match remembered {
-            Remembered::BySlot => seen.beyond(Some(confirmed), restarted),
-            // at the look before the time that counts, what was not acknowledged was in flight, or arrived later
-            Remembered::Before(duration) => {
-                let before = seen.looks_before(died.checked_sub(duration).unwrap_or(died)).last();
-                before.map_or(0, |look| look.in_flight) + seen.arrived(before.map(|look| look.at), restarted)
-            }
-        };
+        let look = seen.looks_before(died).last();
+        let remembered = look.and_then(|look| look.remembered);
+        duplicates += look.map_or(0, |look| look.in_flight);
+        // before it has caught up, the connection to the broker may not be what it was
+        let answers = injected.broker_late.is_none() && !injected.overlaps;
+        let age = seen.position_age(died).unwrap_or(Duration::MAX);
+        let age = if answers { age.min(OLDEST) } else { age };
+        let restarted = seen_by(restarted);
+        let since = seen.arrived_beyond(died.checked_sub(age.saturating_add(late)), restarted);
+        duplicates += since.min(seen.committed_beyond(remembered, restarted));
     }
     for session in seen.sessions.iter().filter(|at| (injected.began..until).contains(*at)) {
         ended += 1;
         let looks = seen.looks_before(*session);
         let position = looks.iter().rev().find_map(|look| look.flushed);
-        duplicates += on_its_way(looks) + seen.beyond(position, *session);
+        let to = seen_by(*session);
+        let beyond = seen.committed_beyond(position, to);
+        duplicates += match looks.last() {
+            Some(last) if injected.on_its_way => {
+                let well = looks.iter().rev().find(|look| look.active).unwrap_or(last);
+                let in_flight = last.in_flight.max(well.in_flight);
+                match injected.asked {
+                    None => in_flight + seen.arrived_beyond(well.at.checked_sub(late), to).min(beyond),
+                    // what bears the mark ends at the position in Kafka, and is not counted here
+                    Some(_) => {
+                        let age = seen.position_age(well.at).unwrap_or(Duration::MAX).min(OLDEST);
+                        in_flight + seen.arrived_beyond(well.at.checked_sub(age + late), to)
+                    }
+                }
+            }
+            _ => beyond,
+        };
     }
     Allowed { duplicates, stale_partitions: if injected.on_its_way { ended } else { 0 } }
 }
@@ -116,14 +139,26 @@ impl<'a> Seen<'a> {
         self.looks.get(..self.looks.partition_point(|look| look.at < moment)).unwrap_or_default()
     }
 
-    /// How many first arrived from one moment on, or ever, and before another.
-    fn arrived(self, from: Option<Instant>, to: Instant) -> u64 {
-        let before = |moment| self.arrivals.partition_point(|first| first.at < moment);
-        before(to).saturating_sub(from.map_or(0, before)) as u64
+    /// How long before a moment the position was made that was last in Kafka at that moment.
+    pub(crate) fn position_age(self, moment: Instant) -> Option<Duration> {
+        let there = self.positions.partition_point(|written| written.there <= moment);
+        let last = self.positions.get(..there)?.last()?;
+        Some(moment.saturating_duration_since(last.at))
+    }
+
+    /// How many had arrived before `to` that lie in the log behind an event which had not by `by`, or ever; and how many
+    /// arrived again in that time, which may come once more.
+    fn arrived_beyond(self, by: Option<Instant>, to: Instant) -> u64 {
+        let arrived = |moment| self.arrivals.partition_point(|first| first.at < moment);
+        let (old, known) = (by.map_or(0, arrived), self.arrivals.get(..arrived(to)).unwrap_or_default());
+        let hole = self.arrivals.get(old..).unwrap_or_default().iter().map(|first| first.place).min();
+        let beyond = known.iter().filter(|first| hole.is_some_and(|hole| first.place >= hole)).count();
+        let again = self.again.iter().filter(|at| by.is_none_or(|by| **at >= by) && **at < to).count();
+        (beyond + again) as u64
     }
 
     /// How many may have been committed beyond a position, and had arrived before a moment.
-    fn beyond(self, position: Option<Lsn>, to: Instant) -> u64 {
+    fn committed_beyond(self, position: Option<Lsn>, to: Instant) -> u64 {
         let marks =
             position.and_then(|lsn| self.marks.get(..self.marks.partition_point(|mark| mark.end <= lsn)));
         let since = marks.unwrap_or_default().last().map(|mark| mark.at);
@@ -138,14 +173,18 @@ impl<'a> Seen<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::injected::Asked;
 
     /// A look every 50 ms at which 3 records are in flight, a mark at the same time, and every 10 ms an event that arrives
-    /// 5 ms after its commit; LSNs are milliseconds. The router's position is 100 ms old.
+    /// 5 ms after its commit; LSNs are milliseconds. What is acknowledged is told 100 ms late. A position is made every 20 ms
+    /// and is there 10 ms later.
     struct World {
         start: Instant,
         looks: Vec<Look>,
         marks: Vec<Mark>,
         arrivals: Vec<First>,
+        positions: Vec<Written>,
+        again: Vec<Instant>,
     }
 
     fn world() -> World {
@@ -153,14 +192,16 @@ mod tests {
         let at = |ms: u64| start + Duration::from_millis(ms);
         let look = |n: u64| {
             let flushed = Some(Lsn((n * 50).saturating_sub(100)));
-            Look { at: at(n * 50), ready: true, in_flight: 3, flushed }
+            Look { at: at(n * 50), ready: true, active: true, in_flight: 3, flushed, remembered: None }
         };
-        let first = |n: u64| First { committed: at(n * 10), at: at(n * 10 + 5) };
+        let first = |n: u64| First { committed: at(n * 10), at: at(n * 10 + 5), place: n as usize };
         World {
             start,
             looks: (0..40).map(look).collect(),
             marks: (0..40).map(|n| Mark { at: at(n * 50), end: Lsn(n * 50) }).collect(),
             arrivals: (0..200).map(first).collect(),
+            positions: (0..100).map(|n| Written { at: at(n * 20), there: at(n * 20 + 10) }).collect(),
+            again: Vec::new(),
         }
     }
 
@@ -169,52 +210,92 @@ mod tests {
             self.start + Duration::from_millis(ms)
         }
 
-        fn allowed(&self, injected: &Injected, sessions: &[u64], remembered: Remembered) -> Allowed {
+        fn allowed(&self, injected: &Injected, sessions: &[u64]) -> Allowed {
             let sessions: Vec<Instant> = sessions.iter().map(|ms| self.at(*ms)).collect();
-            let (looks, marks, arrivals) = (&self.looks, &self.marks, &self.arrivals);
-            let seen = Seen { looks, marks, arrivals, sessions: &sessions };
-            allowed(injected, remembered, seen, self.at(2000))
+            let World { looks, marks, arrivals, positions, again, .. } = self;
+            let seen = Seen { looks, marks, arrivals, positions, again, sessions: &sessions };
+            allowed(injected, seen, self.at(2000))
         }
 
-        /// Killed at 1020, started at 1500.
-        fn killed(&self, confirmed: u64, remembered: Remembered) -> u64 {
-            let [died, restarted] = [1020, 1500].map(|ms| self.at(ms));
-            let left = Left::Position { died, restarted, confirmed: Lsn(confirmed) };
-            let what = String::new();
-            let (on_its_way, overlaps) = (true, false);
-            let injected = Injected { began: died, back: restarted, left, on_its_way, overlaps, what };
-            let allowed = self.allowed(&injected, &[], remembered);
+        fn injected(&self, began: u64, left: Left) -> Injected {
+            let (began, what) = (self.at(began), String::new());
+            let (on_its_way, overlaps, broker_late, asked) = (true, false, None, None);
+            Injected { began, back: began, left, on_its_way, broker_late, asked, overlaps, what }
+        }
+
+        /// Killed at 1025, started at 1500: what is seen by 1600 counts.
+        fn killed(&self, broker_late: Option<u64>) -> u64 {
+            let [died, restarted] = [1025, 1500].map(|ms| self.at(ms));
+            let injected = self.injected(1020, Left::Position { died, restarted });
+            let broker_late = broker_late.map(Duration::from_millis);
+            let allowed = self.allowed(&Injected { broker_late, ..injected }, &[]);
             assert_eq!(allowed.stale_partitions, 1);
             allowed.duplicates
         }
 
         /// Lived through what began at 920.
         fn lived(&self, sessions: &[u64], on_its_way: bool) -> (u64, u64) {
-            let (began, what) = (self.at(920), String::new());
-            let (left, overlaps) = (Left::Process, false);
-            let injected = Injected { began, back: began, left, on_its_way, overlaps, what };
-            let allowed = self.allowed(&injected, sessions, REMEMBERED);
+            let injected = Injected { on_its_way, ..self.injected(920, Left::Process) };
+            let allowed = self.allowed(&injected, sessions);
             (allowed.duplicates, allowed.stale_partitions)
         }
     }
 
     #[test]
-    fn a_killed_router_may_repeat_what_lies_beyond_its_position() {
-        let world = world();
-        // the mark below 620 is that of 600: what was committed from 600 on and arrived before 1500
-        assert_eq!(world.killed(620, Remembered::BySlot), 3 + 90);
-        assert_eq!(world.killed(600, Remembered::BySlot), 3 + 90);
-        assert_eq!(world.killed(599, Remembered::BySlot), 3 + 95);
-        assert_eq!(world.killed(5_000, Remembered::BySlot), 3, "the end of the log");
-        // the look 100 ms before is that of 900
-        assert_eq!(world.killed(620, FIGURE), 3 + 3 + 60);
+    fn a_killed_router_may_repeat_what_came_after_its_last_position() {
+        let mut world = world();
+        // the last one in Kafka was made at 1000, so what arrived from 900 on may be missing in it
+        assert_eq!(world.killed(None), 3 + 70);
+        // and with a broker whose answers take 200 ms, what arrived from 700 on
+        assert_eq!(world.killed(Some(200)), 3 + 90);
+        world.again = [899, 900, 1599, 1600].map(|ms| world.at(ms)).to_vec();
+        assert_eq!(world.killed(None), 3 + 70 + 2, "what was being repeated may be repeated once more");
     }
 
     #[test]
-    fn a_position_below_every_mark_allows_everything() {
+    fn a_killed_router_may_repeat_no_more_than_what_lies_beyond_what_it_said_to_be_remembered() {
         let mut world = world();
-        world.marks.drain(..5);
-        assert_eq!(world.killed(10, Remembered::BySlot), 3 + 150);
+        for look in &mut world.looks {
+            look.remembered = look.flushed;
+        }
+        // the look at 1000 told of 900
+        assert_eq!(world.killed(Some(200)), 3 + 70);
+    }
+
+    #[test]
+    fn after_a_reset_what_came_after_the_last_position_may_come_again_without_a_mark() {
+        let world = world();
+        let asked = Asked { mark: String::new(), from: world.start, to: world.at(920) };
+        let injected = Injected { asked: Some(asked), ..world.injected(920, Left::Process) };
+        // well at 1000; the position in Kafka then is of 980, and holds what had arrived by 880
+        assert_eq!(world.allowed(&injected, &[1001]).duplicates, 3 + 22);
+    }
+
+    #[test]
+    fn a_position_may_be_old_if_the_broker_does_not_answer_and_not_otherwise() {
+        let mut world = world();
+        world.positions.truncate(1);
+        assert_eq!(world.killed(Some(0)), 3 + 160);
+        world.arrivals = (0..200).map(|n| First { at: world.at(n * 10 + 5), ..world.arrivals[0] }).collect();
+        for (place, first) in world.arrivals.iter_mut().enumerate() {
+            first.place = place;
+            first.at += Duration::from_millis(500);
+        }
+        // died at 1025, less a second and 100 ms: nothing had arrived by then
+        assert_eq!(world.killed(None), 3 + 110);
+        for look in &mut world.looks {
+            look.at += Duration::from_secs(9);
+        }
+        assert_eq!(world.killed(None), 110, "no look, nothing in flight");
+    }
+
+    #[test]
+    fn what_arrived_behind_a_hole_is_in_no_position() {
+        let mut world = world();
+        // the event of 300 arrives only at 980
+        world.arrivals[30].at = world.at(980);
+        world.arrivals.sort();
+        assert_eq!(world.killed(None), 3 + 130);
     }
 
     #[test]
@@ -223,16 +304,23 @@ mod tests {
         assert_eq!(world.lived(&[], true), (0, 0));
         assert_eq!(world.lived(&[910, 2000], true), (0, 0), "of other faults");
         // the look at 1000 told of the position 900
-        assert_eq!(world.lived(&[1001], true), (3 + 10, 1));
-        assert_eq!(world.lived(&[1001, 1101], true), (2 * (3 + 10), 2));
+        assert_eq!(world.lived(&[1001], true), (3 + 20, 1));
+        assert_eq!(world.lived(&[1001, 1101], true), (2 * (3 + 20), 2));
         assert_eq!(world.lived(&[1001], false), (10, 0));
     }
 
     #[test]
-    fn what_is_acknowledged_beyond_a_hole_may_be_repeated() {
+    fn a_position_that_does_not_move_within_a_large_transaction_allows_no_more_than_what_came_since_the_last_look()
+     {
         let mut world = world();
         for look in &mut world.looks {
             look.flushed = look.flushed.min(Some(Lsn(400)));
+        }
+        assert_eq!(world.lived(&[1001], true), (3 + 20, 1));
+        // but for what must not be on its way at all
+        assert_eq!(world.lived(&[1001], false), (60, 0));
+        for look in world.looks.iter_mut().skip(13) {
+            look.active = false;
         }
         assert_eq!(world.lived(&[1001], true), (3 + 60, 1));
     }

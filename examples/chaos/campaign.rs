@@ -10,10 +10,11 @@ use tokio::time::sleep;
 
 use crate::event::{Event, Id};
 use crate::faults::{Ground, Kind, SLOT, WAL_SENDER_TIMEOUT};
-use crate::injected::Injected;
+use crate::injected::{Asked, Injected};
 use crate::intake::{Intake, lock};
 use crate::judgement::judge;
 use crate::plan::Plan;
+use crate::positions::Positions;
 use crate::progress::Progress;
 use crate::proxy::Proxy;
 use crate::reader::Reader;
@@ -89,6 +90,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let mut writers = Writers::start(&postgres, &ledger, setup.rate, setup.seed);
     large(&postgres, &ledger, OPENING_ROWS, setup.seed).await?;
     all_topics_are_there(&intake, &mut ground).await?;
+    let positions = Positions::follow(&setup.brokers)?;
 
     let start = Instant::now();
     let mut happened: Vec<Happened> = Vec::new();
@@ -165,7 +167,9 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let table = table.context("the table holds an id that is no uuid")?;
     let seen = ground.watch.finish();
     let written = std::mem::take(&mut *ledger.lock());
-    let judgement = judge(&committed, &written.committed, &arrivals);
+    let positions = positions.finish()?;
+    let asked: Vec<Asked> = happened.iter().filter_map(|(_, injected)| injected.asked.clone()).collect();
+    let judgement = judge(&committed, &written.committed, &arrivals, &asked);
     Ok(Report::new(Evidence {
         seed: setup.seed,
         kinds: setup.kinds,
@@ -178,6 +182,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         table,
         arrivals,
         seen,
+        positions,
         judgement,
     }))
 }
@@ -224,11 +229,11 @@ async fn recovers(
     }
 }
 
-/// Waits until all is acknowledged that was in the log when it began to: what comes twice has come then.
+/// Waits until all is acknowledged and remembered that was in the log when it began to: what comes twice has come then.
 async fn catches_up(ground: &mut Ground) -> anyhow::Result<()> {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     let end = ground.watch.end_of_log();
-    while ground.watch.flushed() < end {
+    while ground.watch.remembered() < end {
         ground.router.still_runs()?;
         if Instant::now() > deadline {
             bail!("the router has not caught up {} s after the fault was over", RECOVERS_WITHIN.as_secs());

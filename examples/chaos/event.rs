@@ -7,6 +7,9 @@ use std::time::Instant;
 use crate::stage::consumer::Received;
 use crate::stage::outbox_table::Row;
 
+/// The header of what is sent again on purpose.
+pub(crate) const REPLAY: &str = "outbox-router-replay";
+
 /// The `id` of an event.
 pub(crate) type Id = u128;
 
@@ -32,13 +35,16 @@ impl Content {
             topic: hash(&row.topic()),
             key: hash(&Some(row.aggregate_id.as_bytes())),
             payload: hash(&row.payload.as_deref().map(str::as_bytes)),
-            headers: hash(&(own.as_slice(), row.own_headers().unwrap_or_default())),
+            headers: hash(&(
+                own.as_slice(),
+                row.own_headers().unwrap_or_default().iter().collect::<Vec<_>>(),
+            )),
         }
     }
 
     fn of_record(record: &Received) -> Self {
         let (own, rest) = record.headers.split_at(record.headers.len().min(2));
-        let mut rest = rest.to_vec();
+        let mut rest: Vec<_> = rest.iter().filter(|(name, _)| name != REPLAY).collect();
         rest.sort();
         Content {
             topic: hash(&record.topic),
@@ -97,6 +103,8 @@ pub(crate) struct Arrival {
     pub(crate) partition: i32,
     pub(crate) offset: i64,
     pub(crate) content: Content,
+    /// What it bears if it says that it is sent again because somebody asked for it.
+    pub(crate) mark: Option<Box<str>>,
     /// When the consumer had it.
     pub(crate) at: Instant,
 }
@@ -109,6 +117,7 @@ impl Arrival {
             partition: record.partition,
             offset: record.offset,
             content: Content::of_record(record),
+            mark: record.header(REPLAY).map(Into::into),
             at: record.arrived,
         }
     }

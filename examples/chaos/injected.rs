@@ -1,8 +1,6 @@
 //! What a fault leaves behind for the judgement.
 
-use std::time::Instant;
-
-use outbox_router::lsn::Lsn;
+use std::time::{Duration, Instant};
 
 /// One fault that happened.
 #[derive(Debug, Clone)]
@@ -14,6 +12,10 @@ pub(crate) struct Injected {
     pub(crate) left: Left,
     /// Whether a session that it ended can have left a request on the way to the broker.
     pub(crate) on_its_way: bool,
+    /// How late the broker's answers were, if it did not answer as ever.
+    pub(crate) broker_late: Option<Duration>,
+    /// What was to be sent again on purpose.
+    pub(crate) asked: Option<Asked>,
     /// Whether it began before the router had caught up after the fault before it.
     pub(crate) overlaps: bool,
     /// Its choices, for people.
@@ -25,11 +27,16 @@ pub(crate) struct Injected {
 pub(crate) enum Left {
     /// The process, and what it knows.
     Process,
-    /// Nothing but what it had put down somewhere.
-    Position {
-        died: Instant,
-        restarted: Instant,
-        /// Where the slot stood while no router ran.
-        confirmed: Lsn,
-    },
+    /// Nothing but the position in Kafka.
+    Position { died: Instant, restarted: Instant },
+}
+
+/// Somebody went back to a bookmark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// What each record that is sent again for it says in its header.
+    pub(crate) mark: String,
+    /// When the bookmark had been made, and when the way back to it began.
+    pub(crate) from: Instant,
+    pub(crate) to: Instant,
 }

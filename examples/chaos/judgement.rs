@@ -1,10 +1,14 @@
 //! The comparison of what was committed with what arrived, and which fault is to blame for what.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::allowance::First;
 use crate::event::{Arrival, Event, Id};
+use crate::injected::Asked;
+
+/// How long after its arrival an event is acknowledged and remembered, at the most.
+const ACKNOWLEDGED: Duration = Duration::from_millis(500);
 
 /// What is wrong with one event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +21,10 @@ pub(crate) enum Fault {
     Altered,
     /// In a topic, and never committed.
     Surplus,
+    /// Marked as sent again on request, and it is not.
+    Marked,
+    /// Not sent again, though somebody asked for it.
+    NotAgain,
     /// A repetition behind which the log goes on elsewhere: consumers that keep the last value see an old one.
     Stale,
 }
@@ -37,8 +45,10 @@ pub(crate) struct Finding {
 #[derive(Debug, Default)]
 pub(crate) struct Judgement {
     pub(crate) findings: Vec<Finding>,
-    /// When each record arrived whose event had arrived before, sorted.
+    /// When each record arrived whose event had arrived before and that nobody had asked for, sorted.
     pub(crate) duplicates: Vec<Instant>,
+    /// The same of those that somebody had asked for.
+    pub(crate) asked: Vec<Instant>,
     /// When each event arrived first, sorted.
     pub(crate) first_arrivals: Vec<First>,
 }
@@ -48,15 +58,19 @@ pub(crate) fn judge(
     committed: &[Event],
     committed_at: &HashMap<Id, Instant>,
     arrivals: &[Arrival],
+    asked: &[Asked],
 ) -> Judgement {
     let mut judgement = Judgement::default();
-    let events: HashMap<Id, &Event> = committed.iter().map(|event| (event.id, event)).collect();
+    let events: HashMap<Id, (usize, &Event)> =
+        committed.iter().enumerate().map(|(place, event)| (event.id, (place, event))).collect();
+    let mut again: HashMap<&str, HashSet<Id>> =
+        asked.iter().map(|asked| (asked.mark.as_str(), HashSet::new())).collect();
     let mut arrivals: Vec<&Arrival> = arrivals.iter().collect();
     arrivals.sort_by_key(|arrival| (arrival.topic, arrival.partition, arrival.offset));
     let mut seen = HashSet::new();
     let mut logs: BTreeMap<&str, Log<'_>> = BTreeMap::new();
     for arrival in arrivals {
-        let Some(event) = arrival.id.and_then(|id| events.get(&id)) else {
+        let Some((place_of, event)) = arrival.id.and_then(|id| events.get(&id).copied()) else {
             let id =
                 arrival.id.map_or_else(|| "a record without an id".to_owned(), |id| format!("id {id:032x}"));
             judgement.found(Fault::Surplus, format!("{id} {}", place(arrival)), arrival);
@@ -67,9 +81,20 @@ pub(crate) fn judge(
             judgement.found(Fault::Altered, what, arrival);
         }
         let first = seen.insert(event.id);
+        if let Some(mark) = arrival.mark.as_deref() {
+            match again.get_mut(mark).filter(|_| !first) {
+                Some(again) => drop(again.insert(event.id)),
+                None => {
+                    judgement.found(Fault::Marked, format!("{} {}", name(event), place(arrival)), arrival)
+                }
+            }
+        }
         if first {
             let known = committed_at.get(&event.id).copied();
-            judgement.first_arrivals.push(First { at: arrival.at, committed: known.unwrap_or(arrival.at) });
+            let committed = known.unwrap_or(arrival.at);
+            judgement.first_arrivals.push(First { at: arrival.at, committed, place: place_of });
+        } else if arrival.mark.is_some() {
+            judgement.asked.push(arrival.at);
         } else {
             judgement.duplicates.push(arrival.at);
         }
@@ -84,6 +109,18 @@ pub(crate) fn judge(
         at = committed_at.get(&event.id).copied().or(at);
         if !seen.contains(&event.id) {
             judgement.findings.push(Finding { fault: Fault::Lost, what: name(event), at, place: None });
+        }
+    }
+    for first in &judgement.first_arrivals {
+        let Some(event) = committed.get(first.place) else { continue };
+        // what came just before was perhaps not acknowledged yet
+        let due = |asked: &&Asked| first.committed >= asked.from && first.at + ACKNOWLEDGED < asked.to;
+        for asked in asked.iter().filter(due) {
+            if !again.get(asked.mark.as_str()).is_some_and(|again| again.contains(&event.id)) {
+                let what = format!("{}, asked for by {}", name(event), asked.mark);
+                let at = Some(asked.to);
+                judgement.findings.push(Finding { fault: Fault::NotAgain, what, at, place: None });
+            }
         }
     }
     judgement.findings.sort_by_key(|finding| finding.fault);
@@ -151,8 +188,6 @@ fn place(arrival: &Arrival) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::event::tests::{record, row};
 
@@ -176,7 +211,7 @@ mod tests {
             })
             .collect();
         alter(&mut arrivals);
-        judge(&committed(), &HashMap::new(), &arrivals)
+        judge(&committed(), &HashMap::new(), &arrivals, &[])
     }
 
     fn judged(order: &[usize]) -> Judgement {
@@ -223,7 +258,7 @@ mod tests {
         let committed = committed();
         let now = Instant::now();
         let known = HashMap::from([(committed[4].id, now)]);
-        let judgement = judge(&committed, &known, &[]);
+        let judgement = judge(&committed, &known, &[], &[]);
         assert!(judgement.findings.iter().all(|finding| finding.at == Some(now)));
     }
 
@@ -253,6 +288,50 @@ mod tests {
             let judgement = judged_as(&[0, 1, 2, 3, 4, 4], |arrivals| arrivals[5].id = id);
             assert_found(&judgement, Fault::Surplus, "offset 5");
         }
+    }
+
+    /// Two events of `a` half a minute apart; the first was asked for again, the second had just arrived.
+    fn replayed(alter: impl Fn(&mut Vec<Arrival>)) -> Judgement {
+        let start = Instant::now();
+        let asked =
+            Asked { mark: "14:05".to_owned(), from: start, to: start + Duration::from_millis(30_001) };
+        let committed = committed();
+        let known = committed.iter().map(|event| (event.id, start)).collect();
+        let mut arrivals: Vec<Arrival> = [(1, 0), (2, 30_000), (1, 31_000), (2, 31_000)]
+            .iter()
+            .enumerate()
+            .map(|(offset, (number, ms))| {
+                let at = start + Duration::from_millis(*ms);
+                Arrival::of_record(&record(&row("a", *number), offset as i64, at), 0)
+            })
+            .collect();
+        arrivals[2].mark = Some("14:05".into());
+        alter(&mut arrivals);
+        let mut judgement = judge(&committed, &known, &arrivals, &[asked]);
+        judgement.findings.retain(|finding| finding.fault != Fault::Lost);
+        judgement
+    }
+
+    #[test]
+    fn what_somebody_asked_for_is_no_duplicate() {
+        let judgement = replayed(|_| {});
+        assert_eq!(faults(&judgement), []);
+        assert_eq!((judgement.asked.len(), judgement.duplicates.len()), (1, 1));
+    }
+
+    #[test]
+    fn what_was_asked_for_and_does_not_come_is_found_and_so_is_a_wrong_mark() {
+        assert_found(&replayed(|arrivals| arrivals[2].mark = None), Fault::NotAgain, "event 1 of a");
+        assert_found(
+            &replayed(|arrivals| arrivals[3].mark = Some("14:06".into())),
+            Fault::Marked,
+            "offset 3",
+        );
+        assert_found(
+            &replayed(|arrivals| arrivals[1].mark = Some("14:05".into())),
+            Fault::Marked,
+            "offset 1",
+        );
     }
 
     #[test]

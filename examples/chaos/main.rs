@@ -13,6 +13,7 @@ mod intake;
 mod judgement;
 mod picture;
 mod plan;
+mod positions;
 mod progress;
 mod proxy;
 mod reader;

@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::allowance::{self, FIGURE, REMEMBERED, allowed};
+use crate::allowance::{self, allowed};
 use crate::campaign::Happened;
 use crate::event::{Arrival, Event, Id};
 use crate::faults::Kind;
+use crate::injected::Left;
 use crate::judgement::{Fault, Judgement};
+use crate::positions::Written;
 use crate::watch::Seen;
-use crate::writers::Written;
+use crate::writers;
 
 /// How many findings are told one by one.
 const TOLD: usize = 20;
@@ -25,13 +27,14 @@ pub(crate) struct Evidence {
     pub(crate) happened: Vec<Happened>,
     /// Why it ended before its time.
     pub(crate) stopped: Option<String>,
-    pub(crate) written: Written,
+    pub(crate) written: writers::Written,
     /// In commit order, as the independent reader saw them.
     pub(crate) committed: Vec<Event>,
     /// What the table holds in the end.
     pub(crate) table: Vec<Event>,
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) seen: Seen,
+    pub(crate) positions: Vec<Written>,
     pub(crate) judgement: Judgement,
 }
 
@@ -56,8 +59,10 @@ pub(crate) struct Case {
     pub(crate) stale_allowed: u64,
     pub(crate) duplicates: u64,
     pub(crate) allowed: u64,
-    /// What would be allowed by the figure to reach.
-    pub(crate) figure: u64,
+    /// Repetitions that somebody asked for.
+    pub(crate) asked: u64,
+    /// How old the position was that the router left behind in Kafka, if the broker had answered as ever.
+    pub(crate) position_age: Option<Duration>,
     pub(crate) retained: u64,
     pub(crate) memory: u64,
 }
@@ -105,7 +110,7 @@ impl Report {
             match finding.fault {
                 Fault::Lost => case.lost += 1,
                 Fault::OutOfOrder => case.out_of_order += 1,
-                Fault::Altered | Fault::Surplus => case.wrong += 1,
+                Fault::Altered | Fault::Surplus | Fault::Marked | Fault::NotAgain => case.wrong += 1,
                 Fault::Stale => {
                     case.stale += 1;
                     case.stale_in.extend(finding.place);
@@ -135,6 +140,8 @@ impl Report {
             (Fault::OutOfOrder, "out of order"),
             (Fault::Altered, "altered"),
             (Fault::Surplus, "sent though never committed"),
+            (Fault::Marked, "marked as sent again on request, and not"),
+            (Fault::NotAgain, "asked for again and not sent"),
         ] {
             let mut found = evidence.judgement.findings.iter().filter(|finding| finding.fault == fault);
             if let Some(first) = found.next() {
@@ -223,7 +230,8 @@ impl Report {
                 "stale_partitions_allowed": case.stale_allowed,
                 "duplicates": case.duplicates,
                 "duplicates_allowed": case.allowed,
-                "duplicates_figure": case.figure,
+                "asked_for": case.asked,
+                "position_age_ms": case.position_age.map(ms),
                 "retained_wal_bytes": case.retained,
                 "memory_bytes": case.memory,
             })
@@ -273,14 +281,19 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
     let until = evidence.happened.get(number + 1).map(|(_, next)| next.began);
     let Evidence { judgement, seen, .. } = evidence;
     let during = |at: Instant| at >= injected.began && until.is_none_or(|until| at < until);
-    let allowed = |remembered| {
-        let until = until.unwrap_or_else(Instant::now);
-        let arrivals = judgement.first_arrivals.as_slice();
-        let (looks, marks, sessions) = (&seen.looks, &seen.marks, &seen.sessions);
-        let seen = allowance::Seen { looks, marks, sessions, arrivals };
-        allowed(injected, remembered, seen, until)
+    let known = allowance::Seen {
+        looks: &seen.looks,
+        marks: &seen.marks,
+        sessions: &seen.sessions,
+        arrivals: &judgement.first_arrivals,
+        again: &judgement.duplicates,
+        positions: &evidence.positions,
     };
-    let bound = allowed(REMEMBERED);
+    let bound = allowed(injected, known, until.unwrap_or_else(Instant::now));
+    let position_age = match injected.left {
+        Left::Position { died, .. } if injected.broker_late.is_none() => known.position_age(died),
+        _ => None,
+    };
     let weights = || seen.weights.iter().filter(|weight| during(weight.at));
     let not_ready = seen.looks.iter().find(|look| during(look.at) && !look.ready);
     let recovery = evidence.recovery(injected.began, injected.back, until);
@@ -294,7 +307,8 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
         noticed: not_ready.map(|look| look.at.saturating_duration_since(injected.began)),
         duplicates: judgement.duplicates.iter().filter(|at| during(**at)).count() as u64,
         allowed: bound.duplicates,
-        figure: allowed(FIGURE).duplicates,
+        asked: judgement.asked.iter().filter(|at| during(**at)).count() as u64,
+        position_age,
         retained: weights().filter_map(|weight| weight.retained).max().unwrap_or_default(),
         memory: weights().filter_map(|weight| weight.memory).max().unwrap_or_default(),
         ..Case::default()

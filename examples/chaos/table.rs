@@ -7,7 +7,6 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
 use indicatif::HumanCount;
 use outbox_router::terminal;
 
-use crate::allowance::{REMEMBERED, Remembered};
 use crate::report::{Case, Report};
 
 /// The figures to reach.
@@ -24,23 +23,32 @@ pub(crate) fn render(report: &Report) -> String {
     } else {
         table.force_no_tty()
     };
-    let with_figure = matches!(REMEMBERED, Remembered::BySlot);
-    let mut header = vec!["fault", "times", "lost", "out of order", "stale", "duplicates", "allowed"];
-    if with_figure {
-        header.push("of 100 ms");
-    }
-    header.extend(["recovery p50", "max", "retained WAL", "memory"]);
+    let header = [
+        "fault",
+        "times",
+        "lost",
+        "out of order",
+        "stale",
+        "duplicates",
+        "allowed",
+        "asked for",
+        "position age",
+        "recovery p50",
+        "max",
+        "retained WAL",
+        "memory",
+    ];
     let columns = header.len();
     table.set_header(header.into_iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
     for (number, kind) in report.evidence.kinds.iter().enumerate() {
         let cases: Vec<&Case> = report.cases.iter().filter(|case| case.kind == number).collect();
         if !cases.is_empty() {
-            table.add_row(row(kind.name, &cases, with_figure));
+            table.add_row(row(kind.name, &cases));
         }
     }
     let all: Vec<&Case> = report.cases.iter().collect();
     if report.evidence.kinds.len() > 1 && !all.is_empty() {
-        table.add_row(row("all", &all, with_figure));
+        table.add_row(row("all", &all));
     }
     for column in 1..columns {
         if let Some(column) = table.column_mut(column) {
@@ -52,7 +60,7 @@ pub(crate) fn render(report: &Report) -> String {
     format!("{}\n\n{}", lines.join("\n"), summary(report))
 }
 
-fn row(name: &str, cases: &[&Case], with_figure: bool) -> Vec<Cell> {
+fn row(name: &str, cases: &[&Case]) -> Vec<Cell> {
     let sum = |of: fn(&Case) -> u64| cases.iter().map(|case| of(case)).sum::<u64>();
     let most = |of: fn(&Case) -> u64| cases.iter().map(|case| of(case)).max().unwrap_or_default();
     let mut recoveries: Vec<Duration> = cases.iter().filter_map(|case| case.recovery).collect();
@@ -68,11 +76,12 @@ fn row(name: &str, cases: &[&Case], with_figure: bool) -> Vec<Cell> {
         coloured(count(sum(|case| case.duplicates)), if outside { Color::Red } else { Color::Green }),
         Cell::new(count(sum(|case| case.allowed))),
     ];
-    if with_figure {
-        cells.push(Cell::new(count(sum(|case| case.figure))));
-    }
     let memory = most(|case| case.memory);
+    let asked = sum(|case| case.asked);
+    let age = cases.iter().filter_map(|case| case.position_age).max();
     cells.extend([
+        Cell::new(if asked > 0 { count(asked) } else { String::new() }),
+        age.map_or_else(|| Cell::new(""), |age| Cell::new(format!("{} ms", age.as_millis()))),
         time(p50),
         time(recoveries.last().copied()),
         Cell::new(megabytes(most(|case| case.retained))),
@@ -127,10 +136,11 @@ fn summary(report: &Report) -> String {
             number(report.deleted()),
         ),
         format!(
-            "{} records read, of {} rows; {} duplicates; of {} COMMITs without an answer the log knows the outcome",
+            "{} records read, of {} rows; {} duplicates, and {} that were asked for; of {} COMMITs without an answer the log knows the outcome",
             number(evidence.arrivals.len()),
             number(evidence.judgement.first_arrivals.len()),
             number(evidence.judgement.duplicates.len()),
+            number(evidence.judgement.asked.len()),
             count(written.in_doubt),
         ),
         format!("seed {}, {:.0} s", evidence.seed, evidence.end.duration_since(evidence.start).as_secs_f64()),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use outbox_router::lsn::Lsn;
+use outbox_router::monitor::StateKind;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
@@ -48,6 +49,7 @@ pub(crate) struct Seen {
 pub(crate) struct Watch {
     seen: Arc<Mutex<Seen>>,
     process: Arc<AtomicU32>,
+    admin: Arc<Mutex<SocketAddr>>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -55,13 +57,15 @@ impl Watch {
     pub(crate) fn start(admin: SocketAddr, log: &Path, postgres: &str, slot: &'static str) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let process = Arc::new(AtomicU32::new(0));
-        let looking = tokio::spawn(look(admin, log.to_owned(), Arc::clone(&seen)));
+        let admin = Arc::new(Mutex::new(admin));
+        let looking = tokio::spawn(look(Arc::clone(&admin), log.to_owned(), Arc::clone(&seen)));
         let weighing = weigh(postgres.to_owned(), slot, Arc::clone(&process), Arc::clone(&seen));
-        Watch { seen, process, tasks: [looking, tokio::spawn(weighing)] }
+        Watch { seen, process, admin, tasks: [looking, tokio::spawn(weighing)] }
     }
 
-    /// Which process the router is from now on.
-    pub(crate) fn follow(&self, process: u32) {
+    /// Which process the router is from now on, and where it answers.
+    pub(crate) fn follow(&self, process: u32, admin: SocketAddr) {
+        *lock(&self.admin) = admin;
         self.process.store(process, Ordering::Relaxed);
     }
 
@@ -76,9 +80,10 @@ impl Watch {
         lock(&self.seen).marks.last().map(|mark| mark.end)
     }
 
-    /// What the router said last of how far everything is acknowledged.
-    pub(crate) fn flushed(&self) -> Option<Lsn> {
-        lock(&self.seen).looks.last()?.flushed
+    /// What the router said last of how far everything is acknowledged, and is remembered.
+    pub(crate) fn remembered(&self) -> Option<Lsn> {
+        let look = *lock(&self.seen).looks.last()?;
+        look.flushed.min(look.remembered)
     }
 
     pub(crate) fn finish(self) -> Seen {
@@ -94,18 +99,21 @@ impl Drop for Watch {
     }
 }
 
-async fn look(admin: SocketAddr, log: PathBuf, seen: Arc<Mutex<Seen>>) {
+async fn look(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mutex<Seen>>) {
     let mut read = 0;
     loop {
         let at = Instant::now();
         let sessions = sessions_begun(&log, &mut read);
         lock(&seen).sessions.extend(std::iter::repeat_n(at, sessions));
+        let admin = *lock(&admin);
         if let Ok(Ok(status)) = timeout(ANSWER, status(admin)).await {
             let look = Look {
                 at,
                 ready: status.ready,
+                active: status.state == StateKind::Active,
                 in_flight: status.in_flight.records,
                 flushed: status.positions.flushed.and_then(|lsn| lsn.parse().ok()),
+                remembered: status.positions.remembered.and_then(|lsn| lsn.parse().ok()),
             };
             lock(&seen).looks.push(look);
         }

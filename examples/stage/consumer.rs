@@ -36,8 +36,13 @@ pub(crate) struct Received {
 impl Received {
     /// The text of the header `id`.
     pub(crate) fn id(&self) -> Option<&str> {
+        self.header("id")
+    }
+
+    /// The text of a header.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let value =
-            self.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.as_deref());
+            self.headers.iter().find(|(found, _)| found == name).and_then(|(_, value)| value.as_deref());
         value.and_then(|value| std::str::from_utf8(value).ok())
     }
 }

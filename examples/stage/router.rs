@@ -8,7 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outbox_router::monitor::StatusReport;
+use outbox_router::monitor::{StateKind, StatusReport};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -55,18 +55,39 @@ impl Router {
         Ok(Router { program: program.to_owned(), config, log, admin, process: None })
     }
 
+    /// Another one of the same configuration, but for where it answers; starts nothing.
+    pub(crate) fn beside(&self) -> anyhow::Result<Self> {
+        let admin = free_port().context("find a free port")?;
+        let text =
+            fs::read_to_string(&self.config).with_context(|| format!("read {}", self.config.display()))?;
+        let config = self.config.with_file_name(format!("outbox-router-{}.toml", admin.port()));
+        fs::write(&config, text.replace(&self.admin.to_string(), &admin.to_string()))
+            .with_context(|| format!("write {}", config.display()))?;
+        let (program, log) = (self.program.clone(), self.log.clone());
+        Ok(Router { program, config, log, admin, process: None })
+    }
+
     /// Runs `init` to its end.
     pub(crate) async fn init(&self) -> anyhow::Result<()> {
-        let status = self.command("init")?.status().await.context("run outbox-router init")?;
-        if !status.success() {
-            bail!("outbox-router init failed ({status}){}", self.end_of_log());
+        self.runs(&["init"]).await.map(drop)
+    }
+
+    /// Runs a command to its end; returns what it prints.
+    pub(crate) async fn runs(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let name = arguments.join(" ");
+        let mut command = self.command()?;
+        command.args(arguments).stdout(Stdio::piped());
+        let running = command.spawn().map(|process| process.wait_with_output());
+        let output = running.with_context(|| format!("run outbox-router {name}"))?.await?;
+        if !output.status.success() {
+            bail!("outbox-router {name} failed ({}){}", output.status, self.end_of_log());
         }
-        Ok(())
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Starts it; returns its process number at once.
     pub(crate) fn start(&mut self) -> anyhow::Result<u32> {
-        let process = self.command("run")?.spawn().context("start outbox-router run")?;
+        let process = self.command()?.arg("run").spawn().context("start outbox-router run")?;
         let number = process.id().context("the router ended at once")?;
         self.process = Some(process);
         Ok(number)
@@ -83,6 +104,23 @@ impl Router {
             }
             if Instant::now() > deadline {
                 bail!("the router was not ready after {} s{}", READY_WITHIN.as_secs(), self.end_of_log());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until it says that it is in this state.
+    pub(crate) async fn comes_to(&mut self, state: StateKind) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            self.still_runs()?;
+            if let Ok(Ok(now)) = timeout(Duration::from_secs(1), status(self.admin)).await
+                && now.state == state
+            {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("the router is not {state:?} after {} s{}", READY_WITHIN.as_secs(), self.end_of_log());
             }
             sleep(Duration::from_millis(10)).await;
         }
@@ -152,11 +190,11 @@ impl Router {
         Ok(())
     }
 
-    fn command(&self, command: &str) -> anyhow::Result<Command> {
+    fn command(&self) -> anyhow::Result<Command> {
         let log = File::options().create(true).append(true).open(&self.log);
         let log = log.with_context(|| format!("open {}", self.log.display()))?;
         let mut process = Command::new(&self.program);
-        process.arg("-c").arg(&self.config).arg(command);
+        process.arg("-c").arg(&self.config);
         // the file says it all: what a user's shell exports for other servers would win over it
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();

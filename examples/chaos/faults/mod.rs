@@ -4,6 +4,7 @@ mod broker;
 mod network;
 mod postgres;
 mod router;
+mod slot;
 mod topic;
 
 use std::pin::Pin;
@@ -46,6 +47,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("router-kill-large", "the same while it sends a large transaction", |g, r| Box::pin(router::kill_in_large_transaction(g, r))),
     kind("router-kill-broker-frozen", "the same while the broker does not answer", |g, r| Box::pin(router::kill_while_broker_is_frozen(g, r))),
     kind("router-kill-broker-slow", "the same while the broker's answers take long", |g, r| Box::pin(network::kafka_slow_and_router_killed(g, r))),
+    kind("router-handover", "the router is killed while a second one waits for the slot", |g, r| Box::pin(router::handover(g, r))),
     kind("router-stop", "the router is stopped with SIGTERM and started again", |g, r| Box::pin(router::stop(g, r))),
     kind("router-freeze", "the router is frozen with SIGSTOP for longer than wal_sender_timeout, and goes on", |g, r| Box::pin(router::freeze(g, r))),
     kind("postgres-fast", "Postgres is restarted in good order", |g, r| Box::pin(postgres::fast(g, r))),
@@ -54,6 +56,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("machine-kill", "Postgres and the router are killed with SIGKILL, as their machine would be", |g, r| Box::pin(postgres::kill_with_router(g, r))),
     kind("walsender-terminated", "pg_terminate_backend() on the router's walsender", |g, r| Box::pin(postgres::terminate_walsender(g, r))),
     kind("walsender-terminated-broker-away", "the same while the broker cannot be reached", |g, r| Box::pin(network::kafka_away_and_session_lost(g, r))),
+    kind("slot-reset", "`outbox-router slot reset` to a bookmark under the running router", |g, r| Box::pin(slot::reset(g, r))),
     kind("checkpoint", "CHECKPOINT, which removes log and saves slots", |g, r| Box::pin(postgres::checkpoint(g, r))),
     kind("column-added", "ALTER TABLE outbox ADD COLUMN under the writers", |g, r| Box::pin(postgres::add_column(g, r))),
     kind("large-transaction", "no fault, but a transaction of up to 20,000 rows", |g, r| Box::pin(postgres::large_transaction(g, r))),
@@ -109,7 +112,7 @@ impl Ground {
     /// Starts the router, and follows it.
     pub(crate) fn start_router(&mut self) -> anyhow::Result<()> {
         let process = self.router.start()?;
-        self.watch.follow(process);
+        self.watch.follow(process, self.router.admin());
         Ok(())
     }
 
@@ -121,26 +124,12 @@ impl Ground {
     }
 
     /// Starts the router that has died. The fault is over when it is started and `servers` are back.
-    async fn revive(
-        &mut self,
-        dead: Dead,
-        servers: Option<Instant>,
-        what: String,
-    ) -> anyhow::Result<Injected> {
-        let confirmed = self.confirmed().await?;
+    fn revive(&mut self, dead: Dead, servers: Option<Instant>, what: String) -> anyhow::Result<Injected> {
         let restarted = Instant::now();
         self.start_router()?;
         let back = servers.map_or(restarted, |servers| servers.max(restarted));
-        let left = Left::Position { died: dead.died, restarted, confirmed };
+        let left = Left::Position { died: dead.died, restarted };
         Ok(Injected { left, ..lived_through(dead.began, back, what) })
-    }
-
-    /// Where the slot stands.
-    async fn confirmed(&self) -> anyhow::Result<outbox_router::lsn::Lsn> {
-        let client = connect(&self.postgres).await?;
-        let sql = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1";
-        let row = client.query_one(sql, &[&SLOT]).await.context("look at the router's slot")?;
-        Ok(row.try_get::<_, &str>(0)?.parse()?)
     }
 
     async fn execute(&self, sql: &str) -> anyhow::Result<()> {
@@ -151,7 +140,16 @@ impl Ground {
 
 /// A fault that the router lives through.
 fn lived_through(began: Instant, back: Instant, what: String) -> Injected {
-    Injected { began, back, left: Left::Process, on_its_way: true, overlaps: false, what }
+    Injected {
+        began,
+        back,
+        left: Left::Process,
+        on_its_way: true,
+        broker_late: None,
+        asked: None,
+        overlaps: false,
+        what,
+    }
 }
 
 /// Draws a time of so many milliseconds, and waits for it.

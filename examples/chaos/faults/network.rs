@@ -35,21 +35,23 @@ async fn hole(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
 }
 
 pub(super) async fn postgres_slow(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
-    slow(&ground.to_postgres, random).await
+    Ok(slow(&ground.to_postgres, random).await.0)
 }
 
 pub(super) async fn kafka_slow(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
-    slow(&ground.to_kafka, random).await
+    let (injected, by) = slow(&ground.to_kafka, random).await;
+    Ok(Injected { broker_late: Some(by), ..injected })
 }
 
-async fn slow(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
+/// Also by how much.
+async fn slow(proxy: &Proxy, mut random: StdRng) -> (Injected, Duration) {
     let began = Instant::now();
     let by = Duration::from_millis(random.random_range(10..400));
     proxy.set(Weather::Slow(by));
     let time = pause(&mut random, 1_000..4_000).await;
     proxy.set(Weather::Clear);
     let what = format!("by {} ms for {} ms", by.as_millis(), time.as_millis());
-    Ok(lived_through(began, Instant::now(), what))
+    (lived_through(began, Instant::now(), what), by)
 }
 
 pub(super) async fn postgres_cut(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
@@ -114,5 +116,5 @@ pub(super) async fn kafka_slow_and_router_killed(
     ground.to_kafka.set(Weather::Clear);
     pause(&mut random, 0..200).await;
     let what = format!("after {} ms that were {} ms slow", slow.as_millis(), by.as_millis());
-    ground.revive(dead?, None, what).await
+    Ok(Injected { broker_late: Some(by), ..ground.revive(dead?, None, what)? })
 }

@@ -35,13 +35,13 @@ pub(super) async fn kill(ground: &mut Ground, mut random: StdRng) -> anyhow::Res
     Ok(lived_through(began, back, String::new()))
 }
 
-/// The slot is then as old as the last checkpoint, and nobody remembers more.
+/// The slot is then as old as the last checkpoint: only Kafka remembers more.
 pub(super) async fn kill_with_router(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let dead = ground.kill_router().await?;
     ground.services.kill(Postgres).await?;
     pause(&mut random, 0..500).await;
     let back = ground.services.start(Postgres).await?;
-    ground.revive(dead, Some(back), String::new()).await
+    ground.revive(dead, Some(back), String::new())
 }
 
 pub(super) async fn terminate_walsender(ground: &mut Ground, _: StdRng) -> anyhow::Result<Injected> {

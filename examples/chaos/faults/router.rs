@@ -3,26 +3,27 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use outbox_router::monitor::StateKind;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
 use super::{Dead, Ground, WAL_SENDER_TIMEOUT, lived_through, pause};
-use crate::injected::Injected;
+use crate::injected::{Injected, Left};
 use crate::intake::lock;
 use crate::stage::outbox_table::topic_of;
 use crate::writers::{LARGE, large};
 
 const LARGE_ROWS: std::ops::Range<u64> = 5_000..20_000;
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
-/// Longer than it takes until the slot is confirmed to what was acknowledged, or taken for it.
+/// Longer than it takes until what was acknowledged, or taken for it, is remembered and confirmed.
 const BLOCKED_FOR: std::ops::Range<u64> = 2_500..4_000;
 
 pub(super) async fn kill(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let dead = ground.kill_router().await?;
     let down = pause(&mut random, 0..1_500).await;
-    ground.revive(dead, None, format!("down for {} ms", down.as_millis())).await
+    ground.revive(dead, None, format!("down for {} ms", down.as_millis()))
 }
 
 pub(super) async fn kill_in_large_transaction(
@@ -40,7 +41,7 @@ pub(super) async fn kill_in_large_transaction(
     }
     let dead = ground.kill_router().await?;
     pause(&mut random, 0..500).await;
-    ground.revive(dead, None, format!("after {share} % of {rows} rows")).await
+    ground.revive(dead, None, format!("after {share} % of {rows} rows"))
 }
 
 pub(super) async fn kill_while_broker_is_frozen(
@@ -53,7 +54,22 @@ pub(super) async fn kill_while_broker_is_frozen(
     ground.services.signal_broker(Signal::CONT)?;
     let back = Instant::now();
     pause(&mut random, 0..200).await;
-    ground.revive(dead?, Some(back), format!("after {} ms", frozen.as_millis())).await
+    let injected = ground.revive(dead?, Some(back), format!("after {} ms", frozen.as_millis()))?;
+    Ok(Injected { broker_late: Some(Duration::ZERO), ..injected })
+}
+
+/// As a deployment that has a second one ready does it.
+pub(super) async fn handover(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    let mut second = ground.router.beside()?;
+    let process = second.start()?;
+    second.comes_to(StateKind::Waiting).await?;
+    pause(&mut random, 0..500).await;
+    let dead = ground.kill_router().await?;
+    ground.router = second;
+    ground.watch.follow(process, ground.router.admin());
+    ground.router.comes_to(StateKind::Active).await?;
+    let left = Left::Position { died: dead.died, restarted: Instant::now() };
+    Ok(Injected { left, ..lived_through(dead.began, dead.died, String::new()) })
 }
 
 pub(super) async fn stop(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
@@ -63,7 +79,7 @@ pub(super) async fn stop(ground: &mut Ground, mut random: StdRng) -> anyhow::Res
     let dead = Dead { began, died: Instant::now() };
     let took = began.elapsed().as_millis();
     let down = pause(&mut random, 0..1_000).await;
-    ground.revive(dead, None, format!("stopped after {took} ms, down for {} ms", down.as_millis())).await
+    ground.revive(dead, None, format!("stopped after {took} ms, down for {} ms", down.as_millis()))
 }
 
 pub(super) async fn freeze(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {

@@ -1,0 +1,266 @@
+//! How much memory the router takes where much waits: one large transaction, a broker that is away for long, and a backlog
+//! from before it was started. In the end every record is read, counted and compared with what its key had before.
+//!
+//! `scripts/scale` brings up the servers and runs it; its `--help` says the rest.
+
+#[allow(dead_code, reason = "each program uses its part of it")]
+#[path = "../stage/mod.rs"]
+mod stage;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::Message;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde::Deserialize;
+use tokio::process::Command;
+use tokio::time::sleep;
+use tokio_postgres::{Client, NoTls};
+
+use crate::stage::outbox_table::topic_of;
+use crate::stage::router::Router;
+
+/// Each number of rows is a multiple of it, so that all keys have as many.
+const KEYS: u64 = 1_000;
+const ANSWER: Duration = Duration::from_secs(10);
+/// Without any record that arrives.
+const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(60);
+/// Rows a second while the broker is away, and how many at a time.
+const RATE: u64 = 1_000;
+/// What one statement inserts of a backlog.
+const CHUNK: u64 = 500_000;
+
+/// Measures the router's memory through what makes much wait.
+#[derive(Debug, Parser)]
+struct Cli {
+    #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true)]
+    postgres: String,
+    #[arg(long, env = "TEST_KAFKA")]
+    kafka: String,
+    #[arg(long, default_value = "scripts/services")]
+    services: PathBuf,
+    /// Whose servers they are
+    #[arg(long, default_value = "scale")]
+    instance: String,
+    #[arg(long)]
+    router: PathBuf,
+    /// For settings and logs
+    #[arg(long)]
+    folder: PathBuf,
+    /// Rows of one transaction
+    #[arg(long, default_value_t = 1_000_000)]
+    transaction: u64,
+    /// Seconds for which the broker is away
+    #[arg(long, default_value_t = 600)]
+    outage: u64,
+    /// Rows that are there when the router starts
+    #[arg(long, default_value_t = 10_000_000)]
+    backlog: u64,
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    match run(Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("scale failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    let (postgres, connection) =
+        tokio_postgres::connect(&cli.postgres, NoTls).await.context("connect to Postgres")?;
+    // its error reaches the client's next query
+    tokio::spawn(connection);
+    let mut router = Router::new(&cli.router, &cli.folder, &cli.postgres, &cli.kafka, "")?;
+    router.init().await?;
+
+    let count = in_keys(cli.transaction);
+    if count > 0 {
+        router.start()?;
+        router.ready().await?;
+        let began = Instant::now();
+        insert(&postgres, "transaction", 0, count).await?;
+        let committed = began.elapsed();
+        arrive(&cli.kafka, "transaction", count, &mut router).await?;
+        say(
+            &format!("{count} rows in one transaction, inserted in {:.1} s", committed.as_secs_f64()),
+            began,
+            &router,
+        )?;
+        router.stop().await?;
+    }
+    if cli.outage > 0 {
+        router.start()?;
+        router.ready().await?;
+        insert(&postgres, "outage", 0, KEYS).await?;
+        arrive(&cli.kafka, "outage", KEYS, &mut router).await?;
+        let began = Instant::now();
+        service(&cli, "kill").await?;
+        let mut count = KEYS;
+        while began.elapsed() < Duration::from_secs(cli.outage) {
+            insert(&postgres, "outage", count, KEYS).await?;
+            count += KEYS;
+            sleep(Duration::from_secs_f64(KEYS as f64 / RATE as f64)).await;
+        }
+        service(&cli, "start").await?;
+        let back = Instant::now();
+        arrive(&cli.kafka, "outage", count, &mut router).await?;
+        say(&format!("{count} rows through {} s without a broker", cli.outage), back, &router)?;
+        router.stop().await?;
+        compare(&cli.kafka, "outage", count)?;
+    }
+    let count = in_keys(cli.backlog);
+    if count > 0 {
+        let mut from = 0;
+        while from < count {
+            let rows = CHUNK.min(count - from);
+            insert(&postgres, "backlog", from, rows).await?;
+            from += rows;
+        }
+        let began = Instant::now();
+        router.start()?;
+        arrive(&cli.kafka, "backlog", count, &mut router).await?;
+        say(&format!("a backlog of {count} rows"), began, &router)?;
+        router.stop().await?;
+        compare(&cli.kafka, "backlog", count)?;
+    }
+    if cli.transaction > 0 {
+        compare(&cli.kafka, "transaction", in_keys(cli.transaction))?;
+    }
+    Ok(())
+}
+
+fn in_keys(rows: u64) -> u64 {
+    rows.div_ceil(KEYS) * KEYS
+}
+
+/// Inserts `count` rows in one transaction; row `n` is of key `n % KEYS`.
+async fn insert(postgres: &Client, kind: &str, from: u64, count: u64) -> anyhow::Result<()> {
+    let sql = format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+         SELECT '{kind}', '{kind}-' || n % {KEYS}, 'Imported', jsonb_build_object('n', n, 'text', md5(n::text)) \
+         FROM generate_series({from}, {}) n",
+        from + count - 1
+    );
+    postgres.batch_execute(&sql).await.context("insert")
+}
+
+async fn service(cli: &Cli, what: &str) -> anyhow::Result<()> {
+    let mut command = Command::new(&cli.services);
+    let status = command.args([what, "kafka", "--instance", &cli.instance]).status().await?;
+    ensure!(status.success(), "{} {what} kafka: {status}", cli.services.display());
+    Ok(())
+}
+
+/// Waits until a topic holds so many records.
+async fn arrive(brokers: &str, kind: &str, count: u64, router: &mut Router) -> anyhow::Result<()> {
+    let consumer = consumer(brokers)?;
+    let (mut before, mut last) = (0, Instant::now());
+    loop {
+        router.still_runs()?;
+        let ends = tokio::task::block_in_place(|| ends(&consumer, &topic_of(kind)));
+        // the topic, or a broker, may not be there yet
+        let there = ends.map_or(before, |ends| ends.iter().map(|(_, end)| *end as u64).sum());
+        if there >= count {
+            return Ok(());
+        }
+        if there > before {
+            (before, last) = (there, Instant::now());
+        } else if last.elapsed() > NOTHING_ARRIVES_FOR {
+            bail!(
+                "{there} of {count} records of {kind} arrived, and no more for {} s",
+                last.elapsed().as_secs()
+            );
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn consumer(brokers: &str) -> anyhow::Result<BaseConsumer> {
+    ClientConfig::new()
+        .set("bootstrap.servers", brokers)
+        // librdkafka wants one, though nothing is committed to it
+        .set("group.id", "scale")
+        .set("enable.auto.commit", "false")
+        .set("reconnect.backoff.max.ms", "200")
+        .set("queued.max.messages.kbytes", "32768")
+        .create()
+        .context("create a consumer")
+}
+
+/// The partitions of a topic and where each ends.
+fn ends(consumer: &BaseConsumer, topic: &str) -> anyhow::Result<Vec<(i32, i64)>> {
+    let metadata = consumer.fetch_metadata(None, ANSWER)?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic).context("no such topic yet")?;
+    let end = |partition: i32| Ok((partition, consumer.fetch_watermarks(topic, partition, ANSWER)?.1));
+    found.partitions().iter().map(|partition| end(partition.id())).collect()
+}
+
+/// Since when, and the most memory that the router's process has had.
+fn say(what: &str, since: Instant, router: &Router) -> anyhow::Result<()> {
+    let seconds = since.elapsed().as_secs_f64();
+    let status = router.process().map(|number| Path::new("/proc").join(number.to_string()).join("status"));
+    let status = std::fs::read_to_string(status.context("the router has no process number")?)?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse().context("VmHWM")?;
+    println!("{what}: all there after {seconds:.1} s; memory {:.1} MB", kilobytes as f64 * 1024.0 / 1e6);
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Payload {
+    n: u64,
+}
+
+/// Reads a topic from the beginning: each key has its rows in their order and without a gap.
+fn compare(brokers: &str, kind: &str, count: u64) -> anyhow::Result<()> {
+    let consumer = consumer(brokers)?;
+    let topic = topic_of(kind);
+    let ends = ends(&consumer, &topic)?;
+    let mut list = TopicPartitionList::new();
+    for (partition, _) in &ends {
+        list.add_partition_offset(&topic, *partition, Offset::Beginning)?;
+    }
+    consumer.assign(&list)?;
+    let mut open: Vec<(i32, i64)> = ends.into_iter().filter(|(_, end)| *end > 0).collect();
+    // what each key has next; a key's first row is the one of its own number
+    let mut next: Vec<u64> = (0..KEYS).collect();
+    let (mut records, mut again, mut last) = (0_u64, 0_u64, Instant::now());
+    while !open.is_empty() {
+        ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "{topic} cannot be read to its end");
+        let Some(message) = consumer.poll(ANSWER) else { continue };
+        let message = message.with_context(|| format!("read {topic}"))?;
+        last = Instant::now();
+        records += 1;
+        let (partition, offset) = (message.partition(), message.offset());
+        let Payload { n } = serde_json::from_slice(message.payload().unwrap_or_default())
+            .with_context(|| format!("the record at {partition}/{offset} of {topic}"))?;
+        ensure!(
+            message.key() == Some(format!("{kind}-{}", n % KEYS).as_bytes()),
+            "the key of row {n} at {partition}/{offset} of {topic}"
+        );
+        let next = next.get_mut((n % KEYS) as usize).context("no such key")?;
+        ensure!(
+            n <= *next,
+            "row {next} of {kind} is lost or late: row {n} is at {partition}/{offset} of {topic}"
+        );
+        if n == *next {
+            *next += KEYS;
+        } else {
+            again += 1;
+        }
+        open.retain(|(open, end)| *open != partition || offset + 1 < *end);
+    }
+    let missing = next.iter().filter(|next| **next < count).count();
+    ensure!(missing == 0, "the last rows of {missing} keys of {kind} are lost");
+    println!("{kind}: {records} records of {count} rows, {again} twice, none lost, each key in order");
+    Ok(())
+}
