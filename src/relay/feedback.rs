@@ -23,10 +23,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.queue_status(silent > limit / 2);
         self.heartbeat_due();
         self.sending.sink.look_for_failure();
+        let stalled = self.moved.1.elapsed() > STALLED;
+        if self.brokers_down || stalled {
+            self.sending.sink.look_for_lost_sight();
+        }
+        self.remembering.look_for_lost_sight();
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
         } else {
-            let stalled = self.moved.1.elapsed() > STALLED;
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
             self.sending.sink.look_at_topics(blocked);
         }

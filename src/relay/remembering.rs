@@ -53,6 +53,13 @@ impl Remembering {
         self.topic.as_mut().map_or(Ok(()), PositionsTopic::settle)
     }
 
+    /// Finds out why no report comes for long.
+    pub(super) fn look_for_lost_sight(&self) {
+        if let Some(topic) = &self.topic {
+            topic.look_for_lost_sight();
+        }
+    }
+
     /// Why positions cannot be written, if that is so.
     pub(super) fn failed(&self) -> Option<&str> {
         self.topic.as_ref()?.failed()

@@ -120,6 +120,29 @@ async fn broker_frozen_is_told_once_with_a_reason() {
     assert!(!log.contains("Timed out"), "{log}");
 }
 
+/// A broker that was frozen for longer than its session says for a moment that there are no brokers, and librdkafka then
+/// forgets them all.
+#[tokio::test]
+async fn broker_frozen_until_it_was_given_up_is_found_again() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    // longer than broker.session.timeout.ms
+    let settings = Settings::new(&outbox, &kafka).set("kafka.'socket.timeout.ms'", 4000);
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..2).await;
+    outbox.all_confirmed().await;
+    for n in 2..4 {
+        broker.freeze();
+        outbox.insert_numbers("order", "a", n..n + 1).await;
+        router.shows("it waits for Kafka", |status| (status["state"] == "reconnecting").then_some(())).await;
+        broker.thaw();
+        outbox.all_confirmed().await;
+        router.ready().await;
+    }
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(2)).await;
+}
+
 /// Nothing is under way here that could fail or be acknowledged: only the state tells.
 #[tokio::test]
 async fn broker_away_is_seen_in_state_and_readiness_and_so_is_its_return() {

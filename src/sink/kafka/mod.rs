@@ -1,7 +1,7 @@
 //! Kafka: one idempotent producer per session, on librdkafka's own threads.
 //!
 //! `properties` what the producer is made with, `context` what comes back from it, `topics` what happens before a
-//! topic's first record, `first` before a partition's second, `look` while records flow, `obstacle` when none does,
+//! topic's first record, `first` before a partition's second, `look` while records flow, `obstacle` when none does, `lost_sight` when the client is at fault,
 //! `known` what is remembered of topics, `copies` what an acknowledgement is worth, `positions` where the router
 //! remembers what it has delivered, `verdict` what an error means,
 //! `survey` what `check` asks.
@@ -11,6 +11,7 @@ pub mod copies;
 mod first;
 mod known;
 mod look;
+mod lost_sight;
 mod obstacle;
 pub mod positions;
 pub mod properties;
@@ -38,6 +39,7 @@ use first::FirstRecords;
 pub use known::KnownTopics;
 use known::Met;
 use look::{Found, Looks, Sight};
+use lost_sight::{LostSight, finds_brokers};
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
 use verdict::{MAY_NOT_WRITE, Verdict, denied, verdict};
@@ -94,6 +96,7 @@ pub struct KafkaSink {
     batch_bytes: usize,
     compressed: bool,
     message_max_bytes: usize,
+    lost_sight: Arc<LostSight>,
 }
 
 #[derive(Debug)]
@@ -158,6 +161,7 @@ impl KafkaSink {
             first: FirstRecords::default(),
             batch_bytes,
             compressed: properties::compresses(&config),
+            lost_sight: Arc::default(),
             message_max_bytes: number(&settings, "message.max.bytes")
                 .unwrap_or(properties::DEFAULT_MESSAGE_MAX_BYTES),
             config,
@@ -445,6 +449,21 @@ impl KafkaSink {
                 connection.set_down(false);
             }
         }));
+    }
+
+    /// Finds out whether the producer has lost sight of the brokers, without waiting for it. Then it is made anew.
+    pub fn look_for_lost_sight(&self) {
+        let (producer, outcomes) = (self.producer.clone(), Arc::clone(&self.outcomes));
+        let lost = move || {
+            outcomes.refused(Refusal {
+                last: Sequence(0),
+                transient: true,
+                reason: "it has lost sight of the brokers, which answer a new one".to_owned(),
+                remedy: String::new(),
+            });
+        };
+        let find = move |timeout| finds_brokers(producer.client(), timeout);
+        self.lost_sight.look(properties::client(&self.config), find, lost);
     }
 
     /// Throws away what is queued or under way. What is on its way to the broker may still arrive there.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rdkafka::producer::{Producer, PurgeConfig, ThreadedProducer};
 
 use super::context::AdminContext;
+use super::lost_sight::LostSight;
 use super::topics::TopicKeeper;
 use super::{discard, properties};
 use crate::config::{Config, Topics};
@@ -39,6 +40,7 @@ pub struct PositionsTopic {
     producer: ThreadedProducer<Reports>,
     shared: Arc<Shared>,
     written: Written,
+    lost_sight: Arc<LostSight>,
 }
 
 impl PositionsTopic {
@@ -52,7 +54,14 @@ impl PositionsTopic {
         let shared = Arc::new(Shared::default());
         let producer = writer::producer(config, &shared)?;
         let config = Arc::clone(config);
-        Ok(Some(PositionsTopic { config, topic, producer, shared, written: Written::default() }))
+        Ok(Some(PositionsTopic {
+            config,
+            topic,
+            producer,
+            shared,
+            written: Written::default(),
+            lost_sight: Arc::default(),
+        }))
     }
 
     /// What is remembered under the router's name, whoever wrote it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -17,6 +17,7 @@ use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use crate::progress::Position;
 use crate::sink::kafka::context::log;
+use crate::sink::kafka::lost_sight::finds_brokers;
 use crate::sink::kafka::properties;
 use crate::sink::kafka::verdict::{Verdict, verdict};
 
@@ -30,22 +31,40 @@ const WHEN_IDLE: Duration = Duration::from_secs(1);
 /// How long a refused one waits before the next.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
+/// How long an acknowledgement takes only if something is wrong.
+const LONG: Duration = Duration::from_secs(5);
+
 /// How long the first position of a session may take.
 const FIRST: Duration = Duration::from_secs(15);
 
 /// What is in the topic, and what is on its way there.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Written {
     durable: Option<Position>,
     /// With the number that its report will bear.
     under_way: Option<(usize, Position)>,
     serial: usize,
+    sent_at: Instant,
     /// How many changes were acknowledged when the last one was sent.
     acknowledged: u64,
     /// When the next may be written, by what it follows.
     next: Option<(Instant, Instant)>,
     /// Why the last one was refused, which is said once.
     failed: Option<String>,
+}
+
+impl Default for Written {
+    fn default() -> Self {
+        Written {
+            durable: None,
+            under_way: None,
+            serial: 0,
+            sent_at: Instant::now(),
+            acknowledged: 0,
+            next: None,
+            failed: None,
+        }
+    }
 }
 
 /// What the client's thread reports.
@@ -104,6 +123,20 @@ impl PositionsTopic {
     /// What is durable in the topic.
     pub fn durable(&self) -> Lsn {
         self.written.durable.map_or(Lsn::INVALID, |position| position.flush)
+    }
+
+    /// If no report has come for long, finds out whether the client has lost sight of the brokers. Then it is made anew.
+    pub fn look_for_lost_sight(&self) {
+        if self.written.under_way.is_none() || self.written.sent_at.elapsed() < LONG {
+            return;
+        }
+        let (producer, shared) = (self.producer.clone(), Arc::clone(&self.shared));
+        let lost = move || {
+            let reason = "the client has lost sight of the brokers, which answer a new one".to_owned();
+            shared.report(Report { serial: None, result: Err(Refused { reason, remedy: "", fatal: true }) });
+        };
+        let find = move |timeout| finds_brokers(producer.client(), timeout);
+        self.lost_sight.look(properties::client(&self.config), find, lost);
     }
 
     /// Why positions cannot be written, if that is so.
@@ -202,6 +235,7 @@ impl PositionsTopic {
     fn send(&mut self, remembered: &Remembered) {
         let value = remembered.encode();
         self.written.serial += 1;
+        self.written.sent_at = Instant::now();
         let serial = self.written.serial;
         self.written.under_way = Some((serial, remembered.position));
         let record = BaseRecord::with_opaque_to(&self.topic, serial);

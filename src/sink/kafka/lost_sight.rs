@@ -1,0 +1,123 @@
+//! Whether a client has lost sight of brokers that a new one finds.
+//!
+//! A broker that has just come back may say for a moment that there are none. librdkafka then forgets all that it knew, those
+//! of `bootstrap.servers` too, and finds no way back (its issue 5301). Only another client helps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::client::Client;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
+
+use super::{LOOK_TIMEOUT, properties};
+
+/// How long a new client may take to find them.
+const FIND_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// So many times in a row: one that connects again just now is no case of it.
+const MISSES: u32 = 3;
+
+/// What the looks have found.
+#[derive(Debug, Default)]
+pub(super) struct LostSight {
+    looking: AtomicBool,
+    misses: AtomicU32,
+}
+
+impl LostSight {
+    /// Looks without being waited for; `lost` is called if it is so. `find` asks the client itself.
+    pub(super) fn look(
+        self: &Arc<Self>,
+        settings: ClientConfig,
+        find: impl FnOnce(Duration) -> bool + Send + 'static,
+        lost: impl FnOnce() + Send + 'static,
+    ) {
+        if self.looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let this = Arc::clone(self);
+        drop(tokio::task::spawn_blocking(move || {
+            if find(LOOK_TIMEOUT) || !found_anew(&settings) {
+                this.misses.store(0, Ordering::Relaxed);
+            } else if this.misses.fetch_add(1, Ordering::Relaxed) + 1 >= MISSES {
+                this.misses.store(0, Ordering::Relaxed);
+                lost();
+            }
+            this.looking.store(false, Ordering::Release);
+        }));
+    }
+}
+
+/// Whether a client knows of any broker that answers.
+pub(super) fn finds_brokers<C: ClientContext>(client: &Client<C>, timeout: Duration) -> bool {
+    client.fetch_metadata(None, timeout).is_ok_and(|metadata| !metadata.brokers().is_empty())
+}
+
+fn found_anew(settings: &ClientConfig) -> bool {
+    properties::make::<Silent, BaseProducer<Silent>>(settings, Silent)
+        .is_ok_and(|producer| finds_brokers(producer.client(), FIND_TIMEOUT))
+}
+
+/// What it has to say is what the client that is looked after has said.
+struct Silent;
+
+impl ClientContext for Silent {
+    fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {}
+
+    fn error(&self, _: KafkaError, _: &str) {}
+}
+
+impl ProducerContext for Silent {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdkafka::mocking::MockCluster;
+
+    async fn looked(sight: &Arc<LostSight>, settings: &ClientConfig, finds: bool) -> bool {
+        let called = Arc::new(AtomicBool::new(false));
+        let lost = Arc::clone(&called);
+        sight.look(settings.clone(), move |_| finds, move || lost.store(true, Ordering::Release));
+        while sight.looking.load(Ordering::Acquire) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        called.load(Ordering::Acquire)
+    }
+
+    #[tokio::test]
+    async fn three_misses_in_a_row_that_a_new_client_does_not_share_are_lost_sight() {
+        let brokers = MockCluster::new(1).unwrap();
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", brokers.bootstrap_servers());
+        let sight = Arc::default();
+        for (finds, lost) in [
+            (false, false),
+            (false, false),
+            (true, false),
+            (false, false),
+            (false, false),
+            (false, true),
+            (false, false),
+        ] {
+            assert_eq!(looked(&sight, &settings, finds).await, lost);
+        }
+    }
+
+    #[tokio::test]
+    async fn brokers_that_no_client_finds_are_away() {
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", "127.0.0.1:1");
+        let sight = Arc::default();
+        for _ in 0..4 {
+            assert!(!looked(&sight, &settings, false).await);
+        }
+    }
+}
