@@ -170,13 +170,6 @@ impl Remembered {
 }
 
 impl Replay {
-    /// Whether the change with this number, of the transaction with this `final_lsn`, was acknowledged before.
-    pub fn covers(&self, final_lsn: Lsn, ordinal: u64) -> bool {
-        // a commit begins before the `end_lsn` that it makes the flush LSN
-        final_lsn < self.until.flush
-            || self.until.partial.is_some_and(|done| done.final_lsn == final_lsn && ordinal <= done.changes)
-    }
-
     /// Whether everything was sent again by now.
     pub fn is_over(&self, position: Position) -> bool {
         let again = |done: Partial| {
@@ -247,7 +240,7 @@ pub(super) mod tests {
         for (final_lsn, ordinal, covered) in
             [(0xF0, 9, true), (0x100, 1, false), (0x140, 3, true), (0x140, 4, false), (0x180, 1, false)]
         {
-            assert_eq!(replay.covers(Lsn(final_lsn), ordinal), covered, "{final_lsn:X} {ordinal}");
+            assert_eq!(replay.until.covers(Lsn(final_lsn), ordinal), covered, "{final_lsn:X} {ordinal}");
         }
         for (position, over) in [
             (at(0xFF, None), false),

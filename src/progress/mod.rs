@@ -31,6 +31,15 @@ pub struct Position {
     pub partial: Option<Partial>,
 }
 
+impl Position {
+    /// Whether the change with this number, of the transaction with this `final_lsn`, lies before it.
+    pub fn covers(self, final_lsn: Lsn, ordinal: u64) -> bool {
+        // a commit begins before the `end_lsn` that it makes the flush LSN
+        final_lsn < self.flush
+            || self.partial.is_some_and(|done| done.final_lsn == final_lsn && ordinal <= done.changes)
+    }
+}
+
 /// The beginning of one transaction. Unlike a [`Sequence`] it means the same in every session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Partial {

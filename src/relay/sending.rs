@@ -115,7 +115,7 @@ impl Sending {
             return Handled::HeldBack;
         }
 
-        let again = |replay: &Replay| replay.covers(final_lsn, ordinal);
+        let again = |replay: &Replay| replay.until.covers(final_lsn, ordinal);
         self.router
             .marking(self.replay.as_ref().filter(|replay| again(replay)).map(|replay| replay.mark.as_str()));
         let failed = |reason: &str, remedy: &str| {

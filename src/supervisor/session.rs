@@ -106,21 +106,14 @@ async fn start(
     let outcomes = Arc::new(Outcomes::default());
     let known = Arc::clone(&memory.topics);
     let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes, known).await;
-    let sink = sink.map_err(|error| match error {
-        // credentials are changed under running routers
-        Error::Definite(refused) if memory.was_active => Error::transient(Peer::Kafka, refused.to_string()),
-        error => error,
-    })?;
+    let sink = opened(sink, memory)?;
 
     let mut positions = None;
     let found = (&catalog, &slot, &system);
     let remembered = match where_to_start(config, &mut session, memory, found, &mut positions).await {
         Ok(remembered) => remembered,
         Err(error) => {
-            sink.close().await;
-            if let Some(positions) = positions {
-                positions.close().await;
-            }
+            close(sink, positions).await;
             return Err(error);
         }
     };
@@ -146,10 +139,7 @@ async fn start(
     let stream = match started {
         Ok(stream) => stream,
         Err(error) => {
-            sink.close().await;
-            if let Some(positions) = positions {
-                positions.close().await;
-            }
+            close(sink, positions).await;
             return Err(not_started(error, config));
         }
     };
@@ -184,10 +174,17 @@ async fn start(
     })
 }
 
+async fn close(sink: KafkaSink, positions: Option<PositionsTopic>) {
+    sink.close().await;
+    if let Some(positions) = positions {
+        positions.close().await;
+    }
+}
+
 /// Credentials and privileges are changed under running routers.
 fn opened<T>(result: Result<T, Error>, memory: &Memory) -> Result<T, Error> {
     result.map_err(|error| match error {
-        Error::Definite(refused) if memory.was_active && refused.exit == Exit::Refused => {
+        Error::Definite(refused) if memory.was_active && refused.exit != Exit::Unsafe => {
             Error::transient(Peer::Kafka, refused.to_string())
         }
         error => error,

@@ -54,37 +54,34 @@ async fn broker_errors_that_end_the_producer_lose_and_reorder_nothing() {
     }
 }
 
-/// A producer asks for a number before its first record. Refused, it fails for good, and no record's report says so.
-#[tokio::test]
-async fn broker_errors_that_end_the_producer_before_its_first_record_are_noticed() {
+/// A producer asks for a number before its first record. Refused to the first that asks, it says this in its log, and goes
+/// on.
+async fn refused_a_number(settings: impl FnOnce(Settings) -> Settings, says: &str) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(1));
     mock.create_topic(&outbox.topic("order"), 2, 1);
     let kafka = mock.client();
     let refused = [RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 2];
     mock.cluster.request_errors(RDKafkaApiKey::InitProducerId, &refused);
     outbox.insert_numbers("order", "a", 1..11).await;
-    // the first to ask would be that of the positions
-    let mut router = Router::start(&Settings::new(&outbox, &kafka).set("delivery.positions_topic", ""));
-    router.logs("the brokers let the router write to no topic").await;
+    let mut router = Router::start(&settings(Settings::new(&outbox, &kafka)));
+    router.logs(says).await;
     outbox.all_confirmed().await;
     router.ready().await;
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
+/// It fails for good, and no record's report says so.
+#[tokio::test]
+async fn broker_errors_that_end_the_producer_before_its_first_record_are_noticed() {
+    // the first to ask would be that of the positions
+    let settings = |settings: Settings| settings.set("delivery.positions_topic", "");
+    refused_a_number(settings, "the brokers let the router write to no topic").await;
+}
+
 /// The same for the position, without which nothing is begun.
 #[tokio::test]
 async fn broker_errors_that_end_the_producer_of_the_positions_are_waited_out() {
-    let (outbox, mock) = (Outbox::new().await, Mock::start(1));
-    mock.create_topic(&outbox.topic("order"), 2, 1);
-    let kafka = mock.client();
-    let refused = [RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 2];
-    mock.cluster.request_errors(RDKafkaApiKey::InitProducerId, &refused);
-    outbox.insert_numbers("order", "a", 1..11).await;
-    let mut router = Router::start(&Settings::new(&outbox, &kafka));
-    router.logs("the position cannot be written to the topic outbox-router.positions").await;
-    outbox.all_confirmed().await;
-    router.ready().await;
-    router.stop().await;
-    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+    let says = "the position cannot be written to the topic outbox-router.positions";
+    refused_a_number(|settings| settings, says).await;
 }

@@ -165,8 +165,7 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
     outbox.released().await;
     let again = Router::start(&pair.settings).exits(3).await;
     again.says(&["from timeline 1", &switch, &position.to_string()]);
-    let accept = again.last_line().split_once("--accept-gap ").unwrap().1.split('`').next().unwrap();
-    let router = Router::with_arguments(&pair.settings, &["--accept-gap", accept]);
+    let router = Router::with_arguments(&pair.settings, &["--accept-gap", again.goes_on_at()]);
     outbox.insert("order", "b", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
     router.stop().await;

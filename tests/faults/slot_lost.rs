@@ -143,9 +143,7 @@ async fn slot_lost_while_the_router_is_stopped_is_told_by_run_check_and_status()
     let ran = settings.run(&["init"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     let ended = Router::start(&settings).exits(3).await;
-    let (_, position) = ended.last_line().split_once("--accept-gap ").unwrap();
-    let mut router =
-        Router::with_arguments(&settings, &["--accept-gap", position.split('`').next().unwrap()]);
+    let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
     router.ready().await;
     outbox.insert_numbers("order", "a", 9..10).await;
     outbox.all_confirmed().await;

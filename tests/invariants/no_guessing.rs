@@ -104,9 +104,7 @@ async fn no_guessing_about_a_publication_that_was_dropped_and_made_again() {
     ended.says(&["publication", "made again", "--accept-gap"]);
     // a person has looked, and found nothing missing
     outbox.execute(EVENT).await;
-    let (_, position) = ended.last_line().rsplit_once("--accept-gap ").unwrap();
-    let mut router =
-        Router::with_arguments(&settings, &["--accept-gap", position.split('`').next().unwrap()]);
+    let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
     router.ready().await;
     outbox.all_confirmed().await;
     assert_eq!(kafka.count(&outbox.name).await, Ok(2));
@@ -128,9 +126,10 @@ async fn no_guessing_about_a_stretch_that_the_server_cannot_read() {
     let settings = Settings::new(&outbox, &kafka);
     let ended = Router::start(&settings).exits(3).await;
     ended.says(&["publication", "made again", "rescue", "--accept-gap"]);
-    let (_, position) = ended.last_line().rsplit_once("--accept-gap ").unwrap();
-    let position = position.split('`').next().unwrap();
-    Router::with_arguments(&settings, &["--accept-gap", position]).exits(3).await.says(&["does not exist"]);
+    Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()])
+        .exits(3)
+        .await
+        .says(&["does not exist"]);
     for _ in 0..2 {
         let ended = Router::start(&settings).exits(3).await;
         ended.says(&["publication", "does not exist", "nothing was skipped", "rescue"]);

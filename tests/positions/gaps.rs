@@ -48,9 +48,7 @@ impl Setting {
     }
 
     async fn goes_on(&self, ended: &Ended, number: u32, more: RangeInclusive<usize>) {
-        let line = ended.last_line();
-        let (_, rest) = line.split_once("`outbox-router run --accept-gap ").unwrap();
-        let position = rest.split_once('`').unwrap().0;
+        let position = ended.goes_on_at();
         let before = self.kafka.count(&self.outbox.name).await.unwrap();
         let wrong = Lsn(position.parse::<Lsn>().unwrap().0 + 1).to_string();
         let refused = Router::with_arguments(&self.settings, &["--accept-gap", &wrong]).exits(3).await;

@@ -235,6 +235,12 @@ impl Ended {
         lines.clone().find(|line| line.starts_with("error: ")).or_else(|| lines.next()).unwrap_or_default()
     }
 
+    /// The position that the last line says `--accept-gap` would go on at.
+    pub(crate) fn goes_on_at(&self) -> &str {
+        let (_, rest) = self.last_line().split_once("`outbox-router run --accept-gap ").unwrap();
+        rest.split_once('`').unwrap().0
+    }
+
     /// Fails unless the last line has all of these in it.
     pub(crate) fn says(&self, parts: &[&str]) -> &Self {
         for part in parts {

@@ -10,7 +10,6 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::outbox::{FIELDS, Outbox, OutboxEvent};
-use crate::positions::Replay;
 use crate::postgres::bookmarks;
 use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::pgoutput::{Message, PgTimestamp};
@@ -87,112 +86,108 @@ pub(super) async fn between(
     })?;
 
     let router = Router::of(config);
-    let mut outbox = Outbox::of(config, router.extra_columns());
-    // what is at or after the end is not counted, as it was not acknowledged, or not to be left out
-    let wanted = Replay { mark: String::new(), until: end };
-    let (mut progress, mut count) = (Progress::new(start), Count::default());
-    let (mut final_lsn, mut committed) = (start.flush, PgTimestamp::default());
+    let mut counting = Counting {
+        outbox: Outbox::of(config, router.extra_columns()),
+        progress: Progress::new(start),
+        end,
+        count: Count::default(),
+        transaction: (start.flush, PgTimestamp::default()),
+    };
+    // the copy stays where it is
+    let status = StandbyStatus { written: start.flush, flushed: start.flush };
     let bar = progress_bar(start.flush, end.flush);
     let mut timer = tokio::time::interval(STATUS_EVERY);
     loop {
         while let Some((message, length)) = stream.peek()? {
-            match message {
+            let (over, answer) = match message {
                 ReplicationMessage::PrimaryKeepAlive { wal_end, reply_requested } => {
-                    if reply_requested {
-                        stream.queue_status(
-                            StandbyStatus { written: start.flush, flushed: start.flush },
-                            false,
-                        );
-                    }
-                    stream.consume(length);
-                    progress.reached(wal_end);
-                    if !progress.inside_transaction() && wal_end >= end.flush {
-                        bar.finish_and_clear();
-                        return Ok(count);
-                    }
-                    continue;
+                    (counting.reached(wal_end), reply_requested)
                 }
                 ReplicationMessage::XLogData { data, .. } => {
-                    let unreadable = |error: &dyn ToString| {
-                        Error::transient(
-                            Peer::Postgres,
-                            format!("the log cannot be read: {}", error.to_string()),
-                        )
-                    };
-                    let message = Message::decode(data).map_err(|error| unreadable(&error))?;
-                    match message {
-                        Message::Begin(begin) => {
-                            if !wanted.covers(begin.final_lsn, 1) {
-                                bar.finish_and_clear();
-                                return Ok(count);
-                            }
-                            (final_lsn, committed) = (begin.final_lsn, begin.commit_time);
-                            progress.begin(begin.final_lsn).map_err(|error| unreadable(&error))?;
-                            bar.set_position(begin.final_lsn.bytes_since(start.flush));
-                        }
-                        Message::Commit(commit) => {
-                            progress.commit(commit.end_lsn).map_err(|error| unreadable(&error))?;
-                        }
-                        Message::Relation(relation) => {
-                            // what cannot be read is counted by nobody; the router says so when it comes there
-                            let _ = outbox.relation(&relation, true);
-                        }
-                        Message::Type(named) => outbox.type_name(&named),
-                        Message::Insert(insert) => {
-                            let event = outbox.event(&insert);
-                            take(
-                                &mut count,
-                                &mut progress,
-                                &wanted,
-                                (final_lsn, committed),
-                                event.ok().flatten(),
-                            )?;
-                        }
-                        Message::Logical(message)
-                            if message.transactional && outbox.is_event(message.prefix) =>
-                        {
-                            let event = outbox.message(&message);
-                            take(
-                                &mut count,
-                                &mut progress,
-                                &wanted,
-                                (final_lsn, committed),
-                                event.ok().flatten(),
-                            )?;
-                        }
-                        _ => {}
-                    }
-                    stream.consume(length);
+                    let message = Message::decode(data).map_err(unreadable)?;
+                    (counting.message(&message)?, false)
                 }
+            };
+            stream.consume(length);
+            if answer {
+                stream.queue_status(status, false);
             }
+            if over {
+                bar.finish_and_clear();
+                return Ok(counting.count);
+            }
+            bar.set_position(counting.transaction.0.bytes_since(start.flush));
         }
         tokio::select! {
             result = stream.io(true) => result?,
-            _ = timer.tick() => {
-                stream.queue_status(StandbyStatus { written: start.flush, flushed: start.flush }, false);
-            }
+            _ = timer.tick() => stream.queue_status(status, false),
         }
     }
 }
 
-fn take(
-    count: &mut Count,
-    progress: &mut Progress,
-    wanted: &Replay,
-    (final_lsn, committed): (Lsn, PgTimestamp),
-    event: Option<OutboxEvent<'_>>,
-) -> Result<(), Error> {
-    let out_of_step = |error| Error::transient(Peer::Postgres, format!("the log cannot be read: {error}"));
-    let change = progress.change().map_err(out_of_step)?;
-    let Change::New(sequence) = change else { return Ok(()) };
-    let ordinal = progress.ordinal(sequence);
-    progress.acknowledge(sequence);
-    if let Some(event) = event
-        && wanted.covers(final_lsn, ordinal)
-    {
-        count.take(&event, committed);
+/// A count under way.
+struct Counting {
+    outbox: Outbox,
+    progress: Progress,
+    /// What is at or after it is not counted: it was not acknowledged, or is not to be left out.
+    end: Position,
+    count: Count,
+    /// The `final_lsn` of the transaction under way, and when it was committed.
+    transaction: (Lsn, PgTimestamp),
+}
+
+impl Counting {
+    /// The server has sent all of the log up to there. Whether that is all.
+    fn reached(&mut self, wal_end: Lsn) -> bool {
+        self.progress.reached(wal_end);
+        !self.progress.inside_transaction() && wal_end >= self.end.flush
     }
-    Ok(())
+
+    /// Takes one message in. Whether the end was reached before it.
+    fn message(&mut self, message: &Message<'_>) -> Result<bool, Error> {
+        // what cannot be read is counted by nobody; the router says so when it comes there
+        let event = match message {
+            Message::Begin(begin) => {
+                if !self.end.covers(begin.final_lsn, 1) {
+                    return Ok(true);
+                }
+                self.transaction = (begin.final_lsn, begin.commit_time);
+                self.progress.begin(begin.final_lsn).map_err(unreadable)?;
+                return Ok(false);
+            }
+            Message::Commit(commit) => {
+                self.progress.commit(commit.end_lsn).map_err(unreadable)?;
+                return Ok(false);
+            }
+            Message::Relation(relation) => {
+                let _ = self.outbox.relation(relation, true);
+                return Ok(false);
+            }
+            Message::Type(named) => {
+                self.outbox.type_name(named);
+                return Ok(false);
+            }
+            Message::Insert(insert) => self.outbox.event(insert),
+            Message::Logical(message) if message.transactional && self.outbox.is_event(message.prefix) => {
+                self.outbox.message(message)
+            }
+            _ => return Ok(false),
+        };
+        let Change::New(sequence) = self.progress.change().map_err(unreadable)? else { return Ok(false) };
+        let ordinal = self.progress.ordinal(sequence);
+        self.progress.acknowledge(sequence);
+        let (final_lsn, committed) = self.transaction;
+        if let Ok(Some(event)) = event
+            && self.end.covers(final_lsn, ordinal)
+        {
+            self.count.take(&event, committed);
+        }
+        Ok(false)
+    }
+}
+
+fn unreadable(error: impl std::fmt::Display) -> Error {
+    Error::transient(Peer::Postgres, format!("the log cannot be read: {error}"))
 }
 
 /// Drawn on standard error, and only if that is a terminal.

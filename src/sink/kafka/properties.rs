@@ -88,19 +88,24 @@ pub(super) fn producer(config: &Config, batch_bytes: usize) -> ClientConfig {
     }
     let wanted = client.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(DEFAULT_BATCH_BYTES);
     client.set("batch.size", wanted.min(batch_bytes).max(1).to_string());
+    in_order(&mut client)
+        .set("enable.gapless.guarantee", "true")
+        // where Java's producers put a key
+        .set("partitioner", "murmur2_random");
+    client
+}
+
+/// What it takes that records are in the log in the order in which they were handed over, and durable when that is said.
+pub(super) fn in_order(client: &mut ClientConfig) -> &mut ClientConfig {
     client
         .set("enable.idempotence", "true")
-        .set("enable.gapless.guarantee", "true")
         .set("acks", "all")
         // With more, a batch behind a refused first one could be taken: a broker that knows no sequence of this
         // producer takes any.
         .set("max.in.flight.requests.per.connection", "1")
         .set("message.send.max.retries", "2147483647")
-        // zero is never: a record is acknowledged, or refused, but does not expire
+        // Zero is never: a record is acknowledged, or refused. One that expires could still arrive, behind a later one.
         .set("message.timeout.ms", "0")
-        // where Java's producers put a key
-        .set("partitioner", "murmur2_random");
-    client
 }
 
 /// Whether records are compressed, so that one may be smaller for the broker than it is.

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rdkafka::producer::{Producer, PurgeConfig, ThreadedProducer};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::context::AdminContext;
 use super::lost_sight::LostSight;
@@ -41,6 +42,8 @@ pub struct PositionsTopic {
     shared: Arc<Shared>,
     written: Written,
     lost_sight: Arc<LostSight>,
+    /// Makes the topic again. Ends with the session.
+    preparing: Option<AbortOnDropHandle<Result<(), Error>>>,
 }
 
 impl PositionsTopic {
@@ -61,6 +64,7 @@ impl PositionsTopic {
             shared,
             written: Written::default(),
             lost_sight: Arc::default(),
+            preparing: None,
         }))
     }
 

@@ -9,6 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{PARTITION, PositionsTopic, prepare};
 use crate::config::Config;
@@ -38,13 +39,11 @@ const LONG: Duration = Duration::from_secs(5);
 const FIRST: Duration = Duration::from_secs(15);
 
 /// What is in the topic, and what is on its way there.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Written {
     durable: Option<Position>,
-    /// With the number that its report will bear.
-    under_way: Option<(usize, Position)>,
+    under_way: Option<UnderWay>,
     serial: usize,
-    sent_at: Instant,
     /// How many changes were acknowledged when the last one was sent.
     acknowledged: u64,
     /// When the next may be written, by what it follows.
@@ -53,18 +52,13 @@ pub struct Written {
     failed: Option<String>,
 }
 
-impl Default for Written {
-    fn default() -> Self {
-        Written {
-            durable: None,
-            under_way: None,
-            serial: 0,
-            sent_at: Instant::now(),
-            acknowledged: 0,
-            next: None,
-            failed: None,
-        }
-    }
+/// A record without a report yet.
+#[derive(Debug)]
+struct UnderWay {
+    /// The number that its report will bear.
+    serial: usize,
+    position: Position,
+    since: Instant,
 }
 
 /// What the client's thread reports.
@@ -127,7 +121,7 @@ impl PositionsTopic {
 
     /// If no report has come for long, finds out whether the client has lost sight of the brokers. Then it is made anew.
     pub fn look_for_lost_sight(&self) {
-        if self.written.under_way.is_none() || self.written.sent_at.elapsed() < LONG {
+        if self.written.under_way.as_ref().is_none_or(|under_way| under_way.since.elapsed() < LONG) {
             return;
         }
         let (producer, shared) = (self.producer.clone(), Arc::clone(&self.shared));
@@ -201,9 +195,13 @@ impl PositionsTopic {
                     );
                 }
                 self.written.failed = Some(refused.reason);
-                // one that was deleted is made again; if it cannot be, the next record says so
-                let (config, topic) = (Arc::clone(&self.config), self.topic.clone());
-                drop(tokio::spawn(async move { prepare(&config, &topic).await }));
+                // One that was deleted is made again; if it cannot be, the next record says so. An attempt waits for the
+                // brokers as long as it takes, so there is one at a time.
+                if self.preparing.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
+                    let (config, topic) = (Arc::clone(&self.config), self.topic.clone());
+                    let task = tokio::spawn(async move { prepare(&config, &topic).await });
+                    self.preparing = Some(AbortOnDropHandle::new(task));
+                }
                 if refused.fatal {
                     let fresh = producer(&self.config, &self.shared)?;
                     let given_up = std::mem::replace(&mut self.producer, fresh);
@@ -218,8 +216,8 @@ impl PositionsTopic {
     fn take_report(&mut self) -> Option<Result<(), Refused>> {
         let Report { serial, result } = self.shared.lock().take()?;
         // a client that was replaced may yet report what it had under way
-        let ours = |(under_way, _): &mut (usize, Position)| serial.is_none_or(|serial| serial == *under_way);
-        let (_, position) = self.written.under_way.take_if(ours)?;
+        let ours = |under_way: &mut UnderWay| serial.is_none_or(|serial| serial == under_way.serial);
+        let UnderWay { position, .. } = self.written.under_way.take_if(ours)?;
         let wait = match &result {
             Ok(()) => {
                 self.written.durable = Some(position);
@@ -235,9 +233,9 @@ impl PositionsTopic {
     fn send(&mut self, remembered: &Remembered) {
         let value = remembered.encode();
         self.written.serial += 1;
-        self.written.sent_at = Instant::now();
         let serial = self.written.serial;
-        self.written.under_way = Some((serial, remembered.position));
+        self.written.under_way =
+            Some(UnderWay { serial, position: remembered.position, since: Instant::now() });
         let record = BaseRecord::with_opaque_to(&self.topic, serial);
         let record = record.partition(PARTITION).key(self.config.name.as_bytes()).payload(&value);
         if let Err((error, _)) = self.producer.send(record) {
@@ -269,13 +267,7 @@ fn refused(error: &KafkaError) -> Refused {
 /// An idempotent producer with room for one record.
 pub(super) fn producer(config: &Config, shared: &Arc<Shared>) -> Result<ThreadedProducer<Reports>, Error> {
     let mut settings = properties::client(config);
-    settings
-        .set("enable.idempotence", "true")
-        .set("acks", "all")
-        .set("max.in.flight.requests.per.connection", "1")
-        .set("message.send.max.retries", "2147483647")
-        // zero is never: one that expires could still arrive, behind a later one
-        .set("message.timeout.ms", "0")
+    properties::in_order(&mut settings)
         .set("compression.type", "none")
         .set("queue.buffering.max.messages", "10")
         .set("queue.buffering.max.kbytes", "1024");
