@@ -35,6 +35,9 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long an acknowledgement takes only if something is wrong.
 const LONG: Duration = Duration::from_secs(5);
 
+/// How often a client that says nothing is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// How long the first position of a session may take.
 const FIRST: Duration = Duration::from_secs(15);
 
@@ -92,7 +95,9 @@ impl PositionsTopic {
         self.send(first);
         let deadline = Instant::now() + FIRST;
         loop {
-            let in_time = tokio::time::timeout_at(deadline, self.shared.changed.notified()).await;
+            let pause = deadline.min(Instant::now() + LOOK_EVERY);
+            let _ = tokio::time::timeout_at(pause, self.shared.changed.notified()).await;
+            self.look_for_failure();
             match self.take_report() {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(refused)) => {
@@ -105,7 +110,7 @@ impl PositionsTopic {
                         remedy => Error::refused(what, remedy),
                     });
                 }
-                None if in_time.is_err() => {
+                None if Instant::now() >= deadline => {
                     let what = format!("no acknowledgement for the position in the topic {}", self.topic);
                     return Err(Error::transient(Peer::Kafka, what));
                 }
@@ -119,8 +124,17 @@ impl PositionsTopic {
         self.written.durable.map_or(Lsn::INVALID, |position| position.flush)
     }
 
+    /// librdkafka's error callback tells the cause of a fatal error, but not that it is fatal, and there may be no report.
+    fn look_for_failure(&self) {
+        if let Some((_, reason)) = self.producer.client().fatal_error() {
+            let refused = Refused { reason, remedy: "", fatal: true };
+            self.shared.report(Report { serial: None, result: Err(refused) });
+        }
+    }
+
     /// If no report has come for long, finds out whether the client has lost sight of the brokers. Then it is made anew.
     pub fn look_for_lost_sight(&self) {
+        self.look_for_failure();
         if self.written.under_way.as_ref().is_none_or(|under_way| under_way.since.elapsed() < LONG) {
             return;
         }
@@ -286,10 +300,6 @@ impl ClientContext for Reports {
     /// That brokers are away is what the producer of the events says.
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(peer = "kafka", %error, reason, "connection of the positions");
-        if error.rdkafka_error_code() == Some(Code::Fatal) {
-            let refused = Refused { reason: reason.to_owned(), remedy: "", fatal: true };
-            self.0.report(Report { serial: None, result: Err(refused) });
-        }
     }
 }
 
