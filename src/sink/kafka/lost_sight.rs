@@ -10,7 +10,7 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
 use super::{LOOK_TIMEOUT, properties};
@@ -29,11 +29,11 @@ pub(super) struct LostSight {
 }
 
 impl LostSight {
-    /// Looks without being waited for; `lost` is called if it is so. `find` asks the client itself.
+    /// Looks without being waited for; `lost` is called if it is so. `known` asks the client itself.
     pub(super) fn look(
         self: &Arc<Self>,
         settings: ClientConfig,
-        find: impl FnOnce(Duration) -> bool + Send + 'static,
+        known: impl FnOnce(Duration) -> bool + Send + 'static,
         lost: impl FnOnce() + Send + 'static,
     ) {
         if self.looking.swap(true, Ordering::AcqRel) {
@@ -41,7 +41,7 @@ impl LostSight {
         }
         let this = Arc::clone(self);
         drop(tokio::task::spawn_blocking(move || {
-            if find(LOOK_TIMEOUT) || !found_anew(&settings) {
+            if known(LOOK_TIMEOUT) || !found_anew(&settings) {
                 this.misses.store(0, Ordering::Relaxed);
             } else if this.misses.fetch_add(1, Ordering::Relaxed) + 1 >= MISSES {
                 this.misses.store(0, Ordering::Relaxed);
@@ -52,14 +52,23 @@ impl LostSight {
     }
 }
 
-/// Whether a client knows of any broker that answers.
-pub(super) fn finds_brokers<C: ClientContext>(client: &Client<C>, timeout: Duration) -> bool {
-    client.fetch_metadata(None, timeout).is_ok_and(|metadata| !metadata.brokers().is_empty())
+/// Whether a client knows of any broker. One that does not answer in time is known: it answers a connection's requests one
+/// after the other, and keeps a batch for as long as replicas are missing.
+pub(super) fn knows_brokers<C: ClientContext>(client: &Client<C>, timeout: Duration) -> bool {
+    match client.fetch_metadata(None, timeout) {
+        Ok(metadata) => !metadata.brokers().is_empty(),
+        Err(KafkaError::MetadataFetch(code)) => code == RDKafkaErrorCode::OperationTimedOut,
+        Err(_) => false,
+    }
 }
 
 fn found_anew(settings: &ClientConfig) -> bool {
-    properties::make::<Silent, BaseProducer<Silent>>(settings, Silent)
-        .is_ok_and(|producer| finds_brokers(producer.client(), FIND_TIMEOUT))
+    properties::make::<Silent, BaseProducer<Silent>>(settings, Silent).is_ok_and(|producer| {
+        producer
+            .client()
+            .fetch_metadata(None, FIND_TIMEOUT)
+            .is_ok_and(|metadata| !metadata.brokers().is_empty())
+    })
 }
 
 /// What it has to say is what the client that is looked after has said.
@@ -109,6 +118,22 @@ mod tests {
         ] {
             assert_eq!(looked(&sight, &settings, finds).await, lost);
         }
+    }
+
+    #[test]
+    fn brokers_that_are_late_are_known_and_those_that_no_longer_listen_are_not() {
+        const SOON: Duration = Duration::from_millis(500);
+        let brokers = MockCluster::new(1).unwrap();
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", brokers.bootstrap_servers());
+        let producer: BaseProducer<Silent> = properties::make(&settings, Silent).unwrap();
+        assert!(producer.client().fetch_metadata(None, FIND_TIMEOUT).is_ok());
+        brokers.broker_round_trip_time(1, 4 * SOON).unwrap();
+        assert!((0..20).any(|_| knows_brokers(producer.client(), SOON)));
+        assert!(producer.client().fetch_metadata(None, SOON).is_err());
+        brokers.broker_round_trip_time(1, Duration::ZERO).unwrap();
+        brokers.broker_down(1).unwrap();
+        assert!((0..20).any(|_| !knows_brokers(producer.client(), SOON)));
     }
 
     #[tokio::test]

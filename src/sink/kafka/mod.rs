@@ -39,7 +39,7 @@ use first::FirstRecords;
 pub use known::KnownTopics;
 use known::Met;
 use look::{Found, Looks, Sight};
-use lost_sight::{LostSight, finds_brokers};
+use lost_sight::{LostSight, knows_brokers};
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
 use verdict::{MAY_NOT_WRITE, Verdict, denied, verdict};
@@ -462,8 +462,8 @@ impl KafkaSink {
                 remedy: String::new(),
             });
         };
-        let find = move |timeout| finds_brokers(producer.client(), timeout);
-        self.lost_sight.look(properties::client(&self.config), find, lost);
+        let known = move |timeout| knows_brokers(producer.client(), timeout);
+        self.lost_sight.look(properties::client(&self.config), known, lost);
     }
 
     /// Throws away what is queued or under way. What is on its way to the broker may still arrive there.

@@ -18,7 +18,7 @@ use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use crate::progress::Position;
 use crate::sink::kafka::context::log;
-use crate::sink::kafka::lost_sight::finds_brokers;
+use crate::sink::kafka::lost_sight::knows_brokers;
 use crate::sink::kafka::properties;
 use crate::sink::kafka::verdict::{Verdict, verdict};
 
@@ -143,8 +143,8 @@ impl PositionsTopic {
             let reason = "the client has lost sight of the brokers, which answer a new one".to_owned();
             shared.report(Report { serial: None, result: Err(Refused { reason, remedy: "", fatal: true }) });
         };
-        let find = move |timeout| finds_brokers(producer.client(), timeout);
-        self.lost_sight.look(properties::client(&self.config), find, lost);
+        let known = move |timeout| knows_brokers(producer.client(), timeout);
+        self.lost_sight.look(properties::client(&self.config), known, lost);
     }
 
     /// Why positions cannot be written, if that is so.
