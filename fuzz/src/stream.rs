@@ -24,7 +24,7 @@ pub fn run(bytes: &[u8]) {
     while let Ok(Some(frame)) = frames.peek() {
         let length = frame.wire_len();
         match Message::decode(frame.body) {
-            Ok(Message::Begin(begin)) => drop(progress.begin(begin.final_lsn)),
+            Ok(Message::Begin(begin)) => drop(progress.begin(begin.into())),
             Ok(Message::Commit(commit)) => drop(progress.commit(commit.end_lsn)),
             Ok(Message::Relation(relation)) => {
                 drop(outbox.relation(&relation, bytes.len().is_multiple_of(2)))

@@ -1,5 +1,6 @@
 //! Where to start: at the remembered position, unless what is found says that events may be missing after it.
 
+use super::recognition::OtherLog;
 use super::record::{Reading, Remembered};
 use crate::error::Error;
 use crate::lsn::Lsn;
@@ -23,6 +24,8 @@ pub struct Found<'a> {
     pub reading: &'a Reading,
     /// How to read what nothing published, ending in SQL.
     pub way_out: &'a str,
+    /// What the last session found at the beginning of the stream, if it was not what was read before.
+    pub other_log: Option<OtherLog>,
 }
 
 /// Where the stream starts.
@@ -201,7 +204,17 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
             before: Some(found.way_out.to_owned()),
         });
     }
-    None
+    let other = found.other_log?;
+    gap(
+        format!(
+            "the server's log is not the one that was delivered up to {ours}: {other}. The data directory was put back from \
+             a copy or a snapshot, and has grown past that position since. What was sent to Kafka after the copy was made no \
+             longer exists in Postgres; the slot {slot} is confirmed up to {confirmed}"
+        ),
+        "Decide what consumers do about the events that they saw and that Postgres no longer has. What was committed after \
+         the slot's position is sent again, and what is new is sent",
+        confirmed,
+    )
 }
 
 /// `1.2 MiB`
@@ -213,7 +226,9 @@ fn distance(from: Lsn, to: Lsn) -> String {
 mod tests {
     use super::super::record::tests::remembered;
     use super::*;
-    use crate::progress::Partial;
+    use crate::positions::Recognition;
+    use crate::postgres::pgoutput::PgTimestamp;
+    use crate::progress::{Landmark, Partial};
 
     const HISTORY: &str = "1\t0/1800\tno recovery target specified\n";
 
@@ -225,6 +240,7 @@ mod tests {
         flush: u64,
         history: Option<&'static str>,
         reading: Reading,
+        other_log: Option<OtherLog>,
     }
 
     impl Case {
@@ -238,6 +254,7 @@ mod tests {
                 flush: 0x3000,
                 history: None,
                 reading: remembered().reading,
+                other_log: None,
             }
         }
 
@@ -252,6 +269,7 @@ mod tests {
                 history: self.history,
                 reading: &self.reading,
                 way_out: "In one session: SELECT 1",
+                other_log: self.other_log,
             };
             judge(self.remembered.as_ref(), &found, accepted.map(Lsn))
         }
@@ -289,6 +307,10 @@ mod tests {
     fn no_guessing_where_the_two_positions_do_not_fit() {
         let mut behind = Case { history: Some(HISTORY), ..Case::new() };
         behind.remembered.as_mut().unwrap().position.flush = Lsn(0x2000);
+        let landmark = |xid| Landmark { final_lsn: Lsn(0xF00), xid, commit_time: PgTimestamp(0) };
+        let position = remembered().position;
+        let mut look = Recognition::new(landmark(742), position, Lsn(0x800)).unwrap();
+        let other_log = look.change(landmark(741)).err();
         let altered = Reading { publication: Some("16400/800".into()), ..remembered().reading };
         for (case, words, go_on) in [
             (Case { identifier: "9", ..Case::new() }, &["another database cluster", "7423"][..], 0x800),
@@ -306,6 +328,11 @@ mod tests {
                 0x1400,
             ),
             (Case { reading: altered, ..Case::new() }, &["made again", "0/1000"][..], 0x1000),
+            (
+                Case { other_log, ..Case::new() },
+                &["0/1000", "742, committed 2000-01-01", "at 0/F00", "has 741", "snapshot"][..],
+                0x800,
+            ),
         ] {
             let gap = case.judged(None).unwrap_err();
             assert_eq!(gap.go_on, Lsn(go_on), "{gap:?}");

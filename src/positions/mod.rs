@@ -3,13 +3,16 @@
 //! ```text
 //!   progress --Position--> Remembered --JSON--> the positions topic       while running
 //!   the positions topic --JSON--> Remembered --judge--> where to start    at a start
+//!   the first of the stream --Recognition--> whether it is that log       right after it
 //! ```
 //!
 //! Postgres saves a slot's position only at checkpoints and lets anybody move it. So the router keeps its own in Kafka,
 //! beside the events that it vouches for, and confirms nothing to Postgres that is not durable there.
 
 mod judge;
+mod recognition;
 mod record;
 
 pub use judge::{Found, Gap, Start, judge};
+pub use recognition::{OtherLog, Recognition};
 pub use record::{NotReadable, Reading, Remembered, Replay};

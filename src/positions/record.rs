@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::lsn::Lsn;
-use crate::progress::{Partial, Position};
+use crate::postgres::pgoutput::PgTimestamp;
+use crate::progress::{Landmark, Partial, Position};
 
 /// The form of the record that this version writes.
 const VERSION: u32 = 1;
@@ -23,6 +24,8 @@ pub struct Remembered {
     pub timeline: u32,
     /// What is acknowledged.
     pub position: Position,
+    /// The last transaction before it that had changes, if it is known.
+    pub landmark: Option<Landmark>,
     /// What the stream was made of.
     pub reading: Reading,
     /// Until when events are sent again, because somebody has reset the position.
@@ -71,6 +74,8 @@ struct Json {
     flush_lsn: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     transaction: Option<Transaction>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    landmark: Option<JsonLandmark>,
     reading: Reading,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replay: Option<JsonReplay>,
@@ -82,6 +87,14 @@ struct JsonReplay {
     until_lsn: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     until_transaction: Option<Transaction>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct JsonLandmark {
+    final_lsn: String,
+    xid: u32,
+    /// As the stream has it: microseconds since 2000-01-01 00:00 UTC.
+    commit_time: i64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -115,6 +128,11 @@ impl Remembered {
             timeline: self.timeline,
             flush_lsn: self.position.flush.to_string(),
             transaction: transaction(&self.position),
+            landmark: self.landmark.map(|landmark| JsonLandmark {
+                final_lsn: landmark.final_lsn.to_string(),
+                xid: landmark.xid,
+                commit_time: landmark.commit_time.0,
+            }),
             reading: self.reading.clone(),
             replay,
         };
@@ -137,6 +155,12 @@ impl Remembered {
             });
             Ok(Position { flush: lsn(flush)?, partial: partial.transpose()? })
         };
+        let landmark = match json.landmark {
+            Some(JsonLandmark { final_lsn, xid, commit_time }) => {
+                Some(Landmark { final_lsn: lsn(&final_lsn)?, xid, commit_time: PgTimestamp(commit_time) })
+            }
+            None => None,
+        };
         let replay = match json.replay {
             Some(JsonReplay { mark, until_lsn, until_transaction }) => {
                 Some(Replay { mark, until: position(&until_lsn, until_transaction)? })
@@ -149,6 +173,7 @@ impl Remembered {
             system_identifier: json.system_identifier,
             timeline: json.timeline,
             position: position(&json.flush_lsn, json.transaction)?,
+            landmark,
             reading: json.reading,
             replay,
         })
@@ -202,6 +227,7 @@ pub(super) mod tests {
             system_identifier: "7423".into(),
             timeline: 1,
             position: Position { flush: Lsn(0x1000), partial: None },
+            landmark: None,
             reading: Reading {
                 publication: Some("16400/742".into()),
                 tables: BTreeMap::from([("public.outbox".into(), "16385 16401/743; ".into())]),
@@ -215,13 +241,18 @@ pub(super) mod tests {
         #[test]
         fn what_is_written_is_read_back(
             epoch: u64, timeline: u32, flush: u64, partial: Option<(u64, u64)>, slot: String, prefix: Option<String>,
-            mark: Option<String>
+            mark: Option<String>, landmark: Option<(u64, u32, i64)>
         ) {
             let mut expected = remembered();
             (expected.epoch, expected.timeline, expected.slot) = (epoch, timeline, slot);
             expected.reading.message_prefix = prefix;
             let partial = partial.map(|(lsn, changes)| Partial { final_lsn: Lsn(lsn), changes });
             expected.position = Position { flush: Lsn(flush), partial };
+            expected.landmark = landmark.map(|(final_lsn, xid, commit_time)| Landmark {
+                final_lsn: Lsn(final_lsn),
+                xid,
+                commit_time: PgTimestamp(commit_time),
+            });
             expected.replay = mark.map(|mark| Replay { mark, until: expected.position });
             prop_assert_eq!(Remembered::decode(&expected.encode()), Ok(expected));
         }

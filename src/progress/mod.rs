@@ -15,6 +15,7 @@ mod acknowledged;
 use std::collections::VecDeque;
 
 use crate::lsn::Lsn;
+use crate::postgres::pgoutput::{Begin, PgTimestamp};
 use acknowledged::Acknowledged;
 
 /// The number of one change, counted from the start of the session.
@@ -49,10 +50,29 @@ pub struct Partial {
     pub changes: u64,
 }
 
+/// A transaction by which a log is known again: in another one, another lies there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landmark {
+    /// Where its commit begins.
+    pub final_lsn: Lsn,
+    /// Its number.
+    pub xid: u32,
+    /// When it was committed.
+    pub commit_time: PgTimestamp,
+}
+
+impl From<Begin> for Landmark {
+    fn from(Begin { final_lsn, commit_time, xid }: Begin) -> Self {
+        Landmark { final_lsn, xid, commit_time }
+    }
+}
+
 /// A transaction that is not yet acknowledged as a whole.
 #[derive(Debug)]
 struct Transaction {
-    final_lsn: Lsn,
+    itself: Landmark,
+    /// The last one whose end it has taken over, if that had changes; else itself.
+    last: Landmark,
     first: Sequence,
     /// Known once its Commit was read: the sequence after its last change, and its `end_lsn`.
     end: Option<(Sequence, Lsn)>,
@@ -66,8 +86,14 @@ pub struct Progress {
     next: Sequence,
     transactions: VecDeque<Transaction>,
     resume: Option<Partial>,
+    /// Transactions whose commits begin before it were acknowledged by an earlier session.
+    covered: Lsn,
     /// How many changes of the transaction under way an earlier session has acknowledged already.
     skip: u64,
+    /// How many were acknowledged so in this session.
+    skipped: u64,
+    /// The last transaction with changes that this session has acknowledged as a whole.
+    landmark: Option<Landmark>,
     /// What the last keepalive said that nothing has followed yet.
     reached: Lsn,
 }
@@ -93,7 +119,7 @@ pub enum OutOfStep {
 }
 
 impl Progress {
-    /// Goes on at `position`, which the stream must have been started at.
+    /// Goes on at `position`. The stream must have been started there, or before.
     pub fn new(position: Position) -> Self {
         Progress {
             flush: position.flush,
@@ -101,26 +127,35 @@ impl Progress {
             next: Sequence(0),
             transactions: VecDeque::new(),
             resume: position.partial,
+            covered: position.flush,
             skip: 0,
+            skipped: 0,
+            landmark: None,
             reached: Lsn::INVALID,
         }
     }
 
     /// A transaction starts.
-    pub fn begin(&mut self, final_lsn: Lsn) -> Result<(), OutOfStep> {
+    pub fn begin(&mut self, transaction: Landmark) -> Result<(), OutOfStep> {
         if self.inside_transaction() {
             return Err(OutOfStep::BeginInside);
         }
-        // the stream starts at the flush LSN, so the transaction that was under way is the first to arrive with
-        // its final LSN, or it is not in the stream at all
+        let final_lsn = transaction.final_lsn;
+        // the transaction that was under way is the first to arrive with its final LSN, or it is not in the stream at all
         self.skip = match self.resume {
+            _ if final_lsn < self.covered => u64::MAX,
             Some(partial) if partial.final_lsn == final_lsn => partial.changes,
             _ => 0,
         };
         if self.resume.is_some_and(|partial| partial.final_lsn <= final_lsn) {
             self.resume = None;
         }
-        self.transactions.push_back(Transaction { final_lsn, first: self.next, end: None });
+        self.transactions.push_back(Transaction {
+            itself: transaction,
+            last: transaction,
+            first: self.next,
+            end: None,
+        });
         self.reached = Lsn::INVALID;
         Ok(())
     }
@@ -136,6 +171,7 @@ impl Progress {
             return Ok(Change::New(sequence));
         }
         self.skip -= 1;
+        self.skipped += 1;
         self.acknowledge(sequence);
         Ok(Change::Delivered)
     }
@@ -149,9 +185,12 @@ impl Progress {
         let settled = self.acknowledged.has_all(last.first.0, next.0);
         // What has nothing left to acknowledge must not pile up behind a transaction that waits: its end takes theirs over.
         if settled && self.transactions.len() > 1 {
-            self.transactions.pop_back();
-            if let Some(before) = self.transactions.back_mut() {
+            let settled = self.transactions.pop_back();
+            if let Some((before, settled)) = self.transactions.back_mut().zip(settled) {
                 before.end = Some((next, end_lsn));
+                if settled.first < next {
+                    before.last = settled.itself;
+                }
             }
         }
         self.advance();
@@ -178,10 +217,19 @@ impl Progress {
     pub fn position(&self) -> Position {
         let done = self.acknowledged.prefix();
         let partial = self.transactions.front().map(|transaction| Partial {
-            final_lsn: transaction.final_lsn,
+            final_lsn: transaction.itself.final_lsn,
             changes: done.saturating_sub(transaction.first.0),
         });
-        Position { flush: self.flush, partial: partial.filter(|partial| partial.changes > 0).or(self.resume) }
+        let partial = partial.filter(|partial| partial.changes > 0 && partial.final_lsn >= self.covered);
+        Position { flush: self.flush, partial: partial.or(self.resume) }
+    }
+
+    /// The transaction with the last change before the position, if it was acknowledged in this session.
+    pub fn landmark(&self) -> Option<Landmark> {
+        let done = self.acknowledged.prefix();
+        let partial =
+            self.transactions.front().filter(|front| front.first.0 < done).map(|front| front.itself);
+        partial.filter(|partial| partial.final_lsn >= self.covered).or(self.landmark)
     }
 
     /// Whether every change so far is acknowledged and no transaction is under way.
@@ -204,9 +252,9 @@ impl Progress {
         self.acknowledged.prefix()
     }
 
-    /// Whether anything at all was acknowledged.
+    /// Whether anything was acknowledged that was not before.
     pub fn has_advanced(&self) -> bool {
-        self.acknowledged.prefix() > 0
+        self.acknowledged.prefix() > self.skipped
     }
 
     /// The number of a change of the transaction under way within it, counted from 1.
@@ -218,14 +266,20 @@ impl Progress {
     pub fn up_to(&self, sequence: Sequence) -> Option<Partial> {
         let after = self.transactions.partition_point(|transaction| transaction.first <= sequence);
         let transaction = self.transactions.get(after.checked_sub(1)?)?;
-        Some(Partial { final_lsn: transaction.final_lsn, changes: sequence.0 - transaction.first.0 + 1 })
+        Some(Partial {
+            final_lsn: transaction.itself.final_lsn,
+            changes: sequence.0 - transaction.first.0 + 1,
+        })
     }
 
     fn advance(&mut self) {
         let done = self.acknowledged.prefix();
-        while let Some((after_last, end_lsn)) = self.transactions.front().and_then(|first| first.end) {
-            if after_last.0 > done {
+        while let Some(front) = self.transactions.front() {
+            let Some((after_last, end_lsn)) = front.end.filter(|(after_last, _)| after_last.0 <= done) else {
                 break;
+            };
+            if front.first < after_last && front.last.final_lsn >= self.covered {
+                self.landmark = Some(front.last);
             }
             self.flush = self.flush.max(end_lsn);
             self.transactions.pop_front();

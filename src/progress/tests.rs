@@ -12,6 +12,10 @@ struct Sent {
     changes: u64,
 }
 
+fn transaction(final_lsn: u64) -> Landmark {
+    Landmark { final_lsn: Lsn(final_lsn), xid: 700, commit_time: PgTimestamp(final_lsn as i64) }
+}
+
 fn stream() -> impl Strategy<Value = Vec<Sent>> {
     let changes = prop_oneof![3 => 0u64..4, 1 => 60u64..200];
     prop::collection::vec(changes, 1..30).prop_map(|sizes| {
@@ -62,7 +66,7 @@ fn run(sent: &[Sent], choices: &[prop::sample::Index]) -> Result<(), TestCaseErr
             acknowledged.insert(sequence.0);
         } else {
             match messages.next() {
-                Some(Step::Begin(lsn)) => progress.begin(lsn).unwrap(),
+                Some(Step::Begin(lsn)) => progress.begin(transaction(lsn.0)).unwrap(),
                 Some(Step::Change) => {
                     let Change::New(sequence) = progress.change().unwrap() else { panic!("nothing to skip") };
                     open.push(sequence);
@@ -80,6 +84,14 @@ fn run(sent: &[Sent], choices: &[prop::sample::Index]) -> Result<(), TestCaseErr
         prop_assert!(position.flush >= last_flush, "the flush LSN went back");
         last_flush = position.flush;
         prop_assert_eq!(progress.is_idle(), open.is_empty() && !progress.inside_transaction());
+        let done = (0..read).take_while(|number| acknowledged.contains(number)).count() as u64;
+        let mut first = 0;
+        let last = sent.iter().find(|sent| {
+            first += sent.changes;
+            first >= done
+        });
+        let landmark = last.filter(|_| done > 0).map(|last| transaction(last.final_lsn.0));
+        prop_assert_eq!(progress.landmark(), landmark);
         let span = (0..read).skip_while(|number| acknowledged.contains(number)).count();
         prop_assert!(progress.transactions.len() <= span + 1, "empty transactions piled up");
     }
@@ -105,6 +117,7 @@ proptest! {
     fn a_restart_anywhere_handles_each_change_once(
         sent in stream(),
         acknowledged_before in any::<prop::sample::Index>(),
+        from in any::<prop::sample::Index>(),
     ) {
         let total: u64 = sent.iter().map(|t| t.changes).sum();
         let acknowledged_before = acknowledged_before.index(total as usize + 1) as u64;
@@ -112,8 +125,12 @@ proptest! {
         let handled_first = feed(&mut first, &sent, |number| number < acknowledged_before);
 
         let mut second = Progress::new(first.position());
-        let rest: Vec<Sent> = sent.iter().filter(|t| t.end_lsn > first.position().flush).cloned().collect();
-        let handled_second = feed(&mut second, &rest, |_| true);
+        // the stream may start at the position, or anywhere before
+        let whole = sent.iter().filter(|t| t.end_lsn <= first.position().flush).count();
+        let rest = &sent[from.index(whole + 1)..];
+        prop_assert!(!second.has_advanced());
+        let handled_second = feed(&mut second, rest, |_| true);
+        prop_assert_eq!(second.has_advanced(), handled_second > 0);
         prop_assert_eq!(handled_first, total);
         prop_assert_eq!(acknowledged_before + handled_second, total);
         prop_assert_eq!(second.position().flush, sent.last().unwrap().end_lsn);
@@ -124,9 +141,9 @@ proptest! {
 /// Reads all of `sent`, acknowledges what `acknowledge` says; how many changes had to be handled.
 fn feed(progress: &mut Progress, sent: &[Sent], acknowledge: impl Fn(u64) -> bool) -> u64 {
     let mut handled = 0;
-    for transaction in sent {
-        progress.begin(transaction.final_lsn).unwrap();
-        for _ in 0..transaction.changes {
+    for sent in sent {
+        progress.begin(transaction(sent.final_lsn.0)).unwrap();
+        for _ in 0..sent.changes {
             if let Change::New(sequence) = progress.change().unwrap() {
                 if acknowledge(handled) {
                     progress.acknowledge(sequence);
@@ -134,7 +151,7 @@ fn feed(progress: &mut Progress, sent: &[Sent], acknowledge: impl Fn(u64) -> boo
                 handled += 1;
             }
         }
-        progress.commit(transaction.end_lsn).unwrap();
+        progress.commit(sent.end_lsn).unwrap();
     }
     handled
 }
@@ -143,7 +160,7 @@ fn feed(progress: &mut Progress, sent: &[Sent], acknowledge: impl Fn(u64) -> boo
 fn contiguous_ack_a_later_report_never_vouches_for_an_earlier_one() {
     let mut progress = Progress::new(Position::default());
     for (final_lsn, end_lsn) in [(10, 15), (20, 25)] {
-        progress.begin(Lsn(final_lsn)).unwrap();
+        progress.begin(transaction(final_lsn)).unwrap();
         progress.change().unwrap();
         progress.commit(Lsn(end_lsn)).unwrap();
     }
@@ -158,7 +175,7 @@ fn idle_ack_counts_only_when_nothing_is_open() {
     let mut progress = Progress::new(Position::default());
     progress.reached(Lsn(5));
     assert_eq!(progress.position().flush, Lsn(5));
-    progress.begin(Lsn(10)).unwrap();
+    progress.begin(transaction(10)).unwrap();
     progress.reached(Lsn(6));
     progress.change().unwrap();
     progress.acknowledge(Sequence(0));
@@ -178,11 +195,11 @@ fn idle_ack_counts_only_when_nothing_is_open() {
 #[test]
 fn idle_ack_of_a_keepalive_that_something_followed_is_left_to_the_commit() {
     let mut progress = Progress::new(Position::default());
-    progress.begin(Lsn(10)).unwrap();
+    progress.begin(transaction(10)).unwrap();
     progress.change().unwrap();
     progress.commit(Lsn(15)).unwrap();
     progress.reached(Lsn(30));
-    progress.begin(Lsn(40)).unwrap();
+    progress.begin(transaction(40)).unwrap();
     progress.acknowledge(Sequence(0));
     assert_eq!(progress.position().flush, Lsn(15));
     progress.commit(Lsn(45)).unwrap();
@@ -195,18 +212,18 @@ fn what_was_acknowledged_of_a_transaction_is_kept_until_it_comes_again() {
     let mut progress = Progress::new(Position { flush: Lsn(5), partial: Some(partial) });
     progress.reached(Lsn(18));
     assert_eq!(progress.position(), Position { flush: Lsn(5), partial: Some(partial) });
-    progress.begin(Lsn(20)).unwrap();
+    progress.begin(transaction(20)).unwrap();
     assert_eq!(progress.change(), Ok(Change::Delivered));
 }
 
 #[test]
 fn transactions_without_events_do_not_pile_up_behind_one_that_waits() {
     let mut progress = Progress::new(Position::default());
-    progress.begin(Lsn(10)).unwrap();
+    progress.begin(transaction(10)).unwrap();
     progress.change().unwrap();
     progress.commit(Lsn(15)).unwrap();
     for n in 2..1_000 {
-        progress.begin(Lsn(n * 10)).unwrap();
+        progress.begin(transaction(n * 10)).unwrap();
         for _ in 0..n % 3 {
             let Ok(Change::New(ignored)) = progress.change() else { panic!("nothing to skip") };
             progress.acknowledge(ignored);
@@ -223,7 +240,7 @@ fn transactions_without_events_do_not_pile_up_behind_one_that_waits() {
 fn a_change_has_the_same_place_in_every_session() {
     let mut first = Progress::new(Position::default());
     for (final_lsn, end_lsn, changes) in [(10, 15, 2), (20, 25, 0), (30, 35, 3)] {
-        first.begin(Lsn(final_lsn)).unwrap();
+        first.begin(transaction(final_lsn)).unwrap();
         for _ in 0..changes {
             first.change().unwrap();
         }
@@ -238,7 +255,7 @@ fn a_change_has_the_same_place_in_every_session() {
     assert_eq!(first.up_to(Sequence(0)), None, "acknowledged with all of its transaction");
 
     let mut second = Progress::new(first.position());
-    second.begin(Lsn(30)).unwrap();
+    second.begin(transaction(30)).unwrap();
     assert_eq!(second.change(), Ok(Change::Delivered));
     assert_eq!(second.change(), Ok(Change::New(Sequence(1))));
     assert_eq!(second.up_to(Sequence(1)), place(30, 2));
@@ -249,14 +266,14 @@ fn a_stream_out_of_step_is_an_error() {
     let mut progress = Progress::new(Position::default());
     assert_eq!(progress.change(), Err(OutOfStep::Outside));
     assert_eq!(progress.commit(Lsn(1)), Err(OutOfStep::Outside));
-    progress.begin(Lsn(2)).unwrap();
-    assert_eq!(progress.begin(Lsn(3)), Err(OutOfStep::BeginInside));
+    progress.begin(transaction(2)).unwrap();
+    assert_eq!(progress.begin(transaction(3)), Err(OutOfStep::BeginInside));
 }
 
 #[test]
 fn acknowledging_twice_or_ahead_changes_nothing() {
     let mut progress = Progress::new(Position::default());
-    progress.begin(Lsn(10)).unwrap();
+    progress.begin(transaction(10)).unwrap();
     progress.change().unwrap();
     progress.acknowledge(Sequence(7));
     assert_eq!(progress.position(), Position::default());

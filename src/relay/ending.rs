@@ -9,7 +9,8 @@ use super::Relay;
 use super::sending::{Sending, SentAlone};
 use crate::error::Error;
 use crate::monitor::State;
-use crate::progress::{Partial, Position};
+use crate::positions::OtherLog;
+use crate::progress::{Landmark, Partial, Position};
 use crate::sink::Refusal;
 
 /// How long the end waits for a last look at the catalogues, so that the last confirmation covers everything.
@@ -27,6 +28,8 @@ pub enum Outcome {
     Failed(Error),
     /// The sink refused a record.
     Refused(Refusal),
+    /// The server's log is not the one that was read before. Nothing of it was sent.
+    OtherLog(OtherLog),
 }
 
 /// What a session leaves behind.
@@ -36,6 +39,8 @@ pub struct Ended {
     pub outcome: Outcome,
     /// Where to go on.
     pub position: Position,
+    /// The last transaction before it, if it was acknowledged in this session.
+    pub landmark: Option<Landmark>,
     /// Records that were sent and not acknowledged.
     pub unacknowledged: usize,
     /// Whether any change was acknowledged.
@@ -67,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 }
                 None
             }
-            Outcome::Refused(_) => None,
+            Outcome::Refused(_) | Outcome::OtherLog(_) => None,
         };
         self.ending = Some((outcome, deadline));
     }
@@ -110,7 +115,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
         }
         let deadline = Instant::now() + LAST_LOOK;
-        while self.confirmation.confirmed() < self.remembering.durable(&self.sending.progress) {
+        let durable = self.remembering.durable(&self.sending.progress);
+        while !self.recognizing.is_under_way() && self.confirmation.confirmed() < durable {
             self.watch.look_now();
             match timeout_at(deadline, self.watch.report()).await {
                 Ok(report) => self.looked(report)?,
@@ -147,7 +153,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             (outcome, _) => outcome,
         };
         let (position, unacknowledged) = (progress.position(), window.records());
-        let advanced = progress.has_advanced();
-        Ended { outcome, position, unacknowledged, advanced, sent_away, doubtful, alone, batch_bytes }
+        let (landmark, advanced) = (progress.landmark(), progress.has_advanced());
+        Ended {
+            outcome,
+            position,
+            landmark,
+            unacknowledged,
+            advanced,
+            sent_away,
+            doubtful,
+            alone,
+            batch_bytes,
+        }
     }
 }

@@ -24,7 +24,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.heartbeat_due();
         self.sending.sink.look_for_failure();
         let stalled = self.moved.1.elapsed() > STALLED;
-        if self.brokers_down || stalled {
+        let silent = self.acknowledged.elapsed() > STALLED;
+        if self.brokers_down || silent {
             self.sending.sink.look_for_lost_sight();
         }
         self.remembering.look_for_lost_sight();
@@ -32,7 +33,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             self.sending.sink.look_for_brokers();
         } else {
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
-            self.sending.sink.look_at_topics(blocked);
+            self.sending.sink.look_at_topics(blocked, silent);
         }
         Ok(())
     }
@@ -70,6 +71,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 moved,
                 self.sending.progress.position().flush,
             ));
+        }
+        if self.recognizing.is_under_way() {
+            return Ok(());
         }
         let before = self.confirmation.confirmed();
         self.confirmation.checked(self.remembering.durable(&self.sending.progress), checked);

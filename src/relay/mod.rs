@@ -13,6 +13,7 @@ mod confirmation;
 mod ending;
 mod feedback;
 mod heartbeat;
+mod recognizing;
 mod remembering;
 mod sending;
 mod window;
@@ -30,7 +31,7 @@ use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
-use crate::positions::Remembered;
+use crate::positions::{Recognition, Remembered};
 use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream};
 use crate::postgres::room::Room;
@@ -43,6 +44,8 @@ use crate::sink::{Outcomes, Refusal};
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
 use heartbeat::Heartbeat;
+use recognizing::Recognizing;
+pub use recognizing::no_gap_to_accept;
 use remembering::Remembering;
 pub use sending::SentAlone;
 use sending::{Handled, Sending, Waiting, Written, not_readable, out_of_step, updated, without_topic};
@@ -76,8 +79,14 @@ pub struct Parts<S> {
     pub watch: Watch,
     /// Where positions are remembered besides the slot, unless that is switched off.
     pub positions: Option<PositionsTopic>,
-    /// What the session began with: where the stream was started, of what server.
+    /// What the session began with: where it goes on, of what server.
     pub remembered: Remembered,
+    /// What the slot is confirmed to.
+    pub confirmed: Lsn,
+    /// What has to come first, if the stream was started before that.
+    pub recognition: Option<Recognition>,
+    /// A gap that was accepted on the command line, and is none unless the log is another one.
+    pub accepted_gap: Option<Lsn>,
     /// The end of the server's log as of the start: what the router has to catch up with.
     pub head: Lsn,
     /// Changes up to and including this one are sent one at a time, because a batch of them was refused.
@@ -96,6 +105,7 @@ pub struct Relay<S> {
     outcomes: Arc<Outcomes>,
     remembering: Remembering,
     confirmation: Confirmation,
+    recognizing: Recognizing,
     watch: Watch,
     heartbeat: Option<Heartbeat>,
     room: Room,
@@ -114,8 +124,10 @@ pub struct Relay<S> {
     brokers_down: bool,
     /// What keeps brokers that answer from acknowledging, as it is shown.
     obstacle: Option<String>,
-    /// The position as it was when it moved last, and when that was.
+    /// The position as it was when it moved last, and when that was, or when the brokers came back.
     moved: (Position, Instant),
+    /// When anything at all was acknowledged last, or need not be, or when the brokers came back.
+    acknowledged: Instant,
     /// That rows are updated was told in this session.
     update_told: bool,
     /// That messages are not transactional was told in this session.
@@ -171,7 +183,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             sending,
             outcomes: parts.outcomes,
             remembering: Remembering::new(parts.positions, parts.remembered),
-            confirmation: Confirmation::new(start.flush),
+            confirmation: Confirmation::new(parts.confirmed),
+            recognizing: Recognizing::new(parts.recognition, parts.accepted_gap),
             watch: parts.watch,
             heartbeat: Heartbeat::of(&parts.config, PgTimestamp::now()),
             room: Room::new(parts.monitor.slot_room()),
@@ -179,13 +192,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             stop: parts.stop,
             preparing: None,
             rebuild: false,
-            received: start.flush,
+            received: parts.confirmed,
             counters: Vec::new(),
             head: parts.head,
             caught_up: false,
             brokers_down: false,
             obstacle: None,
             moved: (start, Instant::now()),
+            acknowledged: Instant::now(),
             update_told: false,
             stray_told: false,
             ending: None,
@@ -265,9 +279,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             match message {
                 ReplicationMessage::PrimaryKeepAlive { wal_end, reply_requested } => {
                     self.received = self.received.max(wal_end);
-                    self.sending.progress.reached(wal_end);
                     self.monitor.server_wal_end(wal_end);
                     self.stream.consume(length);
+                    let inside = self.sending.progress.inside_transaction();
+                    if let Err(other) = self.recognizing.reached(wal_end, inside) {
+                        self.end_intake(Outcome::OtherLog(other));
+                        return Ok(Pause::HeldBack);
+                    }
+                    self.sending.progress.reached(wal_end);
                     if reply_requested {
                         self.queue_status(false);
                     }
@@ -283,9 +302,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                                 commit_time: begin.commit_time,
                                 ordinal: 0,
                             };
-                            self.sending.progress.begin(begin.final_lsn).map_err(out_of_step)?;
+                            self.sending.progress.begin(begin.into()).map_err(out_of_step)?;
                         }
                         Message::Insert(insert) => {
+                            if let Err(other) = self.recognizing.change(&self.sending.origin) {
+                                self.end_intake(Outcome::OtherLog(other));
+                                return Ok(Pause::HeldBack);
+                            }
                             let handled = self.sending.change(Written::Row(insert));
                             if !self.settled(handled) {
                                 return Ok(Pause::HeldBack);
@@ -308,13 +331,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             self.not_transactional(lsn);
                         }
                         Message::Logical(message) => {
+                            if let Err(other) = self.recognizing.change(&self.sending.origin) {
+                                self.end_intake(Outcome::OtherLog(other));
+                                return Ok(Pause::HeldBack);
+                            }
                             let handled = self.sending.change(Written::Message(message));
                             if !self.settled(handled) {
                                 return Ok(Pause::HeldBack);
                             }
                         }
                         Message::Commit(commit) => {
-                            self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?
+                            let end = commit.end_lsn;
+                            self.sending.progress.commit(end).map_err(out_of_step)?;
+                            if let Err(other) = self.recognizing.reached(end, false) {
+                                self.end_intake(Outcome::OtherLog(other));
+                                return Ok(Pause::HeldBack);
+                            }
                         }
                         Message::Relation(relation) => {
                             let of_the_past = self.sending.origin.final_lsn < self.head;
@@ -390,6 +422,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     fn take_reports(&mut self) -> Option<Refusal> {
         let mut reports = std::mem::take(&mut self.reports);
         let refusal = self.outcomes.take(&mut reports);
+        if !reports.is_empty() {
+            self.acknowledged = Instant::now();
+        }
         let now = PgTimestamp::now();
         // records of one transaction are usually acknowledged together, and have the same age
         let mut run = (PgTimestamp::default(), 0);
@@ -453,6 +488,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if down.is_some() && !self.brokers_down {
             self.monitor.reconnected(Peer::Kafka);
         }
+        if self.brokers_down && down.is_none() {
+            // what waited for them has its time to be acknowledged
+            self.moved.1 = Instant::now();
+            self.acknowledged = self.moved.1;
+        }
         self.brokers_down = down.is_some();
         self.obstacle.clone_from(&obstacle);
         match down.or(obstacle) {
@@ -475,6 +515,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             self.sending.sink.flowing();
         }
         self.moved = (position, Instant::now());
+        if nothing_waits {
+            self.acknowledged = self.moved.1;
+        }
     }
 
     /// Says once per session that the backlog of its start is gone.

@@ -25,7 +25,8 @@ impl Remembering {
         let position = progress.position();
         let remembered = || {
             let replay = self.began.replay.clone().filter(|replay| !replay.is_over(position));
-            Remembered { position, replay, ..self.began.clone() }
+            let landmark = progress.landmark().or(self.began.landmark);
+            Remembered { position, landmark, replay, ..self.began.clone() }
         };
         self.topic.as_mut()?.offer(position, progress.acknowledged(), at_once, remembered)
     }

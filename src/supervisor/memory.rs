@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::contracts::Contracts;
 use crate::lsn::Lsn;
-use crate::positions::Remembered;
+use crate::positions::{OtherLog, Remembered};
 use crate::postgres::catalog::Fingerprint;
 use crate::progress::Partial;
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
@@ -14,8 +14,10 @@ use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
 pub(super) struct Memory {
     /// Where to go on; `None` before the first session.
     pub(super) remembered: Option<Remembered>,
-    /// The gap that was accepted on the command line, until a session has started.
+    /// The gap that was accepted on the command line, until a session has come past it.
     pub(super) accepted_gap: Option<Lsn>,
+    /// What the last session found where the log was to be recognized.
+    pub(super) other_log: Option<OtherLog>,
     /// The publication and table that it was read from.
     pub(super) fingerprint: Option<Fingerprint>,
     /// The largest batch that every topic takes.
@@ -39,6 +41,7 @@ impl Default for Memory {
         Memory {
             remembered: None,
             accepted_gap: None,
+            other_log: None,
             fingerprint: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
             topics: Arc::default(),
@@ -76,6 +79,7 @@ mod tests {
             system_identifier: "7423".into(),
             timeline: 1,
             position: Position { flush: Lsn(flush), partial: None },
+            landmark: None,
             reading: Reading::default(),
             replay: None,
         }

@@ -109,6 +109,10 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 fn after_session(ended: Ended, memory: &mut Memory) -> Next {
     if let Some(remembered) = &mut memory.remembered {
         remembered.position = ended.position;
+        remembered.landmark = ended.landmark.or(remembered.landmark);
+    }
+    if ended.advanced {
+        memory.accepted_gap = None;
     }
     memory.batch_bytes = ended.batch_bytes;
     memory.fruitless = !ended.advanced && matches!(ended.outcome, Outcome::Refused(_));
@@ -125,6 +129,11 @@ fn after_session(ended: Ended, memory: &mut Memory) -> Next {
         }
         Outcome::Failed(error) => after_failure(error, memory),
         Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, memory),
+        // judged where everything else about a start is
+        Outcome::OtherLog(other) => {
+            memory.other_log = Some(other);
+            Next::Again
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::positions::{self, Remembered, Start};
+use crate::positions::{self, OtherLog, Recognition, Remembered, Start};
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
@@ -22,7 +22,7 @@ use crate::postgres::session::Session;
 use crate::postgres::slot_lock;
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
-use crate::relay::{Ended, Parts, Relay};
+use crate::relay::{Ended, Parts, Relay, no_gap_to_accept};
 use crate::routing::Router;
 use crate::sink::Outcomes;
 use crate::sink::kafka::KafkaSink;
@@ -110,15 +110,15 @@ async fn start(
 
     let mut positions = None;
     let found = (&catalog, &slot, &system);
-    let remembered = match where_to_start(config, &mut session, memory, found, &mut positions).await {
-        Ok(remembered) => remembered,
+    let other_log = memory.other_log.take();
+    let started = where_to_start(config, &mut session, memory, found, other_log, &mut positions).await;
+    let (remembered, recognition) = match started {
+        Ok(started) => started,
         Err(error) => {
             close(sink, positions).await;
             return Err(error);
         }
     };
-    let start = remembered.position;
-
     let version = session.parameters().get("server_version").cloned().unwrap_or_default();
     let (place, host) = (session.info().place.clone(), session.info().host.clone());
     memory.walsender = Some(session.backend_pid());
@@ -131,7 +131,7 @@ async fn start(
     let what = StreamOf {
         slot: slot_name,
         publication: &config.postgres.publication,
-        start: start.flush,
+        start: recognition.as_ref().map_or(remembered.position.flush, Recognition::start),
         messages: config.outbox.message_prefix.is_some() || config.heartbeat.is_some(),
         way_out: &unread_rows,
     };
@@ -147,13 +147,15 @@ async fn start(
         tracing::debug!("connected again");
     } else {
         tracing::info!(
-            postgres = place, version, slot = slot_name, position = %start.flush,
+            postgres = place, version, slot = slot_name, position = %remembered.position.flush,
             again = memory.was_active, "connected; events flow"
         );
     }
     monitor.state(State::Active);
     let head = system.flush;
-    memory.accepted_gap = None;
+    if recognition.is_none() {
+        memory.accepted_gap = None;
+    }
     memory.remembered = Some(remembered.clone());
     memory.fingerprint = Some(fingerprint.clone());
 
@@ -166,6 +168,9 @@ async fn start(
         outcomes,
         positions,
         remembered,
+        confirmed: slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID),
+        recognition,
+        accepted_gap: memory.accepted_gap,
         watch: Watch::start(Arc::clone(config), host, fingerprint),
         head,
         alone_up_to: memory.alone_up_to,
@@ -198,8 +203,9 @@ async fn where_to_start(
     session: &mut Session,
     memory: &Memory,
     (catalog, slot, system): (&Catalog, &Slot, &System),
+    other_log: Option<OtherLog>,
     positions: &mut Option<PositionsTopic>,
-) -> Result<Remembered, Error> {
+) -> Result<(Remembered, Option<Recognition>), Error> {
     *positions = opened(PositionsTopic::open(config).await, memory)?;
     let stored = match positions {
         Some(positions) => opened(positions.read().await, memory)?,
@@ -214,18 +220,28 @@ async fn where_to_start(
     };
     let reading = catalog.reading(&config.outbox);
     let way_out = catalog.publication_way_out(&config.postgres, &config.outbox);
+    let confirmed = slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID);
     let found = positions::Found {
         router: &config.name,
         slot: &config.postgres.slot,
-        confirmed: slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID),
+        confirmed,
         system,
         history: history.as_deref(),
         reading: &reading,
         way_out: &way_out,
+        other_log,
     };
     let start =
         positions::judge(before.as_ref(), &found, memory.accepted_gap).map_err(positions::Gap::refusal)?;
     let position = start.position();
+    // with another prefix other changes count
+    let landmark = before
+        .as_ref()
+        .filter(|before| {
+            matches!(start, Start::Remembered(_)) && before.reading.message_prefix == reading.message_prefix
+        })
+        .and_then(|before| before.landmark);
+    let recognition = landmark.and_then(|landmark| Recognition::new(landmark, position, confirmed));
     match start {
         Start::First(_) if config.delivery.positions_topic.is_some() => {
             tracing::info!(
@@ -237,12 +253,7 @@ async fn where_to_start(
             let before = before.as_ref().map(|before| before.position.flush).unwrap_or_default();
             tracing::warn!(%before, position = %position.flush, "the gap was accepted: going on after it");
         }
-        Start::Remembered(_) if memory.accepted_gap.is_some() => {
-            tracing::warn!(
-                position = %position.flush,
-                "there is no gap to accept: leave --accept-gap away, or it may hide the next one"
-            );
-        }
+        Start::Remembered(_) if memory.accepted_gap.is_some() && recognition.is_none() => no_gap_to_accept(),
         Start::First(_) | Start::Remembered(_) => {}
     }
     let replay = before
@@ -260,13 +271,14 @@ async fn where_to_start(
         system_identifier: system.identifier.clone(),
         timeline: system.timeline,
         position,
+        landmark,
         reading,
         replay,
     };
     if let Some(positions) = positions {
         opened(positions.begin(&remembered).await, memory)?;
     }
-    Ok(remembered)
+    Ok((remembered, recognition))
 }
 
 /// Adds the remembered position to a finding that stops the router: it is where events may be missing from.

@@ -8,6 +8,7 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
     Ended {
         outcome,
         position: Position { flush: Lsn(10), partial: None },
+        landmark: None,
         unacknowledged: 0,
         advanced: true,
         sent_away: false,

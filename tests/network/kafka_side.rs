@@ -121,7 +121,7 @@ async fn network_to_kafka_slow_is_no_fault() {
     let setting = Setting::new(|settings| settings).await;
     setting.proxy.set(Network::delayed(Duration::from_millis(250)));
     events_again("Kafka, 250 ms each way", Instant::now(), &setting.outbox, &setting.kafka).await;
-    // a topic that is new takes many round trips
+    // a topic that is new takes many round trips, and busy partitions pass it
     setting.outbox.insert("slow", "a", "{\"n\": 1}").await;
     setting.kafka.holds(&setting.outbox.topic("slow"), 1).await;
     let status = setting.router.status().unwrap();

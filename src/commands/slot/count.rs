@@ -16,7 +16,7 @@ use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{
     NotStarted, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
 };
-use crate::progress::{Change, Position, Progress};
+use crate::progress::{Change, Landmark, Position, Progress};
 use crate::quantity::bytes;
 use crate::routing::Router;
 use crate::utc::Utc;
@@ -152,7 +152,7 @@ impl Counting {
                     return Ok(true);
                 }
                 self.transaction = (begin.final_lsn, begin.commit_time);
-                self.progress.begin(begin.final_lsn).map_err(unreadable)?;
+                self.progress.begin(Landmark::from(*begin)).map_err(unreadable)?;
                 return Ok(false);
             }
             Message::Commit(commit) => {

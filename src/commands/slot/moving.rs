@@ -120,6 +120,8 @@ impl Before {
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,
                 position,
+                // of another position
+                landmark: None,
                 reading,
                 replay,
             })

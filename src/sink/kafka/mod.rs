@@ -361,10 +361,10 @@ impl KafkaSink {
     }
 
     /// Begins to look at one topic, the one with this number or else the next in turn, and takes in what the look before
-    /// it has found. Never blocks; meant for once a second.
-    pub fn look_at_topics(&mut self, stalled: Option<usize>) {
+    /// it has found. `silent`: no topic's records are acknowledged. Never blocks; meant for once a second.
+    pub fn look_at_topics(&mut self, stalled: Option<usize>, silent: bool) {
         if let Some(Sight { topic, found }) = self.looks.take() {
-            self.saw(&topic, found, stalled.is_some());
+            self.saw(&topic, found, stalled.is_some(), silent);
         }
         let Some(number) = stalled.or_else(|| self.looks.due(self.names.len())) else { return };
         let Some(name) = self.names.get(number) else { return };
@@ -372,16 +372,15 @@ impl KafkaSink {
         self.looks.begin(&self.keeper, name.to_string(), in_sync);
     }
 
-    fn saw(&mut self, name: &str, found: Found, stalled: bool) {
+    fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: bool) {
         let Some(topic) = self.topics.get_mut(name) else { return };
         match found {
             Found::Missing => topic.stale = true,
             Found::There { partitions, obstacle } => {
                 topic.stale |= topic.limits.partitions != Some(partitions);
-                if stalled {
-                    let silence =
-                        || "the brokers answer, but acknowledge nothing; their logs say why".to_owned();
-                    self.known.obstacle.met(obstacle.unwrap_or_else(silence));
+                let silence = || "the brokers answer, but acknowledge nothing; their logs say why".to_owned();
+                if let Some(reason) = obstacle.or_else(|| silent.then(silence)).filter(|_| stalled) {
+                    self.known.obstacle.met(reason);
                 }
             }
         }
