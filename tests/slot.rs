@@ -3,7 +3,7 @@
 use crate::support::comparison::{REPLAY, Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
-use crate::support::outbox::Outbox;
+use crate::support::outbox::{Outbox, PUBLICATION};
 use crate::support::place::Ran;
 use crate::support::router::Router;
 use crate::support::seed;
@@ -72,6 +72,57 @@ async fn slot_reset_sends_again_what_followed_a_bookmark_and_marks_it() {
     done(settings.run(&["slot", "reset", "--to", "before", "--dry-run"]), &["12 events"]);
     done(settings.run(&["slot", "drop", "before"]), &["dropped"]);
     refused(&settings.run(&["slot", "reset", "--to", "before", "--yes"]), 1, "There are none");
+}
+
+/// A walsender that has read the present publication would decode with it, and pass over what an earlier one published.
+#[tokio::test]
+async fn slot_reset_sends_again_what_an_earlier_publication_published() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..3).await;
+    outbox.all_confirmed().await;
+    done(settings.run(&["slot", "bookmark", "before"]), &[]);
+    outbox.insert_numbers("order", "a", 3..6).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    outbox.execute(&format!("BEGIN; DROP PUBLICATION outbox_router; {PUBLICATION}; COMMIT")).await;
+    let ended = Router::start(&settings).exits(3).await;
+    let router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
+    outbox.insert_numbers("order", "a", 6..8).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    done(settings.run(&["slot", "reset", "--to", "before", "--yes"]), &["5 events"]);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 8..9).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert_eq!(marked(&kafka, &outbox).await, 5);
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
+}
+
+#[tokio::test]
+async fn slot_advance_past_an_event_keeps_the_mark_of_what_is_still_sent_again() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    outbox.create_witness().await;
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    done(settings.run(&["slot", "bookmark", "before"]), &[]);
+    let first = outbox
+        .commit(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 1}')",
+        )
+        .await;
+    outbox.insert_numbers("order", "a", 2..5).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    done(settings.run(&["slot", "reset", "--to", "before", "--yes"]), &["4 events"]);
+    done(settings.run(&["slot", "advance", "--to", &first.to_string(), "--yes"]), &["1 event"]);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 5..6).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert_eq!((kafka.count(&outbox.name).await, marked(&kafka, &outbox).await), (Ok(8), 3));
 }
 
 #[tokio::test]

@@ -31,6 +31,8 @@ pub struct Outbox {
     wanted: Wanted,
     /// `None` for a table that is not ours.
     relations: HashMap<Oid, Option<Layout>>,
+    /// Those that cannot be read, of which no row was asked for yet.
+    unreadable: HashMap<Oid, OutboxError>,
     /// The types that are not those of Postgres itself.
     types: HashMap<Oid, Named>,
     /// `None` where messages are no events.
@@ -84,6 +86,7 @@ impl Outbox {
             tables: tables.into_iter().map(|name| Table { name, known: None, id: None }).collect(),
             wanted: Wanted { columns, extra, created_at: needs_created_at },
             relations: HashMap::new(),
+            unreadable: HashMap::new(),
             types: HashMap::new(),
             messages: None,
         }
@@ -130,6 +133,7 @@ impl Outbox {
     /// Takes in a table's definition, ours or not. In the log from before [`Outbox::known_as`] was asked for
     /// (`of_the_past`) a table that bears a name of ours now may have had any name.
     pub fn relation(&mut self, relation: &Relation<'_>, of_the_past: bool) -> Result<(), OutboxError> {
+        self.unreadable.remove(&relation.id);
         let named =
             |table: &Table| relation.namespace == table.name.schema && relation.name == table.name.name;
         // an earlier name, unless the stream has shown the table under its present one: then it is a later one
@@ -153,10 +157,18 @@ impl Outbox {
         Ok(())
     }
 
+    /// Keeps what is wrong with a relation until one of its rows is read.
+    pub fn unreadable(&mut self, relation: Oid, error: OutboxError) {
+        self.relations.remove(&relation);
+        self.unreadable.insert(relation, error);
+    }
+
     /// Reads one new row; `None` if its table is no outbox.
     pub fn event<'a>(&'a self, insert: &Insert<'a>) -> Result<Option<OutboxEvent<'a>>, OutboxError> {
         let mismatch = OutboxError::Mismatch(insert.relation.0);
-        let Some(layout) = self.relations.get(&insert.relation) else { return Err(mismatch) };
+        let Some(layout) = self.relations.get(&insert.relation) else {
+            return Err(self.unreadable.get(&insert.relation).cloned().unwrap_or(mismatch));
+        };
         let Some(layout) = layout else { return Ok(None) };
         let table = self.tables.get(layout.table).ok_or(mismatch)?;
         layout.read(&self.wanted, &table.name, insert).map(Some)

@@ -102,8 +102,42 @@ pub fn judge(
     }
 }
 
+/// All that was found, as one: who accepts it has read all of it.
 fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
+    let Some(altered) = altered(remembered, found) else { return moved(remembered, found) };
+    match moved(remembered, found) {
+        None => Some(altered),
+        Some(moved) => Some(Gap {
+            what: format!("{}; and {}", moved.what, altered.what),
+            remedy: format!("{}. {}", moved.remedy, altered.remedy),
+            go_on: moved.go_on,
+            before: altered.before,
+        }),
+    }
+}
+
+/// What the stream is made of is not what it was.
+fn altered(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
+    let (ours, Found { slot, confirmed, .. }) = (remembered.position.flush, *found);
+    found.reading.altered_since(&remembered.reading).then(|| Gap {
+        what: format!(
+            "the publication, or an outbox table, was altered, or dropped and made again, after the router stopped at \
+             {ours}; the slot {slot} is confirmed up to {confirmed}"
+        ),
+        remedy: "Whatever was committed while the publication was away is not in the stream".to_owned(),
+        go_on: ours,
+        before: Some(found.way_out.to_owned()),
+    })
+}
+
+/// The server, its log or the slot is not where it was.
+fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
     let ours = remembered.position.flush;
+    // the commit of a transaction under way was seen too
+    let seen = remembered
+        .position
+        .partial
+        .map_or(ours, |partial| ours.max(Lsn(partial.final_lsn.0.saturating_add(1))));
     let Found { router, slot, confirmed, system, .. } = *found;
     let gap = |what: String, remedy: &str, go_on: Lsn| {
         Some(Gap { what, remedy: remedy.to_owned(), go_on, before: None })
@@ -133,17 +167,17 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
             confirmed,
         );
     }
-    let descent = found.history.map(|text| timeline::descent(text, remembered.timeline, ours));
+    let descent = found.history.map(|text| timeline::descent(text, remembered.timeline, seen));
     let gone = "Decide what consumers do about the events that they saw and that Postgres no longer has";
     match descent {
         Some(Descent::LeftBefore { timeline, switch }) => {
             return gap(
                 format!(
                     "the server went over from timeline {timeline} to another one at {switch}, {} before the router's \
-                     position {ours}: it is a standby that was behind, or was restored to a point in time; what was \
-                     committed and sent to Kafka between {switch} and {ours} no longer exists in Postgres; the slot {slot} \
+                     position {seen}: it is a standby that was behind, or was restored to a point in time; what was \
+                     committed and sent to Kafka between {switch} and {seen} no longer exists in Postgres; the slot {slot} \
                      is confirmed up to {confirmed}",
-                    distance(switch, ours)
+                    distance(switch, seen)
                 ),
                 gone,
                 switch.max(confirmed),
@@ -164,14 +198,14 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
         }
         Some(Descent::Holds) | None => {}
     }
-    if ours > system.flush {
+    if seen > system.flush {
         return gap(
             format!(
-                "the server's log ends at {}, {} before the router's position {ours}: it was restored from a backup, or is \
+                "the server's log ends at {}, {} before the router's position {seen}: it was restored from a backup, or is \
                  a standby that was behind; what was sent after the end no longer exists in Postgres; the slot {slot} is \
                  confirmed up to {confirmed}",
                 system.flush,
-                distance(system.flush, ours)
+                distance(system.flush, seen)
             ),
             "Decide what consumers do about the events that they saw and that Postgres no longer has. What was committed \
              between the slot's position and the end of the log is sent again",
@@ -192,17 +226,6 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
              pg_replication_slot_advance)",
             confirmed,
         );
-    }
-    if found.reading.altered_since(&remembered.reading) {
-        return Some(Gap {
-            what: format!(
-                "the publication, or an outbox table, was altered, or dropped and made again, after the router stopped at \
-                 {ours}; the slot {slot} is confirmed up to {confirmed}"
-            ),
-            remedy: "Whatever was committed while the publication was away is not in the stream".to_owned(),
-            go_on: ours,
-            before: Some(found.way_out.to_owned()),
-        });
     }
     let other = found.other_log?;
     gap(
@@ -226,7 +249,7 @@ fn distance(from: Lsn, to: Lsn) -> String {
 mod tests {
     use super::super::record::tests::remembered;
     use super::*;
-    use crate::positions::Recognition;
+    use crate::positions::{Recognition, Tail};
     use crate::postgres::pgoutput::PgTimestamp;
     use crate::progress::{Landmark, Partial};
 
@@ -304,12 +327,30 @@ mod tests {
     }
 
     #[test]
+    fn no_guessing_about_a_transaction_under_way_that_the_log_no_longer_holds() {
+        let partial = |final_lsn| Some(Partial { final_lsn: Lsn(final_lsn), changes: 7 });
+        let mut cut = Case { flush: 0x2000, ..Case::new() };
+        cut.remembered.as_mut().unwrap().position.partial = partial(0x2000);
+        assert!(
+            cut.judged(None)
+                .unwrap_err()
+                .what
+                .contains("ends at 0/2000, 1 B before the router's position 0/2001")
+        );
+        cut.flush = 0x2001;
+        assert!(cut.judged(None).is_ok());
+        let mut left = Case { history: Some(HISTORY), ..Case::new() };
+        left.remembered.as_mut().unwrap().position.partial = partial(0x1800);
+        assert_eq!(left.judged(None).unwrap_err().go_on, Lsn(0x1800));
+    }
+
+    #[test]
     fn no_guessing_where_the_two_positions_do_not_fit() {
         let mut behind = Case { history: Some(HISTORY), ..Case::new() };
         behind.remembered.as_mut().unwrap().position.flush = Lsn(0x2000);
         let landmark = |xid| Landmark { final_lsn: Lsn(0xF00), xid, commit_time: PgTimestamp(0) };
         let position = remembered().position;
-        let mut look = Recognition::new(landmark(742), position, Lsn(0x800)).unwrap();
+        let mut look = Recognition::new(Tail::Landmark(landmark(742)), position, Lsn(0x800), None).unwrap();
         let other_log = look.change(landmark(741)).err();
         let altered = Reading { publication: Some("16400/800".into()), ..remembered().reading };
         for (case, words, go_on) in [
@@ -325,6 +366,11 @@ mod tests {
             (
                 Case { confirmed: 0x1400, ..Case::new() },
                 &["moved by another", "0/1400", "0/1000", "1.0 KiB"][..],
+                0x1400,
+            ),
+            (
+                Case { reading: altered.clone(), confirmed: 0x1400, ..Case::new() },
+                &["moved by another", "0/1400", "; and the publication", "made again"][..],
                 0x1400,
             ),
             (Case { reading: altered, ..Case::new() }, &["made again", "0/1000"][..], 0x1000),

@@ -1,39 +1,62 @@
 //! Whether the server's log is the one that the router has read: a data directory that was put back from a copy looks the
 //! same as before, and may have grown past the position again. So the stream starts at the last transaction that was
-//! acknowledged, which must come again, and before the position nothing else. Nothing is confirmed until then.
+//! acknowledged, which must come again, and before the position nothing else. Until then nothing is confirmed or remembered.
 
+use super::record::Tail;
 use crate::lsn::Lsn;
 use crate::progress::{Landmark, Position};
 use crate::utc::Utc;
 
-/// A look under way. Ask before each change, and after each commit and keepalive.
+/// A look under way. Ask before each change, and before each commit and keepalive is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recognition {
-    landmark: Landmark,
-    /// Whether it is yet to come.
+    tail: Tail,
+    /// Whether the landmark is yet to come. Where the slot is past it, it cannot.
     expected: bool,
     /// Where the stream is to be started.
     start: Lsn,
-    /// What begins its commit before it is known.
-    known_up_to: Lsn,
+    /// Before it, what begins its commit must be the landmark.
+    seen_before: Lsn,
+    /// The prefix of the messages that were changes then.
+    message_prefix: Option<String>,
 }
 
 /// What was found instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OtherLog {
-    landmark: Landmark,
+    tail: Tail,
     /// A transaction that the router has not seen there, or none at all.
     found: Option<Landmark>,
 }
 
+/// What one more part of the stream says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not enough yet.
+    Open,
+    /// It is the log that was read.
+    Recognized,
+}
+
 impl Recognition {
-    /// Of a position that ends with `landmark`, and a slot that is confirmed up to `confirmed`. `None` if the slot itself
-    /// vouches for all of it.
-    pub fn new(landmark: Landmark, position: Position, confirmed: Lsn) -> Option<Self> {
-        let start = confirmed.max(landmark.final_lsn.min(position.flush));
-        let known_up_to = position.flush.max(Lsn(landmark.final_lsn.0.saturating_add(1)));
-        let expected = landmark.final_lsn >= start;
-        (start < known_up_to).then_some(Recognition { landmark, expected, start, known_up_to })
+    /// Of a position with this stretch before it, and a slot that is confirmed up to `confirmed`. `None` if the slot itself
+    /// vouches for all of it, or nothing is known.
+    pub fn new(
+        tail: Tail,
+        position: Position,
+        confirmed: Lsn,
+        message_prefix: Option<String>,
+    ) -> Option<Self> {
+        let (from, seen_before, expected) = match tail {
+            Tail::Unknown => return None,
+            Tail::Quiet { from } => (from, position.flush, false),
+            Tail::Landmark(Landmark { final_lsn, .. }) => {
+                let after = Lsn(final_lsn.0.saturating_add(1));
+                (final_lsn.min(position.flush), position.flush.max(after), final_lsn >= confirmed)
+            }
+        };
+        let start = confirmed.max(from);
+        (start < seen_before).then_some(Recognition { tail, expected, start, seen_before, message_prefix })
     }
 
     /// Where the stream is to be started.
@@ -41,45 +64,64 @@ impl Recognition {
         self.start
     }
 
-    /// A change of `transaction` has come. Whether that settles it.
-    pub fn change(&mut self, transaction: Landmark) -> Result<bool, OtherLog> {
-        if transaction == self.landmark {
-            self.expected = false;
-        } else if self.expected || transaction.final_lsn < self.known_up_to {
-            return Err(OtherLog { landmark: self.landmark, found: Some(transaction) });
-        }
-        Ok(transaction.final_lsn >= self.known_up_to)
+    /// The prefix of the messages that count as changes here.
+    pub fn message_prefix(&self) -> Option<&str> {
+        self.message_prefix.as_deref()
     }
 
-    /// Everything up to there has come, outside of a transaction. Whether that settles it.
-    pub fn reached(&self, lsn: Lsn) -> Result<bool, OtherLog> {
-        if lsn < self.known_up_to {
-            return Ok(false);
+    /// A change of `transaction` has come.
+    pub fn change(&mut self, transaction: Landmark) -> Result<Verdict, OtherLog> {
+        let is_landmark = self.tail == Tail::Landmark(transaction);
+        if !is_landmark && (self.expected || transaction.final_lsn < self.seen_before) {
+            return Err(OtherLog { tail: self.tail, found: Some(transaction) });
+        }
+        self.expected = false;
+        // behind what was under way comes nothing that was seen
+        if transaction.final_lsn.0 + 1 >= self.seen_before.0 {
+            return Ok(Verdict::Recognized);
+        }
+        Ok(Verdict::Open)
+    }
+
+    /// Everything up to there has come, outside of a transaction.
+    pub fn reached(&self, lsn: Lsn) -> Result<Verdict, OtherLog> {
+        if lsn < self.seen_before {
+            return Ok(Verdict::Open);
         }
         if self.expected {
-            return Err(OtherLog { landmark: self.landmark, found: None });
+            return Err(OtherLog { tail: self.tail, found: None });
         }
-        Ok(true)
+        Ok(Verdict::Recognized)
     }
 }
 
 impl std::fmt::Display for OtherLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Landmark { final_lsn, xid, commit_time } = self.landmark;
-        let time = Utc(commit_time.unix_micros());
-        write!(f, "the last transaction that was delivered is {xid}, committed {time} at {final_lsn}, and ")?;
-        match self.found {
-            Some(found) => {
-                let time = Utc(found.commit_time.unix_micros());
-                write!(f, "the log has {}, committed {time} at {}, instead", found.xid, found.final_lsn)
+        let utc = |landmark: &Landmark| Utc(landmark.commit_time.unix_micros());
+        match &self.tail {
+            Tail::Landmark(last) => {
+                let Landmark { final_lsn, xid, .. } = last;
+                write!(
+                    f,
+                    "the last transaction that was delivered is {xid}, committed {} at {final_lsn}",
+                    utc(last)
+                )?;
             }
-            None => f.write_str("the log does not have it"),
+            Tail::Quiet { from } => write!(f, "nothing was there to deliver from {from} on")?,
+            Tail::Unknown => {}
+        }
+        match &self.found {
+            Some(found) => {
+                write!(f, ", and the log has {}, committed {} at {}", found.xid, utc(found), found.final_lsn)
+            }
+            None => f.write_str(", and the log does not have it"),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Verdict::{Open, Recognized};
     use super::*;
     use crate::postgres::pgoutput::PgTimestamp;
     use crate::progress::Partial;
@@ -88,9 +130,11 @@ mod tests {
         Landmark { final_lsn: Lsn(final_lsn), xid: 742, commit_time: PgTimestamp(1) }
     }
 
+    const POSITION: Position = Position { flush: Lsn(0x200), partial: None };
+
     /// Of a router that has delivered up to 0x200, and last of all the transaction at 0x100.
     fn recognition(confirmed: u64) -> Option<Recognition> {
-        Recognition::new(transaction(0x100), Position { flush: Lsn(0x200), partial: None }, Lsn(confirmed))
+        Recognition::new(Tail::Landmark(transaction(0x100)), POSITION, Lsn(confirmed), None)
     }
 
     #[test]
@@ -98,23 +142,24 @@ mod tests {
         assert_eq!(recognition(0x200), None);
         assert_eq!(recognition(0x80).map(|look| look.start()), Some(Lsn(0x100)));
         assert_eq!(recognition(0x180).map(|look| look.start()), Some(Lsn(0x180)));
+        assert_eq!(Recognition::new(Tail::Unknown, POSITION, Lsn(0x80), None), None);
     }
 
     #[test]
     fn the_log_is_known_when_the_last_transaction_comes_again_and_nothing_else_before_the_position() {
         let mut look = recognition(0x80).unwrap();
-        assert_eq!(look.reached(Lsn(0xF0)), Ok(false));
-        assert_eq!(look.change(transaction(0x100)), Ok(false));
-        assert_eq!(look.change(transaction(0x100)), Ok(false));
-        assert_eq!(look.reached(Lsn(0x140)), Ok(false));
+        assert_eq!(look.reached(Lsn(0xF0)), Ok(Open));
+        assert_eq!(look.change(transaction(0x100)), Ok(Open));
+        assert_eq!(look.change(transaction(0x100)), Ok(Open));
+        assert_eq!(look.reached(Lsn(0x140)), Ok(Open));
         let mut other = look.clone();
-        assert_eq!(look.reached(Lsn(0x200)), Ok(true));
-        assert_eq!(other.change(transaction(0x200)), Ok(true));
+        assert_eq!(look.reached(Lsn(0x200)), Ok(Recognized));
+        assert_eq!(other.change(transaction(0x200)), Ok(Recognized));
     }
 
     #[test]
     fn no_guessing_about_a_log_that_has_something_else_there() {
-        let other = |found| OtherLog { landmark: transaction(0x100), found };
+        let other = |found| OtherLog { tail: Tail::Landmark(transaction(0x100)), found };
         for found in [
             // earlier, later but before the position, after it, and at the same place
             transaction(0x90),
@@ -127,13 +172,13 @@ mod tests {
         }
         assert_eq!(recognition(0x80).unwrap().reached(Lsn(0x200)), Err(other(None)));
         let mut seen = recognition(0x80).unwrap();
-        assert_eq!(seen.change(transaction(0x100)), Ok(false));
+        assert_eq!(seen.change(transaction(0x100)), Ok(Open));
         let found = transaction(0x180);
         assert_eq!(seen.change(found), Err(other(Some(found))));
         // the slot is past the landmark: only what is between it and the position is looked for
         let mut past = recognition(0x180).unwrap();
-        assert_eq!(past.clone().reached(Lsn(0x200)), Ok(true));
-        assert_eq!(past.clone().change(transaction(0x200)), Ok(true));
+        assert_eq!(past.clone().reached(Lsn(0x200)), Ok(Recognized));
+        assert_eq!(past.clone().change(transaction(0x200)), Ok(Recognized));
         assert_eq!(past.change(found), Err(other(Some(found))));
         for (found, words) in [(None, "does not have it"), (Some(found), "has 742, committed")] {
             assert!(other(found).to_string().contains(words));
@@ -141,17 +186,31 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_was_under_way_is_a_landmark_too() {
+    fn a_transaction_that_was_under_way_is_a_landmark_too_and_settles_it_at_once() {
         let partial = Some(Partial { final_lsn: Lsn(0x300), changes: 7 });
-        let position = Position { flush: Lsn(0x200), partial };
+        let position = Position { partial, ..POSITION };
         // the slot vouches for what comes before it only
         for confirmed in [0x80, 0x200] {
-            let mut look = Recognition::new(transaction(0x300), position, Lsn(confirmed)).unwrap();
+            let tail = Tail::Landmark(transaction(0x300));
+            let mut look = Recognition::new(tail, position, Lsn(confirmed), None).unwrap();
             assert_eq!(look.start(), Lsn(0x200));
             assert!(look.clone().change(transaction(0x280)).is_err());
             assert!(look.reached(Lsn(0x301)).is_err());
-            assert_eq!(look.change(transaction(0x300)), Ok(false));
-            assert_eq!(look.reached(Lsn(0x330)), Ok(true));
+            assert_eq!(look.change(transaction(0x300)), Ok(Recognized));
         }
+    }
+
+    #[test]
+    fn no_guessing_where_nothing_was_there_to_deliver() {
+        let quiet =
+            |confirmed| Recognition::new(Tail::Quiet { from: Lsn(0x100) }, POSITION, Lsn(confirmed), None);
+        assert_eq!(quiet(0x200), None);
+        let mut look = quiet(0x80).unwrap();
+        assert_eq!(look.start(), Lsn(0x100));
+        assert_eq!(look.reached(Lsn(0x1F0)), Ok(Open));
+        assert_eq!(look.clone().reached(Lsn(0x200)), Ok(Recognized));
+        assert_eq!(look.clone().change(transaction(0x200)), Ok(Recognized));
+        let other = look.change(transaction(0x180)).unwrap_err().to_string();
+        assert!(other.contains("nothing was there to deliver from 0/100 on, and the log has 742"), "{other}");
     }
 }

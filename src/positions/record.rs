@@ -24,12 +24,26 @@ pub struct Remembered {
     pub timeline: u32,
     /// What is acknowledged.
     pub position: Position,
-    /// The last transaction before it that had changes, if it is known.
-    pub landmark: Option<Landmark>,
+    /// What the log holds before it.
+    pub tail: Tail,
     /// What the stream was made of.
     pub reading: Reading,
     /// Until when events are sent again, because somebody has reset the position.
     pub replay: Option<Replay>,
+}
+
+/// What is known of the stretch of the log before a position, by which that log is known again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// Nothing: an earlier version wrote the record, or other changes counted then.
+    Unknown,
+    /// No changes from there on.
+    Quiet {
+        /// Where.
+        from: Lsn,
+    },
+    /// The last transaction with changes.
+    Landmark(Landmark),
 }
 
 /// Events that are sent again on purpose, and say so in a header.
@@ -76,6 +90,8 @@ struct Json {
     transaction: Option<Transaction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     landmark: Option<JsonLandmark>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quiet_from_lsn: Option<String>,
     reading: Reading,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replay: Option<JsonReplay>,
@@ -120,6 +136,14 @@ impl Remembered {
             until_lsn: replay.until.flush.to_string(),
             until_transaction: transaction(&replay.until),
         });
+        let (landmark, quiet_from_lsn) = match self.tail {
+            Tail::Unknown => (None, None),
+            Tail::Quiet { from } => (None, Some(from.to_string())),
+            Tail::Landmark(Landmark { final_lsn, xid, commit_time }) => (
+                Some(JsonLandmark { final_lsn: final_lsn.to_string(), xid, commit_time: commit_time.0 }),
+                None,
+            ),
+        };
         let json = Json {
             version: VERSION,
             epoch: self.epoch,
@@ -128,11 +152,8 @@ impl Remembered {
             timeline: self.timeline,
             flush_lsn: self.position.flush.to_string(),
             transaction: transaction(&self.position),
-            landmark: self.landmark.map(|landmark| JsonLandmark {
-                final_lsn: landmark.final_lsn.to_string(),
-                xid: landmark.xid,
-                commit_time: landmark.commit_time.0,
-            }),
+            landmark,
+            quiet_from_lsn,
             reading: self.reading.clone(),
             replay,
         };
@@ -155,11 +176,13 @@ impl Remembered {
             });
             Ok(Position { flush: lsn(flush)?, partial: partial.transpose()? })
         };
-        let landmark = match json.landmark {
-            Some(JsonLandmark { final_lsn, xid, commit_time }) => {
-                Some(Landmark { final_lsn: lsn(&final_lsn)?, xid, commit_time: PgTimestamp(commit_time) })
+        let tail = match (json.landmark, json.quiet_from_lsn) {
+            (Some(JsonLandmark { final_lsn, xid, commit_time }), _) => {
+                let commit_time = PgTimestamp(commit_time);
+                Tail::Landmark(Landmark { final_lsn: lsn(&final_lsn)?, xid, commit_time })
             }
-            None => None,
+            (None, Some(from)) => Tail::Quiet { from: lsn(&from)? },
+            (None, None) => Tail::Unknown,
         };
         let replay = match json.replay {
             Some(JsonReplay { mark, until_lsn, until_transaction }) => {
@@ -173,7 +196,7 @@ impl Remembered {
             system_identifier: json.system_identifier,
             timeline: json.timeline,
             position: position(&json.flush_lsn, json.transaction)?,
-            landmark,
+            tail,
             reading: json.reading,
             replay,
         })
@@ -227,7 +250,7 @@ pub(super) mod tests {
             system_identifier: "7423".into(),
             timeline: 1,
             position: Position { flush: Lsn(0x1000), partial: None },
-            landmark: None,
+            tail: Tail::Unknown,
             reading: Reading {
                 publication: Some("16400/742".into()),
                 tables: BTreeMap::from([("public.outbox".into(), "16385 16401/743; ".into())]),
@@ -241,18 +264,20 @@ pub(super) mod tests {
         #[test]
         fn what_is_written_is_read_back(
             epoch: u64, timeline: u32, flush: u64, partial: Option<(u64, u64)>, slot: String, prefix: Option<String>,
-            mark: Option<String>, landmark: Option<(u64, u32, i64)>
+            mark: Option<String>, landmark in prop::option::of((any::<u64>(), prop_oneof![Just(0), any::<u32>()], any::<i64>()))
         ) {
             let mut expected = remembered();
             (expected.epoch, expected.timeline, expected.slot) = (epoch, timeline, slot);
             expected.reading.message_prefix = prefix;
             let partial = partial.map(|(lsn, changes)| Partial { final_lsn: Lsn(lsn), changes });
             expected.position = Position { flush: Lsn(flush), partial };
-            expected.landmark = landmark.map(|(final_lsn, xid, commit_time)| Landmark {
-                final_lsn: Lsn(final_lsn),
-                xid,
-                commit_time: PgTimestamp(commit_time),
-            });
+            expected.tail = match landmark {
+                Some((from, 0, _)) => Tail::Quiet { from: Lsn(from) },
+                Some((final_lsn, xid, time)) => {
+                    Tail::Landmark(Landmark { final_lsn: Lsn(final_lsn), xid, commit_time: PgTimestamp(time) })
+                }
+                None => Tail::Unknown,
+            };
             expected.replay = mark.map(|mark| Replay { mark, until: expected.position });
             prop_assert_eq!(Remembered::decode(&expected.encode()), Ok(expected));
         }

@@ -147,7 +147,8 @@ impl Progress {
             Some(partial) if partial.final_lsn == final_lsn => partial.changes,
             _ => 0,
         };
-        if self.resume.is_some_and(|partial| partial.final_lsn <= final_lsn) {
+        // what was acknowledged of it counts until more is
+        if self.resume.is_some_and(|partial| partial.final_lsn < final_lsn) {
             self.resume = None;
         }
         self.transactions.push_back(Transaction {
@@ -221,7 +222,7 @@ impl Progress {
             changes: done.saturating_sub(transaction.first.0),
         });
         let partial = partial.filter(|partial| partial.changes > 0 && partial.final_lsn >= self.covered);
-        Position { flush: self.flush, partial: partial.or(self.resume) }
+        Position { flush: self.flush, partial: partial.max(self.resume) }
     }
 
     /// The transaction with the last change before the position, if it was acknowledged in this session.
@@ -240,6 +241,11 @@ impl Progress {
     /// Whether a Begin has come without its Commit.
     pub fn inside_transaction(&self) -> bool {
         self.transactions.back().is_some_and(|last| last.end.is_none())
+    }
+
+    /// Whether the transaction under way was acknowledged as a whole by an earlier session.
+    pub fn repeats(&self) -> bool {
+        self.transactions.back().is_some_and(|last| last.itself.final_lsn < self.covered)
     }
 
     /// How many changes lie between the oldest unacknowledged one and the newest.
@@ -283,6 +289,9 @@ impl Progress {
             }
             self.flush = self.flush.max(end_lsn);
             self.transactions.pop_front();
+        }
+        if self.resume.is_some_and(|partial| partial.final_lsn < self.flush) {
+            self.resume = None;
         }
         if self.is_idle() {
             self.flush = self.flush.max(self.reached);

@@ -141,6 +141,12 @@ proptest! {
 /// Reads all of `sent`, acknowledges what `acknowledge` says; how many changes had to be handled.
 fn feed(progress: &mut Progress, sent: &[Sent], acknowledge: impl Fn(u64) -> bool) -> u64 {
     let mut handled = 0;
+    let mut before = progress.position();
+    let mut forward = |progress: &Progress| {
+        let now = progress.position();
+        assert!((now.flush, now.partial) >= (before.flush, before.partial), "{now:?} after {before:?}");
+        before = now;
+    };
     for sent in sent {
         progress.begin(transaction(sent.final_lsn.0)).unwrap();
         for _ in 0..sent.changes {
@@ -150,8 +156,10 @@ fn feed(progress: &mut Progress, sent: &[Sent], acknowledge: impl Fn(u64) -> boo
                 }
                 handled += 1;
             }
+            forward(progress);
         }
         progress.commit(sent.end_lsn).unwrap();
+        forward(progress);
     }
     handled
 }

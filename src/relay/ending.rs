@@ -108,6 +108,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             Some(leave_by) => leave_by.max(Instant::now() + LAST_WORD),
             None => Instant::now() + self.config.delivery.shutdown_timeout,
         };
+        if self.recognizing.is_under_way() {
+            return Ok(());
+        }
         while self.remembering.offer(&self.sending.progress, true).is_some() || self.remembering.waits() {
             match timeout_at(deadline, self.remembering.reported()).await {
                 Ok(()) => self.remembered()?,
@@ -115,8 +118,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
         }
         let deadline = Instant::now() + LAST_LOOK;
-        let durable = self.remembering.durable(&self.sending.progress);
-        while !self.recognizing.is_under_way() && self.confirmation.confirmed() < durable {
+        while self.confirmation.confirmed() < self.remembering.durable(&self.sending.progress) {
             self.watch.look_now();
             match timeout_at(deadline, self.watch.report()).await {
                 Ok(report) => self.looked(report)?,

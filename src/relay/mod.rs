@@ -31,7 +31,7 @@ use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State, TopicCounters};
 use crate::outbox::Outbox;
-use crate::positions::{Recognition, Remembered};
+use crate::positions::{OtherLog, Recognition, Remembered};
 use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use crate::postgres::replication::{ReplicationMessage, ReplicationStream};
 use crate::postgres::room::Room;
@@ -85,8 +85,8 @@ pub struct Parts<S> {
     pub confirmed: Lsn,
     /// What has to come first, if the stream was started before that.
     pub recognition: Option<Recognition>,
-    /// A gap that was accepted on the command line, and is none unless the log is another one.
-    pub accepted_gap: Option<Lsn>,
+    /// Whether a gap was accepted on the command line that was not found so far.
+    pub gap_accepted: bool,
     /// The end of the server's log as of the start: what the router has to catch up with.
     pub head: Lsn,
     /// Changes up to and including this one are sent one at a time, because a batch of them was refused.
@@ -184,7 +184,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             outcomes: parts.outcomes,
             remembering: Remembering::new(parts.positions, parts.remembered),
             confirmation: Confirmation::new(parts.confirmed),
-            recognizing: Recognizing::new(parts.recognition, parts.accepted_gap),
+            recognizing: Recognizing::new(parts.recognition, parts.gap_accepted),
             watch: parts.watch,
             heartbeat: Heartbeat::of(&parts.config, PgTimestamp::now()),
             room: Room::new(parts.monitor.slot_room()),
@@ -244,7 +244,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
             self.caught_up();
             self.progressed(read);
-            let remember_at = self.remembering.offer(&self.sending.progress, false);
+            let recognized = !self.recognizing.is_under_way();
+            let remember_at =
+                recognized.then(|| self.remembering.offer(&self.sending.progress, false)).flatten();
             self.broker_state();
             self.show();
             if let Some(outcome) = self.ended() {
@@ -281,10 +283,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                     self.received = self.received.max(wal_end);
                     self.monitor.server_wal_end(wal_end);
                     self.stream.consume(length);
-                    let inside = self.sending.progress.inside_transaction();
-                    if let Err(other) = self.recognizing.reached(wal_end, inside) {
-                        self.end_intake(Outcome::OtherLog(other));
-                        return Ok(Pause::HeldBack);
+                    if !self.sending.progress.inside_transaction()
+                        && let Err(other) = self.recognizing.reached(wal_end)
+                    {
+                        return Ok(self.other_log(other));
                     }
                     self.sending.progress.reached(wal_end);
                     if reply_requested {
@@ -305,9 +307,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             self.sending.progress.begin(begin.into()).map_err(out_of_step)?;
                         }
                         Message::Insert(insert) => {
-                            if let Err(other) = self.recognizing.change(&self.sending.origin) {
-                                self.end_intake(Outcome::OtherLog(other));
-                                return Ok(Pause::HeldBack);
+                            if let Err(other) = self.recognizing.row(&self.sending.origin) {
+                                return Ok(self.other_log(other));
                             }
                             let handled = self.sending.change(Written::Row(insert));
                             if !self.settled(handled) {
@@ -315,6 +316,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             }
                         }
                         Message::Logical(message) if !self.sending.outbox.is_event(message.prefix) => {
+                            if message.transactional
+                                && let Err(other) =
+                                    self.recognizing.message(message.prefix, &self.sending.origin)
+                            {
+                                return Ok(self.other_log(other));
+                            }
                             let now = PgTimestamp::now();
                             let heartbeat = self.heartbeat.as_mut();
                             if let Some(seen) =
@@ -331,9 +338,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             self.not_transactional(lsn);
                         }
                         Message::Logical(message) => {
-                            if let Err(other) = self.recognizing.change(&self.sending.origin) {
-                                self.end_intake(Outcome::OtherLog(other));
-                                return Ok(Pause::HeldBack);
+                            if let Err(other) = self.recognizing.message(message.prefix, &self.sending.origin)
+                            {
+                                return Ok(self.other_log(other));
                             }
                             let handled = self.sending.change(Written::Message(message));
                             if !self.settled(handled) {
@@ -342,19 +349,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                         }
                         Message::Commit(commit) => {
                             let end = commit.end_lsn;
-                            self.sending.progress.commit(end).map_err(out_of_step)?;
-                            if let Err(other) = self.recognizing.reached(end, false) {
-                                self.end_intake(Outcome::OtherLog(other));
-                                return Ok(Pause::HeldBack);
+                            if let Err(other) = self.recognizing.reached(end) {
+                                return Ok(self.other_log(other));
                             }
+                            self.sending.progress.commit(end).map_err(out_of_step)?;
                         }
                         Message::Relation(relation) => {
                             let of_the_past = self.sending.origin.final_lsn < self.head;
-                            if let Err(error) = self.sending.outbox.relation(&relation, of_the_past) {
-                                self.end_intake(Outcome::Failed(not_readable(&error)));
-                                return Ok(Pause::HeldBack);
+                            match self.sending.outbox.relation(&relation, of_the_past) {
+                                Ok(()) => {}
+                                // of rows that were delivered already; should one follow that was not, it is told then
+                                Err(error) if self.sending.progress.repeats() => {
+                                    self.sending.outbox.unreadable(relation.id, error);
+                                }
+                                Err(error) => {
+                                    self.end_intake(Outcome::Failed(not_readable(&error)));
+                                    return Ok(Pause::HeldBack);
+                                }
                             }
                         }
+                        // what was passed before was judged before
+                        Message::Update(_) | Message::Delete(_) | Message::Truncate(_)
+                            if self.sending.progress.repeats() => {}
                         // A publication may publish more than the router needs. Only what is inserted is an event.
                         Message::Update(update) => {
                             let relation = update.relation;
@@ -371,6 +387,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 }
             }
         }
+    }
+
+    /// Nothing of it is sent, confirmed or remembered.
+    fn other_log(&mut self, other: OtherLog) -> Pause {
+        self.end_intake(Outcome::OtherLog(other));
+        Pause::HeldBack
     }
 
     /// Whether the next change can be dealt with.

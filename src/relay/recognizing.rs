@@ -1,20 +1,20 @@
-//! Nothing is confirmed to a server whose log is not yet known to be the one that was read.
+//! Nothing is confirmed to a server, or remembered of it, whose log is not yet known to be the one that was read.
 
 use crate::lsn::Lsn;
-use crate::positions::{OtherLog, Recognition};
+use crate::positions::{OtherLog, Recognition, Verdict};
 use crate::progress::Landmark;
 use crate::routing::Origin;
 
 /// The look at the beginning of the stream; afterwards nothing.
 pub(super) struct Recognizing {
     look: Option<Recognition>,
-    /// A gap that was accepted on the command line, in case that it is this one.
-    accepted_gap: Option<Lsn>,
+    /// Whether a person has accepted a gap. It is for this one, if there is one; else that is said.
+    gap_accepted: bool,
 }
 
 impl Recognizing {
-    pub(super) fn new(look: Option<Recognition>, accepted_gap: Option<Lsn>) -> Self {
-        Recognizing { look, accepted_gap }
+    pub(super) fn new(look: Option<Recognition>, gap_accepted: bool) -> Self {
+        Recognizing { look, gap_accepted }
     }
 
     /// Whether the log is still to be recognized.
@@ -22,29 +22,37 @@ impl Recognizing {
         self.look.is_some()
     }
 
-    /// A change has come.
-    pub(super) fn change(&mut self, origin: &Origin) -> Result<(), OtherLog> {
+    /// A row has come.
+    pub(super) fn row(&mut self, origin: &Origin) -> Result<(), OtherLog> {
         let Some(look) = &mut self.look else { return Ok(()) };
         let Origin { final_lsn, xid, commit_time, .. } = *origin;
-        if look.change(Landmark { final_lsn, xid, commit_time })? {
-            self.recognized();
-        }
+        let verdict = look.change(Landmark { final_lsn, xid, commit_time })?;
+        self.heard(verdict);
         Ok(())
     }
 
-    /// Everything up to there has come.
-    pub(super) fn reached(&mut self, lsn: Lsn, inside_transaction: bool) -> Result<(), OtherLog> {
-        let Some(look) = self.look.as_ref().filter(|_| !inside_transaction) else { return Ok(()) };
-        if look.reached(lsn)? {
-            self.recognized();
+    /// A transactional message has come.
+    pub(super) fn message(&mut self, prefix: &str, origin: &Origin) -> Result<(), OtherLog> {
+        match &self.look {
+            Some(look) if look.message_prefix() == Some(prefix) => self.row(origin),
+            _ => Ok(()),
         }
+    }
+
+    /// Everything up to there has come, outside of a transaction.
+    pub(super) fn reached(&mut self, lsn: Lsn) -> Result<(), OtherLog> {
+        let Some(look) = &self.look else { return Ok(()) };
+        let verdict = look.reached(lsn)?;
+        self.heard(verdict);
         Ok(())
     }
 
-    fn recognized(&mut self) {
-        self.look = None;
-        if self.accepted_gap.take().is_some() {
-            no_gap_to_accept();
+    fn heard(&mut self, verdict: Verdict) {
+        if verdict == Verdict::Recognized {
+            self.look = None;
+            if std::mem::take(&mut self.gap_accepted) {
+                no_gap_to_accept();
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::lsn::Lsn;
-use crate::positions::Remembered;
+use crate::positions::{Remembered, Tail};
 use crate::progress::Progress;
 use crate::sink::kafka::positions::PositionsTopic;
 
@@ -25,8 +25,8 @@ impl Remembering {
         let position = progress.position();
         let remembered = || {
             let replay = self.began.replay.clone().filter(|replay| !replay.is_over(position));
-            let landmark = progress.landmark().or(self.began.landmark);
-            Remembered { position, landmark, replay, ..self.began.clone() }
+            let tail = progress.landmark().map_or(self.began.tail, Tail::Landmark);
+            Remembered { position, tail, replay, ..self.began.clone() }
         };
         self.topic.as_mut()?.offer(position, progress.acknowledged(), at_once, remembered)
     }

@@ -69,7 +69,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::positions::Reading;
+    use crate::positions::{Reading, Tail};
     use crate::progress::Position;
 
     fn at(epoch: u64, flush: u64) -> Remembered {
@@ -79,7 +79,7 @@ mod tests {
             system_identifier: "7423".into(),
             timeline: 1,
             position: Position { flush: Lsn(flush), partial: None },
-            landmark: None,
+            tail: Tail::Unknown,
             reading: Reading::default(),
             replay: None,
         }

@@ -14,6 +14,7 @@ use crate::contracts::Contracts;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
+use crate::positions::Tail;
 use crate::progress::Partial;
 use crate::relay::{Ended, Outcome, SentAlone};
 use crate::sink::Refusal;
@@ -109,7 +110,7 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 fn after_session(ended: Ended, memory: &mut Memory) -> Next {
     if let Some(remembered) = &mut memory.remembered {
         remembered.position = ended.position;
-        remembered.landmark = ended.landmark.or(remembered.landmark);
+        remembered.tail = ended.landmark.map_or(remembered.tail, Tail::Landmark);
     }
     if ended.advanced {
         memory.accepted_gap = None;

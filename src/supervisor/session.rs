@@ -8,11 +8,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::memory::Memory;
 use crate::config::Config;
+use crate::config::conninfo::Host;
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::positions::{self, OtherLog, Recognition, Remembered, Start};
+use crate::positions::{self, OtherLog, Recognition, Remembered, Start, Tail};
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
@@ -77,8 +78,11 @@ async fn start(
     if !memory.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
-    let mut session = connect(config).await?;
-    let (catalog, slot) = match free_slot(&mut session, config, monitor, memory).await {
+    let mut session = connect(config, None).await?;
+    // A catalogue that a walsender has read, it decodes with: a query of pg_publication_tables is enough, and it takes what was
+    // written under an earlier publication for unpublished, without a word. So the stream's own session asks for none.
+    let mut looks = connect(config, Some(session.info().host.clone())).await?;
+    let (catalog, slot) = match free_slot(&mut session, &mut looks, config, monitor, memory).await {
         Ok(found) => found,
         Err(error) => return Err(with_position(error, config, memory).await),
     };
@@ -90,10 +94,11 @@ async fn start(
     if !memory.was_active {
         for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
             let Some(table) = table else { continue };
-            let columns = Columns::look(&mut session, table.oid, &config.postgres).await?;
+            let columns = Columns::look(&mut looks, table.oid, &config.postgres).await?;
             columns.verdict(&outbox, name)?;
         }
     }
+    looks.close().await;
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
         return Err(watch::altered(config, &catalog));
@@ -132,7 +137,9 @@ async fn start(
         slot: slot_name,
         publication: &config.postgres.publication,
         start: recognition.as_ref().map_or(remembered.position.flush, Recognition::start),
-        messages: config.outbox.message_prefix.is_some() || config.heartbeat.is_some(),
+        messages: config.outbox.message_prefix.is_some()
+            || config.heartbeat.is_some()
+            || recognition.as_ref().is_some_and(|look| look.message_prefix().is_some()),
         way_out: &unread_rows,
     };
     let started = ReplicationStream::start(stream, unread, what).await;
@@ -170,7 +177,7 @@ async fn start(
         remembered,
         confirmed: slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID),
         recognition,
-        accepted_gap: memory.accepted_gap,
+        gap_accepted: memory.accepted_gap.is_some(),
         watch: Watch::start(Arc::clone(config), host, fingerprint),
         head,
         alone_up_to: memory.alone_up_to,
@@ -234,14 +241,15 @@ async fn where_to_start(
     let start =
         positions::judge(before.as_ref(), &found, memory.accepted_gap).map_err(positions::Gap::refusal)?;
     let position = start.position();
-    // with another prefix other changes count
-    let landmark = before
-        .as_ref()
-        .filter(|before| {
-            matches!(start, Start::Remembered(_)) && before.reading.message_prefix == reading.message_prefix
-        })
-        .and_then(|before| before.landmark);
-    let recognition = landmark.and_then(|landmark| Recognition::new(landmark, position, confirmed));
+    let (tail, recognition) = match (&before, start) {
+        (Some(before), Start::Remembered(_)) => {
+            let prefix = before.reading.message_prefix.clone();
+            // with another prefix other changes count from now on
+            let tail = if prefix == reading.message_prefix { before.tail } else { Tail::Unknown };
+            (tail, Recognition::new(before.tail, position, confirmed, prefix))
+        }
+        _ => (Tail::Quiet { from: position.flush }, None),
+    };
     match start {
         Start::First(_) if config.delivery.positions_topic.is_some() => {
             tracing::info!(
@@ -266,12 +274,12 @@ async fn where_to_start(
         );
     }
     let remembered = Remembered {
-        epoch: before.map_or(0, |before| before.epoch) + 1,
+        epoch: before.map_or(0, |before| before.epoch).saturating_add(1),
         slot: config.postgres.slot.clone(),
         system_identifier: system.identifier.clone(),
         timeline: system.timeline,
         position,
-        landmark,
+        tail,
         reading,
         replay,
     };
@@ -298,7 +306,8 @@ async fn with_position(error: Error, config: &Config, memory: &Memory) -> Error 
     Error::not_safe(what, remedy)
 }
 
-async fn connect(config: &Config) -> Result<Session, Error> {
+/// A session for the stream, or one to look at the catalogues of this server.
+async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Error> {
     let timeout = config.postgres.wal_sender_timeout;
     let millis = timeout.as_millis().to_string();
     // A router that is cut off must not keep the slot for the two hours that TCP would wait.
@@ -314,7 +323,13 @@ async fn connect(config: &Config) -> Result<Session, Error> {
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(timeout);
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout);
-    let startup = Startup { replication: true, application_name: &config.name, settings: &settings };
+    let replication = looks_at.is_none();
+    if let Some(host) = looks_at {
+        // another of several hosts has another idea of slot and log
+        conninfo.hosts = vec![host];
+    }
+    let name = if replication { config.name.clone() } else { format!("{} watch", config.name) };
+    let startup = Startup { replication, application_name: &name, settings: &settings };
     let mut session = Session::connect(&conninfo, &startup).await?;
     // a server that takes a connection and then says nothing is lost too
     session.answers_within(Some(timeout));
@@ -324,12 +339,13 @@ async fn connect(config: &Config) -> Result<Session, Error> {
 /// Looks at the catalogues until nobody else reads the slot.
 async fn free_slot(
     session: &mut Session,
+    looks: &mut Session,
     config: &Config,
     monitor: &Monitor,
     memory: &mut Memory,
 ) -> Result<(Catalog, Slot), Error> {
     let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
-    let wal_level = session.query_one("SHOW wal_level").await?.unwrap_or_default();
+    let wal_level = looks.query_one("SHOW wal_level").await?.unwrap_or_default();
     if wal_level != "logical" {
         return Err(Error::refused(
             format!("wal_level is {wal_level}, and logical replication needs logical"),
@@ -353,14 +369,14 @@ async fn free_slot(
     }
     (wait, told) = (SLOT_WAIT.0, None);
     loop {
-        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+        let catalog = Catalog::look(looks, &config.postgres, &config.outbox).await?;
         catalog.verdict(&config.postgres, &config.outbox, missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
         };
         let Some(pid) = slot.active_pid else { return Ok((catalog, slot)) };
         if told != Some(pid) {
-            let holder = catalog::holder(session, pid).await?;
+            let holder = catalog::holder(looks, pid).await?;
             waiting_for(config, monitor, memory, pid, &holder);
             told = Some(pid);
         }

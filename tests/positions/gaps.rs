@@ -158,12 +158,20 @@ fn copy(from: &Path, to: &Path) {
 /// Puts a copy of the data directory back that was made before the router sent events 4 to 99, and returns the position that
 /// it had reached.
 async fn put_back(server: &PrivatePostgres, setting: &Setting) -> Lsn {
+    put_back_after(server, setting, setting.sends(4..100)).await
+}
+
+async fn put_back_after(
+    server: &PrivatePostgres,
+    setting: &Setting,
+    meanwhile: impl Future<Output = ()>,
+) -> Lsn {
     server.stop(Shutdown::Fast);
     let folder = tempfile::tempdir().unwrap();
     let backup = folder.path().join("backup");
     copy(server.data(), &backup);
     server.start_again();
-    setting.sends(4..100).await;
+    meanwhile.await;
     let ours = setting.outbox.confirmed().await;
     server.stop(Shutdown::Fast);
     fs::remove_dir_all(server.data()).unwrap();
@@ -203,7 +211,7 @@ async fn gaps_are_refused_where_a_restored_log_has_grown_past_the_position() {
             .await;
     }
     while outbox.lsn().await <= ours {
-        outbox.execute("SELECT pg_logical_emit_message(true, 'noise', repeat('x', 5000))").await;
+        outbox.execute(NOISE).await;
     }
     outbox.insert("order", "a", "{\"n\": 54}").await;
     let words = ["is not the one", "snapshot", &ours.to_string(), &theirs.to_string()];
@@ -219,8 +227,55 @@ async fn gaps_are_refused_where_a_restored_log_has_grown_past_the_position_witho
     let outbox = &setting.outbox;
     let ours = put_back(&server, &setting).await;
     while outbox.lsn().await <= ours {
-        outbox.execute("SELECT pg_logical_emit_message(true, 'noise', repeat('x', 5000))").await;
+        outbox.execute(NOISE).await;
     }
     let ended = setting.refuses(&["is not the one", "does not have it"]).await;
     setting.goes_on(&ended, 4, 1..=4).await;
+}
+
+/// A transaction without events, as another application writes it.
+const NOISE: &str = "SELECT pg_logical_emit_message(true, 'noise', repeat('x', 5000))";
+
+/// Nothing is known of a log but that nothing of it was to be sent.
+#[tokio::test]
+async fn gaps_are_refused_where_a_restored_log_has_events_where_there_were_none() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let setting = Setting { outbox, kafka, settings };
+    let outbox = &setting.outbox;
+    Router::active(&setting.settings).await.stop().await;
+    let idle = async {
+        let router = Router::active(&setting.settings).await;
+        for _ in 0..20 {
+            outbox.execute(NOISE).await;
+        }
+        outbox.all_confirmed().await;
+        router.stop().await;
+    };
+    let ours = put_back_after(&server, &setting, idle).await;
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    while outbox.lsn().await <= ours {
+        outbox.execute(NOISE).await;
+    }
+    let ended =
+        setting.refuses(&["is not the one", "nothing was there to deliver from", &ours.to_string()]).await;
+    setting.goes_on(&ended, 2, 2..=2).await;
+}
+
+/// What the router finds there is not remembered either.
+#[tokio::test]
+async fn gaps_are_refused_with_the_position_of_the_log_that_was_read() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let setting = Setting::on(Outbox::on(&server.url()).await).await;
+    let outbox = &setting.outbox;
+    outbox.execute("ALTER PUBLICATION outbox_router SET (publish = 'insert, delete')").await;
+    let altered = Router::start(&setting.settings).exits(3).await;
+    setting.goes_on(&altered, 100, 1..=1).await;
+    let ours = put_back(&server, &setting).await;
+    while outbox.lsn().await <= ours {
+        outbox.execute(NOISE).await;
+    }
+    outbox.execute("DELETE FROM outbox WHERE payload->>'n' = '1'").await;
+    setting.refuses(&["is not the one", "delivered up to", &ours.to_string()]).await;
 }

@@ -19,7 +19,7 @@ use crate::commands::{ANSWER_TIMEOUT, connect};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::positions::{Remembered, Replay};
+use crate::positions::{Remembered, Replay, Tail};
 use crate::postgres::bookmarks::{self, REPLICATION};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::connect::Startup;
@@ -115,13 +115,13 @@ impl Before {
         topic
             .begin(&Remembered {
                 // greater than any that a running router knows, if its topic was deleted
-                epoch: known.map_or_else(seconds, |known| known.epoch + 1),
+                epoch: known.map_or_else(seconds, |known| known.epoch.saturating_add(1)),
                 slot: config.postgres.slot.clone(),
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,
                 position,
-                // of another position
-                landmark: None,
+                // slot and position are at one place
+                tail: Tail::Quiet { from: position.flush },
                 reading,
                 replay,
             })
@@ -286,7 +286,10 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
             "There is nothing to leave out any more",
         ));
     }
-    before.write(config, ahead, None).await?;
+    // what is still to be sent again keeps its mark
+    let replay =
+        before.remembered.as_ref().and_then(|known| known.replay_at(ahead, slot, &before.system.identifier));
+    before.write(config, ahead, replay).await?;
     if confirmed_lsn < to {
         let sql = format!("SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')", literal(slot));
         // the server reads all the log in between

@@ -37,6 +37,8 @@ pub struct Slot {
     pub catalog_xmin: Option<u32>,
     /// `temporary`: while a standby makes its copy of a failover slot, that copy is.
     pub temporary: bool,
+    /// `two_phase`: transactions are decoded when they are prepared, with messages that a later protocol brought.
+    pub two_phase: bool,
     /// `failover`, whether standbys may keep a copy of it; `None` before 17.
     pub failover: Option<bool>,
     /// `synced`, from 17 on: it is such a copy, or was before a promotion.
@@ -55,7 +57,7 @@ pub(super) fn columns(version: u32) -> String {
     format!(
         "s.slot_name, s.plugin, s.database, pg_catalog.current_database(), s.active_pid, s.restart_lsn, \
          s.confirmed_flush_lsn, s.wal_status, s.safe_wal_size, {retained}, {conflicting}, {invalidation_reason}, \
-         s.catalog_xmin, s.temporary, {failover}"
+         s.catalog_xmin, s.temporary, s.two_phase, {failover}"
     )
 }
 
@@ -76,6 +78,7 @@ impl Slot {
             invalidation_reason: next(),
             catalog_xmin: parsed(next())?,
             temporary: flag(next()),
+            two_phase: flag(next()),
             failover: next().map(|text| text == "t"),
             synced: flag(next()),
         };
@@ -160,6 +163,18 @@ pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres, outbox: &Outbox)
     }
     if slot.is_lost() {
         return Err(lost(slot, name, outbox));
+    }
+    if slot.two_phase {
+        return Err(Error::not_safe(
+            format!(
+                "the replication slot {name} was made with two_phase = true: it gives a prepared transaction out before it is \
+                 committed, and the router sends what is committed"
+            ),
+            format!(
+                "A copy is without: `SELECT pg_copy_logical_replication_slot('{name}', '{name}_committed')`, name that one in \
+                 `[postgres] slot`, and drop this one"
+            ),
+        ));
     }
     Ok(())
 }
@@ -258,6 +273,7 @@ pub(crate) mod tests {
             invalidation_reason: None,
             catalog_xmin: Some(7),
             temporary: false,
+            two_phase: false,
             failover: Some(false),
             synced: false,
         }
@@ -305,6 +321,15 @@ pub(crate) mod tests {
         ] {
             assert!(refused(Some(&lost)).contains("invalidated"));
         }
+    }
+
+    #[test]
+    fn a_slot_that_gives_out_what_is_not_committed_is_refused_with_a_way_out() {
+        let text = refused(Some(&Slot { two_phase: true, ..slot() }));
+        assert!(
+            text.contains("pg_copy_logical_replication_slot('outbox_router', 'outbox_router_committed')"),
+            "{text}"
+        );
     }
 
     #[test]
