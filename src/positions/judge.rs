@@ -230,8 +230,8 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
     let other = found.other_log?;
     gap(
         format!(
-            "the server's log is not the one that was delivered up to {ours}: {other}. The data directory was put back from \
-             a copy or a snapshot, and has grown past that position since. What was sent to Kafka after the copy was made no \
+            "the server's log is not the one that was delivered up to {ours}: {other}. Most likely the data directory was put \
+             back from a copy or a snapshot, and has grown past that position since. What was sent to Kafka after the copy was made no \
              longer exists in Postgres; the slot {slot} is confirmed up to {confirmed}"
         ),
         "Decide what consumers do about the events that they saw and that Postgres no longer has. What was committed after \

@@ -14,5 +14,5 @@ mod recognition;
 mod record;
 
 pub use judge::{Found, Gap, Start, judge};
-pub use recognition::{OtherLog, Recognition, Verdict};
+pub use recognition::{OtherLog, Recognition, Verdict, begin};
 pub use record::{NotReadable, Reading, Remembered, Replay, Tail};

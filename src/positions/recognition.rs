@@ -2,7 +2,8 @@
 //! same as before, and may have grown past the position again. So the stream starts at the last transaction that was
 //! acknowledged, which must come again, and before the position nothing else. Until then nothing is confirmed or remembered.
 
-use super::record::Tail;
+use super::judge::Start;
+use super::record::{Reading, Remembered, Tail};
 use crate::lsn::Lsn;
 use crate::progress::{Landmark, Position};
 use crate::utc::Utc;
@@ -36,6 +37,30 @@ pub enum Verdict {
     Open,
     /// It is the log that was read.
     Recognized,
+}
+
+/// What the record of a start says of the stretch before it, and what has to be seen there first. As long as that is not seen, the
+/// record goes on to say what the one before it did: nothing has become known.
+pub fn begin(
+    before: Option<&Remembered>,
+    start: Start,
+    confirmed: Lsn,
+    reading: Reading,
+) -> (Tail, Reading, Option<Recognition>) {
+    let position = start.position();
+    let quiet = Tail::Quiet { from: position.flush };
+    let Some(before) = before else { return (quiet, reading, None) };
+    let same_place = before.position.flush == position.flush && before.reading.same_publication(&reading);
+    if !matches!(start, Start::Remembered(_)) && !same_place {
+        return (quiet, reading, None);
+    }
+    let prefix = &before.reading.message_prefix;
+    match Recognition::new(before.tail, before.position, confirmed, prefix.clone()) {
+        Some(look) => (before.tail, Reading { message_prefix: prefix.clone(), ..reading }, Some(look)),
+        // the slot vouches for it
+        None if before.tail == Tail::Unknown || *prefix != reading.message_prefix => (quiet, reading, None),
+        None => (before.tail, reading, None),
+    }
 }
 
 impl Recognition {
@@ -121,6 +146,7 @@ impl std::fmt::Display for OtherLog {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::tests::remembered;
     use super::Verdict::{Open, Recognized};
     use super::*;
     use crate::postgres::pgoutput::PgTimestamp;
@@ -135,6 +161,34 @@ mod tests {
     /// Of a router that has delivered up to 0x200, and last of all the transaction at 0x100.
     fn recognition(confirmed: u64) -> Option<Recognition> {
         Recognition::new(Tail::Landmark(transaction(0x100)), POSITION, Lsn(confirmed), None)
+    }
+
+    #[test]
+    fn what_is_not_recognized_yet_is_not_forgotten_either() {
+        let before =
+            Remembered { tail: Tail::Landmark(transaction(0x100)), position: POSITION, ..remembered() };
+        let prefixed = Reading { message_prefix: Some("outbox".into()), ..before.reading.clone() };
+        let begun = |before: &Remembered, start, confirmed, reading: &Reading| {
+            let (tail, reading, look) = begin(Some(before), start, Lsn(confirmed), reading.clone());
+            (tail, reading.message_prefix, look.is_some())
+        };
+        let quiet = Tail::Quiet { from: Lsn(0x200) };
+        let (on, accepted) = (Start::Remembered(POSITION), Start::Accepted(POSITION));
+        assert_eq!(begun(&before, on, 0x80, &before.reading), (before.tail, None, true));
+        // other changes count from now on, but not before the log is recognized
+        assert_eq!(begun(&before, on, 0x80, &prefixed), (before.tail, None, true));
+        assert_eq!(begun(&before, on, 0x200, &prefixed), (quiet, Some("outbox".into()), false));
+        assert_eq!(begun(&before, on, 0x200, &before.reading), (before.tail, None, false));
+        // a table was altered, which says nothing of the log
+        assert_eq!(begun(&before, accepted, 0x80, &before.reading), (before.tail, None, true));
+        let elsewhere = Start::Accepted(Position { flush: Lsn(0x80), partial: None });
+        assert!(!begun(&before, elsewhere, 0x80, &before.reading).2);
+        let another = Reading { publication: Some("16400/800".into()), ..before.reading.clone() };
+        assert_eq!(begun(&before, accepted, 0x80, &another), (before.tail, None, true), "altered");
+        let another = Reading { publication: Some("16500/800".into()), ..before.reading.clone() };
+        assert_eq!(begun(&before, accepted, 0x80, &another), (quiet, None, false), "made anew");
+        let unknown = Remembered { tail: Tail::Unknown, ..before.clone() };
+        assert_eq!(begun(&unknown, on, 0x80, &before.reading), (quiet, None, false));
     }
 
     #[test]

@@ -228,6 +228,13 @@ impl Replay {
 }
 
 impl Reading {
+    /// Whether it is the publication of before, altered or not: one that was made anew may bear another name, and is not known to the
+    /// log before it.
+    pub fn same_publication(&self, before: &Reading) -> bool {
+        let oid = |reading: &Reading| reading.publication.as_ref()?.split('/').next().map(str::to_owned);
+        oid(self) == oid(before)
+    }
+
     /// Whether rows may have been written that the stream does not hold: the publication, or a table that both know,
     /// was altered or made again.
     pub fn altered_since(&self, before: &Reading) -> bool {

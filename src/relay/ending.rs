@@ -6,11 +6,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 use super::Relay;
+use super::remembering;
 use super::sending::{Sending, SentAlone};
 use crate::error::Error;
 use crate::monitor::State;
-use crate::positions::OtherLog;
-use crate::progress::{Landmark, Partial, Position};
+use crate::positions::{OtherLog, Remembered};
+use crate::progress::Partial;
 use crate::sink::Refusal;
 
 /// How long the end waits for a last look at the catalogues, so that the last confirmation covers everything.
@@ -38,9 +39,9 @@ pub struct Ended {
     /// Why it is over.
     pub outcome: Outcome,
     /// Where to go on.
-    pub position: Position,
-    /// The last transaction before it, if it was acknowledged in this session.
-    pub landmark: Option<Landmark>,
+    pub remembered: Remembered,
+    /// Whether the server's log is known to be the one that was read before.
+    pub recognized: bool,
     /// Records that were sent and not acknowledged.
     pub unacknowledged: usize,
     /// Whether any change was acknowledged.
@@ -131,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Closes the producer and reads the reports that closing brought; `orderly` says goodbye to Postgres too.
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
-        let Relay { sending, stream, outcomes, preparing, remembering, .. } = self;
+        let Relay { sending, stream, outcomes, preparing, mut remembering, recognizing, config, .. } = self;
         let Sending { sink, mut progress, window, sent_alone: alone, .. } = sending;
         if let Some(preparing) = preparing {
             preparing.task.abort();
@@ -139,7 +140,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let (batch_bytes, sent_away) = (sink.batch_bytes(), stream.was_sent_away());
         // before the stream ends: another router may start as soon as the slot is free
         sink.close().await;
-        remembering.close().await;
+        let recognized = !recognizing.is_under_way();
+        if recognized {
+            remembering.recognized(config.outbox.message_prefix.as_deref());
+        }
+        let began = remembering.close().await;
         if orderly && let Err(error) = stream.finish().await {
             tracing::debug!(%error, "leaving the replication stream");
         }
@@ -154,12 +159,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             (Outcome::Refused(_), Some(refusal)) => Outcome::Refused(refusal),
             (outcome, _) => outcome,
         };
-        let (position, unacknowledged) = (progress.position(), window.records());
-        let (landmark, advanced) = (progress.landmark(), progress.has_advanced());
+        let unacknowledged = window.records();
+        let (remembered, advanced) = (remembering::now(&began, &progress), progress.has_advanced());
         Ended {
             outcome,
-            position,
-            landmark,
+            remembered,
+            recognized,
             unacknowledged,
             advanced,
             sent_away,

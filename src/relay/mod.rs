@@ -244,9 +244,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
             self.caught_up();
             self.progressed(read);
-            let recognized = !self.recognizing.is_under_way();
-            let remember_at =
-                recognized.then(|| self.remembering.offer(&self.sending.progress, false)).flatten();
+            let mut remember_at = None;
+            if !self.recognizing.is_under_way() {
+                self.remembering.recognized(self.config.outbox.message_prefix.as_deref());
+                remember_at = self.remembering.offer(&self.sending.progress, false);
+            }
             self.broker_state();
             self.show();
             if let Some(outcome) = self.ended() {
@@ -298,6 +300,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                     let message = Message::decode(data).map_err(undecodable)?;
                     match message {
                         Message::Begin(begin) => {
+                            // commits come in order, so all that lies before it has come
+                            if let Err(other) = self.recognizing.reached(begin.final_lsn) {
+                                return Ok(self.other_log(other));
+                            }
                             self.sending.origin = Origin {
                                 final_lsn: begin.final_lsn,
                                 xid: begin.xid,
@@ -359,7 +365,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             match self.sending.outbox.relation(&relation, of_the_past) {
                                 Ok(()) => {}
                                 // of rows that were delivered already; should one follow that was not, it is told then
-                                Err(error) if self.sending.progress.repeats() => {
+                                Err(error) if self.recognizing.passes_over(&self.sending.progress) => {
                                     self.sending.outbox.unreadable(relation.id, error);
                                 }
                                 Err(error) => {
@@ -370,7 +376,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                         }
                         // what was passed before was judged before
                         Message::Update(_) | Message::Delete(_) | Message::Truncate(_)
-                            if self.sending.progress.repeats() => {}
+                            if self.recognizing.passes_over(&self.sending.progress) => {}
                         // A publication may publish more than the router needs. Only what is inserted is an event.
                         Message::Update(update) => {
                             let relation = update.relation;

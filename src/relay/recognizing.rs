@@ -2,7 +2,7 @@
 
 use crate::lsn::Lsn;
 use crate::positions::{OtherLog, Recognition, Verdict};
-use crate::progress::Landmark;
+use crate::progress::{Landmark, Progress};
 use crate::routing::Origin;
 
 /// The look at the beginning of the stream; afterwards nothing.
@@ -20,6 +20,11 @@ impl Recognizing {
     /// Whether the log is still to be recognized.
     pub(super) fn is_under_way(&self) -> bool {
         self.look.is_some()
+    }
+
+    /// Whether what comes was judged by an earlier session, or has to be recognized before anything else is said of it.
+    pub(super) fn passes_over(&self, progress: &Progress) -> bool {
+        progress.repeats() || self.is_under_way()
     }
 
     /// A row has come.

@@ -23,11 +23,7 @@ impl Remembering {
     /// Writes the position if there is a new one and its time has come. Returns when to ask again.
     pub(super) fn offer(&mut self, progress: &Progress, at_once: bool) -> Option<Instant> {
         let position = progress.position();
-        let remembered = || {
-            let replay = self.began.replay.clone().filter(|replay| !replay.is_over(position));
-            let tail = progress.landmark().map_or(self.began.tail, Tail::Landmark);
-            Remembered { position, tail, replay, ..self.began.clone() }
-        };
+        let remembered = || now(&self.began, progress);
         self.topic.as_mut()?.offer(position, progress.acknowledged(), at_once, remembered)
     }
 
@@ -66,9 +62,27 @@ impl Remembering {
         self.topic.as_ref()?.failed()
     }
 
-    pub(super) async fn close(self) {
+    /// The log is the one that was read. From here on other messages may be changes than before.
+    pub(super) fn recognized(&mut self, message_prefix: Option<&str>) {
+        if self.began.reading.message_prefix.as_deref() != message_prefix {
+            self.began.reading.message_prefix = message_prefix.map(str::to_owned);
+            self.began.tail = Tail::Quiet { from: self.began.position.flush };
+        }
+    }
+
+    /// Returns what the session has begun with.
+    pub(super) async fn close(self) -> Remembered {
         if let Some(topic) = self.topic {
             topic.close().await;
         }
+        self.began
     }
+}
+
+/// What there is to remember now.
+pub(super) fn now(began: &Remembered, progress: &Progress) -> Remembered {
+    let position = progress.position();
+    let replay = began.replay.clone().filter(|replay| !replay.is_over(position));
+    let tail = progress.landmark().map_or(began.tail, Tail::Landmark);
+    Remembered { position, tail, replay, ..began.clone() }
 }

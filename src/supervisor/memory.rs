@@ -16,8 +16,8 @@ pub(super) struct Memory {
     pub(super) remembered: Option<Remembered>,
     /// The gap that was accepted on the command line, until a session has come past it.
     pub(super) accepted_gap: Option<Lsn>,
-    /// What the last session found where the log was to be recognized.
-    pub(super) other_log: Option<OtherLog>,
+    /// What the last session found where the log was to be recognized, and the epoch that it had begun.
+    pub(super) other_log: Option<(u64, OtherLog)>,
     /// The publication and table that it was read from.
     pub(super) fingerprint: Option<Fingerprint>,
     /// The largest batch that every topic takes.

@@ -14,7 +14,6 @@ use crate::contracts::Contracts;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
-use crate::positions::Tail;
 use crate::progress::Partial;
 use crate::relay::{Ended, Outcome, SentAlone};
 use crate::sink::Refusal;
@@ -108,11 +107,9 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 
 /// Takes in what a session leaves behind.
 fn after_session(ended: Ended, memory: &mut Memory) -> Next {
-    if let Some(remembered) = &mut memory.remembered {
-        remembered.position = ended.position;
-        remembered.tail = ended.landmark.map_or(remembered.tail, Tail::Landmark);
-    }
-    if ended.advanced {
+    let (position, epoch) = (ended.remembered.position.flush, ended.remembered.epoch);
+    memory.remembered = Some(ended.remembered);
+    if ended.recognized {
         memory.accepted_gap = None;
     }
     memory.batch_bytes = ended.batch_bytes;
@@ -125,14 +122,14 @@ fn after_session(ended: Ended, memory: &mut Memory) -> Next {
                     "stopped before Kafka acknowledged everything in flight; the next start sends it again"
                 );
             }
-            tracing::info!(position = %ended.position.flush, "stopped");
+            tracing::info!(%position, "stopped");
             Next::Stop
         }
         Outcome::Failed(error) => after_failure(error, memory),
         Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, memory),
         // judged where everything else about a start is
         Outcome::OtherLog(other) => {
-            memory.other_log = Some(other);
+            memory.other_log = Some((epoch, other));
             Next::Again
         }
     }

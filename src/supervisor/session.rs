@@ -13,7 +13,7 @@ use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::positions::{self, OtherLog, Recognition, Remembered, Start, Tail};
+use crate::positions::{self, OtherLog, Recognition, Remembered, Start};
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
@@ -159,7 +159,7 @@ async fn start(
         );
     }
     monitor.state(State::Active);
-    let head = system.flush;
+    let (head, position) = (system.flush, remembered.position.flush);
     if recognition.is_none() {
         memory.accepted_gap = None;
     }
@@ -177,7 +177,7 @@ async fn start(
         remembered,
         confirmed: slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID),
         recognition,
-        gap_accepted: memory.accepted_gap.is_some(),
+        gap_accepted: memory.accepted_gap.is_some_and(|gap| gap != position),
         watch: Watch::start(Arc::clone(config), host, fingerprint),
         head,
         alone_up_to: memory.alone_up_to,
@@ -210,7 +210,7 @@ async fn where_to_start(
     session: &mut Session,
     memory: &Memory,
     (catalog, slot, system): (&Catalog, &Slot, &System),
-    other_log: Option<OtherLog>,
+    other_log: Option<(u64, OtherLog)>,
     positions: &mut Option<PositionsTopic>,
 ) -> Result<(Remembered, Option<Recognition>), Error> {
     *positions = opened(PositionsTopic::open(config).await, memory)?;
@@ -236,20 +236,15 @@ async fn where_to_start(
         history: history.as_deref(),
         reading: &reading,
         way_out: &way_out,
-        other_log,
+        // unless a reset has come in between, which settles it
+        other_log: other_log
+            .filter(|(epoch, _)| before.as_ref().is_some_and(|before| before.epoch == *epoch))
+            .map(|(_, other)| other),
     };
     let start =
         positions::judge(before.as_ref(), &found, memory.accepted_gap).map_err(positions::Gap::refusal)?;
     let position = start.position();
-    let (tail, recognition) = match (&before, start) {
-        (Some(before), Start::Remembered(_)) => {
-            let prefix = before.reading.message_prefix.clone();
-            // with another prefix other changes count from now on
-            let tail = if prefix == reading.message_prefix { before.tail } else { Tail::Unknown };
-            (tail, Recognition::new(before.tail, position, confirmed, prefix))
-        }
-        _ => (Tail::Quiet { from: position.flush }, None),
-    };
+    let (tail, reading, recognition) = positions::begin(before.as_ref(), start, confirmed, reading);
     match start {
         Start::First(_) if config.delivery.positions_topic.is_some() => {
             tracing::info!(

@@ -279,3 +279,18 @@ async fn gaps_are_refused_with_the_position_of_the_log_that_was_read() {
     outbox.execute("DELETE FROM outbox WHERE payload->>'n' = '1'").await;
     setting.refuses(&["is not the one", "delivered up to", &ours.to_string()]).await;
 }
+
+/// Other changes count after that, but another log is still another log, at the second attempt too.
+#[tokio::test]
+async fn gaps_are_refused_where_a_restored_log_comes_with_another_message_prefix() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let setting = Setting::on(Outbox::on(&server.url()).await).await;
+    let ours = put_back(&server, &setting).await;
+    while setting.outbox.lsn().await <= ours {
+        setting.outbox.execute(NOISE).await;
+    }
+    let settings = setting.settings.set("outbox.message_prefix", "noise");
+    let setting = Setting { settings, ..setting };
+    let words = ["is not the one", "delivered up to", &ours.to_string()];
+    setting.refuses(&words).await;
+}

@@ -19,7 +19,7 @@ use crate::commands::{ANSWER_TIMEOUT, connect};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::positions::{Remembered, Replay, Tail};
+use crate::positions::{Reading, Remembered, Replay, Tail};
 use crate::postgres::bookmarks::{self, REPLICATION};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::connect::Startup;
@@ -104,14 +104,11 @@ impl Before {
         config: &Config,
         position: Position,
         replay: Option<Replay>,
+        reading: Option<Reading>,
     ) -> Result<(), Error> {
         let Some(topic) = &mut self.topic else { return Ok(()) };
         let known = self.remembered.as_ref();
-        let reading = match (&replay, known) {
-            // what a reset meets on its way is judged as before; an advance leaves it behind
-            (Some(_), Some(known)) => known.reading.clone(),
-            _ => self.catalog.reading(&config.outbox),
-        };
+        let reading = reading.unwrap_or_else(|| self.catalog.reading(&config.outbox));
         topic
             .begin(&Remembered {
                 // greater than any that a running router knows, if its topic was deleted
@@ -210,7 +207,10 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
         Some(replay) if !replay.is_over(until) => replay.until,
         _ => until,
     };
-    before.write(config, back, Some(Replay { mark: mark.clone(), until })).await.map_err(again)?;
+    // what it meets on its way is judged as before
+    let reading = before.remembered.as_ref().map(|known| known.reading.clone());
+    let replay = Some(Replay { mark: mark.clone(), until });
+    before.write(config, back, replay, reading).await.map_err(again)?;
     let header = if before.topic.is_some() {
         format!(" What is sent again bears the header outbox-router-replay: {mark}.")
     } else {
@@ -289,7 +289,8 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     // what is still to be sent again keeps its mark
     let replay =
         before.remembered.as_ref().and_then(|known| known.replay_at(ahead, slot, &before.system.identifier));
-    before.write(config, ahead, replay).await?;
+    // an altered publication is left behind with the rest
+    before.write(config, ahead, replay, None).await?;
     if confirmed_lsn < to {
         let sql = format!("SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')", literal(slot));
         // the server reads all the log in between
