@@ -42,7 +42,9 @@ impl Setting {
         let ended = Router::start(&self.settings).exits(3).await;
         ended.says(words);
         let again = Router::start(&self.settings).exits(3).await;
-        assert_eq!(again.last_line(), ended.last_line());
+        again.says(words);
+        // the end of the log may have moved on
+        assert_eq!(again.goes_on_at(), ended.goes_on_at());
         assert_eq!(self.kafka.count(&self.outbox.name).await, before);
         ended
     }
