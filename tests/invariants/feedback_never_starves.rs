@@ -71,9 +71,13 @@ async fn feedback_never_starves_while_the_broker_is_frozen() {
 
     outbox.insert_numbers("order", "a", 501..521).await;
     outbox.all_confirmed().await;
-    assert_eq!(outbox.slot().await.unwrap().active_pid, Some(walsender), "dropped\n{}", router.log());
-    router.stop().await;
-    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+    let active = outbox.slot().await.unwrap().active_pid;
+    let log = router.stop().await.log;
+    // librdkafka may forget a broker that comes back (its issue 5301); then there is another session, and it is said why
+    let forgotten = log.contains("it has lost sight of the brokers");
+    assert!(forgotten || active == Some(walsender), "dropped\n{log}");
+    let repeats = if forgotten { Repeats::Restarts(1) } else { Repeats::Never };
+    same(&outbox, &kafka.records(&outbox.name).await, repeats).await;
 }
 
 /// A server that says nothing is asked, and left if it gives no answer.
