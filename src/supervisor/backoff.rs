@@ -7,7 +7,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
 use crate::error::{Peer, Transient};
 
-/// Doubles from 50 ms to 2 s, with jitter, for ever; a session that got somewhere starts it anew.
+/// Doubles from 50 ms to a second, so that a server that is back is found within two, with jitter, for ever; a session that got somewhere starts it anew.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     delays: Option<ExponentialBackoff>,
@@ -18,7 +18,7 @@ pub(super) struct Backoff {
 /// Failures that differ in every try must not fill memory.
 const TOLD_AT_MOST: usize = 50;
 
-const LONGEST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(1);
 
 impl Backoff {
     pub(super) fn next(&mut self) -> Duration {
