@@ -16,3 +16,6 @@ mod record;
 pub use judge::{Found, Gap, Start, judge};
 pub use recognition::{OtherLog, Recognition, Verdict, begin};
 pub use record::{NotReadable, Reading, Remembered, Replay, Tail};
+
+#[cfg(test)]
+pub(crate) use record::tests::remembered;

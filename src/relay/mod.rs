@@ -298,12 +298,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 ReplicationMessage::XLogData { wal_end, data } => {
                     self.received = self.received.max(wal_end);
                     let message = Message::decode(data).map_err(undecodable)?;
+                    if let Err(other) = self.recognizing.look(&message, &self.sending.origin) {
+                        return Ok(self.other_log(other));
+                    }
                     match message {
                         Message::Begin(begin) => {
-                            // commits come in order, so all that lies before it has come
-                            if let Err(other) = self.recognizing.reached(begin.final_lsn) {
-                                return Ok(self.other_log(other));
-                            }
                             self.sending.origin = Origin {
                                 final_lsn: begin.final_lsn,
                                 xid: begin.xid,
@@ -313,21 +312,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             self.sending.progress.begin(begin.into()).map_err(out_of_step)?;
                         }
                         Message::Insert(insert) => {
-                            if let Err(other) = self.recognizing.row(&self.sending.origin) {
-                                return Ok(self.other_log(other));
-                            }
                             let handled = self.sending.change(Written::Row(insert));
                             if !self.settled(handled) {
                                 return Ok(Pause::HeldBack);
                             }
                         }
                         Message::Logical(message) if !self.sending.outbox.is_event(message.prefix) => {
-                            if message.transactional
-                                && let Err(other) =
-                                    self.recognizing.message(message.prefix, &self.sending.origin)
-                            {
-                                return Ok(self.other_log(other));
-                            }
                             let now = PgTimestamp::now();
                             let heartbeat = self.heartbeat.as_mut();
                             if let Some(seen) =
@@ -344,21 +334,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                             self.not_transactional(lsn);
                         }
                         Message::Logical(message) => {
-                            if let Err(other) = self.recognizing.message(message.prefix, &self.sending.origin)
-                            {
-                                return Ok(self.other_log(other));
-                            }
                             let handled = self.sending.change(Written::Message(message));
                             if !self.settled(handled) {
                                 return Ok(Pause::HeldBack);
                             }
                         }
                         Message::Commit(commit) => {
-                            let end = commit.end_lsn;
-                            if let Err(other) = self.recognizing.reached(end) {
-                                return Ok(self.other_log(other));
-                            }
-                            self.sending.progress.commit(end).map_err(out_of_step)?;
+                            self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?
                         }
                         Message::Relation(relation) => {
                             let of_the_past = self.sending.origin.final_lsn < self.head;

@@ -2,6 +2,7 @@
 
 use crate::lsn::Lsn;
 use crate::positions::{OtherLog, Recognition, Verdict};
+use crate::postgres::pgoutput::Message;
 use crate::progress::{Landmark, Progress};
 use crate::routing::Origin;
 
@@ -27,21 +28,25 @@ impl Recognizing {
         progress.repeats() || self.is_under_way()
     }
 
-    /// A row has come.
-    pub(super) fn row(&mut self, origin: &Origin) -> Result<(), OtherLog> {
+    /// A message of the stream has come, of the transaction `origin` unless it begins one. Nothing was made of it yet.
+    pub(super) fn look(&mut self, message: &Message<'_>, origin: &Origin) -> Result<(), OtherLog> {
         let Some(look) = &mut self.look else { return Ok(()) };
         let Origin { final_lsn, xid, commit_time, .. } = *origin;
-        let verdict = look.change(Landmark { final_lsn, xid, commit_time })?;
+        let transaction = Landmark { final_lsn, xid, commit_time };
+        let verdict = match message {
+            // commits come in order, so all that lies before it has come
+            Message::Begin(begin) => look.reached(begin.final_lsn)?,
+            Message::Insert(_) => look.change(transaction)?,
+            Message::Logical(message)
+                if message.transactional && look.message_prefix() == Some(message.prefix) =>
+            {
+                look.change(transaction)?
+            }
+            Message::Commit(commit) => look.reached(commit.end_lsn)?,
+            _ => return Ok(()),
+        };
         self.heard(verdict);
         Ok(())
-    }
-
-    /// A transactional message has come.
-    pub(super) fn message(&mut self, prefix: &str, origin: &Origin) -> Result<(), OtherLog> {
-        match &self.look {
-            Some(look) if look.message_prefix() == Some(prefix) => self.row(origin),
-            _ => Ok(()),
-        }
     }
 
     /// Everything up to there has come, outside of a transaction.

@@ -69,20 +69,11 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::positions::{Reading, Tail};
+    use crate::positions::remembered;
     use crate::progress::Position;
 
     fn at(epoch: u64, flush: u64) -> Remembered {
-        Remembered {
-            epoch,
-            slot: "outbox_router".into(),
-            system_identifier: "7423".into(),
-            timeline: 1,
-            position: Position { flush: Lsn(flush), partial: None },
-            tail: Tail::Unknown,
-            reading: Reading::default(),
-            replay: None,
-        }
+        Remembered { epoch, position: Position { flush: Lsn(flush), partial: None }, ..remembered() }
     }
 
     #[test]

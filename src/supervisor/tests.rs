@@ -1,23 +1,14 @@
 use super::*;
 use crate::lsn::Lsn;
-use crate::positions::{Reading, Remembered, Tail};
-use crate::progress::{Position, Sequence};
+use crate::positions::remembered;
+use crate::progress::Sequence;
 
 const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };
 
 fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
     Ended {
         outcome,
-        remembered: Remembered {
-            epoch: 1,
-            slot: "outbox_router".into(),
-            system_identifier: "7423".into(),
-            timeline: 1,
-            position: Position { flush: Lsn(10), partial: None },
-            tail: Tail::Unknown,
-            reading: Reading::default(),
-            replay: None,
-        },
+        remembered: remembered(),
         recognized: true,
         unacknowledged: 0,
         advanced: true,

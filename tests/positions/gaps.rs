@@ -183,6 +183,15 @@ async fn put_back_after(
     ours
 }
 
+/// A transaction without events, as another application writes it.
+const NOISE: &str = "SELECT pg_logical_emit_message(true, 'noise', repeat('x', 5000))";
+
+async fn grows_past(outbox: &Outbox, ours: Lsn) {
+    while outbox.lsn().await <= ours {
+        outbox.execute(NOISE).await;
+    }
+}
+
 /// A copy of the data directory from before is put back: the slot is as it was, and the events since then never were.
 #[tokio::test]
 async fn gaps_are_refused_where_the_server_was_restored_from_a_backup() {
@@ -212,9 +221,7 @@ async fn gaps_are_refused_where_a_restored_log_has_grown_past_the_position() {
             .insert("order", "a", &format!("{{\"n\": {number}, \"text\": \"{}\"}}", "x".repeat(number)))
             .await;
     }
-    while outbox.lsn().await <= ours {
-        outbox.execute(NOISE).await;
-    }
+    grows_past(outbox, ours).await;
     outbox.insert("order", "a", "{\"n\": 54}").await;
     let words = ["is not the one", "snapshot", &ours.to_string(), &theirs.to_string()];
     let ended = setting.refuses(&words).await;
@@ -228,15 +235,10 @@ async fn gaps_are_refused_where_a_restored_log_has_grown_past_the_position_witho
     let setting = Setting::on(Outbox::on(&server.url()).await).await;
     let outbox = &setting.outbox;
     let ours = put_back(&server, &setting).await;
-    while outbox.lsn().await <= ours {
-        outbox.execute(NOISE).await;
-    }
+    grows_past(outbox, ours).await;
     let ended = setting.refuses(&["is not the one", "does not have it"]).await;
     setting.goes_on(&ended, 4, 1..=4).await;
 }
-
-/// A transaction without events, as another application writes it.
-const NOISE: &str = "SELECT pg_logical_emit_message(true, 'noise', repeat('x', 5000))";
 
 /// Nothing is known of a log but that nothing of it was to be sent.
 #[tokio::test]
@@ -257,9 +259,7 @@ async fn gaps_are_refused_where_a_restored_log_has_events_where_there_were_none(
     };
     let ours = put_back_after(&server, &setting, idle).await;
     outbox.insert("order", "a", "{\"n\": 1}").await;
-    while outbox.lsn().await <= ours {
-        outbox.execute(NOISE).await;
-    }
+    grows_past(outbox, ours).await;
     let ended =
         setting.refuses(&["is not the one", "nothing was there to deliver from", &ours.to_string()]).await;
     setting.goes_on(&ended, 2, 2..=2).await;
@@ -275,9 +275,7 @@ async fn gaps_are_refused_with_the_position_of_the_log_that_was_read() {
     let altered = Router::start(&setting.settings).exits(3).await;
     setting.goes_on(&altered, 100, 1..=1).await;
     let ours = put_back(&server, &setting).await;
-    while outbox.lsn().await <= ours {
-        outbox.execute(NOISE).await;
-    }
+    grows_past(outbox, ours).await;
     outbox.execute("DELETE FROM outbox WHERE payload->>'n' = '1'").await;
     setting.refuses(&["is not the one", "delivered up to", &ours.to_string()]).await;
 }
@@ -288,9 +286,7 @@ async fn gaps_are_refused_where_a_restored_log_comes_with_another_message_prefix
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let setting = Setting::on(Outbox::on(&server.url()).await).await;
     let ours = put_back(&server, &setting).await;
-    while setting.outbox.lsn().await <= ours {
-        setting.outbox.execute(NOISE).await;
-    }
+    grows_past(&setting.outbox, ours).await;
     let settings = setting.settings.set("outbox.message_prefix", "noise");
     let setting = Setting { settings, ..setting };
     let words = ["is not the one", "delivered up to", &ours.to_string()];
