@@ -1,5 +1,7 @@
 //! What a user types.
 
+mod dead_letters;
+
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -9,6 +11,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::secret::Secret;
 use crate::logging::LogFormat;
 use crate::lsn::Lsn;
+use dead_letters::HELP as DEAD_LETTERS_HELP;
+pub use dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand, DecideArgs};
 
 // A paragraph is one line here; clap breaks it to fit the terminal.
 
@@ -224,6 +228,9 @@ pub enum Command {
     /// Look at the position, go back to a bookmark, or leave events out
     #[command(after_long_help = SLOT_HELP)]
     Slot(SlotArgs),
+    /// Look at parked events, send them again, or throw them away
+    #[command(after_long_help = DEAD_LETTERS_HELP)]
+    DeadLetters(DeadLettersArgs),
     /// Look at configuration, Postgres and Kafka, and say what is wrong or risky
     #[command(after_long_help = CHECK_HELP)]
     Check(CheckArgs),

@@ -36,6 +36,7 @@ pub mod commands;
 pub mod config;
 pub mod connect;
 pub mod contracts;
+pub mod dead_letters;
 pub mod error;
 pub mod import;
 mod java_properties;

@@ -4,15 +4,17 @@
 //! `log` crate under the target `librdkafka`.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::panic;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::Subscriber;
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::format::{FormatFields, Writer, debug_fn};
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -74,7 +76,10 @@ where
         // it would use eprintln, which panics if standard error is gone
         .log_internal_errors(false);
     match format {
-        LogFormat::Human => Box::new(builder.with_target(false).with_writer(Indented(writer)).finish()),
+        LogFormat::Human => {
+            let builder = builder.fmt_fields(fields()).with_target(false);
+            Box::new(builder.with_writer(Indented(writer)).finish())
+        }
         LogFormat::Json => Box::new(
             builder
                 .with_writer(writer)
@@ -84,6 +89,48 @@ where
                 .with_span_list(false)
                 .finish(),
         ),
+    }
+}
+
+/// As the library writes them, and besides no control character of a text from a server acts on a terminal. It escapes only
+/// some of them, and in messages alone.
+fn fields() -> impl for<'writer> FormatFields<'writer> {
+    debug_fn(|writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
+        let colours = writer.has_ansi_escapes();
+        let mut harmless = Harmless(writer);
+        match field.name() {
+            "message" => write!(harmless, "{value:?}"),
+            // what the `log` crate says of itself
+            name if name.starts_with("log.") => Ok(()),
+            name => {
+                let name = name.strip_prefix("r#").unwrap_or(name);
+                if colours {
+                    write!(harmless.0, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m")?;
+                } else {
+                    write!(harmless.0, "{name}=")?;
+                }
+                write!(harmless, "{value:?}")
+            }
+        }
+    })
+    .delimited(" ")
+}
+
+/// Escapes control characters on their way.
+struct Harmless<'a, W>(&'a mut W);
+
+impl<W: fmt::Write> fmt::Write for Harmless<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for part in text.split_inclusive(|c: char| c.is_control() && c != '\n' && c != '\t') {
+            match part.char_indices().next_back() {
+                Some((at, last)) if last.is_control() && last != '\n' && last != '\t' => {
+                    self.0.write_str(part.get(..at).unwrap_or_default())?;
+                    write!(self.0, "{}", last.escape_default())?;
+                }
+                _ => self.0.write_str(part)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -123,7 +170,7 @@ pub fn report(format: LogFormat, error: &Error) {
         tracing::error!("{error}");
     } else {
         // nobody is left to tell if this fails
-        let _ = writeln!(io::stderr(), "error: {error}");
+        let _ = writeln!(io::stderr(), "error: {}", terminal::harmless(&error.to_string()));
     }
 }
 
@@ -210,6 +257,28 @@ mod tests {
             assert!(serde_json::from_str::<serde_json::Value>(line).unwrap().is_object(), "{line}");
         }
         insta::assert_snapshot!(text);
+    }
+
+    /// In messages and in fields, whether they are logged by us or by a library.
+    #[test]
+    fn no_text_from_outside_acts_on_a_terminal() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let hostile = "\u{1b}[2J\r\u{9b}31m\u{7}it\nforged";
+        for colours in [false, true] {
+            let filter = filter(None).unwrap();
+            let writer = writer.clone();
+            let subscriber =
+                subscriber(LogFormat::Human, filter, colours, Clock::Set(0), move || writer.clone());
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::warn!(reason = %hostile, debug = ?hostile, text = hostile, "{hostile}");
+                tracing::warn!(error = &io::Error::other(hostile) as &dyn std::error::Error, "lost");
+            });
+        }
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert!(!text.contains("\u{1b}[2J") && !text.contains(['\r', '\u{9b}', '\u{7}']), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("forged")), "{text}");
+        assert_eq!(text.matches("\\u{1b}[2J").count(), 10, "{text}");
     }
 
     #[test]

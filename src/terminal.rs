@@ -1,5 +1,6 @@
 //! What differs between a terminal, a pipe and a file.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
@@ -13,6 +14,30 @@ pub fn colours(stream: &impl IsTerminal) -> bool {
 
 fn allowed(terminal: bool, no_color: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty)
+}
+
+/// A text from outside for a terminal: no control character acts on it, and no line after the first can be taken for one that
+/// begins by itself.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    let mut characters = text.trim_end_matches('\n').chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '\n' => {
+                shown.push('\n');
+                if characters.peek().is_some_and(|next| *next != ' ') {
+                    shown.push_str("    ");
+                }
+            }
+            '\t' => shown.push('\t'),
+            _ if character.is_control() => shown.extend(character.escape_default()),
+            _ => shown.push(character),
+        }
+    }
+    shown.into()
 }
 
 /// Writes `text` to standard output. A reader that has seen enough, as `head` does, is no error.
@@ -42,6 +67,18 @@ mod tests {
         assert!(allowed(true, Some(OsStr::new(""))));
         assert!(!allowed(true, Some(OsStr::new("1"))));
         assert!(!allowed(false, None));
+    }
+
+    #[test]
+    fn what_would_act_on_a_terminal_is_escaped_and_later_lines_are_indented() {
+        for (text, expected) in [
+            ("plain: é", "plain: é"),
+            ("two\nlines\n", "two\n    lines"),
+            ("a list:\n  of ours", "a list:\n  of ours"),
+            ("\u{1b}[2J\rforged\u{9b}\u{7f}\0", "\\u{1b}[2J\\rforged\\u{9b}\\u{7f}\\u{0}"),
+        ] {
+            assert_eq!(harmless(text), expected);
+        }
     }
 
     struct Broken(io::ErrorKind);

@@ -3,10 +3,13 @@
 // A test fails by panicking, and so do those who serve it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod allocations;
 mod bad_input;
 mod columns;
 mod commands;
 mod contracts;
+mod dead_letters;
+mod exactly_once;
 mod faults;
 mod fuzz_corpus;
 mod heartbeat;
@@ -17,7 +20,9 @@ mod positions;
 mod postgres_connection;
 mod routing;
 mod secure_connection;
+mod security;
 mod slot;
+mod standby;
 mod stopping;
 mod support;
 mod topics;

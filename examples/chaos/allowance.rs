@@ -13,7 +13,8 @@
 //! A router that lives goes on from what was acknowledged. Where the log's end was at a [`Mark`], every event beyond that place
 //! was committed later. So no more can be repeated than what was committed since the last mark at or below the position,
 //! nor more than what arrived since it was last seen well, and what was in flight at the last look. After `slot reset` it
-//! goes on from a bookmark; what bears no mark then is what came after the position that was last in Kafka.
+//! goes on from a bookmark; what bears no mark then is what came after the position that was last in Kafka. That is what a standby
+//! goes on from, too.
 //!
 //! What arrives late, behind what the next session sent, can only be one request: `max.in.flight` is 1, and what was queued
 //! behind it is thrown away with the session. A request holds records of one partition.
@@ -79,10 +80,12 @@ pub(crate) struct Seen<'a> {
     /// Further arrivals of the same events that nobody asked for.
     pub(crate) again: &'a [Instant],
     pub(crate) positions: &'a [Written],
+    /// The next session may be that of another router, which knows no more than the positions topic.
+    pub(crate) standbys: bool,
 }
 
 /// What a fault may bring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Allowed {
     pub(crate) duplicates: u64,
     /// In how many partitions repetitions may be late.
@@ -116,13 +119,13 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
         let to = seen_by(*session);
         let beyond = seen.committed_beyond(position, to);
         duplicates += match looks.last() {
-            Some(last) if injected.on_its_way => {
+            Some(last) if injected.on_its_way || seen.standbys => {
                 let well = looks.iter().rev().find(|look| look.active).unwrap_or(last);
                 let in_flight = last.in_flight.max(well.in_flight);
-                match injected.asked {
-                    None => in_flight + seen.arrived_beyond(well.at.checked_sub(late), to).min(beyond),
-                    // what bears the mark ends at the position in Kafka, and is not counted here
-                    Some(_) => {
+                // what bears the mark of a reset ends at the position in Kafka, and is not counted here
+                match injected.asked.is_some() || seen.standbys {
+                    false => in_flight + seen.arrived_beyond(well.at.checked_sub(late), to).min(beyond),
+                    true => {
                         let age = seen.position_age(well.at).unwrap_or(Duration::MAX).min(OLDEST);
                         in_flight + seen.arrived_beyond(well.at.checked_sub(age + late), to)
                     }
@@ -185,6 +188,7 @@ mod tests {
         arrivals: Vec<First>,
         positions: Vec<Written>,
         again: Vec<Instant>,
+        standbys: bool,
     }
 
     fn world() -> World {
@@ -202,6 +206,7 @@ mod tests {
             arrivals: (0..200).map(first).collect(),
             positions: (0..100).map(|n| Written { at: at(n * 20), there: at(n * 20 + 10) }).collect(),
             again: Vec::new(),
+            standbys: false,
         }
     }
 
@@ -213,7 +218,8 @@ mod tests {
         fn allowed(&self, injected: &Injected, sessions: &[u64]) -> Allowed {
             let sessions: Vec<Instant> = sessions.iter().map(|ms| self.at(*ms)).collect();
             let World { looks, marks, arrivals, positions, again, .. } = self;
-            let seen = Seen { looks, marks, arrivals, positions, again, sessions: &sessions };
+            let (sessions, standbys) = (&sessions[..], self.standbys);
+            let seen = Seen { looks, marks, arrivals, positions, again, sessions, standbys };
             allowed(injected, seen, self.at(2000))
         }
 
@@ -307,6 +313,13 @@ mod tests {
         assert_eq!(world.lived(&[1001], true), (3 + 20, 1));
         assert_eq!(world.lived(&[1001, 1101], true), (2 * (3 + 20), 2));
         assert_eq!(world.lived(&[1001], false), (10, 0));
+    }
+
+    #[test]
+    fn a_standby_may_repeat_what_came_after_the_last_position() {
+        let world = World { standbys: true, ..world() };
+        // well at 1000; the position in Kafka then is of 980, and holds what had arrived by 880
+        assert_eq!(world.lived(&[1001], true), (3 + 22, 1));
     }
 
     #[test]

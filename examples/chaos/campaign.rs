@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use tokio::time::sleep;
 
 use crate::event::{Event, Id};
-use crate::faults::{Ground, Kind, SLOT, WAL_SENDER_TIMEOUT};
+use crate::faults::{Ground, Kind, SLOT, STRICT, WAL_SENDER_TIMEOUT};
 use crate::injected::{Asked, Injected};
 use crate::intake::{Intake, lock};
 use crate::judgement::judge;
@@ -22,7 +22,7 @@ use crate::report::{Evidence, Report};
 use crate::services::Services;
 use crate::stage::consumer::Reading;
 use crate::stage::outbox_table::{committed_rows, topic_of};
-use crate::stage::router::Router;
+use crate::stage::router::{Decider, Router};
 use crate::watch::Watch;
 use crate::writers::{self, ALL_TYPES, Ledger, Writers, large};
 
@@ -32,6 +32,7 @@ const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
 const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const OPENING_ROWS: u64 = 1_000;
+const DECIDES_EVERY: Duration = Duration::from_secs(1);
 
 /// Where everything is, and what is to be done.
 pub(crate) struct Setup {
@@ -45,6 +46,11 @@ pub(crate) struct Setup {
     pub(crate) behind_proxy: String,
     pub(crate) proxy_port: u16,
     pub(crate) kinds: Vec<&'static Kind>,
+    pub(crate) exactly_once: bool,
+    /// How many routers wait beside the active one.
+    pub(crate) standbys: usize,
+    /// Whether some events cannot be sent by every other router that is started.
+    pub(crate) park: bool,
     pub(crate) span: Duration,
     pub(crate) rate: u64,
     pub(crate) seed: u64,
@@ -61,10 +67,10 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let to_postgres = Proxy::start(0, place_of(&postgres)?).await?;
     let to_kafka = Proxy::start(setup.proxy_port, setup.behind_proxy.clone()).await?;
     let through = postgres.replace(&place_of(&postgres)?, &to_postgres.address().to_string());
-    let timeout =
-        format!("wal_sender_timeout = \"{} ms\"\n", WAL_SENDER_TIMEOUT.as_millis()).replace(" ms", "ms");
+    let timeout = format!("postgres.wal_sender_timeout = \"{}ms\"\n", WAL_SENDER_TIMEOUT.as_millis());
     let kafka = to_kafka.address().to_string();
-    let router = Router::new(&setup.program, &setup.folder, &through, &kafka, &timeout)?;
+    let more = configured(&setup);
+    let router = Router::new(&setup.program, &setup.folder, &through, &kafka, &format!("{timeout}{more}"))?;
     router.init().await?;
     let reader = Reader::start(&client, &postgres, &setup.folder, &setup.programs).await?;
     // it does not survive the first restart
@@ -82,16 +88,25 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         to_kafka,
         arrived: intake.shared(),
         ledger: Arc::clone(&ledger),
+        standbys: Vec::new(),
+        park: setup.park,
+        lenient: false,
     };
     let progress = Progress::new(setup.span);
     progress.doing("beginning");
     ground.start_router()?;
     ground.router.ready().await?;
-    let mut writers = Writers::start(&postgres, &ledger, setup.rate, setup.seed);
+    for _ in 0..setup.standbys {
+        let mut standby = ground.router.beside()?;
+        standby.start()?;
+        ground.standbys.push(standby);
+    }
+    let mut writers = Writers::start(&postgres, &ledger, setup.rate, setup.seed, setup.park);
     large(&postgres, &ledger, OPENING_ROWS, setup.seed).await?;
     all_topics_are_there(&intake, &mut ground).await?;
     let positions = Positions::follow(&setup.brokers)?;
 
+    let decider = ground.router.decider();
     let start = Instant::now();
     let mut happened: Vec<Happened> = Vec::new();
     let mut stopped = None;
@@ -115,6 +130,10 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                 progress.doing(kind.name);
                 let injected = kind.inject(&mut ground, next.random).await;
                 let mut injected = injected.with_context(|| format!("the fault {}", kind.name))?;
+                if let Err(error) = ground.follow_the_active(&mut injected).await {
+                    stopped = Some(format!("{error:#}"));
+                    break;
+                }
                 let recovered = recovers(&injected, &intake, &ledger, &mut ground).await;
                 let tail = match &recovered {
                     Ok(after) => format!("{} ms until events flow", after.as_millis()),
@@ -140,9 +159,11 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                 sleep(Duration::from_millis(100)).await;
             }
         };
+        let deciding = decide(setup.park.then(|| decider.clone()));
         tokio::select! {
             end = acts => end?,
             () = showing => bail!("the display ended"),
+            () = deciding => bail!("nobody decides any more"),
         }
     }
 
@@ -150,11 +171,26 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     writers.finish().await?;
     let end = Instant::now();
     progress.doing("everything arrives");
+    if setup.park && stopped.is_none() {
+        // a standby of the strict configuration must not take over now
+        for mut standby in std::mem::take(&mut ground.standbys) {
+            standby.stop().await?;
+        }
+        ground.router.stop().await?;
+        ground.lenient = false;
+        ground.start_router()?;
+    }
+    let mut deciding = tokio::spawn(decide(setup.park.then_some(decider)));
     // one that does not recover may yet catch up; one that has ended by itself has said so
     let rest = everything_arrives(&intake, &ledger, &mut ground).await;
     stopped = stopped.or_else(|| rest.err().map(|error| format!("{error:#}")));
+    deciding.abort();
+    // it has been told to end
+    let _ = (&mut deciding).await;
     if stopped.is_none() {
-        ground.router.stop().await?;
+        for router in ground.standbys.iter_mut().chain([&mut ground.router]) {
+            router.stop().await?;
+        }
     }
     progress.doing("the records are read to their end");
     let arrivals = intake.finish()?;
@@ -172,6 +208,8 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let judgement = judge(&committed, &written.committed, &arrivals, &asked);
     Ok(Report::new(Evidence {
         seed: setup.seed,
+        exactly_once: setup.exactly_once,
+        standbys: setup.standbys > 0,
         kinds: setup.kinds,
         start,
         end,
@@ -185,6 +223,27 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         positions,
         judgement,
     }))
+}
+
+/// What the router's configuration has besides.
+fn configured(setup: &Setup) -> String {
+    let mode = if setup.exactly_once { "exactly-once" } else { "at-least-once" };
+    let park = if setup.park {
+        format!("dead_letters.policy = \"park\"\nkafka.\"message.max.bytes\" = {STRICT}\n")
+    } else {
+        String::new()
+    };
+    format!("delivery.mode = \"{mode}\"\n{park}")
+}
+
+/// Has what is parked sent again, for ever.
+async fn decide(decider: Option<Decider>) {
+    let Some(decider) = decider else { return std::future::pending().await };
+    loop {
+        sleep(DECIDES_EVERY).await;
+        // Postgres may be away; there is a next time
+        let _ = decider.runs(&["dead-letters", "retry", "--all"]).await;
+    }
 }
 
 /// Host and port of a URL.
@@ -234,6 +293,7 @@ async fn catches_up(ground: &mut Ground) -> anyhow::Result<()> {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     let end = ground.watch.end_of_log();
     while ground.watch.remembered() < end {
+        ground.find_active().await?;
         ground.router.still_runs()?;
         if Instant::now() > deadline {
             bail!("the router has not caught up {} s after the fault was over", RECOVERS_WITHIN.as_secs());

@@ -97,6 +97,18 @@ struct Cli {
     #[arg(long)]
     list: bool,
 
+    /// What the router promises
+    #[arg(long, default_value = "at-least-once", value_parser = ["at-least-once", "exactly-once"])]
+    mode: String,
+
+    /// So many routers wait beside the active one, all the time
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=5))]
+    standbys: u8,
+
+    /// Some events cannot be sent by every other router that is started: they are parked, and sent again
+    #[arg(long)]
+    park: bool,
+
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -143,7 +155,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let seed = cli.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
-    let kinds = if cli.faults.is_empty() { KINDS.iter().collect() } else { cli.faults };
+    let mut kinds: Vec<&Kind> = if cli.faults.is_empty() { KINDS.iter().collect() } else { cli.faults };
+    // with standbys each end of a router is one
+    kinds.retain(|kind| cli.standbys == 0 || kind.name != "router-handover");
     eprintln!("--seed {seed} makes the same choices again; {} kinds of faults", kinds.len());
     let setup = Setup {
         program: match cli.router {
@@ -162,6 +176,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         behind_proxy: cli.kafka_behind_proxy,
         proxy_port: cli.kafka_proxy_port,
         kinds,
+        exactly_once: cli.mode == "exactly-once",
+        standbys: cli.standbys.into(),
+        park: cli.park,
         span: Duration::try_from_secs_f64(cli.minutes * 60.0).context("--minutes")?,
         rate: cli.rate,
         seed,

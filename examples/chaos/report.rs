@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::allowance::{self, allowed};
+use crate::allowance::{self, Allowed, allowed};
 use crate::campaign::Happened;
 use crate::event::{Arrival, Event, Id};
 use crate::faults::Kind;
@@ -21,6 +21,9 @@ const TOLD: usize = 20;
 /// All that a campaign leaves.
 pub(crate) struct Evidence {
     pub(crate) seed: u64,
+    pub(crate) exactly_once: bool,
+    /// Whether others waited for the slot.
+    pub(crate) standbys: bool,
     pub(crate) kinds: Vec<&'static Kind>,
     pub(crate) start: Instant,
     pub(crate) end: Instant,
@@ -288,8 +291,14 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
         arrivals: &judgement.first_arrivals,
         again: &judgement.duplicates,
         positions: &evidence.positions,
+        standbys: evidence.standbys,
     };
-    let bound = allowed(injected, known, until.unwrap_or_else(Instant::now));
+    // in exactly-once nothing comes again unless somebody has asked for it
+    let bound = if evidence.exactly_once {
+        Allowed::default()
+    } else {
+        allowed(injected, known, until.unwrap_or_else(Instant::now))
+    };
     let position_age = match injected.left {
         Left::Position { died, .. } if injected.broker_late.is_none() => known.position_age(died),
         _ => None,

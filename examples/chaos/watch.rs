@@ -17,6 +17,7 @@ use tokio_postgres::Client;
 
 use crate::allowance::{Look, Mark};
 use crate::intake::lock;
+use crate::stage::process::peak_memory;
 use crate::stage::router::status;
 use crate::writers::connect;
 
@@ -71,7 +72,7 @@ impl Watch {
 
     /// Takes the memory of the router once more: it is about to end.
     pub(crate) fn last_words(&self) {
-        let memory = memory_of(self.process.load(Ordering::Relaxed));
+        let memory = peak_memory(self.process.load(Ordering::Relaxed)).ok();
         lock(&self.seen).weights.push(Weight { at: Instant::now(), retained: None, memory });
     }
 
@@ -138,7 +139,7 @@ async fn weigh(postgres: String, slot: &'static str, process: Arc<AtomicU32>, se
     let mut client = None;
     loop {
         let at = Instant::now();
-        let memory = memory_of(process.load(Ordering::Relaxed));
+        let memory = peak_memory(process.load(Ordering::Relaxed)).ok();
         if client.is_none() {
             client = connect(&postgres).await.ok();
         }
@@ -165,12 +166,4 @@ async fn end_and_retained(client: &Client, slot: &str) -> anyhow::Result<(Lsn, O
     let row = row.context("Postgres does not answer")??;
     let retained: Option<i64> = row.try_get(1)?;
     Ok((row.try_get::<_, &str>(0)?.parse()?, retained.and_then(|bytes| u64::try_from(bytes).ok())))
-}
-
-/// `VmHWM` of a process, in bytes.
-fn memory_of(process: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
 }

@@ -35,6 +35,8 @@ const ROLLS_BACK: u32 = 10;
 const HAS_A_SAVEPOINT: u32 = 10;
 const DELETES_ITS_ROWS: u32 = 10;
 const LOSES_ITS_CONNECTION: u32 = 1_000;
+/// One time in so many an aggregate's events are larger than some routers can send, where that is asked for.
+const IS_LARGE: u32 = 500;
 
 /// A statement that is not answered by then never is.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -157,7 +159,7 @@ pub(crate) struct Writers {
 
 impl Writers {
     /// Has them begin, at so many rows a second in all. The same `seed` makes the same choices.
-    pub(crate) fn start(url: &str, ledger: &Arc<Ledger>, rate: u64, seed: u64) -> Self {
+    pub(crate) fn start(url: &str, ledger: &Arc<Ledger>, rate: u64, seed: u64, large: bool) -> Self {
         let mut tasks = JoinSet::new();
         let end = Arc::new(AtomicBool::new(false));
         for number in 0..WRITERS {
@@ -167,6 +169,7 @@ impl Writers {
                 end: Arc::clone(&end),
                 per_second: rate as f64 / WRITERS as f64,
                 seed: seed.wrapping_add(number << 32),
+                large,
             };
             tasks.spawn(writer.run());
         }
@@ -197,6 +200,8 @@ struct Writer {
     end: Arc<AtomicBool>,
     per_second: f64,
     seed: u64,
+    /// Whether some events are larger than some routers can send.
+    large: bool,
 }
 
 impl Writer {
@@ -268,17 +273,17 @@ impl Writer {
             let aggregate = format!("{kind}-{}", random.random_range(1..=count));
             if one_in(random, HAS_A_SAVEPOINT) {
                 let savepoint = transaction.savepoint("second_thoughts").await?;
-                let undone = emit(&savepoint, &aggregate, random).await?;
+                let undone = self.emit(&savepoint, &aggregate, random).await?;
                 events.undone.extend(undone);
                 savepoint.rollback().await?;
                 self.ledger.lock().savepoint_rollbacks += 1;
             } else if one_in(random, HAS_A_SAVEPOINT) {
                 let savepoint = transaction.savepoint("first_thoughts").await?;
-                let standing = emit(&savepoint, &aggregate, random).await?;
+                let standing = self.emit(&savepoint, &aggregate, random).await?;
                 events.standing.extend(standing);
                 savepoint.commit().await?;
             }
-            events.standing.extend(emit(transaction, &aggregate, random).await?);
+            events.standing.extend(self.emit(transaction, &aggregate, random).await?);
             if one_in(random, DELETES_ITS_ROWS) {
                 let sql = "DELETE FROM outbox WHERE aggregate_type = $1 AND aggregate_id = $2 \
                            AND xmin = pg_current_xact_id()::xid";
@@ -289,26 +294,34 @@ impl Writer {
     }
 }
 
-/// One to four events of one aggregate; returns their ids.
-async fn emit(
-    transaction: &Transaction<'_>,
-    aggregate: &str,
-    random: &mut StdRng,
-) -> Result<Vec<Id>, tokio_postgres::Error> {
-    let count = i64::from(random.random_range(1..=4_u32));
-    // with what tends to go wrong on the way
-    const WORDS: [&str; 8] = ["Grüße", "\"by hand\"", "a\\b", "🚚", "line\nbreak", "it's", "plain", "\u{1}"];
-    let words: Vec<&str> =
-        (0..random.random_range(0..30)).filter_map(|_| WORDS.choose(random).copied()).collect();
-    let payload = serde_json::json!({ "text": words.join(" ") }).to_string();
-    let trace: u128 = random.random();
-    let headers =
-        serde_json::json!({ "traceparent": format!("00-{trace:032x}-01"), "n": count, "tenant": null });
-    let headers = headers.to_string();
-    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-        [&aggregate, &count, &"Changed", &payload, &headers];
-    let rows = transaction.query(EMIT, &parameters).await?;
-    ids(&rows)
+impl Writer {
+    /// One to four events of one aggregate; returns their ids.
+    async fn emit(
+        &self,
+        transaction: &Transaction<'_>,
+        aggregate: &str,
+        random: &mut StdRng,
+    ) -> Result<Vec<Id>, tokio_postgres::Error> {
+        let count = i64::from(random.random_range(1..=4_u32));
+        // with what tends to go wrong on the way
+        const WORDS: [&str; 8] =
+            ["Grüße", "\"by hand\"", "a\\b", "🚚", "line\nbreak", "it's", "plain", "\u{1}"];
+        let words: Vec<&str> =
+            (0..random.random_range(0..30)).filter_map(|_| WORDS.choose(random).copied()).collect();
+        let mut text = words.join(" ");
+        if self.large && one_in(random, IS_LARGE) {
+            text += &"large ".repeat(600);
+        }
+        let payload = serde_json::json!({ "text": text }).to_string();
+        let trace: u128 = random.random();
+        let headers =
+            serde_json::json!({ "traceparent": format!("00-{trace:032x}-01"), "n": count, "tenant": null });
+        let headers = headers.to_string();
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&aggregate, &count, &"Changed", &payload, &headers];
+        let rows = transaction.query(EMIT, &parameters).await?;
+        ids(&rows)
+    }
 }
 
 fn ids(rows: &[tokio_postgres::Row]) -> Result<Vec<Id>, tokio_postgres::Error> {

@@ -5,9 +5,10 @@
 //! counts as 0.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::stage::consumer::Received;
+use crate::stage::figures::Latency;
 use crate::writers::Written;
 
 /// A time in which events had to wait: for the router to come back, or for their topic to be created.
@@ -15,15 +16,6 @@ use crate::writers::Written;
 pub(crate) struct Pause {
     pub(crate) from: Instant,
     pub(crate) until: Instant,
-}
-
-/// The times of a number of events.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Latency {
-    pub(crate) events: usize,
-    pub(crate) p50: Duration,
-    pub(crate) p99: Duration,
-    pub(crate) longest: Duration,
 }
 
 /// The times of all events, and of those that no pause held up: what was under way when one began and what was
@@ -44,23 +36,13 @@ pub(crate) fn latencies(written: &Written, records: &[Received], pauses: &[Pause
             steady.push(took);
         }
     }
-    (summarised(all), summarised(steady))
-}
-
-fn summarised(mut times: Vec<Duration>) -> Latency {
-    times.sort_unstable();
-    let Some(longest) = times.last().copied() else { return Latency::default() };
-    Latency { events: times.len(), p50: quantile(&times, 50), p99: quantile(&times, 99), longest }
-}
-
-/// The smallest of the sorted `times` that at least so many percent do not exceed.
-fn quantile(times: &[Duration], percent: usize) -> Duration {
-    let rank = (times.len() * percent).div_ceil(100).max(1);
-    times.get(rank - 1).copied().unwrap_or_default()
+    (Latency::of(all), Latency::of(steady))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const fn ms(milliseconds: u64) -> Duration {
@@ -77,15 +59,6 @@ mod tests {
             headers: vec![("id".to_owned(), Some(id.as_bytes().to_vec()))],
             arrived,
         }
-    }
-
-    #[test]
-    fn quantiles_are_the_nearest_rank() {
-        let times: Vec<Duration> = (1..=200).map(ms).collect();
-        let expected = Latency { events: 200, p50: ms(100), p99: ms(198), longest: ms(200) };
-        assert_eq!(summarised(times), expected);
-        assert_eq!(summarised(vec![ms(5)]), Latency { events: 1, p50: ms(5), p99: ms(5), longest: ms(5) });
-        assert_eq!(summarised(Vec::new()), Latency::default());
     }
 
     #[test]

@@ -8,7 +8,8 @@ use indicatif::HumanCount;
 use outbox_router::terminal;
 
 use crate::comparison::Findings;
-use crate::latency::{Latency, Pause};
+use crate::latency::Pause;
+use crate::stage::figures::{Latency, time};
 use crate::writers::Written;
 
 /// All that was measured and compared.
@@ -134,15 +135,6 @@ fn render(lines: &[Line], colours: bool, width: Option<u16>) -> String {
 
 fn count(number: impl TryInto<u64>) -> String {
     HumanCount(number.try_into().unwrap_or(u64::MAX)).to_string()
-}
-
-fn time(duration: Duration) -> String {
-    let milliseconds = duration.as_secs_f64() * 1000.0;
-    if milliseconds < 1000.0 {
-        format!("{milliseconds:.1} ms")
-    } else {
-        format!("{:.2} s", milliseconds / 1000.0)
-    }
 }
 
 #[cfg(test)]

@@ -27,23 +27,23 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(90);
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Installation {
     #[arg(long, default_value = "java")]
-    java: PathBuf,
+    pub(crate) java: PathBuf,
 
     /// The jars of Kafka Connect
     #[arg(long)]
-    connect_classpath: String,
+    pub(crate) connect_classpath: String,
 
     /// The folder with Debezium's plugin
     #[arg(long)]
-    plugins: PathBuf,
+    pub(crate) plugins: PathBuf,
 
     /// The same with OpenTelemetry beside it
     #[arg(long)]
-    plugins_with_tracing: PathBuf,
+    pub(crate) plugins_with_tracing: PathBuf,
 
     /// What Connect logs
     #[arg(long, default_value = "scripts/lib/debezium/log4j2.properties")]
-    log_settings: PathBuf,
+    pub(crate) log_settings: PathBuf,
 }
 
 /// How a connector's only task fares.
@@ -146,6 +146,11 @@ impl Worker {
             );
             sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// The number of its process, while it runs.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.process.id()
     }
 
     /// Starts a connector from its file, under `name`: Connect remembers positions by it, also those of a connector

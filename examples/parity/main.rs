@@ -5,6 +5,7 @@
 
 mod case;
 mod comparison;
+#[allow(dead_code, reason = "scripts/bench measures with it too")]
 mod connect;
 mod database;
 mod debezium;

@@ -7,7 +7,7 @@
 #[path = "../stage/mod.rs"]
 mod stage;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use tokio::time::sleep;
 use tokio_postgres::{Client, NoTls};
 
 use crate::stage::outbox_table::topic_of;
+use crate::stage::process::peak_memory;
 use crate::stage::router::Router;
 
 /// Each number of rows is a multiple of it, so that all keys have as many.
@@ -207,11 +208,8 @@ fn ends(consumer: &BaseConsumer, topic: &str) -> anyhow::Result<Vec<(i32, i64)>>
 /// Since when, and the most memory that the router's process has had.
 fn say(what: &str, since: Instant, router: &Router) -> anyhow::Result<()> {
     let seconds = since.elapsed().as_secs_f64();
-    let status = router.process().map(|number| Path::new("/proc").join(number.to_string()).join("status"));
-    let status = std::fs::read_to_string(status.context("the router has no process number")?)?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse().context("VmHWM")?;
-    println!("{what}: all there after {seconds:.1} s; memory {:.1} MB", kilobytes as f64 * 1024.0 / 1e6);
+    let memory = peak_memory(router.process().context("the router has no process number")?)?;
+    println!("{what}: all there after {seconds:.1} s; memory {:.1} MB", memory as f64 / 1e6);
     Ok(())
 }
 

@@ -59,7 +59,17 @@ pub(crate) struct Reading {
 impl Reading {
     /// Begins to read `topics`, also those that do not exist yet.
     pub(crate) fn begin(brokers: &str, topics: Vec<String>) -> anyhow::Result<Self> {
-        let consumer: BaseConsumer = ClientConfig::new()
+        Self::begin_with(brokers, topics, &[])
+    }
+
+    /// The same, with settings of librdkafka's besides.
+    pub(crate) fn begin_with(
+        brokers: &str,
+        topics: Vec<String>,
+        settings: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
+        let mut config = ClientConfig::new();
+        config
             .set("bootstrap.servers", brokers)
             .set("client.id", "consumer")
             // librdkafka wants one, though nothing is committed to it
@@ -71,8 +81,13 @@ impl Reading {
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "error")
             .set("allow.auto.create.topics", "false")
-            .create()
-            .context("create a consumer")?;
+            // markers of transactions take offsets too: where a log ends is what the broker says
+            .set("isolation.level", "read_committed")
+            .set("enable.partition.eof", "true");
+        for (name, value) in settings {
+            config.set(*name, *value);
+        }
+        let consumer: BaseConsumer = config.create().context("create a consumer")?;
         let (sender, records) = mpsc::channel();
         let read = Arc::new(AtomicU64::new(0));
         let last_lap = Arc::new(AtomicBool::new(false));
@@ -183,24 +198,27 @@ impl Worker {
         Ok(())
     }
 
-    fn poll(&self, timeout: Duration) -> anyhow::Result<Option<(String, i32, i64)>> {
+    fn poll(&self, timeout: Duration) -> anyhow::Result<()> {
         let message = match self.consumer.poll(timeout) {
-            None => return Ok(None),
+            None | Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
             Some(Ok(message)) => message,
             // librdkafka reports a lost connection and makes it again by itself
             Some(Err(KafkaError::MessageConsumption(code)))
                 if code != rdkafka::types::RDKafkaErrorCode::AutoOffsetReset =>
             {
-                return Ok(None);
+                return Ok(());
             }
             Some(Err(error)) => return Err(error).context("read"),
         };
+        self.hand_on(&message);
+        Ok(())
+    }
+
+    fn hand_on(&self, message: &BorrowedMessage<'_>) {
         let arrived = Instant::now();
-        let place = (message.topic().to_owned(), message.partition(), message.offset());
         self.read.fetch_add(1, Ordering::Relaxed);
         // nobody takes them any more when the program has been interrupted
-        let _ = self.sender.send(received(&message, arrived));
-        Ok(Some(place))
+        let _ = self.sender.send(received(message, arrived));
     }
 
     fn read_to_the_end(&mut self) -> anyhow::Result<()> {
@@ -217,18 +235,31 @@ impl Worker {
                 _ => begin,
             };
             if next < end {
-                behind.push((topic.clone(), *partition, end));
+                behind.push((topic.clone(), *partition, next));
             }
         }
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !behind.is_empty() && !self.given_up.load(Ordering::Relaxed) {
-            anyhow::ensure!(
-                Instant::now() < deadline,
-                "the ends of {} partitions were not reached in 30 s",
-                behind.len()
-            );
-            if let Some((topic, partition, offset)) = self.poll(Duration::from_millis(100))? {
-                behind.retain(|(t, p, end)| (t, *p) != (&topic, partition) || offset + 1 < *end);
+        // one after the other, for an end does not say of which topic it is
+        for (topic, partition, next) in behind {
+            let mut alone = TopicPartitionList::new();
+            alone.add_partition_offset(&topic, partition, Offset::Offset(next))?;
+            self.consumer.assign(&alone).context("assign a partition")?;
+            loop {
+                anyhow::ensure!(
+                    Instant::now() < deadline,
+                    "the end of {topic}/{partition} was not reached in 30 s"
+                );
+                if self.given_up.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                match self.consumer.poll(Duration::from_millis(100)) {
+                    Some(Err(KafkaError::PartitionEOF(ended))) if ended == partition => break,
+                    Some(Ok(message)) if (message.topic(), message.partition()) == (&*topic, partition) => {
+                        self.hand_on(&message);
+                    }
+                    // of an assignment before, or a connection that is made again by itself
+                    _ => {}
+                }
             }
         }
         Ok(())

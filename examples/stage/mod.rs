@@ -1,5 +1,7 @@
-//! What demo and chaos play on: the router as a process, a consumer of its topics, and the table as the judge.
+//! What the programs play on: the router as a process, a consumer of its topics, and the table as the judge.
 
 pub(crate) mod consumer;
+pub(crate) mod figures;
 pub(crate) mod outbox_table;
+pub(crate) mod process;
 pub(crate) mod router;

@@ -20,6 +20,28 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 /// Lines of the router's log that an error shows.
 const LOG_LINES: usize = 12;
 
+/// Runs commands beside a router.
+#[derive(Debug, Clone)]
+pub(crate) struct Decider {
+    program: PathBuf,
+    config: PathBuf,
+}
+
+impl Decider {
+    /// Runs a command to its end. Whether it did what it was told to.
+    pub(crate) async fn runs(&self, arguments: &[&str]) -> bool {
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(&self.config).args(arguments).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OUTBOX_ROUTER_"))
+        {
+            command.env_remove(name);
+        }
+        command.status().await.is_ok_and(|status| status.success())
+    }
+}
+
 /// One router, running or not. Dropped, it ends with SIGKILL.
 pub(crate) struct Router {
     program: PathBuf,
@@ -30,7 +52,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Writes the configuration into `folder`, `more` of `[postgres]` among it; starts nothing.
+    /// Writes the configuration into `folder`, with `more` lines in it, such as `postgres.slot = "a"`; starts nothing.
     pub(crate) fn new(
         program: &Path,
         folder: &Path,
@@ -46,7 +68,7 @@ impl Router {
         let config = folder.join("outbox-router.toml");
         let quoted = |text: &str| toml::Value::from(text).to_string();
         let text = format!(
-            "[postgres]\nurl = {}\n{more}\n[kafka]\n\"bootstrap.servers\" = {}\n\n[admin]\nlisten = \"{admin}\"\n",
+            "postgres.url = {}\nkafka.\"bootstrap.servers\" = {}\nadmin.listen = \"{admin}\"\n{more}",
             quoted(postgres),
             quoted(brokers)
         );
@@ -67,9 +89,27 @@ impl Router {
         Ok(Router { program, config, log, admin, process: None })
     }
 
+    /// Writes one text of the configuration anew, for its next start.
+    pub(crate) fn set(&self, from: &str, to: &str) -> anyhow::Result<()> {
+        let text =
+            fs::read_to_string(&self.config).with_context(|| format!("read {}", self.config.display()))?;
+        fs::write(&self.config, text.replace(from, to))
+            .with_context(|| format!("write {}", self.config.display()))
+    }
+
+    /// What its own account of itself says that it does; `None` while it does not answer.
+    pub(crate) async fn state(&self) -> Option<StateKind> {
+        timeout(Duration::from_secs(1), status(self.admin)).await.ok()?.ok().map(|now| now.state)
+    }
+
     /// Runs `init` to its end.
     pub(crate) async fn init(&self) -> anyhow::Result<()> {
         self.runs(&["init"]).await.map(drop)
+    }
+
+    /// Runs commands of the same configuration, whatever becomes of the router.
+    pub(crate) fn decider(&self) -> Decider {
+        Decider { program: self.program.clone(), config: self.config.clone() }
     }
 
     /// Runs a command to its end; returns what it prints.

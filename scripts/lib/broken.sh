@@ -17,6 +17,9 @@ is_broken() { [[ $1 =~ ^[a-z-]+$ && -f $broken_patches/$1.patch ]]; }
 # broken_faults NAME: the kinds of faults that find it, which the patch's own text names.
 broken_faults() { sed -n 's/^Faults: //p' "$broken_patches/$1.patch"; }
 
+# broken_options NAME: the campaign's options without which it is not broken, one a line.
+broken_options() { sed -n 's/^Options: //p' "$broken_patches/$1.patch" | tr ' ' '\n'; }
+
 # build_broken NAME: sets $broken_router. Of a copy, so that the checkout is not touched; in a target folder of its own.
 build_broken() {
   local copy=$cache/broken

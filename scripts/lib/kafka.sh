@@ -130,6 +130,10 @@ kafka_launch() {
   mkdir -p "$kafka/tmp"
   # What a JVM that is killed leaves in /tmp would stay there.
   local jvm=("$java" -XX:-UsePerfData "-Djava.io.tmpdir=$kafka/tmp" -cp "$kafka_classpath" -Dlog4j2.configurationFile="file://$root/scripts/lib/kafka/log4j2.properties")
+  local compiler
+  # as Kafka's own scripts call it
+  read -ra compiler <<<"${KAFKA_JVM_PERFORMANCE_OPTS:-}"
+  jvm+=("${compiler[@]}")
   local memory='-Xms256m -Xmx512m'
   kafka_cluster
   ((kafka_brokers == 1)) || memory='-Xms128m -Xmx320m'

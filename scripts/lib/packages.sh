@@ -68,9 +68,9 @@ need_packages() {
   apt_quietly install "${names[@]}" || die "apt-get could not install ${names[*]}; the lines above say why"
 }
 
-# What the Kafka client needs to be built from source with TLS, zlib and zstd.
+# What the Kafka client needs to be built from source with TLS, tokens of OpenID Connect (libcurl), zlib and zstd.
 need_build_packages() {
-  need_packages gcc g++ make pkg-config libc6-dev libssl-dev zlib1g-dev
+  need_packages gcc g++ make pkg-config libc6-dev libcurl4-openssl-dev libssl-dev zlib1g-dev
 }
 
 # Kafka needs Java 17 or later, which is not every release's default.

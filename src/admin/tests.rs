@@ -91,6 +91,25 @@ async fn metrics_hold_every_documented_name() {
 }
 
 #[tokio::test]
+async fn it_takes_no_orders() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let admin = Admin::start();
+    for page in ["/metrics", "/healthz", "/readyz", "/status", "/"] {
+        for method in ["POST", "PUT", "DELETE", "PATCH"] {
+            let mut stream = tokio::net::TcpStream::connect(admin.serving.address()).await.unwrap();
+            let request = format!(
+                "{method} {page} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            );
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            assert!(text.starts_with("HTTP/1.1 405 "), "{method} {page}: {text}");
+        }
+    }
+    admin.end();
+}
+
+#[tokio::test]
 async fn a_lost_visitor_is_told_what_there_is() {
     let admin = Admin::start();
     let (status, index) = admin.get("/").await;

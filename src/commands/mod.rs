@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod contracts;
+pub mod dead_letters;
 pub mod import_debezium;
 pub mod init;
 pub mod route;
@@ -10,6 +11,7 @@ pub mod slot;
 pub mod status;
 
 use std::future::Future;
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use crate::error::Error;
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
 use crate::sink::kafka::survey;
+use crate::terminal;
 
 /// How long one attempt to connect to Postgres may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,6 +59,7 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
         Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),
         Command::Run(args) => block_on(run::run(loaded.config, &args))?.map(|()| ExitCode::SUCCESS),
         Command::Slot(args) => block_on(slot::slot(loaded.config, &args))?,
+        Command::DeadLetters(args) => block_on(dead_letters::dead_letters(config, &args))?,
         Command::Check(args) => block_on(check::check(&loaded, &args))?,
         Command::Route(args) => block_on(route::route(config, &args))?,
         Command::ImportDebezium(args) => import_debezium::import_debezium(&args),
@@ -84,6 +88,27 @@ async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Erro
     let mut session = Session::connect(&conninfo, startup).await?;
     session.answers_within(Some(ANSWER_TIMEOUT));
     Ok(session)
+}
+
+/// Whether a person types the number of events that it is about, asked with `before` in front. Nothing is done where nobody can be asked.
+fn typed_out(before: &str, events: u64) -> Result<bool, Error> {
+    if !io::stdin().is_terminal() {
+        return Err(Error::usage(
+            "Nobody can be asked: standard input is no terminal",
+            "Add --yes to do it, or --dry-run to see only what it would do",
+        ));
+    }
+    terminal::print(&format!("{before}Type the number of events, {events}, to go on: "))?;
+    // the question stands on a line that is not complete
+    let _ = io::stdout().flush();
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| Error::usage(format!("Cannot read the answer: {error}"), "Add --yes"))?;
+    if answer.trim() == events.to_string() {
+        return Ok(true);
+    }
+    terminal::print("Nothing was done.\n")?;
+    Ok(false)
 }
 
 /// Runs on one thread: what a command does is to wait.

@@ -1,5 +1,6 @@
 //! From a file and the environment to the typed configuration.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -42,18 +43,25 @@ pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
     let file = find(path)?;
     let parsed = parse(file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())), env)?;
     let file = file.map(|(path, _)| path);
-    let mut warnings = Vec::new();
-    if let Some(path) = &file
-        && parsed.holds_secret
-        && is_world_readable(path)
-    {
-        warnings.push(format!(
-            "{} holds a password and can be read by everybody on this machine; `chmod o= {}`, or move the \
-             password to a file of its own and refer to it as {{ file = \"...\" }}",
-            path.display(),
-            path.display()
-        ));
-    }
+    let configuration = file.as_ref().filter(|_| parsed.secrets.inline);
+    let exposed: BTreeSet<&PathBuf> = configuration
+        .into_iter()
+        .chain(&parsed.secrets.files)
+        .filter(|path| is_world_readable(path))
+        .collect();
+    let warning = |path: &PathBuf| {
+        let elsewhere = if configuration == Some(path) {
+            ", or move the secret to a file of its own and refer to it as { file = \"...\" }"
+        } else {
+            ""
+        };
+        let path = path.display();
+        format!(
+            "{path} holds a secret and can be read by everybody on this machine; `chmod 600 {path}`, or 640 if the router \
+             reads it by its group{elsewhere}"
+        )
+    };
+    let warnings = exposed.into_iter().map(warning).collect();
     Ok(Loaded { config: parsed.config, file, warnings })
 }
 
@@ -74,10 +82,19 @@ fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
     }
 }
 
-/// A configuration, and whether its file holds a secret in plain sight.
+/// A configuration, and where its secrets are written.
 pub(super) struct Parsed {
     pub(super) config: Config,
-    pub(super) holds_secret: bool,
+    pub(super) secrets: WhereSecretsAre,
+}
+
+/// Where secrets are written down.
+#[derive(Debug, Default)]
+pub(super) struct WhereSecretsAre {
+    /// The configuration file itself holds one.
+    pub(super) inline: bool,
+    /// Files of their own.
+    pub(super) files: Vec<PathBuf>,
 }
 
 /// The same from a text that was read before.

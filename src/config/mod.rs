@@ -6,6 +6,7 @@ pub mod bookmarks;
 pub mod conninfo;
 pub mod contracts;
 mod convert;
+pub mod dead_letters;
 pub mod environment;
 mod heartbeat;
 mod identifiers;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use bookmarks::Bookmarks;
 use conninfo::ConnInfo;
 use contracts::ContractSettings;
+pub use dead_letters::DeadLetters;
 use pattern::Pattern;
 pub use route::*;
 use secret::Secret;
@@ -59,6 +61,8 @@ pub struct Config {
     pub bookmarks: Option<Bookmarks>,
     /// `[heartbeat] interval`; `None`: there is none.
     pub heartbeat: Option<Duration>,
+    /// `[dead_letters]`
+    pub dead_letters: DeadLetters,
     /// `[contracts]`; `None`: payloads are not looked at.
     pub contracts: Option<ContractSettings>,
 }
@@ -236,6 +240,21 @@ impl Default for Delivery {
 pub enum DeliveryMode {
     /// Every event arrives; after a crash some arrive twice.
     AtLeastOnce,
+    /// Every event arrives once, for consumers that read what is committed.
+    ExactlyOnce,
+}
+
+impl DeliveryMode {
+    /// Those that there are.
+    pub const ALL: [Self; 2] = [DeliveryMode::AtLeastOnce, DeliveryMode::ExactlyOnce];
+
+    /// As it is written in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeliveryMode::AtLeastOnce => "at-least-once",
+            DeliveryMode::ExactlyOnce => "exactly-once",
+        }
+    }
 }
 
 /// `[admin]`: the HTTP endpoint for metrics, probes and `status`.

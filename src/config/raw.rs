@@ -42,6 +42,8 @@ pub(super) struct RawConfig {
     #[serde(deserialize_with = "table")]
     pub(super) heartbeat: RawHeartbeat,
     #[serde(deserialize_with = "table")]
+    pub(super) dead_letters: RawDeadLetters,
+    #[serde(deserialize_with = "table")]
     pub(super) contracts: RawContracts,
 }
 
@@ -183,6 +185,13 @@ pub(super) struct RawBookmarks {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawHeartbeat {
     pub(super) interval: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawDeadLetters {
+    pub(super) policy: Value,
+    pub(super) max_aggregates: Value,
 }
 
 #[derive(Default, Deserialize)]

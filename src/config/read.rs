@@ -24,6 +24,8 @@ pub(super) struct Located {
     pub(super) span: Range<usize>,
     /// Written in the configuration file itself, not in a variable or a file of its own.
     pub(super) inline: bool,
+    /// The file of its own.
+    pub(super) file: Option<PathBuf>,
 }
 
 impl Reader<'_> {
@@ -66,12 +68,13 @@ impl Reader<'_> {
         let mut texts = Vec::new();
         for item in items {
             let value = Some(Spanned::new(item.span(), Scalar::from(item.into_inner())));
-            let Located { text, span, inline } = self.text_expecting(key, value, EXPECTED)?;
+            let Located { text, span, inline, file } = self.text_expecting(key, value, EXPECTED)?;
             let several = if inline { vec![text.as_str()] } else { split(&text) };
             texts.extend(several.into_iter().map(|text| Located {
                 text: text.to_owned(),
                 span: span.clone(),
                 inline,
+                file: file.clone(),
             }));
         }
         Some(texts)
@@ -82,10 +85,11 @@ impl Reader<'_> {
         let span = value.span();
         let inline = !self.sources.is_variable(&span);
         match value.into_inner() {
-            Scalar::Text(text) => Some(Located { text, span, inline }),
+            Scalar::Text(text) => Some(Located { text, span, inline, file: None }),
             Scalar::File(path) => {
                 let text = self.read_file(key, &path, &span)?;
-                Some(Located { text, span, inline: false })
+                let file = self.beside_the_file(Path::new(&path), &span);
+                Some(Located { text, span, inline: false, file: Some(file) })
             }
             other => self.wrong_kind(key, &span, &other, expected),
         }
@@ -243,6 +247,7 @@ impl Reader<'_> {
             let span = value.span();
             let inline = !self.sources.is_variable(&span);
             let is_file = value.get_ref().as_file().is_some() && !ends_in_file(&name);
+            let mut file = None;
             let text = match value.into_inner() {
                 Node::Table(members) if !is_file => {
                     self.flatten(section, &format!("{name}."), members, flat);
@@ -253,12 +258,15 @@ impl Reader<'_> {
                 Node::Boolean(truth) => Some(truth.to_string()),
                 other => {
                     let value = Some(Spanned::new(span.clone(), Scalar::from(other)));
-                    self.text_expecting(&full, value, "a text, a number, true or false")
-                        .map(|located| located.text)
+                    let located = self.text_expecting(&full, value, "a text, a number, true or false");
+                    located.map(|located| {
+                        file = located.file;
+                        located.text
+                    })
                 }
             };
             if let Some(text) = text {
-                flat.push((name, Located { text, span, inline: inline && !is_file }));
+                flat.push((name, Located { text, span, inline: inline && !is_file, file }));
             }
         }
     }

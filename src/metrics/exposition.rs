@@ -68,12 +68,20 @@ impl Exposition {
         self.counter(&super::PARTITIONS_GROWN_TOTAL, None).absolute(totals.partitions_grown);
         self.counter(&super::CONTRACT_VIOLATIONS_TOTAL, None).absolute(totals.contract_violations);
         self.counter(&super::IGNORED_CHANGES_TOTAL, None).absolute(totals.ignored_changes);
+        let dead_letters = &report.dead_letters;
+        for parked in &dead_letters.parked {
+            self.counter(&super::EVENTS_PARKED_TOTAL, Some(&parked.reason)).absolute(parked.events);
+        }
+        self.counter(&super::DEAD_LETTERS_RETRIED_TOTAL, None).absolute(dead_letters.retried);
+        self.counter(&super::DEAD_LETTERS_DISCARDED_TOTAL, None).absolute(dead_letters.discarded);
     }
 
     fn fill_gauges(&self, report: &StatusReport) {
         self.gauge(&super::LAG_SECONDS, None).set(report.lag.seconds);
         self.gauge(&super::LAG_BYTES, None).set(report.lag.bytes.unwrap_or(0) as f64);
         self.gauge(&super::IN_FLIGHT_RECORDS, None).set(report.in_flight.records as f64);
+        self.gauge(&super::DEAD_LETTERS, None).set(report.dead_letters.events as f64);
+        self.gauge(&super::DEAD_LETTERS_AGGREGATES, None).set(report.dead_letters.aggregates as f64);
         self.gauge(&super::IN_FLIGHT_BYTES, None).set(report.in_flight.bytes as f64);
         self.gauge(&super::SLOT_RETAINED_BYTES, None).set(report.slot.retained_bytes.unwrap_or(0) as f64);
         if let Some(heartbeat) = &report.heartbeat {

@@ -94,6 +94,16 @@ metrics! {
         "Times that a topic was found to have more partitions than before, so that keys moved.";
     CONTRACT_VIOLATIONS_TOTAL = Counter "contract_violations_total" [], Some(Unit::Count),
         "Events sent although their payload is not as its contract says.";
+    DEAD_LETTERS = Gauge "dead_letters" [], Some(Unit::Count),
+        "Parked events, now.";
+    DEAD_LETTERS_AGGREGATES = Gauge "dead_letters_aggregates" [], Some(Unit::Count),
+        "Aggregates whose events are parked, now.";
+    EVENTS_PARKED_TOTAL = Counter "events_parked_total" ["reason"], Some(Unit::Count),
+        "Events that were parked, by reason; `behind`: for an earlier one of their aggregate, or because they came again.";
+    DEAD_LETTERS_RETRIED_TOTAL = Counter "dead_letters_retried_total" [], Some(Unit::Count),
+        "Records of parked events that were acknowledged; in exactly-once before the commit of their transaction.";
+    DEAD_LETTERS_DISCARDED_TOTAL = Counter "dead_letters_discarded_total" [], Some(Unit::Count),
+        "Parked events that were thrown away, as a person decided.";
     IGNORED_CHANGES_TOTAL = Counter "ignored_changes_total" [], Some(Unit::Count),
         "Changes in the stream that are no events: of other tables, or not inserts.";
     BUILD_INFO = Gauge "build_info" ["version"], None,

@@ -9,6 +9,7 @@
 //! called per event costs an addition and never waits for a reader.
 
 mod clock;
+mod dead_letters;
 mod heartbeat;
 mod report;
 mod state;
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::dead_letters::Reason;
 use crate::error::Peer;
 use crate::lsn::Lsn;
 use crate::metrics::exposition::Exposition;
@@ -30,7 +32,10 @@ use crate::utc::Utc;
 pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::SetClock;
-pub use report::{Heartbeat, InFlight, Lag, Positions, Problem, Reconnects, Slot, StatusReport, Totals};
+pub use report::{
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Problem, Reconnects, Slot, StatusReport,
+    Totals,
+};
 pub use state::{State, StateKind};
 pub use topics::{OTHER_TOPICS, TOPIC_LIMIT, TopicCounters, TopicReport};
 
@@ -71,6 +76,7 @@ struct Inner {
     keyless_events: AtomicU64,
     headers_dropped: AtomicU64,
     timestamps_replaced: AtomicU64,
+    dead_letters: dead_letters::Counts,
     partitions_grown: AtomicU64,
     ignored_changes: AtomicU64,
     contract_violations: AtomicU64,
@@ -133,6 +139,7 @@ impl Monitor {
             keyless_events: AtomicU64::new(0),
             headers_dropped: AtomicU64::new(0),
             timestamps_replaced: AtomicU64::new(0),
+            dead_letters: dead_letters::Counts::default(),
             partitions_grown: AtomicU64::new(0),
             ignored_changes: AtomicU64::new(0),
             contract_violations: AtomicU64::new(0),
@@ -245,6 +252,26 @@ impl Monitor {
     /// Timestamps that the topic would have refused and that the commit time replaced.
     pub fn timestamps_replaced(&self, count: u64) {
         self.0.timestamps_replaced.fetch_add(count, Relaxed);
+    }
+
+    /// An event was parked.
+    pub fn event_parked(&self, reason: Reason) {
+        self.0.dead_letters.parked(reason);
+    }
+
+    /// So many aggregates are parked, with so many events in all.
+    pub fn dead_letters(&self, aggregates: usize, events: u64) {
+        self.0.dead_letters.now(aggregates, events);
+    }
+
+    /// A parked event was sent.
+    pub fn dead_letter_retried(&self) {
+        self.0.dead_letters.retried();
+    }
+
+    /// A parked event was thrown away.
+    pub fn dead_letter_discarded(&self) {
+        self.0.dead_letters.discarded();
     }
 
     /// Topics were found to have more partitions than before.
@@ -369,6 +396,7 @@ impl Monitor {
             },
             slot: lock(&inner.slot).clone(),
             heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
+            dead_letters: inner.dead_letters.report(),
             totals: Totals {
                 events: topics.iter().map(|topic| topic.events).sum(),
                 bytes: topics.iter().map(|topic| topic.bytes).sum(),

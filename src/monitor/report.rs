@@ -38,6 +38,9 @@ pub struct StatusReport {
     /// The heartbeat; null if it is switched off.
     #[serde(default)]
     pub heartbeat: Option<Heartbeat>,
+    /// Parked events.
+    #[serde(default)]
+    pub dead_letters: DeadLetters,
     /// Counts since the process started.
     pub totals: Totals,
     /// The topics with the most events, most first.
@@ -114,6 +117,30 @@ pub struct Heartbeat {
     pub age_seconds: f64,
     /// Why none can be written; null if that is not so.
     pub problem: Option<String>,
+}
+
+/// Parked events (`[dead_letters]`): those that are parked now, and counts since the process started.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DeadLetters {
+    /// Aggregates whose events are parked.
+    pub aggregates: u64,
+    /// Their events, and those without an aggregate.
+    pub events: u64,
+    /// Events that were parked, by reason.
+    pub parked: Vec<ParkedFor>,
+    /// Parked events that were sent.
+    pub retried: u64,
+    /// Parked events that were thrown away.
+    pub discarded: u64,
+}
+
+/// How many events were parked for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkedFor {
+    /// In a word.
+    pub reason: String,
+    /// How many.
+    pub events: u64,
 }
 
 /// Counts since the process started.

@@ -5,6 +5,7 @@ use std::fmt;
 use super::{FIELDS, Field};
 use crate::config::TableName;
 use crate::connect::ConnectType;
+use crate::dead_letters::Column;
 use crate::postgres::pgoutput::{Oid, Tuple, Value};
 
 /// A column's type.
@@ -37,6 +38,14 @@ impl ColumnType {
     /// A type of the user's own, or of an extension.
     pub fn own(id: Oid, name: &str) -> ColumnType {
         ColumnType { id, connect: ConnectType::of_own(name) }
+    }
+
+    /// That of a column.
+    pub(super) fn of(column: &Column) -> ColumnType {
+        match &column.type_name {
+            Some(name) => ColumnType::own(Oid(column.type_id), name),
+            None => ColumnType::built_in(Oid(column.type_id), column.modifier),
+        }
     }
 
     /// Bytes, which Postgres prints in hexadecimal.

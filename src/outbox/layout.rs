@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::event::{ColumnType, Extra, OutboxEvent};
 use super::{ExtraColumn, FIELDS, Field, Named, OutboxError, Wanted};
 use crate::config::TableName;
+use crate::dead_letters::Column;
 use crate::postgres::pgoutput::{Insert, Oid, Relation, Value};
 
 const TEXT: u32 = 25;
@@ -27,6 +28,8 @@ pub(super) struct Layout {
     types: [ColumnType; FIELDS.len()],
     /// Where the other columns are that are wanted; `None` for one that the table may lack.
     extra: Vec<Option<(usize, ColumnType)>>,
+    /// All columns, without values.
+    columns: Vec<Column>,
 }
 
 impl Layout {
@@ -37,14 +40,21 @@ impl Layout {
         number: usize,
         relation: &Relation<'_>,
     ) -> Result<Self, OutboxError> {
+        let columns: Vec<Column> = relation
+            .columns()
+            .map(|column| {
+                let (type_id, type_name) = match named.get(&column.type_id) {
+                    Some(Named::Own(name)) => (column.type_id, Some(name.clone())),
+                    Some(Named::Domain(base)) => (*base, None),
+                    None => (column.type_id, None),
+                };
+                let (name, modifier) = (column.name.to_owned(), column.type_modifier);
+                Column { name, type_id: type_id.0, modifier, type_name, value: None }
+            })
+            .collect();
         let find = |name: &str| {
-            let (index, column) = relation.columns().enumerate().find(|(_, column)| column.name == name)?;
-            let of = match named.get(&column.type_id) {
-                Some(Named::Own(of)) => *of,
-                Some(Named::Domain(base)) => ColumnType::built_in(*base, column.type_modifier),
-                None => ColumnType::built_in(column.type_id, column.type_modifier),
-            };
-            Some((index, of))
+            let (index, column) = columns.iter().enumerate().find(|(_, column)| column.name == name)?;
+            Some((index, ColumnType::of(column)))
         };
         if let Some(fault) = faults(wanted, table, |name| find(name).map(|(_, of)| of.id)).into_iter().next()
         {
@@ -62,7 +72,17 @@ impl Layout {
             }
         }
         let extra = wanted.extra.iter().map(|extra| find(&extra.name)).collect();
-        Ok(Layout { table: number, fields, types, extra })
+        Ok(Layout { table: number, fields, types, extra, columns })
+    }
+
+    /// Every column with its value.
+    pub(super) fn whole(&self, insert: &Insert<'_>) -> Vec<Column> {
+        let text = |value: Value<'_>| match value {
+            Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+            Value::Null | Value::Binary(_) | Value::UnchangedToast => None,
+        };
+        let with = |(column, value): (&Column, Value<'_>)| Column { value: text(value), ..column.clone() };
+        self.columns.iter().zip(insert.new.values()).map(with).collect()
     }
 
     pub(super) fn read<'a>(

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 
 use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::connect;
+use crate::dead_letters::Whole;
 use crate::postgres::pgoutput::{Insert, LogicalMessage, Oid, Relation, TypeName};
 pub use error::{OutboxError, named_by};
 pub use event::{ColumnType, OutboxEvent, printable};
@@ -40,11 +41,12 @@ pub struct Outbox {
 }
 
 /// What the stream says of a type.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Named {
     /// A domain, based on this type of Postgres itself.
     Domain(Oid),
-    Own(ColumnType),
+    /// Another one, of this name.
+    Own(String),
 }
 
 #[derive(Debug)]
@@ -122,7 +124,7 @@ impl Outbox {
             let base = connect::oid_of(named.name).filter(|_| named.name != "numeric");
             base.map(|base| Named::Domain(Oid(base)))
         } else {
-            Some(Named::Own(ColumnType::own(named.id, named.name)))
+            Some(Named::Own(named.name.to_owned()))
         };
         match known {
             Some(known) => self.types.insert(named.id, known),
@@ -191,6 +193,12 @@ impl Outbox {
             }
             _ => Ok(None),
         }
+    }
+
+    /// A row as it was written, to be kept: the event that [`Outbox::event`] has read.
+    pub fn whole(&self, insert: &Insert<'_>) -> Whole {
+        let layout = self.relations.get(&insert.relation).and_then(Option::as_ref);
+        Whole::Columns(layout.map_or_else(Vec::new, |layout| layout.whole(insert)))
     }
 
     /// The outbox table whose rows have this relation; `None` if they are no events.

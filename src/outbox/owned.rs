@@ -1,17 +1,32 @@
 //! An event with its own memory: what a logical message holds, or a row that was read by a query.
 
+use std::fmt;
+
 use super::event::{ColumnType, Extra, OutboxEvent, Range};
 use super::{FIELDS, Field, OutboxError, Wanted};
 use crate::config::TableName;
+use crate::dead_letters::Whole;
+use crate::redacted::Redacted;
+
+/// What the source of a kept message begins with.
+const MESSAGE: &str = "message:";
 
 /// The values of one event, in one text that is used again for the next.
-#[derive(Debug)]
 pub struct OwnedRow {
     source: TableName,
     text: String,
     fields: [Range; FIELDS.len()],
     types: [ColumnType; FIELDS.len()],
     extra: Vec<Option<(Range, ColumnType)>>,
+}
+
+impl fmt::Debug for OwnedRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedRow")
+            .field("source", &self.source)
+            .field("text", &Redacted(self.text.as_bytes()))
+            .finish_non_exhaustive()
+    }
 }
 
 impl OwnedRow {
@@ -112,6 +127,32 @@ impl super::Outbox {
         row.clear(&self.wanted);
         values.for_each(|(column, of, value)| row.put(&self.wanted, column, of, value));
         Ok(row.event())
+    }
+
+    /// Reads an event that was kept. `row` is of its table, or of its message's prefix.
+    pub fn read_whole<'a>(
+        &self,
+        row: &'a mut OwnedRow,
+        whole: &Whole,
+    ) -> Result<OutboxEvent<'a>, OutboxError> {
+        match whole {
+            Whole::Columns(columns) => self.read_row(
+                row,
+                columns
+                    .iter()
+                    .map(|column| (column.name.as_str(), ColumnType::of(column), column.value.as_deref())),
+            ),
+            Whole::Message(content) => self.read_json(row, content.as_bytes()),
+        }
+    }
+
+    /// Memory for an event that was kept, by its source.
+    pub fn kept_row(&self, source: &str) -> OwnedRow {
+        let (schema, name) = match source.split_once(MESSAGE) {
+            Some(("", prefix)) => (super::message::SCHEMA, prefix),
+            _ => source.split_once('.').unwrap_or(("public", source)),
+        };
+        OwnedRow::new(TableName { schema: schema.to_owned(), name: name.to_owned() })
     }
 
     /// Reads one JSON object with members named like columns, as a message holds it.

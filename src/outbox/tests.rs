@@ -218,3 +218,14 @@ fn what_bears_our_name_now_may_have_had_any_name() {
     outbox.relation(&relation, true).unwrap();
     assert!(read(&outbox, 7, &ROW, 0).is_some());
 }
+
+#[test]
+fn payloads_are_not_in_debug() {
+    let mut outbox = outbox(Columns::default(), &[]).with_messages(Some("outbox"));
+    let content =
+        br#"{"id": "1", "aggregate_type": "t", "aggregate_id": "1", "event_type": "e", "payload": "s3cret"}"#;
+    let message = LogicalMessage { transactional: true, lsn: crate::lsn::Lsn(9), prefix: "outbox", content };
+    assert!(outbox.message(&message).unwrap().is_some());
+    let shown = format!("{outbox:?}");
+    assert!(!shown.contains("s3cret") && shown.contains("OwnedRow"), "{shown}");
+}

@@ -5,7 +5,7 @@ use super::record::{Reading, Remembered};
 use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::postgres::timeline::{self, Descent, System};
-use crate::progress::Position;
+use crate::progress::{Partial, Position};
 
 /// What a start finds.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +56,8 @@ pub struct Gap {
     pub remedy: String,
     /// Where the router would go on.
     pub go_on: Lsn,
+    /// What was delivered of the transaction there, where that still means the same.
+    pub partial: Option<Partial>,
     /// What to do before, if that is long.
     pub before: Option<String>,
 }
@@ -63,7 +65,7 @@ pub struct Gap {
 impl Gap {
     /// As the failure that stops the router.
     pub fn refusal(self) -> Error {
-        let Gap { what, remedy, go_on, before } = self;
+        let Gap { what, remedy, go_on, before, .. } = self;
         let accept = format!(
             "{remedy}. To go on at {go_on} as things are: `outbox-router run --accept-gap {go_on}`, once"
         );
@@ -85,14 +87,12 @@ pub fn judge(
     let Some(remembered) = remembered else { return Ok(Start::First(at(found.confirmed))) };
     match gap(remembered, found) {
         None => {
-            let mut position = remembered.position;
-            // numbered otherwise, the changes of a transaction cannot be skipped by their number
-            if found.reading.message_prefix != remembered.reading.message_prefix {
-                position.partial = None;
-            }
-            Ok(Start::Remembered(position))
+            let flush = remembered.position.flush;
+            Ok(Start::Remembered(Position { flush, partial: partial(remembered, found) }))
         }
-        Some(gap) if accepted == Some(gap.go_on) => Ok(Start::Accepted(at(gap.go_on))),
+        Some(gap) if accepted == Some(gap.go_on) => {
+            Ok(Start::Accepted(Position { flush: gap.go_on, partial: gap.partial }))
+        }
         Some(mut gap) => {
             if let Some(accepted) = accepted {
                 gap.what = format!("{}; --accept-gap {accepted} does not fit", gap.what);
@@ -100,6 +100,12 @@ pub fn judge(
             Err(gap)
         }
     }
+}
+
+/// What was delivered of the transaction at the position: numbered otherwise, its changes cannot be skipped by their number.
+fn partial(remembered: &Remembered, found: &Found<'_>) -> Option<Partial> {
+    let same = found.reading.message_prefix == remembered.reading.message_prefix;
+    remembered.position.partial.filter(|_| same)
 }
 
 /// All that was found, as one: who accepts it has read all of it.
@@ -111,6 +117,7 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
             what: format!("{}; and {}", moved.what, altered.what),
             remedy: format!("{}. {}", moved.remedy, altered.remedy),
             go_on: moved.go_on,
+            partial: None,
             before: altered.before,
         }),
     }
@@ -126,6 +133,7 @@ fn altered(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
         ),
         remedy: "Whatever was committed while the publication was away is not in the stream".to_owned(),
         go_on: ours,
+        partial: None,
         before: Some(found.way_out.to_owned()),
     })
 }
@@ -140,7 +148,7 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
         .map_or(ours, |partial| ours.max(Lsn(partial.final_lsn.0.saturating_add(1))));
     let Found { router, slot, confirmed, system, .. } = *found;
     let gap = |what: String, remedy: &str, go_on: Lsn| {
-        Some(Gap { what, remedy: remedy.to_owned(), go_on, before: None })
+        Some(Gap { what, remedy: remedy.to_owned(), go_on, partial: None, before: None })
     };
     if system.identifier != remembered.system_identifier {
         return gap(
@@ -226,6 +234,26 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
              pg_replication_slot_advance)",
             confirmed,
         );
+    }
+    if let Some(parked) = remembered.parked {
+        let parted = found.history.map(|text| timeline::descent(text, remembered.timeline, parked));
+        let end = match parted {
+            Some(Descent::LeftBefore { switch, .. }) => Some(switch),
+            _ => (parked > system.flush).then_some(system.flush),
+        };
+        if let Some(end) = end {
+            let lost = gap(
+                format!(
+                    "parked events are lost: their rows were committed up to {parked}, and of that log the server has what is before \
+                     {end}: it is a standby that was behind, or was restored. The router's position {ours} is past them"
+                ),
+                "Find them where the application keeps what it has written: in the outbox table, if its rows are not deleted, they are \
+                 those whose ids are neither in a topic nor in outbox_router.dead_letters. Insert them again",
+                ours,
+            );
+            // the log is the same up to here
+            return lost.map(|lost| Gap { partial: partial(remembered, found), ..lost });
+        }
     }
     let other = found.other_log?;
     gap(
@@ -314,6 +342,32 @@ mod tests {
         );
         // what there is no gap for need not be accepted
         assert_eq!(Case::new().judged(Some(0x800)), Ok(Start::Remembered(at(0x1000))));
+    }
+
+    #[test]
+    fn parked_events_whose_rows_the_server_does_not_have_are_missed() {
+        let parked = |parked| {
+            let mut case = Case::new();
+            case.remembered.as_mut().unwrap().parked = Some(Lsn(parked));
+            case
+        };
+        let here = Ok(Start::Remembered(at(0x1000)));
+        assert_eq!(parked(0x3000).judged(None), here);
+        let gap = parked(0x3001).judged(None).unwrap_err();
+        assert!(gap.what.contains("parked events are lost") && gap.go_on == Lsn(0x1000), "{}", gap.what);
+        let mut inside = parked(0x3001);
+        let partial = Some(Partial { final_lsn: Lsn(0x1500), changes: 7 });
+        inside.remembered.as_mut().unwrap().position.partial = partial;
+        let whole = Position { flush: Lsn(0x1000), partial };
+        assert_eq!(
+            inside.judged(Some(0x1000)),
+            Ok(Start::Accepted(whole)),
+            "what was delivered is not sent again"
+        );
+        // the other standby was behind
+        let promoted = |parked_at| Case { history: Some(HISTORY), ..parked(parked_at) }.judged(None);
+        assert_eq!(promoted(0x1000), here);
+        assert!(promoted(0x2fff).unwrap_err().what.contains("parked events are lost"));
     }
 
     #[test]

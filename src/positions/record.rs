@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dead_letters::Key;
 use crate::lsn::Lsn;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::{Landmark, Partial, Position};
@@ -30,6 +31,13 @@ pub struct Remembered {
     pub reading: Reading,
     /// Until when events are sent again, because somebody has reset the position.
     pub replay: Option<Replay>,
+    /// The end of the log after the commits of parked events that the position is past, if the stream was not there yet: where
+    /// the log does not hold that, their rows are lost.
+    pub parked: Option<Lsn>,
+    /// Parked events that were sent again, and whose rows may still be in the table: they are not sent once more.
+    pub retried: Vec<Key>,
+    /// Whether it was committed in one transaction with the events before it.
+    pub exactly_once: bool,
 }
 
 /// What is known of the stretch of the log before a position, by which that log is known again.
@@ -95,6 +103,16 @@ struct Json {
     reading: Reading,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replay: Option<JsonReplay>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parked_lsn: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    retried: Vec<Transaction>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    exactly_once: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,6 +149,7 @@ impl Remembered {
             let Partial { final_lsn, changes } = position.partial?;
             Some(Transaction { final_lsn: final_lsn.to_string(), changes })
         };
+        let retried = |key: &Key| Transaction { final_lsn: key.final_lsn.to_string(), changes: key.change };
         let replay = self.replay.as_ref().map(|replay| JsonReplay {
             mark: replay.mark.clone(),
             until_lsn: replay.until.flush.to_string(),
@@ -156,6 +175,9 @@ impl Remembered {
             quiet_from_lsn,
             reading: self.reading.clone(),
             replay,
+            parked_lsn: self.parked.map(|parked| parked.to_string()),
+            retried: self.retried.iter().map(retried).collect(),
+            exactly_once: self.exactly_once,
         };
         // numbers and texts only: there is nothing that JSON could not hold
         serde_json::to_vec(&json).unwrap_or_default()
@@ -190,6 +212,9 @@ impl Remembered {
             }
             None => None,
         };
+        let retried = json.retried.into_iter().map(|Transaction { final_lsn, changes }| {
+            Ok(Key { final_lsn: lsn(&final_lsn)?, change: changes })
+        });
         Ok(Remembered {
             epoch: json.epoch,
             slot: json.slot,
@@ -199,6 +224,9 @@ impl Remembered {
             tail,
             reading: json.reading,
             replay,
+            parked: json.parked_lsn.map(|parked| lsn(&parked)).transpose()?,
+            retried: retried.collect::<Result<_, _>>()?,
+            exactly_once: json.exactly_once,
         })
     }
 
@@ -264,6 +292,9 @@ pub(crate) mod tests {
                 message_prefix: None,
             },
             replay: None,
+            parked: None,
+            retried: Vec::new(),
+            exactly_once: false,
         }
     }
 
@@ -285,6 +316,9 @@ pub(crate) mod tests {
                 }
                 None => Tail::Unknown,
             };
+            expected.exactly_once = mark.is_some();
+            expected.parked = partial.map(|done| done.final_lsn);
+            expected.retried = partial.iter().map(|done| Key { final_lsn: done.final_lsn, change: done.changes }).collect();
             expected.replay = mark.map(|mark| Replay { mark, until: expected.position });
             prop_assert_eq!(Remembered::decode(&expected.encode()), Ok(expected));
         }

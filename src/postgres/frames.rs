@@ -14,6 +14,10 @@ use crate::redacted::Redacted;
 /// What one read asks for. Large enough that a reader that fell behind takes many messages per system call.
 const READ_SIZE: usize = 64 * 1024;
 
+/// What a reader that has far to go waits for, so that it deals with many messages in one turn. A thousand or so of a few
+/// hundred bytes: what costs something for each turn, and for each request to Kafka, is shared by as many.
+const GATHERED: usize = 512 * 1024;
+
 /// Postgres itself never sends more (`MaxAllocSize`).
 const MAX_MESSAGE: usize = 0x3FFF_FFFF;
 
@@ -84,6 +88,11 @@ impl FrameBuffer {
         Ok(rest.get(..body_len).map(|body| Frame { tag, body }))
     }
 
+    /// Whether there is as much as is worth waiting for.
+    pub fn has_gathered(&self) -> bool {
+        self.end - self.start >= GATHERED
+    }
+
     /// Drops the first `count` bytes, those of the message that was looked at.
     pub fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.end);
@@ -91,7 +100,7 @@ impl FrameBuffer {
             self.start = 0;
             self.end = 0;
             // one large message must not keep its memory for ever
-            if self.bytes.len() > 4 * READ_SIZE {
+            if self.bytes.len() > 2 * GATHERED {
                 self.bytes.truncate(READ_SIZE);
                 self.bytes.shrink_to_fit();
             }

@@ -22,6 +22,7 @@ mod auth;
 pub mod bookmarks;
 pub mod catalog;
 pub mod connect;
+pub mod dead_letters;
 mod failure;
 pub mod frames;
 pub mod heartbeat;

@@ -183,6 +183,11 @@ pub fn dollar_quoted(text: &str) -> String {
     format!("{tag}{text}{tag}")
 }
 
+/// The same in a replication command, whose grammar knows no escape form: a backslash is a character there.
+pub fn replication_literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +196,7 @@ mod tests {
     fn literals_and_identifiers_cannot_be_left() {
         assert_eq!(literal("a'b"), "'a''b'");
         assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
+        assert_eq!(replication_literal("a\\'b"), "'a\\''b'");
         assert_eq!(identifier("a\"b"), "\"a\"\"b\"");
     }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::frames::{BadLength, Frame, FrameBuffer};
 use super::pgoutput::PgTimestamp;
-use super::quoting::{identifier, literal};
+use super::quoting::{identifier, replication_literal};
 use super::server_error::ServerError;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -23,8 +23,24 @@ use crate::redacted::Redacted;
 /// How long the server may take to answer START_REPLICATION: building the snapshot of old log can take a while.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long bytes are let gather at most, and for how long at a time nobody looks at the socket. A unix socket holds about
+/// fifty small messages, which Postgres writes in a quarter of a millisecond.
+const GATHER_FOR: Duration = Duration::from_millis(5);
+const LOOK_AWAY: Duration = Duration::from_micros(150);
+
 /// How long the server may take to answer CopyDone at the end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Whether bytes are received, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receiving {
+    /// They stay in the socket.
+    Not,
+    /// As soon as any have come.
+    AtOnce,
+    /// When more have come: for a reader that has far to go.
+    Gathered,
+}
 
 /// What the server sends in CopyData.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +56,8 @@ pub enum ReplicationMessage<'a> {
     PrimaryKeepAlive {
         /// The end of what the walsender has worked through.
         wal_end: Lsn,
+        /// When it was sent, by the server's clock.
+        sent: PgTimestamp,
         /// Whether it wants an answer at once.
         reply_requested: bool,
     },
@@ -51,9 +69,10 @@ impl fmt::Debug for ReplicationMessage<'_> {
             Self::XLogData { wal_end, data } => {
                 f.debug_struct("XLogData").field("wal_end", wal_end).field("data", &Redacted(data)).finish()
             }
-            Self::PrimaryKeepAlive { wal_end, reply_requested } => f
+            Self::PrimaryKeepAlive { wal_end, sent, reply_requested } => f
                 .debug_struct("PrimaryKeepAlive")
                 .field("wal_end", wal_end)
+                .field("sent", sent)
                 .field("reply_requested", reply_requested)
                 .finish(),
         }
@@ -127,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
         let command = format!(
             "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names {}{})",
             identifier(slot),
-            literal(&identifier(publication)),
+            replication_literal(&identifier(publication)),
             if messages { ", messages 'true'" } else { "" },
         );
         this.queue(b'Q', |body| {
@@ -155,14 +174,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
                     _ => return Err(NotStarted::Failed(unexpected(tag))),
                 }
             }
-            self.io(true).await.map_err(NotStarted::Failed)?;
+            self.io(Receiving::AtOnce).await.map_err(NotStarted::Failed)?;
         }
     }
 
-    /// Drives the socket: sends what is queued and, if `read`, waits until bytes have come. Without `read` it ends only
-    /// by an error. May be dropped at any await.
-    pub async fn io(&mut self, read: bool) -> Result<(), Error> {
-        poll_fn(|context| self.poll_io(context, read)).await
+    /// Drives the socket: sends what is queued and waits until bytes have come. If none are received it ends only by an
+    /// error. May be dropped at any await.
+    pub async fn io(&mut self, receiving: Receiving) -> Result<(), Error> {
+        match receiving {
+            Receiving::Not => poll_fn(|context| self.poll_io(context, false)).await,
+            Receiving::AtOnce => poll_fn(|context| self.poll_io(context, true)).await,
+            Receiving::Gathered => self.gather().await,
+        }
+    }
+
+    /// A reader that takes each message as it comes costs the server a wake-up, and itself a turn, for every single one,
+    /// and hands Kafka's client records one by one. So it looks away for a moment while the socket fills, again and again,
+    /// until enough has gathered or nothing more comes.
+    async fn gather(&mut self) -> Result<(), Error> {
+        let begun = Instant::now();
+        let mut received = false;
+        while begun.elapsed() < GATHER_FOR && !self.frames.has_gathered() {
+            // Of the thread, and not of the task: where the runtime waits for the socket, each message wakes it.
+            std::thread::sleep(LOOK_AWAY);
+            // it sees now that there is something to read
+            tokio::task::yield_now().await;
+            let read = poll_fn(|context| Poll::Ready(self.poll_io(context, true))).await;
+            let Poll::Ready(read) = read else { break };
+            read?;
+            received = true;
+        }
+        if received { Ok(()) } else { poll_fn(|context| self.poll_io(context, true)).await }
     }
 
     fn poll_io(&mut self, context: &mut Context<'_>, read: bool) -> Poll<Result<(), Error>> {
@@ -271,7 +313,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
                         return Ok(());
                     }
                 }
-                self.io(true).await?;
+                self.io(Receiving::AtOnce).await?;
             }
         };
         tokio::time::timeout(FINISH_TIMEOUT, left)
@@ -305,9 +347,14 @@ fn decode(body: &[u8]) -> Result<ReplicationMessage<'_>, Error> {
         }
         b'k' => {
             let (wal_end, rest) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
-            let (_clock, rest) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
+            let (clock, rest) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
             let [reply] = rest else { return Err(malformed()) };
-            Ok(ReplicationMessage::PrimaryKeepAlive { wal_end: lsn(wal_end), reply_requested: *reply == 1 })
+            let sent = PgTimestamp(i64::from_be_bytes(*clock));
+            Ok(ReplicationMessage::PrimaryKeepAlive {
+                wal_end: lsn(wal_end),
+                sent,
+                reply_requested: *reply == 1,
+            })
         }
         other => Err(lost(&format!("there is no replication message of type {:?}", char::from(*other)))),
     }
@@ -378,7 +425,7 @@ mod tests {
     fn keepalive(wal_end: u64, reply: u8) -> Vec<u8> {
         let mut body = vec![b'k'];
         body.extend(wal_end.to_be_bytes());
-        body.extend([0; 8]);
+        body.extend(5i64.to_be_bytes());
         body.push(reply);
         frame(b'd', &body)
     }
@@ -394,7 +441,7 @@ mod tests {
         theirs.write_all(&frame(b'N', b"\0")).await.unwrap();
         theirs.write_all(&frame(b'd', &data)).await.unwrap();
         theirs.write_all(&keepalive(9, 1)).await.unwrap();
-        stream.io(true).await.unwrap();
+        stream.io(Receiving::AtOnce).await.unwrap();
         for _ in 0..2 {
             let (message, _) = stream.peek().unwrap().unwrap();
             assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(7), data: b"payload" });
@@ -402,7 +449,14 @@ mod tests {
         let (_, length) = stream.peek().unwrap().unwrap();
         stream.consume(length);
         let (message, length) = stream.peek().unwrap().unwrap();
-        assert_eq!(message, ReplicationMessage::PrimaryKeepAlive { wal_end: Lsn(9), reply_requested: true });
+        assert_eq!(
+            message,
+            ReplicationMessage::PrimaryKeepAlive {
+                wal_end: Lsn(9),
+                sent: PgTimestamp(5),
+                reply_requested: true
+            }
+        );
         stream.consume(length);
         assert_eq!(stream.peek().unwrap(), None);
     }
@@ -413,7 +467,7 @@ mod tests {
         stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(2) }, true);
         let mut update = [0; 39];
         tokio::select! {
-            error = stream.io(false) => panic!("ended: {error:?}"),
+            error = stream.io(Receiving::Not) => panic!("ended: {error:?}"),
             read = theirs.read_exact(&mut update) => { read.unwrap(); }
         }
         assert_eq!(update[..6], [b'd', 0, 0, 0, 38, b'r']);
@@ -425,13 +479,52 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn while_bytes_gather_what_is_queued_goes_out() {
+        let (mut stream, mut theirs) = started().await;
+        stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(2) }, false);
+        // nothing to read: it waits, and sends meanwhile
+        let server = async {
+            let mut update = [0; 39];
+            theirs.read_exact(&mut update).await.unwrap();
+            for wal_end in [1, 2] {
+                theirs.write_all(&keepalive(wal_end, 0)).await.unwrap();
+            }
+        };
+        let (gathered, ()) = tokio::join!(stream.io(Receiving::Gathered), server);
+        gathered.unwrap();
+        let mut seen = Vec::new();
+        while let Some((ReplicationMessage::PrimaryKeepAlive { wal_end, .. }, length)) =
+            stream.peek().unwrap()
+        {
+            seen.push(wal_end);
+            stream.consume(length);
+        }
+        assert_eq!(seen, [Lsn(1), Lsn(2)]);
+    }
+
+    #[tokio::test]
+    async fn where_nothing_comes_to_gather_the_first_byte_is_waited_for() {
+        let (mut stream, mut theirs) = started().await;
+        let write = async {
+            // longer than anything is gathered for
+            tokio::time::sleep(2 * GATHER_FOR).await;
+            theirs.write_all(&keepalive(1, 0)).await.unwrap();
+        };
+        let (gathered, ()) = tokio::join!(stream.io(Receiving::Gathered), write);
+        gathered.unwrap();
+        assert!(stream.peek().unwrap().is_some());
+        drop(theirs);
+        assert!(stream.io(Receiving::Gathered).await.is_err(), "the end is seen");
+    }
+
+    #[tokio::test]
     async fn a_status_update_that_cannot_be_sent_does_not_keep_data_from_being_read() {
         let (mut stream, mut theirs) = started().await;
         for _ in 0..2 * PIPE / 39 {
             stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
         }
         theirs.write_all(&keepalive(5, 0)).await.unwrap();
-        stream.io(true).await.unwrap();
+        stream.io(Receiving::AtOnce).await.unwrap();
         assert!(stream.peek().unwrap().is_some());
     }
 
@@ -441,7 +534,7 @@ mod tests {
             let (mut stream, mut theirs) = started().await;
             theirs.write_all(&bytes).await.unwrap();
             drop(theirs);
-            let failed = match stream.io(true).await {
+            let failed = match stream.io(Receiving::AtOnce).await {
                 Ok(()) => stream.peek().map(|_| ()),
                 Err(error) => Err(error),
             };

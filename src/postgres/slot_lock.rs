@@ -24,16 +24,20 @@ pub async fn take(session: &mut Session, slot: &str) -> Result<(), QueryError> {
     session.query(&format!("SELECT pg_catalog.pg_advisory_lock({})", key(slot))).await.map(drop)
 }
 
-/// The server process that has it.
-pub async fn holder(session: &mut Session, slot: &str) -> Result<Option<i32>, QueryError> {
+/// A query for the server process that has it.
+pub fn holders(slot: &str) -> String {
     // a key of 64 bits is shown as two of 32 (Postgres manual, "pg_locks")
-    let sql = format!(
+    format!(
         "SELECT l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
          AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) \
          AND (l.classid::bigint << 32 | l.objid::bigint) = {}",
         key(slot)
-    );
-    Ok(session.query_one(&sql).await?.and_then(|pid| pid.parse().ok()))
+    )
+}
+
+/// The server process that has it.
+pub async fn holder(session: &mut Session, slot: &str) -> Result<Option<i32>, QueryError> {
+    Ok(session.query_one(&holders(slot)).await?.and_then(|pid| pid.parse().ok()))
 }
 
 /// Who has it, for a message.

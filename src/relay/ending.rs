@@ -6,8 +6,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 use super::Relay;
-use super::remembering;
+use super::committing::Intake;
+use super::parking::Parking;
 use super::sending::{Sending, SentAlone};
+use crate::dead_letters::Key;
 use crate::error::Error;
 use crate::monitor::State;
 use crate::positions::{OtherLog, Remembered};
@@ -52,6 +54,8 @@ pub struct Ended {
     pub doubtful: Option<Partial>,
     /// The record that was under way alone, if records were sent one at a time.
     pub alone: Option<SentAlone>,
+    /// A parked event that was refused, or the first of several, and whether it was under way alone.
+    pub retry: Option<(Key, bool)>,
     /// The largest batch that all topics take.
     pub batch_bytes: usize,
 }
@@ -87,7 +91,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     pub(super) fn ended(&mut self) -> Option<Outcome> {
         let (outcome, deadline) = self.ending.take()?;
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        if late || self.sending.window.is_empty() {
+        let settled = self.sending.is_settled() && self.remembering.is_settled();
+        if late || settled && !self.preparing.has_no_producers() {
             return Some(outcome);
         }
         self.ending = Some((outcome, deadline));
@@ -109,13 +114,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             Some(leave_by) => leave_by.max(Instant::now() + LAST_WORD),
             None => Instant::now() + self.config.delivery.shutdown_timeout,
         };
-        if self.recognizing.is_under_way() {
+        if self.recognizing.is_under_way() || self.preparing.has_no_producers() {
             return Ok(());
         }
-        while self.remembering.offer(&self.sending.progress, true).is_some() || self.remembering.waits() {
-            match timeout_at(deadline, self.remembering.reported()).await {
-                Ok(()) => self.remembered()?,
-                Err(_) => break,
+        loop {
+            // one that was refused is tried again after a while
+            let again = self.remembering.offer(&mut self.sending, Intake::Waits)?;
+            if again.is_none() && !self.remembering.waits() || Instant::now() >= deadline {
+                break;
+            }
+            let until = again.map_or(deadline, |again| again.min(deadline));
+            if let Ok(delivered) = timeout_at(until, self.remembering.reported()).await {
+                self.remembered(delivered?);
             }
         }
         let deadline = Instant::now() + LAST_LOOK;
@@ -133,10 +143,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Closes the producer and reads the reports that closing brought; `orderly` says goodbye to Postgres too.
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
         let Relay { sending, stream, outcomes, preparing, mut remembering, recognizing, config, .. } = self;
-        let Sending { sink, mut progress, window, sent_alone: alone, .. } = sending;
-        if let Some(preparing) = preparing {
-            preparing.task.abort();
-        }
+        let Sending { sink, mut progress, window, sent_alone: alone, mut parking, .. } = sending;
+        let retry = parking.as_ref().and_then(Parking::under_way);
+        drop(preparing);
         let (batch_bytes, sent_away) = (sink.batch_bytes(), stream.was_sent_away());
         // before the stream ends: another router may start as soon as the slot is free
         sink.close().await;
@@ -144,23 +153,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if recognized {
             remembering.recognized(config.outbox.message_prefix.as_deref());
         }
-        let began = remembering.close().await;
-        if orderly && let Err(error) = stream.finish().await {
-            tracing::debug!(%error, "leaving the replication stream");
-        }
         let mut reports = Vec::new();
         let refusal = outcomes.take(&mut reports);
-        for sequence in reports {
+        for sequence in reports.into_iter().filter(|sequence| !Parking::is_ours(*sequence)) {
             progress.acknowledge(sequence);
         }
-        let doubtful = refusal.as_ref().and_then(|refusal| progress.up_to(refusal.last));
+        // of a parked event's record there is no change
+        let doubtful = refusal.as_ref().filter(|refusal| !Parking::is_ours(refusal.last));
+        let doubtful = doubtful.and_then(|refusal| progress.up_to(refusal.last));
+        let retry = retry.filter(|_| refusal.as_ref().is_some_and(|refusal| Parking::is_ours(refusal.last)));
         let outcome = match (outcome, refusal) {
             // closing brought the reports of the whole batch
             (Outcome::Refused(_), Some(refusal)) => Outcome::Refused(refusal),
             (outcome, _) => outcome,
         };
-        let unacknowledged = window.records();
-        let (remembered, advanced) = (remembering::now(&began, &progress), progress.has_advanced());
+        let unacknowledged = window.records() + remembering.uncommitted().0;
+        let (remembered, advanced) = remembering.close(&progress, parking.as_mut()).await;
+        if orderly && let Err(error) = stream.finish().await {
+            tracing::debug!(%error, "leaving the replication stream");
+        }
         Ended {
             outcome,
             remembered,
@@ -170,6 +181,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             sent_away,
             doubtful,
             alone,
+            retry,
             batch_bytes,
         }
     }

@@ -1,26 +1,39 @@
 //! What goes back to Postgres: status updates, what they may confirm, and what is seen on the way.
 
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Duration, Instant};
 
+use super::tally::Tally;
 use super::{Relay, STALLED};
+use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor;
-use crate::postgres::catalog::{self, Slot};
+use crate::postgres::catalog::Slot;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::postgres::replication::StandbyStatus;
 use crate::postgres::room::{Level, safe_bytes};
 use crate::postgres::watch::Report;
 
+/// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
+/// from here. One that is busy answers after half of it.
+pub(super) fn silence(config: &Config) -> Duration {
+    config.postgres.wal_sender_timeout * 3 / 4
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     pub(super) fn status_due(&mut self) -> Result<(), Error> {
-        let limit = self.config.postgres.wal_sender_timeout;
-        let silent = self.stream.silent_for();
-        if silent > limit {
-            let seconds = silent.as_secs_f32();
-            let what = format!("Postgres has been silent for {seconds:.1} s and answers no keepalive");
+        let limit = silence(&self.config);
+        let (silent, unanswered) = (self.stream.silent_for(), self.answers.unanswered(Instant::now()));
+        if silent.max(unanswered) > limit {
+            // what was read since the last answer may have been on its way for long
+            let what = if silent * 2 > unanswered {
+                format!("Postgres has been silent for {:.1} s and answers no keepalive", silent.as_secs_f32())
+            } else {
+                format!("Postgres has answered no status update for {:.1} s", unanswered.as_secs_f32())
+            };
             return Err(Error::transient(Peer::Postgres, what));
         }
-        self.queue_status(silent > limit / 2);
+        self.queue_status(true);
         self.heartbeat_due();
         self.sending.sink.look_for_failure();
         let stalled = self.moved.1.elapsed() > STALLED;
@@ -29,9 +42,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             self.sending.sink.look_for_lost_sight();
         }
         self.remembering.look_for_lost_sight();
+        if self.remembering.is_late() {
+            self.sending.sink.commit_is_late();
+        }
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
         } else {
+            let silence = self.acknowledged.elapsed().max(self.remembering.waits_for());
+            self.sending.sink.look_into_silence(silence);
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
             self.sending.sink.look_at_topics(blocked, silent);
         }
@@ -63,14 +81,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             self.monitor.heartbeat_refused(written.refused);
         }
         self.monitor.server_wal_end(checked);
+        self.server_end = checked;
         self.room(&slot);
-        // nobody but this session moves the slot; START_REPLICATION would have been forwarded silently
+        // Nobody but this session moves the slot. Either it is over, for this process stood still and another router has taken
+        // over; or somebody has moved the slot, and the next start says what that means.
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
-            return Err(catalog::moved_by_another(
-                &self.config.postgres.slot,
-                moved,
-                self.sending.progress.position().flush,
-            ));
+            let slot = &self.config.postgres.slot;
+            let what = format!("the slot {slot} is confirmed up to {moved}, and not by this session");
+            return Err(Error::transient(Peer::Postgres, what));
         }
         if self.recognizing.is_under_way() {
             return Ok(());
@@ -83,11 +101,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok(())
     }
 
-    /// Something is known of the position under way.
-    pub(super) fn remembered(&mut self) -> Result<(), Error> {
-        self.remembering.settle()?;
-        self.monitor.positions_failed(self.remembering.failed());
-        Ok(())
+    /// Something is known of the position that was under way, and this is delivered by it.
+    pub(super) fn remembered(&mut self, mut delivered: Tally) {
+        self.remembering.show(&self.monitor);
+        if let Some(parking) = &mut self.sending.parking {
+            parking.is_committed();
+        }
+        if delivered.records() > 0 {
+            self.acknowledged = Instant::now();
+            delivered.count(&self.counters, &self.monitor, PgTimestamp::now());
+        }
     }
 
     /// Shows how near the slot is to being lost, and says so when that changes.

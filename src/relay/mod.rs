@@ -9,46 +9,61 @@
 //! A message stays in the receive buffer until it is dealt with. When the window is full, or a topic has to be made
 //! first, the relay stops reading and keeps answering: status updates and reports go on.
 
+mod answers;
+mod awake;
+mod committing;
 mod confirmation;
 mod ending;
 mod feedback;
 mod heartbeat;
+mod parking;
+mod preparing;
 mod recognizing;
 mod remembering;
 mod sending;
+mod showing;
+mod tally;
 mod window;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, OnUpdate};
+use crate::config::{Config, DeliveryMode, OnUpdate};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::monitor::{Monitor, State, TopicCounters};
+use crate::monitor::{Monitor, TopicCounters};
 use crate::outbox::Outbox;
 use crate::positions::{OtherLog, Recognition, Remembered};
+use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
 use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
-use crate::postgres::replication::{ReplicationMessage, ReplicationStream};
+use crate::postgres::replication::{Receiving, ReplicationMessage, ReplicationStream};
 use crate::postgres::room::Room;
 use crate::postgres::watch::Watch;
 use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::{Origin, Router};
-use crate::sink::kafka::positions::PositionsTopic;
-use crate::sink::kafka::{KafkaSink, TopicLimits};
+use crate::sink::kafka::KafkaSink;
+use crate::sink::kafka::positions::Positions;
 use crate::sink::{Outcomes, Refusal};
+use answers::Answers;
+use awake::Awake;
+use committing::Intake;
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
 use heartbeat::Heartbeat;
+use parking::Parking;
+pub use parking::Unsendable;
+use preparing::Preparing;
 use recognizing::Recognizing;
 pub use recognizing::no_gap_to_accept;
 use remembering::Remembering;
 pub use sending::SentAlone;
-use sending::{Handled, Sending, Waiting, Written, not_readable, out_of_step, updated, without_topic};
+use sending::{Handled, Sending, Written, not_readable, out_of_step, updated};
+use tally::Tally;
 use window::Window;
 
 /// A status update goes out at least this often, and at most this late after something was acknowledged.
@@ -77,8 +92,8 @@ pub struct Parts<S> {
     pub outcomes: Arc<Outcomes>,
     /// Looks at the catalogues.
     pub watch: Watch,
-    /// Where positions are remembered besides the slot, unless that is switched off.
-    pub positions: Option<PositionsTopic>,
+    /// How positions are remembered besides the slot.
+    pub positions: Positions,
     /// What the session began with: where it goes on, of what server.
     pub remembered: Remembered,
     /// What the slot is confirmed to.
@@ -91,6 +106,14 @@ pub struct Parts<S> {
     pub head: Lsn,
     /// Changes up to and including this one are sent one at a time, because a batch of them was refused.
     pub alone_up_to: Option<Partial>,
+    /// The parked events, if they are parked: who writes them, and which there are.
+    pub parking: Option<(Desk, Loaded)>,
+    /// Events that the brokers refused, to be parked.
+    pub refused: BTreeMap<Partial, Unsendable>,
+    /// Parked events are sent one at a time, because a batch of them was refused.
+    pub retries_alone: bool,
+    /// The change that was refused: it is sent when everything before it is certain.
+    pub alone_after_commit: Option<Partial>,
     /// Shows what goes on.
     pub monitor: Monitor,
     /// Cancelled when the router is asked to stop.
@@ -112,11 +135,14 @@ pub struct Relay<S> {
     monitor: Monitor,
     stop: CancellationToken,
 
-    preparing: Option<Preparing>,
-    /// A topic takes smaller batches than the producer makes: nothing is sent until it is replaced.
-    rebuild: bool,
+    preparing: Preparing,
     received: Lsn,
+    answers: Answers,
+    /// The end of the server's log, as of the last look at it.
+    server_end: Lsn,
     counters: Vec<TopicCounters>,
+    /// What was delivered for certain, to be counted.
+    certain: Tally,
     /// The end of the server's log as of the start.
     head: Lsn,
     /// It was reached, which is said once.
@@ -138,12 +164,6 @@ pub struct Relay<S> {
     leave_by: Option<Instant>,
     /// Taken reports, kept for its allocation.
     reports: Vec<Sequence>,
-}
-
-/// A topic on its way to being usable.
-struct Preparing {
-    waiting: Waiting,
-    task: JoinHandle<Result<TopicLimits, Error>>,
 }
 
 /// Why the relay does not go on with the message in front of it.
@@ -175,6 +195,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 ordinal: 0,
             },
             pending: None,
+            parking: parts.parking.map(|(desk, loaded)| {
+                let most = parts.config.dead_letters.max_aggregates;
+                let rests_on = parts.remembered.parked;
+                Parking::new(desk, loaded, most, parts.refused, parts.retries_alone, rests_on)
+            }),
+            sent: 0,
+            uncommitted: false,
+            waits_for_commit: false,
+            alone_after_commit: parts.alone_after_commit,
             alone_up_to: parts.alone_up_to,
             sent_alone: None,
         };
@@ -190,10 +219,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             room: Room::new(parts.monitor.slot_room()),
             monitor: parts.monitor,
             stop: parts.stop,
-            preparing: None,
-            rebuild: false,
+            preparing: Preparing::default(),
             received: parts.confirmed,
+            answers: Answers::new(Instant::now()),
+            server_end: parts.head,
             counters: Vec::new(),
+            certain: Tally::default(),
             head: parts.head,
             caught_up: false,
             brokers_down: false,
@@ -220,40 +251,57 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Ends with an outcome when the stream can still be answered, with an error when it cannot, or must not be.
     async fn turns(&mut self) -> Result<Outcome, Error> {
-        let every = STATUS_EVERY.min(self.config.postgres.wal_sender_timeout / 4);
+        let every = STATUS_EVERY.min(self.config.postgres.wal_sender_timeout / 8);
         let mut status_timer = interval(every);
         status_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let stop = self.stop.clone();
+        let mut awake = Awake::new(Instant::now(), SystemTime::now());
         loop {
             self.monitor.turned();
+            let away = awake.turned(Instant::now(), SystemTime::now());
+            if away > feedback::silence(&self.config) {
+                return Err(stood_still(away));
+            }
             if let Some(refusal) = self.take_reports() {
                 // before anything that takes time: nothing may be sent behind a refused record
                 self.sending.sink.purge();
                 return Ok(Outcome::Refused(refusal));
             }
-            if self.rebuild && self.sending.window.is_empty() {
-                self.sending.sink.rebuild().await?;
-                self.rebuild = false;
-            }
+            self.rebuild_if_due()?;
+            self.sending.uncommitted = !self.remembering.is_settled();
             let read = match self.work()? {
                 Pause::NeedsInput => true,
                 Pause::HeldBack => false,
             };
+            let fetch_at = self.parked_events();
+            self.remembering.sent(std::mem::take(&mut self.sending.sent));
             if !read {
                 self.stream.not_listening();
+                self.answers.not_listening(Instant::now());
             }
             self.caught_up();
             self.progressed(read);
-            let mut remember_at = None;
-            if !self.recognizing.is_under_way() {
+            let (mut remember_at, mut reopened) = (None, false);
+            if !self.recognizing.is_under_way() && !self.preparing.has_no_producers() {
                 self.remembering.recognized(self.config.outbox.message_prefix.as_deref());
-                remember_at = self.remembering.offer(&self.sending.progress, false);
+                let (intake, closing) = (self.intake(read), self.remembering.is_closing());
+                remember_at = self.remembering.offer(&mut self.sending, intake)?;
+                // the commit has begun, and what was held back until then need not wait for its end
+                reopened = closing && !self.remembering.is_closing();
             }
             self.broker_state();
             self.show();
             if let Some(outcome) = self.ended() {
                 return Ok(outcome);
             }
+            if reopened {
+                continue;
+            }
+            let receiving = match read {
+                false => Receiving::Not,
+                true if self.is_behind() => Receiving::Gathered,
+                true => Receiving::AtOnce,
+            };
             let deadline = self.ending.as_ref().and_then(|(_, deadline)| *deadline);
             // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
             // only then more work.
@@ -261,13 +309,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 biased;
                 () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
                 () = self.outcomes.changed() => {}
-                () = self.remembering.reported() => self.remembered()?,
+                delivered = self.remembering.reported() => self.remembered(delivered?),
                 _ = status_timer.tick() => self.status_due()?,
                 report = self.watch.report() => self.looked(report)?,
-                limits = prepared(&mut self.preparing) => self.topic_prepared(limits),
+                report = parked(&mut self.sending.parking) => self.parking_reported(report)?,
+                prepared = self.preparing.done() => self.prepared(prepared)?,
                 () = until(deadline) => {}
                 () = until(remember_at) => {}
-                result = self.stream.io(read) => result?,
+                () = until(fetch_at) => {}
+                result = self.stream.io(receiving) => result?,
             }
         }
     }
@@ -275,15 +325,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Deals with the messages in the receive buffer until it is empty or something has to happen first.
     fn work(&mut self) -> Result<Pause, Error> {
         loop {
-            if self.ending.is_some() || self.rebuild || self.preparing.is_some() {
+            if self.ending.is_some() || self.preparing.is_under_way() || self.remembering.is_closing() {
                 return Ok(Pause::HeldBack);
             }
             // reports and reads take turns: the buffer holds a bounded number of messages
             let Some((message, length)) = self.stream.peek()? else { return Ok(Pause::NeedsInput) };
             match message {
-                ReplicationMessage::PrimaryKeepAlive { wal_end, reply_requested } => {
+                ReplicationMessage::PrimaryKeepAlive { wal_end, sent, reply_requested } => {
                     self.received = self.received.max(wal_end);
                     self.monitor.server_wal_end(wal_end);
+                    // one that asks is none that answers
+                    if !reply_requested {
+                        self.answers.answered(Instant::now(), sent);
+                    }
                     self.stream.consume(length);
                     if !self.sending.progress.inside_transaction()
                         && let Err(other) = self.recognizing.reached(wal_end)
@@ -435,130 +489,48 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if !reports.is_empty() {
             self.acknowledged = Instant::now();
         }
-        let now = PgTimestamp::now();
-        // records of one transaction are usually acknowledged together, and have the same age
-        let mut run = (PgTimestamp::default(), 0);
+        let tally = self.remembering.uncounted().unwrap_or(&mut self.certain);
+        let transactional = self.config.delivery.mode == DeliveryMode::ExactlyOnce;
         for sequence in reports.drain(..) {
-            self.sending.progress.acknowledge(sequence);
             self.sending.sink.acknowledged(sequence);
-            let Some(record) = self.sending.window.acknowledged(sequence) else { continue };
-            if let Some(counters) = self.counters.get(record.topic) {
-                counters.delivered(1, record.bytes as u64);
+            if Parking::is_ours(sequence) {
+                let parking = self.sending.parking.as_mut();
+                let record =
+                    parking.and_then(|parking| parking.delivered(sequence, transactional, &self.monitor));
+                record.into_iter().for_each(|record| tally.add(record));
+                continue;
             }
-            if record.commit_time != run.0 {
-                self.observe_age(run, now);
-                run = (record.commit_time, 0);
+            self.sending.progress.acknowledge(sequence);
+            if let Some(record) = self.sending.window.acknowledged(sequence) {
+                tally.add(record);
             }
-            run.1 += 1;
         }
-        self.observe_age(run, now);
+        self.certain.count(&self.counters, &self.monitor, PgTimestamp::now());
         self.reports = reports;
         refusal
     }
 
-    fn observe_age(&self, (commit_time, count): (PgTimestamp, usize), now: PgTimestamp) {
-        if count > 0 {
-            // clocks of two machines may differ
-            let micros = now.0.saturating_sub(commit_time.0).max(0);
-            self.monitor.commit_to_ack(micros as f64 / 1e6, count);
-        }
+    /// Whether there was more in the server's log at the last look at it than has come.
+    fn is_behind(&self) -> bool {
+        self.received < self.server_end
     }
 
-    fn prepare(&mut self, waiting: Waiting) {
-        let task = tokio::spawn(self.sending.sink.prepare(waiting.topic.clone()));
-        self.preparing = Some(Preparing { waiting, task });
-    }
-
-    fn topic_prepared(&mut self, limits: Result<TopicLimits, Error>) {
-        let Some(Preparing { waiting, .. }) = self.preparing.take() else { return };
-        match limits {
-            Ok(limits) => {
-                let admitted = self.sending.sink.admit(&waiting.topic, limits);
-                // topics are numbered as they are admitted; one that was looked at again has its number
-                if admitted.topic == self.counters.len() {
-                    self.counters.push(self.monitor.topic_counters(&waiting.topic));
-                }
-                self.rebuild |= admitted.rebuild_first;
-                if admitted.grown {
-                    self.monitor.partitions_grown(1);
-                }
-            }
-            Err(error) => self.end_intake(Outcome::Failed(without_topic(&waiting, error))),
+    /// What the stream does, for who decides when a transaction ends.
+    fn intake(&self, read: bool) -> Intake {
+        if self.ending.is_some() || self.preparing.is_under_way() || self.sending.waits_for_commit {
+            Intake::Waits
+        } else if read && !self.is_behind() {
+            Intake::Live
+        } else {
+            Intake::Behind
         }
-    }
-
-    /// Readiness and state follow the brokers: nothing flows while none can be reached.
-    fn broker_state(&mut self) {
-        let down = self.sending.sink.brokers_down();
-        // a broker that is away explains everything else
-        let obstacle = if down.is_some() { None } else { self.sending.sink.obstacle() };
-        if down.is_some() == self.brokers_down && obstacle == self.obstacle || self.is_stopping() {
-            return;
-        }
-        if down.is_some() && !self.brokers_down {
-            self.monitor.reconnected(Peer::Kafka);
-        }
-        if self.brokers_down && down.is_none() {
-            // what waited for them has its time to be acknowledged
-            self.moved.1 = Instant::now();
-            self.acknowledged = self.moved.1;
-        }
-        self.brokers_down = down.is_some();
-        self.obstacle.clone_from(&obstacle);
-        match down.or(obstacle) {
-            Some(reason) => {
-                self.monitor.last_problem(reason.clone());
-                self.monitor.state(State::Reconnecting { peer: Peer::Kafka, reason });
-            }
-            None => self.monitor.state(State::Active),
-        }
-    }
-
-    /// Notes that the position has moved, or need not: `idle` is whether everything that was received is dealt with.
-    fn progressed(&mut self, idle: bool) {
-        let position = self.sending.progress.position();
-        let nothing_waits = idle && self.sending.window.is_empty();
-        if position == self.moved.0 && !nothing_waits {
-            return;
-        }
-        if position != self.moved.0 || self.caught_up {
-            self.sending.sink.flowing();
-        }
-        self.moved = (position, Instant::now());
-        if nothing_waits {
-            self.acknowledged = self.moved.1;
-        }
-    }
-
-    /// Says once per session that the backlog of its start is gone.
-    fn caught_up(&mut self) {
-        let flush = self.sending.progress.position().flush;
-        if !self.caught_up && self.head <= flush {
-            self.caught_up = true;
-            tracing::info!(position = %flush, "caught up");
-        }
-    }
-
-    fn show(&self) {
-        self.monitor.in_flight(self.sending.window.records(), self.sending.window.bytes());
-        // a commit that was read and not yet wholly sent waits too
-        let waits = self.sending.progress.inside_transaction().then_some(self.sending.origin.commit_time);
-        self.monitor.oldest_unacknowledged(self.sending.window.oldest().or(waits));
-        self.monitor.received(self.received);
-        self.monitor.flushed(self.sending.progress.position().flush);
-        self.monitor.remembered(self.remembering.durable(&self.sending.progress));
     }
 }
 
-/// Waits for a topic's preparation, for ever if there is none.
-async fn prepared(preparing: &mut Option<Preparing>) -> Result<TopicLimits, Error> {
-    match preparing {
-        Some(preparing) => (&mut preparing.task).await.unwrap_or_else(|error| {
-            Err(Error::transient(
-                Peer::Kafka,
-                format!("preparing the topic {}: {error}", preparing.waiting.topic),
-            ))
-        }),
+/// Waits for what was done to parked events, for ever if none are parked.
+async fn parked(parking: &mut Option<Parking>) -> Report {
+    match parking {
+        Some(parking) => parking.report().await,
         None => std::future::pending().await,
     }
 }
@@ -568,6 +540,15 @@ async fn until(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
+}
+
+/// Another router may have the slot by now, whatever this one has heard.
+fn stood_still(away: Duration) -> Error {
+    let what = format!(
+        "this process stood still for {:.1} s: it was stopped, starved of processor time, or its machine slept",
+        away.as_secs_f32()
+    );
+    Error::transient(Peer::Postgres, what)
 }
 
 fn undecodable(error: crate::postgres::pgoutput::DecodeError) -> Error {

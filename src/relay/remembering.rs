@@ -1,65 +1,179 @@
 //! What is acknowledged, on its way to the positions topic: nothing is confirmed to Postgres that is not durable there.
 
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
+use super::committing::{Committing, Intake};
+use super::parking::Parking;
+use super::sending::Sending;
+use super::tally::Tally;
 use crate::error::Error;
 use crate::lsn::Lsn;
+use crate::monitor::Monitor;
 use crate::positions::{Remembered, Tail};
-use crate::progress::Progress;
-use crate::sink::kafka::positions::PositionsTopic;
+use crate::postgres::pgoutput::PgTimestamp;
+use crate::progress::{Position, Progress};
+use crate::sink::kafka::positions::{Positions, PositionsTopic};
 
-/// The positions topic, or that there is none.
+/// How positions are remembered.
 pub(super) struct Remembering {
-    topic: Option<PositionsTopic>,
+    how: How,
     /// What the session began with, which each record of it repeats but for the position.
     began: Remembered,
 }
 
+enum How {
+    /// In the slot alone.
+    Not,
+    /// When the events before it are acknowledged.
+    After(Box<PositionsTopic>),
+    /// Together with them.
+    With(Box<Committing>),
+}
+
 impl Remembering {
-    pub(super) fn new(topic: Option<PositionsTopic>, began: Remembered) -> Self {
-        Remembering { topic, began }
+    pub(super) fn new(positions: Positions, began: Remembered) -> Self {
+        let how = match positions {
+            Positions::Off => How::Not,
+            Positions::After(topic) => How::After(topic),
+            Positions::With(_) => How::With(Box::new(Committing::new(began.clone()))),
+        };
+        Remembering { how, began }
     }
 
-    /// Writes the position if there is a new one and its time has come. Returns when to ask again.
-    pub(super) fn offer(&mut self, progress: &Progress, at_once: bool) -> Option<Instant> {
+    /// Writes or commits the position if there is a new one and its time has come. Returns when to ask again.
+    pub(super) fn offer(&mut self, sending: &mut Sending, intake: Intake) -> Result<Option<Instant>, Error> {
+        let progress = &sending.progress;
         let position = progress.position();
-        let remembered = || now(&self.began, progress);
-        self.topic.as_mut()?.offer(position, progress.acknowledged(), at_once, remembered)
+        match &mut self.how {
+            How::Not => Ok(None),
+            How::After(topic) => {
+                let parking = sending.parking.as_mut();
+                let remembered = || with_parked(now(&self.began, progress), parking, false);
+                Ok(topic.offer(position, progress.acknowledged(), intake == Intake::Waits, remembered))
+            }
+            How::With(committing) => {
+                let at = committing.close_if_due(position, intake);
+                if committing.is_closing() && sending.is_settled() {
+                    let remembered = with_parked(now(&self.began, progress), sending.parking.as_mut(), true);
+                    committing.begin(remembered, |remembered| sending.sink.commit(remembered))?;
+                }
+                Ok(at)
+            }
+        }
+    }
+
+    /// What a crash cannot take back, where `confirmed` is what the slot is confirmed up to.
+    pub(super) fn survives(&self, confirmed: Lsn) -> Position {
+        match &self.how {
+            How::Not => Position { flush: confirmed, partial: None },
+            How::After(topic) => topic.durable_position(),
+            How::With(committing) => committing.committed().position,
+        }
+    }
+
+    /// What the next session of this process begins with; and what is shown.
+    pub(super) fn certain(&self, progress: &Progress) -> Position {
+        match &self.how {
+            How::Not | How::After(_) => progress.position(),
+            How::With(committing) => committing.committed().position,
+        }
     }
 
     /// The flush LSN that may be confirmed, as far as it depends on what is remembered.
     pub(super) fn durable(&self, progress: &Progress) -> Lsn {
-        self.topic.as_ref().map_or(progress.position().flush, PositionsTopic::durable)
+        match &self.how {
+            How::Not => progress.position().flush,
+            How::After(topic) => topic.durable(),
+            How::With(committing) => committing.committed().position.flush,
+        }
     }
 
     /// Whether a record is under way.
     pub(super) fn waits(&self) -> bool {
-        self.topic.as_ref().is_some_and(PositionsTopic::waits)
-    }
-
-    /// Waits until something is known of the record under way; for ever if there is no topic.
-    pub(super) async fn reported(&self) {
-        match &self.topic {
-            Some(topic) => topic.reported().await,
-            None => std::future::pending().await,
+        match &self.how {
+            How::Not => false,
+            How::After(topic) => topic.waits(),
+            How::With(committing) => committing.waits(),
         }
     }
 
-    /// Takes in what is known of it.
-    pub(super) fn settle(&mut self) -> Result<(), Error> {
-        self.topic.as_mut().map_or(Ok(()), PositionsTopic::settle)
+    /// Whether nothing may be sent before a commit has begun.
+    pub(super) fn is_closing(&self) -> bool {
+        self.committing().is_some_and(Committing::is_closing)
+    }
+
+    /// Whether no delivered event waits for its commit.
+    pub(super) fn is_settled(&self) -> bool {
+        self.committing().is_none_or(Committing::is_settled)
+    }
+
+    /// So many records were sent.
+    pub(super) fn sent(&mut self, records: usize) {
+        if let How::With(committing) = &mut self.how
+            && records > 0
+        {
+            committing.sent(records);
+        }
+    }
+
+    /// How many records were acknowledged and may yet be taken back, and when the oldest of their events was committed.
+    pub(super) fn uncommitted(&self) -> (usize, Option<PgTimestamp>) {
+        self.committing().map_or((0, None), |committing| (committing.records(), committing.oldest()))
+    }
+
+    /// Where records are counted that were acknowledged, if they are not certain by that.
+    pub(super) fn uncounted(&mut self) -> Option<&mut Tally> {
+        match &mut self.how {
+            How::With(committing) => Some(committing.delivered()),
+            How::Not | How::After(_) => None,
+        }
+    }
+
+    /// For how long a commit has been under way.
+    pub(super) fn waits_for(&self) -> Duration {
+        self.committing().map_or(Duration::ZERO, Committing::waits_for)
+    }
+
+    /// Whether a commit takes long.
+    pub(super) fn is_late(&self) -> bool {
+        self.committing().is_some_and(Committing::is_late)
+    }
+
+    fn committing(&self) -> Option<&Committing> {
+        match &self.how {
+            How::With(committing) => Some(committing),
+            How::Not | How::After(_) => None,
+        }
+    }
+
+    /// Waits until something is known of what is under way, and takes it in: what was delivered by it, if anything is
+    /// certain only now. For ever if positions are not remembered. May be dropped at any await.
+    ///
+    /// # Errors
+    /// The transaction is not committed, or a client cannot be made.
+    pub(super) async fn reported(&mut self) -> Result<Tally, Error> {
+        match &mut self.how {
+            How::Not => std::future::pending().await,
+            How::After(topic) => {
+                topic.reported().await;
+                topic.settle().map(|()| Tally::default())
+            }
+            How::With(committing) => committing.done().await,
+        }
     }
 
     /// Finds out why no report comes for long.
     pub(super) fn look_for_lost_sight(&self) {
-        if let Some(topic) = &self.topic {
+        if let How::After(topic) = &self.how {
             topic.look_for_lost_sight();
         }
     }
 
-    /// Why positions cannot be written, if that is so.
-    pub(super) fn failed(&self) -> Option<&str> {
-        self.topic.as_ref()?.failed()
+    /// Shows why positions cannot be written, if that is so.
+    pub(super) fn show(&self, monitor: &Monitor) {
+        if let How::After(topic) = &self.how {
+            monitor.positions_failed(topic.failed());
+        }
     }
 
     /// The log is the one that was read. From here on other messages may be changes than before.
@@ -70,17 +184,34 @@ impl Remembering {
         }
     }
 
-    /// Returns what the session has begun with.
-    pub(super) async fn close(self) -> Remembered {
-        if let Some(topic) = self.topic {
-            topic.close().await;
+    /// After the sink was closed and its last reports were taken in: where to go on, and whether that is further than
+    /// before.
+    pub(super) async fn close(
+        self,
+        progress: &Progress,
+        parking: Option<&mut Parking>,
+    ) -> (Remembered, bool) {
+        match self.how {
+            How::Not => {}
+            How::After(topic) => topic.close().await,
+            How::With(committing) => return committing.close().await,
         }
-        self.began
+        (with_parked(now(&self.began, progress), parking, false), progress.has_advanced())
     }
 }
 
+/// What has to be known of parked events. Without them the rows stay as they are.
+fn with_parked(mut remembered: Remembered, parking: Option<&mut Parking>, transactional: bool) -> Remembered {
+    if let Some(parking) = parking {
+        let position = remembered.position.flush;
+        remembered.parked = parking.rests_on(position);
+        remembered.retried = if transactional { parking.in_transaction(position) } else { Vec::new() };
+    }
+    remembered
+}
+
 /// What there is to remember now.
-pub(super) fn now(began: &Remembered, progress: &Progress) -> Remembered {
+fn now(began: &Remembered, progress: &Progress) -> Remembered {
     let position = progress.position();
     let replay = began.replay.clone().filter(|replay| !replay.is_over(position));
     let tail = progress.landmark().map_or(began.tail, Tail::Landmark);

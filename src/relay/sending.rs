@@ -1,19 +1,24 @@
 //! One insert on its way: read, routed, handed to the sink, and counted.
 
+use super::parking::{Parking, Unsendable};
 use super::window::{InFlight, Window};
+use crate::dead_letters::{Key, Letter, Reason, Whole, text};
 use crate::error::{Definite, Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
-use crate::outbox::{Outbox, OutboxError};
+use crate::outbox::{Field, Outbox, OutboxError, OutboxEvent};
 use crate::positions::Replay;
 use crate::postgres::pgoutput::{Insert, LogicalMessage};
-use crate::progress::{Change, OutOfStep, Partial, Progress};
-use crate::routing::{Origin, Routed, Router};
+use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
+use crate::routing::{Origin, Routed, Router, Unroutable};
 use crate::sink::kafka::{KafkaSink, NotSent};
 
 /// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
 /// also for those that are no events.
 const MAX_SPAN: u64 = 1 << 27;
+
+/// Of a parked event: it is counted as such.
+const NO_TOPIC: usize = usize::MAX;
 
 /// The parts that an insert passes, and what is remembered between two of them.
 pub(super) struct Sending {
@@ -29,10 +34,20 @@ pub(super) struct Sending {
     pub(super) origin: Origin,
     /// The number of a change that was looked at and could not be dealt with yet.
     pub(super) pending: Option<Change>,
+    /// Events that cannot be sent, where they do not stop the router.
+    pub(super) parking: Option<Parking>,
     /// Changes up to and including this one are sent one at a time.
     pub(super) alone_up_to: Option<Partial>,
+    /// This one is sent alone too, and when everything before it is certain.
+    pub(super) alone_after_commit: Option<Partial>,
     /// The record that was sent last, if it was sent so.
     pub(super) sent_alone: Option<SentAlone>,
+    /// Records sent in this turn.
+    pub(super) sent: usize,
+    /// Before this turn records were sent that are not committed yet.
+    pub(super) uncommitted: bool,
+    /// The next change is not sent before everything else is committed.
+    pub(super) waits_for_commit: bool,
 }
 
 /// A record that is under way alone, for a message about it.
@@ -42,6 +57,8 @@ pub struct SentAlone {
     pub event: String,
     /// What can be done to go on without it.
     pub way_past: String,
+    /// Whether everything before it is certain, so that it can be gone on without it.
+    pub nothing_before: bool,
 }
 
 /// What came of one insert.
@@ -60,6 +77,38 @@ pub(super) struct Waiting {
     pub(super) topic: String,
     pub(super) id: String,
     way_past: String,
+    /// Which change; `None` for an event that was parked.
+    pub(super) event: Option<Partial>,
+}
+
+/// What helps where no more aggregates may be parked.
+const MORE_ROOM: &str = "raise `[dead_letters] max_aggregates`, or decide what is parked (outbox-router dead-letters list) and start the \
+                         router again, which does first what is decided";
+
+/// What is kept of an event that is parked, besides all of it.
+pub(super) struct About {
+    printable_id: String,
+    source: String,
+    id: Option<String>,
+    aggregate_type: Option<String>,
+    aggregate_id: Option<String>,
+    event_type: Option<String>,
+}
+
+impl About {
+    fn of(event: &OutboxEvent<'_>) -> Self {
+        let text = |field| event.field(field).map(|value| text(value).into_owned());
+        let table = event.table();
+        let separator = if table.schema == "message" { ':' } else { '.' };
+        About {
+            printable_id: event.printable_id(),
+            source: format!("{}{separator}{}", table.schema, table.name),
+            id: text(Field::Id),
+            aggregate_type: text(Field::AggregateType),
+            aggregate_id: text(Field::AggregateId),
+            event_type: text(Field::EventType),
+        }
+    }
 }
 
 /// What may be an event.
@@ -70,6 +119,11 @@ pub(super) enum Written<'a> {
 }
 
 impl Sending {
+    /// Whether no record is under way.
+    pub(super) fn is_settled(&self) -> bool {
+        self.window.is_empty() && self.parking.as_ref().is_none_or(Parking::is_settled)
+    }
+
     /// Takes one change of the stream on its way.
     pub(super) fn change(&mut self, written: Written<'_>) -> Handled {
         if self.window.is_full() || self.progress.span() >= MAX_SPAN {
@@ -108,20 +162,39 @@ impl Sending {
         };
         self.origin.ordinal = self.progress.ordinal(sequence);
         let Origin { final_lsn, commit_time, ordinal, .. } = self.origin;
-        let alone = self.alone_up_to.is_some_and(|last| Partial { final_lsn, changes: ordinal } <= last);
+        let this = Partial { final_lsn, changes: ordinal };
+        if let Some(parking) = &mut self.parking {
+            if parking.is_alone() {
+                self.pending = Some(change);
+                return Handled::HeldBack;
+            }
+            let behind = || Unsendable {
+                reason: Reason::Behind,
+                what: "an earlier event of its aggregate is parked".to_owned(),
+                remedy: "It follows when that one is sent or thrown away".to_owned(),
+            };
+            let key = Key { final_lsn, change: ordinal };
+            if event.field(Field::AggregateId).is_none() && parking.is_there(key) {
+                self.progress.acknowledge(sequence);
+                return Handled::Done;
+            }
+            let held = parking.holds(event.field(Field::AggregateId), key);
+            if let Some(why) = parking.refused(this).or_else(|| held.then(behind)) {
+                let about = About::of(&event);
+                return self.park_or_stop(sequence, about, written, &why);
+            }
+        }
+        let to_blame = Some(this) == self.alone_after_commit;
+        let alone = to_blame || self.alone_up_to.is_some_and(|last| this <= last);
+        let nothing_before = !self.uncommitted && self.sent == 0;
+        self.waits_for_commit = to_blame && !nothing_before;
         // nor may the record after it share a batch with it
-        if (alone || self.sent_alone.is_some()) && !self.window.is_empty() {
+        if self.waits_for_commit || (alone || self.sent_alone.is_some()) && !self.window.is_empty() {
             self.pending = Some(change);
             return Handled::HeldBack;
         }
 
-        let again = |replay: &Replay| replay.until.covers(final_lsn, ordinal);
-        self.router
-            .marking(self.replay.as_ref().filter(|replay| again(replay)).map(|replay| replay.mark.as_str()));
-        let failed = |reason: &str, remedy: &str| {
-            let way_past = way_past(final_lsn);
-            Handled::Failed(unsendable(&event.printable_id(), reason, remedy, &way_past))
-        };
+        self.router.marking(mark(self.replay.as_ref(), final_lsn, ordinal));
         let record = match self.router.route(&event, &self.origin) {
             Ok(Routed::Record(record)) => record,
             Ok(Routed::Dropped) => {
@@ -129,7 +202,10 @@ impl Sending {
                 self.progress.acknowledge(sequence);
                 return Handled::Done;
             }
-            Err(error) => return failed(&error.to_string(), error.remedy()),
+            Err(error) => {
+                let about = About::of(&event);
+                return self.park_or_stop(sequence, about, written, &not_routed(&error));
+            }
         };
         let sent = match self.sink.send(&record, sequence) {
             Ok(sent) => sent,
@@ -139,14 +215,20 @@ impl Sending {
                     topic: record.topic.to_owned(),
                     id: event.printable_id(),
                     way_past: way_past(final_lsn),
+                    event: Some(this),
                 });
             }
             Err(NotSent::Full) => {
                 self.pending = Some(change);
                 return Handled::HeldBack;
             }
-            Err(NotSent::Impossible { reason, remedy }) => return failed(&reason, &remedy),
+            Err(NotSent::Impossible { reason, what, remedy }) => {
+                let about = About::of(&event);
+                let why = Unsendable { reason, what, remedy };
+                return self.park_or_stop(sequence, about, written, &why);
+            }
         };
+        self.sent += 1;
         let (bytes, memory) = (record.size(), record.memory());
         self.window.sent(sequence, InFlight { bytes, memory, commit_time, topic: sent.topic });
         if record.key.is_none() {
@@ -170,9 +252,129 @@ impl Sending {
         self.sent_alone = alone.then(|| SentAlone {
             event: format!("{} to the topic {}", event.printable_id(), record.topic),
             way_past: way_past(final_lsn),
+            nothing_before,
         });
         Handled::Done
     }
+
+    /// Parks an event, or stops at it.
+    fn park_or_stop(
+        &mut self,
+        sequence: Sequence,
+        about: About,
+        written: Written<'_>,
+        why: &Unsendable,
+    ) -> Handled {
+        let Origin { final_lsn, xid, commit_time, ordinal } = self.origin;
+        let Some(parking) = &mut self.parking else {
+            let way_past = way_past(final_lsn);
+            return Handled::Failed(unsendable(&about.printable_id, &why.what, &why.remedy, &way_past));
+        };
+        let letter = Letter {
+            key: Key { final_lsn, change: ordinal },
+            xid,
+            commit_time,
+            source: about.source.clone(),
+            event_id: about.id.clone(),
+            aggregate_type: about.aggregate_type.clone(),
+            aggregate_id: about.aggregate_id.clone(),
+            event_type: about.event_type.clone(),
+            reason: why.reason,
+            detail: why.detail(),
+            whole: match written {
+                Written::Row(insert) => self.outbox.whole(&insert),
+                Written::Message(message) => {
+                    Whole::Message(String::from_utf8_lossy(message.content).into_owned())
+                }
+            },
+            replay: mark(self.replay.as_ref(), final_lsn, ordinal).map(str::to_owned),
+        };
+        let memory = letter.size();
+        if let Err(too_many) = parking.park(sequence, letter, &self.monitor) {
+            if parking.may_make_room() {
+                self.pending = Some(Change::New(sequence));
+                return Handled::HeldBack;
+            }
+            let (what, remedy) =
+                (format!("{}; and {too_many}", why.what), format!("{}, or {MORE_ROOM}", why.remedy));
+            let way_past = way_past(final_lsn);
+            return Handled::Failed(unsendable(&about.printable_id, &what, &remedy, &way_past));
+        }
+        self.window.sent(sequence, InFlight { bytes: 0, memory, commit_time, topic: NO_TOPIC });
+        Handled::Done
+    }
+
+    /// Sends parked events again as far as they may be. What a topic has to be prepared for waits.
+    pub(super) fn retry(&mut self) -> Option<Waiting> {
+        let parking = self.parking.as_mut()?;
+        while !self.window.is_full() && !parking.has_one_alone() {
+            let sequence = parking.number();
+            let settled = parking.is_settled() && self.window.is_empty();
+            let (letter, alone) = parking.next(&self.monitor)?;
+            if alone && !settled {
+                parking.wants_alone();
+                return None;
+            }
+            let (Key { final_lsn, change }, commit_time) = (letter.key, letter.commit_time);
+            let origin = Origin { final_lsn, xid: letter.xid, commit_time, ordinal: change };
+            let mut row = self.outbox.kept_row(&letter.source);
+            let event = match self.outbox.read_whole(&mut row, &letter.whole) {
+                Ok(event) => event,
+                Err(error) => {
+                    let remedy = "Correct `[outbox] columns` or `[route]`".to_owned();
+                    parking.failed(&Unsendable {
+                        reason: Reason::Unroutable,
+                        what: error.to_string(),
+                        remedy,
+                    });
+                    continue;
+                }
+            };
+            self.router.marking(letter.replay.as_deref());
+            let record = match self.router.route(&event, &origin) {
+                Ok(Routed::Record(record)) => record,
+                Ok(Routed::Dropped) => {
+                    self.monitor.events_dropped(1);
+                    parking.dropped();
+                    continue;
+                }
+                Err(error) => {
+                    parking.failed(&not_routed(&error));
+                    continue;
+                }
+            };
+            match self.sink.send(&record, sequence) {
+                Ok(sent) => {
+                    let (bytes, memory) = (record.size(), record.memory());
+                    self.sent += 1;
+                    parking.sent(InFlight { bytes, memory, commit_time, topic: sent.topic }, alone);
+                }
+                Err(NotSent::Full) => return None,
+                Err(NotSent::TopicUnknown) => {
+                    return Some(Waiting {
+                        topic: record.topic.to_owned(),
+                        id: event.printable_id(),
+                        way_past: String::new(),
+                        event: None,
+                    });
+                }
+                Err(NotSent::Impossible { reason, what, remedy }) => {
+                    parking.failed(&Unsendable { reason, what, remedy });
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The mark of an event that a reset has asked for again.
+fn mark(replay: Option<&Replay>, final_lsn: Lsn, ordinal: u64) -> Option<&str> {
+    replay.filter(|replay| replay.until.covers(final_lsn, ordinal)).map(|replay| replay.mark.as_str())
+}
+
+fn not_routed(error: &Unroutable) -> Unsendable {
+    let reason = if matches!(error, Unroutable::Contract(_)) { Reason::Contract } else { Reason::Unroutable };
+    Unsendable { reason, what: error.to_string(), remedy: error.remedy().to_owned() }
 }
 
 /// An UPDATE of an outbox row, which is no event.

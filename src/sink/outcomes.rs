@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::dead_letters::Reason;
 use crate::progress::Sequence;
 
 /// The first refused record of a session, and how far the refusal reaches.
@@ -13,6 +14,8 @@ pub struct Refusal {
     pub last: Sequence,
     /// Whether sending the same record again could have another end.
     pub transient: bool,
+    /// As what the event is parked, if it is and the record is to blame.
+    pub parked_as: Reason,
     /// What the broker said.
     pub reason: String,
     /// What a person can do about it; empty if it may pass by itself.
@@ -20,6 +23,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// Of no record in particular: this session cannot go on, and another one may.
+    pub fn of_session(reason: String, remedy: &str) -> Self {
+        let (parked_as, remedy) = (Reason::Refused, remedy.to_owned());
+        Refusal { last: Sequence(0), transient: true, parked_as, reason, remedy }
+    }
+
     /// It passes when a person does something: a right was taken away.
     pub fn waits_for_a_person(&self) -> bool {
         self.transient && !self.remedy.is_empty()
@@ -93,7 +102,13 @@ mod tests {
     use super::*;
 
     fn refusal(last: u64, transient: bool) -> Refusal {
-        Refusal { last: Sequence(last), transient, reason: String::new(), remedy: String::new() }
+        Refusal {
+            last: Sequence(last),
+            transient,
+            parked_as: Reason::Refused,
+            reason: String::new(),
+            remedy: String::new(),
+        }
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! What one process remembers from session to session, so that it need not guess.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::contracts::Contracts;
+use crate::dead_letters::{Key, Reason};
 use crate::lsn::Lsn;
 use crate::positions::{OtherLog, Remembered};
 use crate::postgres::catalog::Fingerprint;
 use crate::progress::Partial;
+use crate::relay::Unsendable;
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
 
 /// Grows with each session.
@@ -28,6 +31,14 @@ pub(super) struct Memory {
     pub(super) fruitless: bool,
     /// The last change of those that are sent one at a time.
     pub(super) alone_up_to: Option<Partial>,
+    /// The change that was refused with others before it in its Kafka transaction.
+    pub(super) alone_after_commit: Option<Partial>,
+    /// Events that the brokers refuse, where such events are parked.
+    pub(super) refused: BTreeMap<Partial, Unsendable>,
+    /// A parked event that was refused again, and why.
+    pub(super) failed_retry: Option<(Key, Reason, String)>,
+    /// A batch of parked events was refused.
+    pub(super) retries_alone: bool,
     /// The server process of the last session.
     pub(super) walsender: Option<i32>,
     /// What payloads are judged by, read at the start of the process.
@@ -47,6 +58,10 @@ impl Default for Memory {
             topics: Arc::default(),
             fruitless: false,
             alone_up_to: None,
+            alone_after_commit: None,
+            refused: BTreeMap::new(),
+            failed_retry: None,
+            retries_alone: false,
             walsender: None,
             contracts: None,
             was_active: false,
@@ -60,6 +75,8 @@ impl Memory {
         match (&self.remembered, stored) {
             // another router, or a reset, was there meanwhile
             (Some(own), Some(stored)) if stored.epoch > own.epoch => Some(stored),
+            // delivered is what is committed, and that may be more than this process has heard of
+            (Some(own), Some(stored)) if stored.exactly_once && stored.epoch == own.epoch => Some(stored),
             (Some(own), _) => Some(own.clone()),
             (None, stored) => stored,
         }
@@ -86,5 +103,8 @@ mod tests {
         // one that arrived late
         assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(1, 5))), Some(at(2, 9)));
         assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(3, 5))), Some(at(3, 5)));
+        let committed = |epoch, flush| Some(Remembered { exactly_once: true, ..at(epoch, flush) });
+        assert_eq!(memory(committed(2, 5)).or_stored(committed(2, 9)), committed(2, 9));
+        assert_eq!(memory(committed(2, 5)).or_stored(None), committed(2, 5));
     }
 }

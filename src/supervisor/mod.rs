@@ -11,11 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::contracts::Contracts;
+use crate::dead_letters::Key;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
-use crate::relay::{Ended, Outcome, SentAlone};
+use crate::relay::{Ended, Outcome, SentAlone, Unsendable};
 use crate::sink::Refusal;
 use backoff::Backoff;
 use memory::Memory;
@@ -59,7 +60,7 @@ pub async fn run(
                     backoff.reset();
                 }
                 let sent_away = ended.sent_away;
-                let next = after_session(ended, &mut memory);
+                let next = after_session(ended, config.dead_letters.park(), &mut memory);
                 // It was perhaps a command that moves the slot. Where positions are not in Kafka nothing else tells, so
                 // what the slot says counts.
                 if sent_away && config.delivery.positions_topic.is_none() {
@@ -105,8 +106,8 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
     }
 }
 
-/// Takes in what a session leaves behind.
-fn after_session(ended: Ended, memory: &mut Memory) -> Next {
+/// Takes in what a session leaves behind. `park`: an event that cannot be sent does not stop the router.
+fn after_session(ended: Ended, park: bool, memory: &mut Memory) -> Next {
     let (position, epoch) = (ended.remembered.position.flush, ended.remembered.epoch);
     memory.remembered = Some(ended.remembered);
     if ended.recognized {
@@ -126,7 +127,8 @@ fn after_session(ended: Ended, memory: &mut Memory) -> Next {
             Next::Stop
         }
         Outcome::Failed(error) => after_failure(error, memory),
-        Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, memory),
+        Outcome::Refused(refusal) if let Some(retry) = ended.retry => after_retry(&refusal, retry, memory),
+        Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, park, memory),
         // judged where everything else about a start is
         Outcome::OtherLog(other) => {
             memory.other_log = Some((epoch, other));
@@ -153,6 +155,7 @@ fn after_refusal(
     refusal: &Refusal,
     doubtful: Option<Partial>,
     alone: Option<SentAlone>,
+    park: bool,
     memory: &mut Memory,
 ) -> Next {
     let reason = &refusal.reason;
@@ -162,11 +165,21 @@ fn after_refusal(
             memory.alone_up_to = doubtful.max(memory.alone_up_to);
             Next::Later(Transient { peer: Peer::Kafka, what: reason.clone() })
         }
-        _ if refusal.transient => {
-            let what = format!("the producer gave up, and is made anew: {reason}");
-            Next::Later(Transient { peer: Peer::Kafka, what })
+        _ if refusal.transient => made_anew(reason),
+        Some(SentAlone { .. }) if park => {
+            let (what, remedy) = (reason.clone(), refusal.remedy.clone());
+            let unsendable = Unsendable { reason: refusal.parked_as, what, remedy };
+            // until a position is past it: it may come again
+            memory.refused.extend(doubtful.map(|event| (event, unsendable)));
+            Next::Again
         }
-        Some(SentAlone { event, way_past }) => Next::Never(Definite {
+        Some(SentAlone { nothing_before: false, .. }) => {
+            // What came before it in its Kafka transaction was taken back with it, and comes first now. Only then is it safe
+            // to follow the advice to leave it out.
+            (memory.alone_up_to, memory.alone_after_commit) = (None, doubtful);
+            Next::Again
+        }
+        Some(SentAlone { event, way_past, .. }) => Next::Never(Definite {
             exit: Exit::Unsafe,
             what: format!("Kafka refuses the event with id {event}: {reason}"),
             remedy: format!("Nothing was skipped. {}, or {way_past}", refusal.remedy),
@@ -181,6 +194,30 @@ fn after_refusal(
             Next::Again
         }
     }
+}
+
+/// What was refused may be taken by another producer.
+fn made_anew(reason: &str) -> Next {
+    let what = format!("the producer gave up, and is made anew: {reason}");
+    Next::Later(Transient { peer: Peer::Kafka, what })
+}
+
+/// A parked event was refused once more.
+fn after_retry(refusal: &Refusal, (key, alone): (Key, bool), memory: &mut Memory) -> Next {
+    if refusal.transient && !refusal.waits_for_a_person() {
+        return made_anew(&refusal.reason);
+    }
+    if alone {
+        let detail = format!("{}. {}", refusal.reason, refusal.remedy);
+        tracing::error!(
+            reason = refusal.parked_as.name(), position = %key, detail,
+            "a parked event still cannot be sent"
+        );
+        memory.failed_retry = Some((key, refusal.parked_as, detail));
+    } else {
+        memory.retries_alone = true;
+    }
+    Next::Again
 }
 
 #[cfg(test)]

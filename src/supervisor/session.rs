@@ -1,14 +1,16 @@
 //! The start of one session, in the order that keeps two routers apart: Postgres first, then the producer, then the
 //! position, then the stream.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::TURN;
 use super::memory::Memory;
-use crate::config::Config;
 use crate::config::conninfo::Host;
+use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
@@ -17,6 +19,8 @@ use crate::positions::{self, OtherLog, Recognition, Remembered, Start};
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
+use crate::postgres::dead_letters::desk::{Desk, Left, Loaded};
+use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::replication::{NotStarted, ReplicationStream, StreamOf};
 use crate::postgres::session::Session;
@@ -27,10 +31,10 @@ use crate::relay::{Ended, Parts, Relay, no_gap_to_accept};
 use crate::routing::Router;
 use crate::sink::Outcomes;
 use crate::sink::kafka::KafkaSink;
-use crate::sink::kafka::positions::{PositionsTopic, look_up};
+use crate::sink::kafka::positions::{Positions, look_up};
 
-/// How often a slot that another holds is looked at, at first and at most.
-const SLOT_WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often a slot that another holds is looked at. A standby takes over within a second.
+const SLOT_WAIT: Duration = Duration::from_millis(100);
 
 /// How long a remembered position is looked for that only makes a message more exact.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,6 +63,7 @@ pub(super) async fn run(
     let parts = tokio::select! {
         biased;
         () = stop.cancelled() => return Err(NoSession::Stopped),
+        never = turning(monitor) => match never {},
         parts = start(config, monitor, stop, memory) => parts?,
     };
     memory.was_active = true;
@@ -66,6 +71,14 @@ pub(super) async fn run(
     // for as long as the session lasts
     let _bookmarks = RollingBookmarks::start(config, host);
     Ok(Relay::new(parts).run().await)
+}
+
+/// A start waits for servers, each answer for so long at most. Meanwhile the main loop turns, and says so.
+async fn turning(monitor: &Monitor) -> Infallible {
+    loop {
+        monitor.turned();
+        tokio::time::sleep(TURN).await;
+    }
 }
 
 async fn start(
@@ -98,6 +111,9 @@ async fn start(
             columns.verdict(&outbox, name)?;
         }
     }
+    if !config.dead_letters.park() {
+        none_left_parked(config, &mut looks).await?;
+    }
     looks.close().await;
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
@@ -111,14 +127,22 @@ async fn start(
     let outcomes = Arc::new(Outcomes::default());
     let known = Arc::clone(&memory.topics);
     let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes, known).await;
-    let sink = opened(sink, memory)?;
+    let mut sink = opened(sink, memory)?;
 
-    let mut positions = None;
+    let mut positions = Positions::Off;
     let found = (&catalog, &slot, &system);
     let other_log = memory.other_log.take();
-    let started = where_to_start(config, &mut session, memory, found, other_log, &mut positions).await;
+    let started =
+        where_to_start(config, &mut session, memory, found, other_log, (&mut sink, &mut positions)).await;
     let (remembered, recognition) = match started {
         Ok(started) => started,
+        Err(error) => {
+            close(sink, positions).await;
+            return Err(error);
+        }
+    };
+    let parking = match parked_events(config, &session, memory, &remembered).await {
+        Ok(parking) => parking,
         Err(error) => {
             close(sink, positions).await;
             return Err(error);
@@ -129,7 +153,10 @@ async fn start(
     memory.walsender = Some(session.backend_pid());
     // From here on wal_sender_timeout finds out that the router is gone. TCP's own timeout would also end the connection
     // of one that lives and reads nothing for a while, because the broker takes nothing.
-    session.query("SET tcp_user_timeout = 0").await?;
+    if let Err(error) = session.query("SET tcp_user_timeout = 0").await {
+        close(sink, positions).await;
+        return Err(error.into());
+    }
     let (stream, unread, _) = session.into_parts();
     let slot_name = &config.postgres.slot;
     let unread_rows = way_out::in_commit_order(&config.postgres, &config.outbox, &catalog.tables);
@@ -181,16 +208,61 @@ async fn start(
         watch: Watch::start(Arc::clone(config), host, fingerprint),
         head,
         alone_up_to: memory.alone_up_to,
+        alone_after_commit: memory.alone_after_commit,
+        parking,
+        refused: memory.refused.clone(),
+        retries_alone: memory.retries_alone,
         monitor: monitor.clone(),
         stop: stop.clone(),
     })
 }
 
-async fn close(sink: KafkaSink, positions: Option<PositionsTopic>) {
-    sink.close().await;
-    if let Some(positions) = positions {
-        positions.close().await;
+/// Events that come after parked ones of their aggregate must not be sent past them.
+async fn none_left_parked(config: &Config, looks: &mut Session) -> Result<(), Error> {
+    match looks.query_one(dead_letters::READABLE).await?.as_deref() {
+        Some("t") => {}
+        // it may be there for another router
+        Some(_) => {
+            tracing::warn!(
+                remedy = "If this router has ever parked events: GRANT USAGE ON SCHEMA outbox_router TO ROLE; GRANT SELECT ON \
+                          outbox_router.dead_letters TO ROLE",
+                "whether events are parked cannot be told: {} is there, and the router's role may not read it",
+                dead_letters::TABLE
+            );
+            return Ok(());
+        }
+        None => return Ok(()),
     }
+    let count = looks.query_one(&dead_letters::count(&config.name, "true")).await?.unwrap_or_default();
+    if count == "0" {
+        return Ok(());
+    }
+    let (what, remedy) = dead_letters::left(&count);
+    Err(Error::not_safe(what, remedy))
+}
+
+/// What is parked has to be known before the first event comes.
+async fn parked_events(
+    config: &Arc<Config>,
+    session: &Session,
+    memory: &mut Memory,
+    remembered: &Remembered,
+) -> Result<Option<(Desk, Loaded)>, Error> {
+    if !config.dead_letters.park() {
+        return Ok(None);
+    }
+    let left = Left { sent: remembered.retried.clone(), failed: memory.failed_retry.clone() };
+    let host = session.info().host.clone();
+    let from = remembered.position.flush;
+    let (desk, loaded) = Desk::open(config, host, session.backend_pid(), &left, from).await?;
+    memory.failed_retry = None;
+    memory.refused.retain(|event, _| event.final_lsn >= from);
+    Ok(Some((desk, loaded)))
+}
+
+async fn close(sink: KafkaSink, positions: Positions) {
+    sink.close().await;
+    positions.close().await;
 }
 
 /// Credentials and privileges are changed under running routers.
@@ -211,13 +283,10 @@ async fn where_to_start(
     memory: &Memory,
     (catalog, slot, system): (&Catalog, &Slot, &System),
     other_log: Option<(u64, OtherLog)>,
-    positions: &mut Option<PositionsTopic>,
+    (sink, positions): (&mut KafkaSink, &mut Positions),
 ) -> Result<(Remembered, Option<Recognition>), Error> {
-    *positions = opened(PositionsTopic::open(config).await, memory)?;
-    let stored = match positions {
-        Some(positions) => opened(positions.read().await, memory)?,
-        None => None,
-    };
+    *positions = opened(Positions::open(config).await, memory)?;
+    let stored = opened(positions.read(config).await, memory)?;
     let before = memory.or_stored(stored);
     let history = match &before {
         // an older one has no history that could hold the position
@@ -268,6 +337,10 @@ async fn where_to_start(
             "the position was reset: events are sent again, and marked"
         );
     }
+    let retried = before.as_ref().map(|before| before.retried.clone()).unwrap_or_default();
+    // what was accepted is accepted
+    let parked =
+        before.as_ref().filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked);
     let remembered = Remembered {
         epoch: before.map_or(0, |before| before.epoch).saturating_add(1),
         slot: config.postgres.slot.clone(),
@@ -277,10 +350,11 @@ async fn where_to_start(
         tail,
         reading,
         replay,
+        parked,
+        retried,
+        exactly_once: config.delivery.mode == DeliveryMode::ExactlyOnce,
     };
-    if let Some(positions) = positions {
-        opened(positions.begin(&remembered).await, memory)?;
-    }
+    opened(positions.begin(&remembered, sink).await, memory)?;
     Ok((remembered, recognition))
 }
 
@@ -314,10 +388,11 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
         ("tcp_keepalives_count", "3"),
     ];
     settings.extend(VALUE_TEXT);
-    // the same in the other direction, unless the user has chosen
+    // The same in the other direction, unless the user has chosen. What is sent and not answered is found out first here, as
+    // long as the server still keeps the slot for this router.
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(timeout);
-    conninfo.tcp.tcp_user_timeout.get_or_insert(timeout);
+    conninfo.tcp.tcp_user_timeout.get_or_insert(timeout / 2);
     let replication = looks_at.is_none();
     if let Some(host) = looks_at {
         // another of several hosts has another idea of slot and log
@@ -348,7 +423,7 @@ async fn free_slot(
              restart Postgres",
         ));
     }
-    let (mut wait, mut told) = (SLOT_WAIT.0, None);
+    let mut told = None;
     // first of all, and for as long as the session lasts
     while !slot_lock::try_take(session, &config.postgres.slot).await? {
         let holder = slot_lock::named_holder(session, &config.postgres.slot).await?;
@@ -358,11 +433,9 @@ async fn free_slot(
             waiting_for(config, monitor, memory, pid, &holder);
             told = Some(pid);
         }
-        monitor.turned();
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(SLOT_WAIT.1);
+        tokio::time::sleep(SLOT_WAIT).await;
     }
-    (wait, told) = (SLOT_WAIT.0, None);
+    told = None;
     loop {
         let catalog = Catalog::look(looks, &config.postgres, &config.outbox).await?;
         catalog.verdict(&config.postgres, &config.outbox, missing)?;
@@ -375,9 +448,7 @@ async fn free_slot(
             waiting_for(config, monitor, memory, pid, &holder);
             told = Some(pid);
         }
-        monitor.turned();
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(SLOT_WAIT.1);
+        tokio::time::sleep(SLOT_WAIT).await;
     }
 }
 

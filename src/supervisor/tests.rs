@@ -1,4 +1,5 @@
 use super::*;
+use crate::dead_letters::Reason;
 use crate::lsn::Lsn;
 use crate::positions::remembered;
 use crate::progress::Sequence;
@@ -14,7 +15,12 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
         advanced: true,
         sent_away: false,
         doubtful: Some(DOUBTFUL),
-        alone: alone.map(|event| SentAlone { event: event.to_owned(), way_past: "leave it out".to_owned() }),
+        alone: alone.map(|event| SentAlone {
+            event: event.to_owned(),
+            way_past: "leave it out".to_owned(),
+            nothing_before: true,
+        }),
+        retry: None,
         batch_bytes: 1_000,
     }
 }
@@ -23,6 +29,7 @@ fn refusal(transient: bool) -> Outcome {
     Outcome::Refused(Refusal {
         last: Sequence(0),
         transient,
+        parked_as: Reason::TooLarge,
         reason: "too large".into(),
         remedy: if transient { "" } else { "Raise it" }.into(),
     })
@@ -35,18 +42,19 @@ fn refused() -> Error {
 #[test]
 fn a_refused_batch_is_sent_one_at_a_time_from_the_position_on() {
     let mut memory = Memory::default();
-    assert_eq!(after_session(ended(refusal(false), None), &mut memory), Next::Again);
+    assert_eq!(after_session(ended(refusal(false), None), false, &mut memory), Next::Again);
     assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
     assert_eq!(memory.batch_bytes, 1_000);
     // also after a connection that is lost meanwhile
     let lost = Outcome::Failed(Error::transient(Peer::Postgres, "lost"));
-    assert!(matches!(after_session(ended(lost, None), &mut memory), Next::Later(_)));
+    assert!(matches!(after_session(ended(lost, None), false, &mut memory), Next::Later(_)));
     assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
 }
 
 #[test]
 fn a_record_refused_alone_stops_the_router_and_is_named() {
-    let next = after_session(ended(refusal(false), Some("42 to the topic orders")), &mut Memory::default());
+    let next =
+        after_session(ended(refusal(false), Some("42 to the topic orders")), false, &mut Memory::default());
     let Next::Never(definite) = next else { panic!("{next:?}") };
     assert_eq!(definite.exit, Exit::Unsafe);
     assert!(definite.what.contains("id 42 to the topic orders: too large"), "{definite}");
@@ -58,14 +66,14 @@ fn a_record_that_waits_for_a_right_is_asked_for_alone() {
     let mut memory = Memory::default();
     let Outcome::Refused(refusal) = refusal(true) else { unreachable!() };
     let refusal = Refusal { remedy: "Grant it".into(), ..refusal };
-    let next = after_session(ended(Outcome::Refused(refusal), Some("42")), &mut memory);
+    let next = after_session(ended(Outcome::Refused(refusal), Some("42")), false, &mut memory);
     assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })), "{next:?}");
     assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
 }
 
 #[test]
 fn what_may_pass_is_tried_again() {
-    let next = after_session(ended(refusal(true), None), &mut Memory::default());
+    let next = after_session(ended(refusal(true), None), false, &mut Memory::default());
     assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })));
 }
 

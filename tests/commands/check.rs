@@ -375,3 +375,27 @@ fn more_bookmarks_than_slots() {
     found.assert_errors(&[]);
     assert!(found.of("bookmarks").contains("1001 slots"), "{:?}", found.list);
 }
+
+/// A router that got another name does not see what it has parked before.
+#[test]
+fn events_that_were_parked_under_another_name() {
+    let place = Place::new().with("DEAD_LETTERS__POLICY", "park");
+    let ran = place.run(&["init"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let found = Found::at(&place);
+    assert_eq!(found.of("dead_letters"), "ok: no events are parked, and they can be\n");
+    place.psql(
+        "INSERT INTO outbox_router.dead_letters (router, final_lsn, change, xid, committed_at, source, reason, detail, event) \
+         SELECT CASE n WHEN 3 THEN 'shop' ELSE E'old\\x1b' || n END, '0/1', n, 1, now(), 'public.outbox', 'topic', '', '{}' \
+         FROM generate_series(1, 3) n",
+    );
+    let found = Found::at(&place);
+    found.assert_errors(&[]);
+    insta::assert_snapshot!(place.masked(&found.of("dead_letters")));
+    place.psql(
+        "INSERT INTO outbox_router.dead_letters (router, final_lsn, change, xid, committed_at, source, reason, detail, event) \
+         SELECT n, '0/1', 1, 1, now(), 'public.outbox', 'topic', '', '{}' FROM generate_series(1, 9) n",
+    );
+    let of_many = Found::at(&place).of("dead_letters");
+    assert!(of_many.contains("1 (1), 2 (1), 3 (1), 4 (1), 5 (1), others\n"), "{of_many}");
+}

@@ -12,7 +12,7 @@ fn objects(place: &Place) -> String {
          SELECT 'index', indexdef FROM pg_indexes WHERE tablename = 'outbox' ORDER BY 2;
          SELECT 'function', pg_get_functiondef(p.oid) FROM pg_proc p WHERE pronamespace = 'outbox_router'::regnamespace;
          SELECT 'schema', obj_description('outbox_router'::regnamespace);
-         SELECT 'history', version, name, checksum FROM outbox_router.refinery_schema_history;
+         SELECT 'history', version, name, checksum FROM outbox_router.refinery_schema_history ORDER BY version;
          SELECT 'publication', p.*, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot \
            FROM pg_publication_tables p JOIN pg_publication USING (pubname);
          SELECT 'slot', slot_name, plugin, database, temporary FROM pg_replication_slots \
@@ -88,6 +88,36 @@ fn the_printed_script_makes_the_same() {
     std::fs::write(&file, &script.out).unwrap();
     let ran = psql(&by_init.url("postgres"), &["-f", file.to_str().unwrap()]);
     assert_eq!((ran.code, objects(&by_init)), (0, before), "{ran:?}");
+}
+
+/// Else it could only be made by hand: the record of migrations says that it is there.
+#[test]
+fn a_dropped_table_of_parked_events_is_made_again() {
+    let place = Place::new().with("DEAD_LETTERS__POLICY", "park");
+    let role = format!("{}_router", place.name);
+    let init = || place.run(&["init", "--role", &role]);
+    let made = init();
+    assert_eq!(made.code, 0, "{made:?}");
+    let table = "SELECT attname, atttypid::regtype, attnotnull FROM pg_attribute WHERE attnum > 0 \
+                 AND attrelid = 'outbox_router.dead_letters'::regclass ORDER BY attnum; \
+                 SELECT indexdef FROM pg_indexes WHERE tablename = 'dead_letters' ORDER BY 1; \
+                 SELECT relacl FROM pg_class WHERE oid = 'outbox_router.dead_letters'::regclass; \
+                 SELECT version, name, checksum FROM outbox_router.refinery_schema_history ORDER BY 1";
+    let before = place.psql(table);
+    let drop = || place.psql("DROP TABLE outbox_router.dead_letters");
+    drop();
+    let again = init();
+    assert_eq!(again.code, 0, "{again:?}");
+    assert!(again.out.contains("step 2 (dead letters): applied"), "{again:?}");
+    assert_eq!(place.psql(table), before);
+    drop();
+    let script = place.run(&["init", "--print-sql", "--role", &role]);
+    let file = place.folder().join("init.sql");
+    std::fs::write(&file, &script.out).unwrap();
+    let ran = psql(&place.url("postgres"), &["-f", file.to_str().unwrap()]);
+    assert_eq!((ran.code, place.psql(table)), (0, before), "{ran:?}");
+    let last = init();
+    assert!(last.out.contains("Nothing had to be changed"), "{last:?}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The role of `init --role` can run the router, and nothing else.
+//! The role of `init --role` can run the router, reads no table and changes nothing. How far REPLICATION reaches all the same is in
+//! `security::replication_role`.
 
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,28 @@ fn it_can_do_nothing_else() {
         ("CREATE ROLE mine", "permission denied to create role"),
         ("CREATE DATABASE mine", "permission denied to create database"),
         ("SELECT pg_read_file('postgresql.conf')", "permission denied for function pg_read_file"),
+    ] {
+        let ran = psql(&place.url(&role), &["-c", sql]);
+        assert!(ran.code != 0 && ran.err.contains(refusal), "{sql}: {ran:?}");
+    }
+}
+
+#[test]
+fn where_events_are_parked_it_reads_and_writes_their_table_and_no_other() {
+    let place = Place::new().with("DEAD_LETTERS__POLICY", "park");
+    let role = role(&place);
+    for sql in ["TABLE outbox_router.dead_letters", "DELETE FROM outbox_router.dead_letters"] {
+        let ran = psql(&place.url(&role), &["-c", sql]);
+        assert_eq!(ran.code, 0, "{sql}: {ran:?}");
+    }
+    for (sql, refusal) in [
+        ("TRUNCATE outbox_router.dead_letters", "permission denied for table dead_letters"),
+        (
+            "TABLE outbox_router.refinery_schema_history",
+            "permission denied for table refinery_schema_history",
+        ),
+        ("TABLE public.outbox", "permission denied for table outbox"),
+        ("SELECT outbox_router.emit('a', 'b', 'c', NULL)", "permission denied"),
     ] {
         let ran = psql(&place.url(&role), &["-c", sql]);
         assert!(ran.code != 0 && ran.err.contains(refusal), "{sql}: {ran:?}");

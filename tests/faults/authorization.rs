@@ -11,7 +11,7 @@ use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
 /// Changes what `outbox-router` may do with topics that begin with this, or have just this name.
-fn acl(broker: &PrivateKafka, how: &str, operations: &[&str], topic: &str, pattern: &str) {
+pub(crate) fn acl(broker: &PrivateKafka, how: &str, operations: &[&str], topic: &str, pattern: &str) {
     let client = broker.client();
     let mut arguments =
         vec!["--bootstrap-server", &client.bootstrap, how, "--allow-principal", "User:outbox-router"];
@@ -27,12 +27,12 @@ fn acl(broker: &PrivateKafka, how: &str, operations: &[&str], topic: &str, patte
 }
 
 /// What the router needs for its position, which nobody takes away here.
-fn may_remember(broker: &PrivateKafka) {
+pub(crate) fn may_remember(broker: &PrivateKafka) {
     let operations = ["Read", "Write", "Describe", "DescribeConfigs", "Create"];
     acl(broker, "--add", &operations, "outbox-router.positions", "literal");
 }
 
-fn settings(outbox: &Outbox, broker: &PrivateKafka) -> Settings {
+pub(crate) fn settings(outbox: &Outbox, broker: &PrivateKafka) -> Settings {
     Settings::new(outbox, &broker.client())
         .set("kafka.'bootstrap.servers'", broker.extra())
         .set("kafka.'security.protocol'", "sasl_plaintext")

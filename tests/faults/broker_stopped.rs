@@ -48,16 +48,18 @@ async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-#[tokio::test]
-async fn broker_killed_again_and_again_loses_nothing_and_keeps_order_per_aggregate() {
-    const KILLS: usize = 2;
-    let mut random = seed::random();
-    let broker = PrivateKafka::start(&[]).await;
-    let (outbox, kafka) = (Outbox::new().await, broker.client());
-    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
-    let writers = Writers::start(&outbox, 2, &mut random).await;
+/// Applications write, and the broker is killed at random points while one router runs on.
+pub(crate) async fn broker_killed_at_random_points(
+    broker: &PrivateKafka,
+    outbox: &Outbox,
+    settings: &Settings,
+    kills: usize,
+) {
+    let (mut random, kafka) = (seed::random(), broker.client());
+    let mut router = Router::active(settings).await;
+    let writers = Writers::start(outbox, 2, &mut random).await;
     let mut seen = 0;
-    for _ in 0..KILLS {
+    for _ in 0..kills {
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
         broker.kill();
         broker.start_again();
@@ -68,6 +70,14 @@ async fn broker_killed_again_and_again_loses_nothing_and_keeps_order_per_aggrega
     outbox.all_confirmed().await;
     router.assert_running();
     router.stop().await;
+}
+
+#[tokio::test]
+async fn broker_killed_again_and_again_loses_nothing_and_keeps_order_per_aggregate() {
+    const KILLS: usize = 2;
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    broker_killed_at_random_points(&broker, &outbox, &Settings::new(&outbox, &kafka), KILLS).await;
     // the topics of three types may each end the producer
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3 * KILLS)).await;
 }

@@ -21,21 +21,21 @@ use crate::support::writers::Writers;
 pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n";
 
 /// A primary, its standby, and an outbox that `init` has made, with a slot that the standby may copy.
-struct Pair {
-    outbox: Outbox,
-    kafka: Kafka,
-    settings: Settings,
-    primary: PrivatePostgres,
-    standby: PrivatePostgres,
+pub(crate) struct Pair {
+    pub(crate) outbox: Outbox,
+    pub(crate) kafka: Kafka,
+    pub(crate) settings: Settings,
+    pub(crate) primary: PrivatePostgres,
+    pub(crate) standby: PrivatePostgres,
 }
 
 impl Pair {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::following(&["sync_replication_slots=on"]).await
     }
 
     /// With other settings of the standby.
-    async fn following(settings: &[&str]) -> Self {
+    pub(crate) async fn following(settings: &[&str]) -> Self {
         let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], settings).await;
         // the standby first, so that the router has to pass it by
         let hosts = format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}", standby.port(), primary.port());
@@ -53,23 +53,23 @@ impl Pair {
     }
 
     /// Nothing that the router gets is missing on the standby.
-    async fn router_waits_for_the_standby(&self) {
+    pub(crate) async fn router_waits_for_the_standby(&self) {
         self.primary.configure(&[("synchronized_standby_slots", "standby")]).await;
     }
 
     /// The standby hears of nothing more.
-    async fn cut_off(&self) {
+    pub(crate) async fn cut_off(&self) {
         self.standby.configure(&[("primary_conninfo", "")]).await;
         let gone = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 'standby' AND NOT active";
         eventually("no standby follows", async || self.outbox.query(gone).await.pop()).await;
     }
 
-    async fn rows(&self) -> i64 {
+    pub(crate) async fn rows(&self) -> i64 {
         self.outbox.query("SELECT count(*) FROM outbox").await[0].get(0)
     }
 
     /// Waits until the standby has a copy of the slot that survives its promotion.
-    async fn copied(&self) {
+    pub(crate) async fn copied(&self) {
         let copy = format!(
             "SELECT 1 FROM pg_replication_slots WHERE slot_name = '{}' AND synced AND NOT temporary",
             self.outbox.name
@@ -82,7 +82,7 @@ impl Pair {
         .await;
     }
 
-    async fn promote(&self) {
+    pub(crate) async fn promote(&self) {
         self.standby.execute(&["SELECT pg_promote()"]).await;
     }
 }

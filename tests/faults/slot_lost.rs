@@ -87,10 +87,12 @@ async fn slot_lost_under_a_router_whose_broker_is_away_is_foretold_and_then_told
         })
         .await;
     write_log(&outbox, 8).await;
-    let (_, safe) = router
-        .shows("the slot has little room", |status| room(status).filter(|(room, _)| room == "short"))
+    // it may be called short before all that was written is seen: there is little time left, too
+    router
+        .shows("the slot has little room", |status| {
+            room(status).filter(|(room, safe)| room == "short" && *safe < 64 << 20)
+        })
         .await;
-    assert!(safe < 64 << 20, "{safe}");
     router.logs("more may be written until it is lost").await;
     let (_, metrics) = router.get("/metrics").unwrap();
     assert!(metrics.contains("outbox_router_slot_wal_status{wal_status=\"extended\"} 1"), "{metrics}");

@@ -179,3 +179,35 @@ async fn topics_that_get_more_partitions_are_drained_before_keys_move() {
     }
     assert!(moved > 0, "no key has moved");
 }
+
+/// A transaction waits for each partition that a record of it goes to.
+#[tokio::test]
+async fn topics_deleted_under_a_transaction_hold_up_no_other_for_long() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let positions = format!("positions-{}", outbox.name);
+    let settings = Settings::new(&outbox, &kafka)
+        .set("delivery.mode", "exactly-once")
+        .set("delivery.positions_topic", positions.as_str());
+    let mut router = Router::active(&settings).await;
+    for (round, topic) in [outbox.topic("order"), positions.clone()].iter().enumerate() {
+        let first = u32::try_from(round).unwrap() * 10;
+        outbox.insert_numbers("customer", "c", first + 1..first + 4).await;
+        outbox.insert_numbers("order", "o", first + 1..first + 4).await;
+        outbox.all_confirmed().await;
+        kafka.delete_topic(topic).await;
+        outbox.insert_numbers("order", "o", first + 4..first + 6).await;
+        outbox.insert_numbers("customer", "c", first + 4..first + 6).await;
+        outbox.all_confirmed().await;
+    }
+    router.assert_running();
+    let log = router.stop().await.log;
+    assert!(log.contains("is gone"), "{log}");
+    let records = kafka.committed(&outbox.name).await.unwrap();
+    let numbers = |key| -> Vec<u64> {
+        records.iter().filter(|record| record.key() == Some(key)).map(Record::number).collect()
+    };
+    assert_eq!(numbers("c"), [1, 2, 3, 4, 5, 11, 12, 13, 14, 15]);
+    // what was in the topic went with it
+    assert_eq!(numbers("o"), [4, 5, 11, 12, 13, 14, 15]);
+    kafka.delete_topic(&positions).await;
+}

@@ -2,3 +2,4 @@
 
 mod gaps;
 mod remembered;
+mod shared;

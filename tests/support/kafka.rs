@@ -11,7 +11,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers, Message};
-use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::producer::{BaseProducer, BaseRecord, FutureProducer, FutureRecord, Producer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -25,6 +25,8 @@ const REQUEST: Duration = Duration::from_secs(10);
 pub(crate) struct Kafka {
     pub(crate) bootstrap: String,
     consumer: Arc<Mutex<BaseConsumer>>,
+    /// Shows what is committed, and nothing else.
+    committed: Arc<Mutex<BaseConsumer>>,
 }
 
 /// One record as it lies in the log.
@@ -80,16 +82,49 @@ impl Kafka {
     }
 
     pub(crate) fn at(bootstrap: &str) -> Self {
-        let consumer = client(bootstrap)
-            .set("auto.offset.reset", "earliest")
-            .set("isolation.level", "read_uncommitted")
-            .set("enable.auto.commit", "false")
-            .set("group.id", "outbox-router-tests")
-            .set("fetch.wait.max.ms", "20")
-            .set("reconnect.backoff.max.ms", "500")
-            .create()
-            .unwrap();
-        Kafka { bootstrap: bootstrap.to_owned(), consumer: Arc::new(Mutex::new(consumer)) }
+        let consumer = |isolation| {
+            let made = client(bootstrap)
+                .set("auto.offset.reset", "earliest")
+                .set("isolation.level", isolation)
+                .set("enable.partition.eof", "true")
+                .set("enable.auto.commit", "false")
+                .set("group.id", "outbox-router-tests")
+                .set("fetch.wait.max.ms", "20")
+                .set("reconnect.backoff.max.ms", "500")
+                .create();
+            Arc::new(Mutex::new(made.unwrap()))
+        };
+        Kafka {
+            bootstrap: bootstrap.to_owned(),
+            consumer: consumer("read_uncommitted"),
+            committed: consumer("read_committed"),
+        }
+    }
+
+    /// All records of all topics that begin with the name `prefix` that a consumer of committed transactions is shown,
+    /// up to the first transaction of a partition that is still open.
+    pub(crate) async fn committed(&self, prefix: &str) -> Result<Vec<Record>, KafkaError> {
+        let (consumer, prefix) = (Arc::clone(&self.committed), prefix.to_owned());
+        let work = move || read_committed(&consumer.lock().unwrap(), &prefix);
+        tokio::task::spawn_blocking(work).await.unwrap()
+    }
+
+    /// Whether no transaction is open in the topics that begin with the name `prefix`.
+    pub(crate) async fn are_ended(&self, prefix: &str) -> Result<bool, KafkaError> {
+        let all = {
+            let prefix = prefix.to_owned();
+            self.consume(move |consumer| ends(consumer, &prefix)).await?
+        };
+        let (consumer, prefix) = (Arc::clone(&self.committed), prefix.to_owned());
+        let work = move || ends(&consumer.lock().unwrap(), &prefix);
+        let ended = tokio::task::spawn_blocking(work).await.unwrap()?;
+        Ok(all.iter().all(|(place, end)| ended.get(place).is_some_and(|ended| ended >= end)))
+    }
+
+    /// Waits until it is shown this many, and returns all that it is shown.
+    pub(crate) async fn committed_when(&self, prefix: &str, count: usize) -> Vec<Record> {
+        let what = format!("{count} records are committed in the topics of {prefix}");
+        eventually(&what, async || self.committed(prefix).await.ok().filter(|now| now.len() >= count)).await
     }
 
     /// All records of all topics that begin with the name `prefix`, from the beginning to the end as of now; of each
@@ -250,6 +285,22 @@ impl Kafka {
         producer.send(record, REQUEST).await.unwrap();
     }
 
+    /// Writes a record to the first partition in a transaction that stays open until the answer is dropped, or longer.
+    pub(crate) async fn leave_open(&self, topic: &str, key: &str) -> BaseProducer {
+        let mut config = client(&self.bootstrap);
+        config.set("transactional.id", format!("{topic}.{key}")).set("transaction.timeout.ms", "600000");
+        let (topic, key) = (topic.to_owned(), key.to_owned());
+        let opened = tokio::task::spawn_blocking(move || {
+            let producer: BaseProducer = config.create().unwrap();
+            producer.init_transactions(REQUEST).unwrap();
+            producer.begin_transaction().unwrap();
+            producer.send(BaseRecord::to(&topic).partition(0).key(&key).payload("{}")).unwrap();
+            producer.flush(REQUEST).unwrap();
+            producer
+        });
+        opened.await.unwrap()
+    }
+
     /// One setting of a topic.
     pub(crate) async fn topic_setting(&self, topic: &str, name: &str) -> String {
         let described =
@@ -308,6 +359,7 @@ fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaE
             Some(Err(KafkaError::MessageConsumption(
                 Code::BrokerTransportFailure | Code::AllBrokersDown,
             ))) => continue,
+            Some(Err(KafkaError::PartitionEOF(_))) => continue,
             Some(Err(error)) => return Err(error),
             None => {
                 panic!("no record of {prefix} for {REQUEST:?}, and these are not read to their end: {ends:?}")
@@ -323,6 +375,33 @@ fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaE
     }
     consumer.unassign()?;
     records.sort_by(|a, b| (&a.topic, a.partition, a.offset).cmp(&(&b.topic, b.partition, b.offset)));
+    Ok(records)
+}
+
+/// One partition after the other: markers of transactions take offsets too, so an end is what the broker says is one.
+fn read_committed(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaError> {
+    let mut records = Vec::new();
+    for (topic, partition) in ends(consumer, prefix)?.into_keys() {
+        let mut assignment = TopicPartitionList::new();
+        assignment.add_partition_offset(&topic, partition, Offset::Beginning)?;
+        consumer.assign(&assignment)?;
+        loop {
+            match consumer.poll(REQUEST) {
+                // what was fetched for another assignment
+                Some(Ok(message)) if (message.topic(), message.partition()) != (&topic, partition) => {}
+                Some(Ok(message)) => records.push(owned(&message)),
+                Some(Err(KafkaError::PartitionEOF(ended))) if ended == partition => break,
+                Some(Err(KafkaError::PartitionEOF(_))) => {}
+                // it goes on by itself when the broker is back
+                Some(Err(KafkaError::MessageConsumption(
+                    Code::BrokerTransportFailure | Code::AllBrokersDown,
+                ))) => {}
+                Some(Err(error)) => return Err(error),
+                None => panic!("no end of partition {partition} of {topic} for {REQUEST:?}"),
+            }
+        }
+    }
+    consumer.unassign()?;
     Ok(records)
 }
 

@@ -21,4 +21,5 @@ pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod signal;
 pub(crate) mod standstill;
+pub(crate) mod token_server;
 pub(crate) mod writers;

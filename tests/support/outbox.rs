@@ -223,6 +223,13 @@ impl Outbox {
         eventually(&what, async || self.slot().await?.active_pid).await
     }
 
+    /// Waits until a session waits for an advisory lock here, which is the turn to write parked events.
+    pub(crate) async fn turn_is_waited_for(&self) {
+        let waits = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        eventually("it waits for its turn", async || self.query(waits).await.pop()).await;
+    }
+
     /// Waits until nobody reads the slot.
     pub(crate) async fn released(&self) {
         let what = format!("nobody reads slot {}", self.name);

@@ -15,17 +15,18 @@ use super::signal::{Signal, send};
 /// No more private brokers than this at a time.
 static PLACES: Semaphore = Semaphore::const_new(2);
 
-/// Settings of one with ACLs, where `outbox-router` comes in by the extra port with the password `secret`.
+/// Settings of one with ACLs, where `outbox-router` comes in by the extra port with the password `secret`, and so does
+/// `admin`, who may do everything.
 pub(crate) const AUTHORIZING: [&str; 7] = [
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     // the controller, and the tool that grants, come in without a name
-    "super.users=User:ANONYMOUS",
+    "super.users=User:ANONYMOUS;User:admin",
     "listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port},CONTROLLER://127.0.0.1:{controller_port}",
     "advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port}",
     "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
     "sasl.enabled.mechanisms=PLAIN",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
-     required user_outbox-router=\"secret\";",
+     required user_outbox-router=\"secret\" user_admin=\"secret\";",
 ];
 
 /// Runs one of Kafka's own tools.
@@ -102,6 +103,11 @@ impl PrivateKafka {
 
     /// Starts it again with the same data and port.
     pub(crate) fn start_again(&self) {
-        self.instance.start(&[]);
+        self.start_again_with(&[]);
+    }
+
+    /// The same with more settings.
+    pub(crate) fn start_again_with(&self, settings: &[&str]) {
+        self.instance.start(settings);
     }
 }

@@ -115,6 +115,15 @@ impl Router {
         .await;
     }
 
+    /// Waits until the log has this text so many times.
+    pub(crate) async fn logs_times(&mut self, text: &str, times: usize) {
+        eventually(&format!("the log says {text:?} {times} times"), async || {
+            self.assert_running();
+            (self.log().matches(text).count() >= times).then_some(())
+        })
+        .await;
+    }
+
     /// Waits until `/status` has what `wanted` looks for.
     pub(crate) async fn shows<T>(
         &mut self,
@@ -181,6 +190,8 @@ impl Router {
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        // shown if the test fails later
+        println!("--- log of router {}, killed\n{}---", self.pid(), self.log());
     }
 
     /// Asks it to stop, and sees that it did as asked.

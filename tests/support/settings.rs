@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
+use tempfile::TempDir;
 use toml::Value;
 
 use super::kafka::Kafka;
@@ -33,15 +36,56 @@ impl Settings {
         self
     }
 
+    /// Takes a key back.
+    pub(crate) fn without(mut self, key: &str) -> Self {
+        self.0.remove(key);
+        self
+    }
+
     /// Runs another command of the router with this file, to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("outbox-router.toml");
-        fs::write(&file, self.text()).unwrap();
+        let file = self.write_to(&folder);
         let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
         command.arg("-c").arg(&file).args(arguments).current_dir(folder.path());
         command.env_clear().env("HOME", folder.path());
         Ran::of(process::output(&mut command))
+    }
+
+    /// Runs one on a terminal, and types `answer` to its question when `meanwhile` is done. Returns what stands there then.
+    pub(crate) async fn asked(
+        &self,
+        arguments: &[&str],
+        answer: &str,
+        meanwhile: impl AsyncFnOnce(),
+    ) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let file = self.write_to(&folder);
+        let line =
+            format!("{} -c {} {}", env!("CARGO_BIN_EXE_outbox-router"), file.display(), arguments.join(" "));
+        // of util-linux: what it runs has a terminal
+        let mut command = Command::new("script");
+        command.args(["-qec", &line, "/dev/null"]).env_clear().env("HOME", folder.path());
+        let mut child = process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let (mut typed, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (mut shown, mut byte) = (Vec::new(), [0]);
+        while !shown.ends_with(b", to go on: ") {
+            let read = screen.read(&mut byte).unwrap();
+            assert_eq!(read, 1, "no question: {}", String::from_utf8_lossy(&shown));
+            shown.push(byte[0]);
+        }
+        meanwhile().await;
+        typed.write_all(format!("{answer}\n").as_bytes()).unwrap();
+        screen.read_to_end(&mut shown).unwrap();
+        drop(typed);
+        assert!(child.wait().unwrap().success(), "{}", String::from_utf8_lossy(&shown));
+        String::from_utf8(shown).unwrap()
+    }
+
+    pub(crate) fn write_to(&self, folder: &TempDir) -> PathBuf {
+        let file = folder.path().join("outbox-router.toml");
+        fs::write(&file, self.text()).unwrap();
+        file
     }
 
     /// Runs the command that the router said would leave out what stopped it.

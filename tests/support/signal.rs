@@ -8,6 +8,7 @@ use super::process;
 pub(crate) enum Signal {
     Interrupt,
     Terminate,
+    Kill,
     /// Frozen until [`Signal::Continue`].
     Stop,
     Continue,
@@ -18,6 +19,7 @@ pub(crate) fn send(signal: Signal, pid: u32) -> bool {
     let name = match signal {
         Signal::Interrupt => "INT",
         Signal::Terminate => "TERM",
+        Signal::Kill => "KILL",
         Signal::Stop => "STOP",
         Signal::Continue => "CONT",
     };

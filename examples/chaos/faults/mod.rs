@@ -11,7 +11,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use outbox_router::monitor::StateKind;
 use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::time::sleep;
@@ -26,6 +27,16 @@ use crate::writers::{Ledger, connect};
 
 /// `wal_sender_timeout` of the router's session in a campaign: short, so that what waits for it does not take long.
 pub(crate) const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The largest record of a router that cannot send every event, and of one that can.
+pub(crate) const STRICT: u32 = 2_500;
+const LENIENT: u32 = 1_000_000;
+
+/// How long after a fault a router knows of it.
+const SETTLED_AFTER: Duration = Duration::from_millis(300);
+
+/// One of several routers has to be active by then.
+const TAKES_OVER_WITHIN: Duration = Duration::from_secs(60);
+
 /// The router's slot.
 pub(crate) const SLOT: &str = "outbox_router";
 
@@ -100,6 +111,12 @@ pub(crate) struct Ground {
     pub(crate) watch: Watch,
     pub(crate) arrived: Arc<Mutex<Arrived>>,
     pub(crate) ledger: Arc<Ledger>,
+    /// Those that wait, or will.
+    pub(crate) standbys: Vec<Router>,
+    /// Whether routers in turn can and cannot send large events.
+    pub(crate) park: bool,
+    /// Whether the last one that was started can.
+    pub(crate) lenient: bool,
 }
 
 /// The router between its end and its next start.
@@ -111,9 +128,47 @@ struct Dead {
 impl Ground {
     /// Starts the router, and follows it.
     pub(crate) fn start_router(&mut self) -> anyhow::Result<()> {
+        if self.park {
+            let (strict, lenient) = (STRICT.to_string(), LENIENT.to_string());
+            let (from, to) = if self.lenient { (&lenient, &strict) } else { (&strict, &lenient) };
+            self.router.set(from, to)?;
+            self.lenient = !self.lenient;
+        }
         let process = self.router.start()?;
         self.watch.follow(process, self.router.admin());
         Ok(())
+    }
+
+    /// One of the standbys may have taken over: it is the router from then on.
+    pub(crate) async fn follow_the_active(&mut self, injected: &mut Injected) -> anyhow::Result<()> {
+        if self.standbys.is_empty() {
+            return Ok(());
+        }
+        // one that is about to notice that it is not still says that it is
+        sleep(SETTLED_AFTER).await;
+        let deadline = Instant::now() + TAKES_OVER_WITHIN;
+        let before = self.router.admin();
+        while self.router.state().await != Some(StateKind::Active) && !self.find_active().await? {
+            ensure!(Instant::now() < deadline, "none of {} routers is active", self.standbys.len() + 1);
+            sleep(Duration::from_millis(20)).await;
+        }
+        if self.router.admin() != before {
+            injected.left = Left::Position { died: injected.began, restarted: Instant::now() };
+        }
+        Ok(())
+    }
+
+    /// If one of the standbys is active, it is the router from then on.
+    pub(crate) async fn find_active(&mut self) -> anyhow::Result<bool> {
+        for standby in &mut self.standbys {
+            if standby.state().await == Some(StateKind::Active) {
+                std::mem::swap(standby, &mut self.router);
+                let process = self.router.process().context("the active router has no process")?;
+                self.watch.follow(process, self.router.admin());
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn kill_router(&mut self) -> anyhow::Result<Dead> {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::terminal;
 
 /// How much it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -49,11 +50,11 @@ pub(in crate::commands) struct Findings(pub(in crate::commands) Vec<Finding>);
 
 impl Findings {
     pub(in crate::commands) fn ok(&mut self, check: &'static str, what: impl Into<String>) {
-        self.0.push(Finding { level: Level::Ok, check, what: what.into(), remedy: None });
+        self.add(Finding { level: Level::Ok, check, what: what.into(), remedy: None });
     }
 
     pub(in crate::commands) fn skipped(&mut self, check: &'static str, what: impl Into<String>) {
-        self.0.push(Finding { level: Level::Skipped, check, what: what.into(), remedy: None });
+        self.add(Finding { level: Level::Skipped, check, what: what.into(), remedy: None });
     }
 
     pub(in crate::commands) fn warning(
@@ -75,7 +76,17 @@ impl Findings {
     }
 
     fn bad(&mut self, level: Level, check: &'static str, what: String, remedy: String) {
-        self.0.push(Finding { level, check, what, remedy: Some(remedy) });
+        self.add(Finding { level, check, what, remedy: Some(remedy) });
+    }
+
+    /// Servers are quoted in them, and they are read on terminals.
+    fn add(&mut self, finding: Finding) {
+        let harmless = |text: String| terminal::harmless(&text).into_owned();
+        self.0.push(Finding {
+            what: harmless(finding.what),
+            remedy: finding.remedy.map(harmless),
+            ..finding
+        });
     }
 
     /// A failure as a finding; `passing` is the remedy of one that may pass by itself.

@@ -1,6 +1,7 @@
 //! The Kafka half: what the brokers say. `topics` judges it, once the outbox is known too.
 
 use super::finding::Findings;
+use super::postgres::is_local;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::error::Error;
@@ -29,6 +30,7 @@ pub(super) struct Seen {
 /// Looks at Kafka.
 pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
     let mut findings = Findings::default();
+    encryption(config, &mut findings);
     let seen = match Survey::open(config).await {
         Ok(survey) => look_with(&survey, config, &mut findings).await,
         Err(error) => Err(error),
@@ -39,6 +41,56 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
             findings.failure("kafka_connection", error, UNREACHABLE);
             (findings, None)
         }
+    }
+}
+
+/// Brokers that are not this machine should prove who they are before they are told a password.
+fn encryption(config: &Config, findings: &mut Findings) {
+    let property = |name: &str| {
+        config.kafka.properties.get(name).map(|value| value.reveal().to_ascii_lowercase()).unwrap_or_default()
+    };
+    let tokens = property("sasl.oauthbearer.token.endpoint.url");
+    if let Some(rest) = tokens.strip_prefix("http://")
+        && !is_local(host(rest.split('/').next().unwrap_or_default()))
+    {
+        findings.warning(
+            "security_protocol",
+            "the client's secret and the tokens go over the network in clear text: the token server's URL begins with http://",
+            "Use an https:// URL for sasl.oauthbearer.token.endpoint.url under `[kafka]`",
+        );
+    }
+    let servers = property("bootstrap.servers");
+    let Some(remote) = servers.split(',').map(str::trim).find(|server| !is_local(host(server))) else {
+        return;
+    };
+    let protocol = property("security.protocol");
+    let what = match protocol.as_str() {
+        "ssl" | "sasl_ssl" if property("enable.ssl.certificate.verification") == "false" => {
+            "enable.ssl.certificate.verification is false: another broker could take its place"
+        }
+        "ssl" | "sasl_ssl" if property("ssl.endpoint.identification.algorithm") == "none" => {
+            "ssl.endpoint.identification.algorithm is none: whoever has a certificate of the same authority could take its place"
+        }
+        "ssl" | "sasl_ssl" => return,
+        "sasl_plaintext" => {
+            "what it is told can be read and changed on the way, and with PLAIN or a token that opens it to others"
+        }
+        _ => "what it is told can be read and changed on the way",
+    };
+    findings.warning(
+        "security_protocol",
+        format!("{remote} is not this machine, and {what}"),
+        "Set security.protocol to ssl or sasl_ssl under `[kafka]`, with ssl.ca.location where the authority is not a public one, and \
+         leave the verification on",
+    );
+}
+
+/// The host of `host:port`, `protocol://host:port` or `[address]:port`.
+fn host(server: &str) -> &str {
+    let server = server.rsplit_once("://").map_or(server, |(_, server)| server);
+    match server.strip_prefix('[').and_then(|server| server.split_once(']')) {
+        Some((address, _)) => address,
+        None => server.rsplit_once(':').map_or(server, |(host, _)| host),
     }
 }
 
@@ -101,4 +153,43 @@ async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) ->
         None => None,
     };
     Ok(Seen { brokers, topics, positions, defaults, may_create })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::environment::Environment;
+    use crate::config::load::load;
+
+    fn warnings(variables: &[(&str, &str)]) -> usize {
+        let mut env =
+            Environment::empty().with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop");
+        for (name, value) in variables {
+            env = env.with_variable(&format!("OUTBOX_ROUTER_KAFKA__{name}"), value);
+        }
+        let mut findings = Findings::default();
+        encryption(&load(None, &env).unwrap().config, &mut findings);
+        findings.0.len()
+    }
+
+    #[test]
+    fn only_a_remote_broker_has_to_prove_who_it_is() {
+        let ssl = ("SECURITY_PROTOCOL", "SASL_SSL");
+        for (servers, others, expected) in [
+            ("kafka:9092", &[][..], 1),
+            ("localhost:9092,kafka:9092", &[], 1),
+            ("kafka:9092", &[("SECURITY_PROTOCOL", "sasl_plaintext")], 1),
+            ("kafka:9092", &[ssl], 0),
+            ("kafka:9092", &[ssl, ("ENABLE_SSL_CERTIFICATE_VERIFICATION", "false")], 1),
+            ("kafka:9092", &[ssl, ("SSL_ENDPOINT_IDENTIFICATION_ALGORITHM", "none")], 1),
+            ("localhost:9092", &[], 0),
+            ("127.0.0.1:9092, [::1]:9092,PLAINTEXT://localhost:1", &[], 0),
+            ("kafka:9092", &[ssl, ("SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL", "http://login:80/token")], 1),
+            ("kafka:9092", &[ssl, ("SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL", "https://login/token")], 0),
+            ("kafka:9092", &[ssl, ("SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL", "http://localhost:80/token")], 0),
+        ] {
+            let variables = [&[("BOOTSTRAP_SERVERS", servers)], others].concat();
+            assert_eq!(warnings(&variables), expected, "{variables:?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::finding::Findings;
 use super::outbox::OutboxLook;
-use super::{failover, heartbeat, outbox, positions, role, server, slot};
+use super::{dead_letters, failover, heartbeat, outbox, positions, role, server, slot};
 use crate::commands::connect;
 use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -58,6 +58,7 @@ async fn look_with(
     slot::judge(session, config, &catalog, findings).await?;
     failover::judge(session, config, &server, &catalog, findings).await?;
     heartbeat::judge(session, config, findings).await?;
+    dead_letters::judge(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;
     Ok((looked, positions::Ours::of(config, &catalog)))
@@ -87,7 +88,8 @@ fn encryption(conninfo: &ConnInfo, findings: &mut Findings) {
     );
 }
 
-fn is_local(address: &str) -> bool {
+/// This machine, whose own network nobody else is on.
+pub(super) fn is_local(address: &str) -> bool {
     address.eq_ignore_ascii_case("localhost")
         || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }

@@ -1,8 +1,10 @@
 //! `init --print-acls`: what the router's principal has to be allowed in Kafka, as calls of Kafka's own tool.
 
+use std::borrow::Cow;
+
 use super::objects::Objects;
-use crate::config::Config;
 use crate::config::template::Template;
+use crate::config::{Config, DeliveryMode};
 
 /// The command lines.
 pub(super) fn commands(config: &Config) -> String {
@@ -21,7 +23,7 @@ pub(super) fn commands(config: &Config) -> String {
     let tool = format!(
         "kafka-acls.sh --bootstrap-server {} --command-config admin.properties --add \\\n  \
          --allow-principal User:outbox-router",
-        Objects::brokers(config)
+        word(Objects::brokers(config))
     );
     let create = if config.topics.create {
         "Create: `[topics] create` is true."
@@ -39,6 +41,14 @@ pub(super) fn commands(config: &Config) -> String {
              --topic {topic} --resource-pattern-type literal\n\n"
         );
     }
+    if config.delivery.mode == DeliveryMode::ExactlyOnce {
+        let name = &config.name;
+        text += &format!(
+            "# The transactions of the router {name}: its transactional ids begin with its name and a full stop.\n{tool} \\\n  \
+             --operation Describe --operation Write \\\n  --transactional-id {} --resource-pattern-type prefixed\n\n",
+            word(&format!("{name}."))
+        );
+    }
     for (resource, which) in resources {
         let operations = operations.join(" ");
         text += &format!("# {which}. {create}\n{tool} \\\n  {operations} \\\n  {resource}\n\n");
@@ -47,6 +57,15 @@ pub(super) fn commands(config: &Config) -> String {
         "# Only for brokers before 2.8: later ones let who may write to a topic be idempotent (KIP-679).\n# {}\n",
         format!("{tool} \\\n  --operation IdempotentWrite --cluster").replace('\n', "\n# "),
     )
+}
+
+/// One word of a shell's command, whatever is in it.
+fn word(text: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-:,/@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into();
+    }
+    format!("'{}'", text.replace('\'', "'\\''")).into()
 }
 
 fn resource(template: &Template) -> (String, String) {
@@ -94,6 +113,23 @@ mod tests {
             ("OUTBOX_ROUTER_ROUTE__TOPIC", "orders"),
             ("OUTBOX_ROUTER_TOPICS__CREATE", "false"),
         ]));
+    }
+
+    #[test]
+    fn exactly_once_takes_transactions() {
+        insta::assert_snapshot!(printed(&[("OUTBOX_ROUTER_DELIVERY__MODE", "exactly-once")]));
+    }
+
+    /// A database may be called anything, and its name is a part of the router's.
+    #[test]
+    fn a_name_is_one_word_for_the_shell() {
+        let text = printed(&[
+            ("OUTBOX_ROUTER_DELIVERY__MODE", "exactly-once"),
+            ("OUTBOX_ROUTER_NAME", "it's $(touch /tmp/x); `id`"),
+            ("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "a:1; id"),
+        ]);
+        assert!(text.contains("--transactional-id 'it'\\''s $(touch /tmp/x); `id`.' --resource"), "{text}");
+        assert!(text.contains("--bootstrap-server 'a:1; id' --command-config"), "{text}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! that an interruption anywhere is mended by running it again.
 
 mod acls;
+mod dead_letters;
 mod emit_message;
 mod heartbeat;
 mod objects;
@@ -160,6 +161,9 @@ impl<'a> Init<'a> {
             if let Some(privilege) = objects.heartbeat_privilege(role_name(self.role)) {
                 self.make(&privilege).await?;
             }
+            if let Some(privilege) = objects.dead_letters_privilege(role_name(self.role)) {
+                self.make(&privilege).await?;
+            }
         }
         let publication = objects.publication();
         if self.is_there(&publication.name, &publication.there).await? {
@@ -219,6 +223,7 @@ impl<'a> Init<'a> {
     }
 
     async fn apply_migrations(&mut self) -> Result<(), Error> {
+        router_schema::forget_what_was_dropped(&mut self.session).await?;
         let pending = router_schema::pending(&mut self.session).await?;
         if !pending.is_empty() {
             router_schema::apply(&self.conninfo).await?;

@@ -1,7 +1,7 @@
 //! What there is to make, as SQL with the configured names.
 
 use super::emit_message::{self, Payload};
-use super::{general_remedy, heartbeat, outbox_table, role};
+use super::{dead_letters, general_remedy, heartbeat, outbox_table, role};
 use crate::config::secret::Secret;
 use crate::config::{Config, TableName};
 use crate::postgres::quoting;
@@ -115,6 +115,11 @@ impl<'a> Objects<'a> {
     /// `None`: no heartbeat is written.
     pub(super) fn heartbeat_privilege(&self, role: &str) -> Option<Object> {
         self.config.heartbeat.map(|_| heartbeat::privilege_object(role))
+    }
+
+    /// `None`: nothing is parked.
+    pub(super) fn dead_letters_privilege(&self, role: &str) -> Option<Object> {
+        self.config.dead_letters.park().then(|| dead_letters::privilege_object(role))
     }
 
     /// The role that the router runs as.

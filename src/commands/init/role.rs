@@ -12,7 +12,7 @@ pub(super) fn object(role: &str) -> Object {
     let (name, text) = (quoting::name(role), literal(role));
     Object {
         name: format!("role {name}"),
-        purpose: "The role that the router runs as: it may read the stream, and nothing else".to_owned(),
+        purpose: "The role that the router runs as: it may read the log, and no table".to_owned(),
         // pg_has_role counts a superuser as a member of every role, so that one is asked for by name
         there: format!(
             "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text} AND r.rolcanlogin\n    \

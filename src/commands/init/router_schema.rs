@@ -19,6 +19,24 @@ mod embedded {
 /// refinery's own record of what was applied.
 const HISTORY: &str = "outbox_router.refinery_schema_history";
 
+/// An SQL condition: the table of parked events is not there.
+const DROPPED: &str = "pg_catalog.to_regclass('outbox_router.dead_letters') IS NULL";
+
+/// Takes the step that makes the table of parked events out of the record if somebody has dropped the table: then it is
+/// applied again.
+pub(super) async fn forget_what_was_dropped(session: &mut Session) -> Result<(), Error> {
+    let dropped = format!("SELECT pg_catalog.to_regclass({}) IS NOT NULL AND {DROPPED}", literal(HISTORY));
+    let forgotten = match session.query_one(&dropped).await?.as_deref() {
+        Some("t") => session.query(&forget_dropped()).await.map(drop),
+        _ => Ok(()),
+    };
+    forgotten.map_err(|error| super::cannot("upgrade", "router's schema", error, super::general_remedy()))
+}
+
+fn forget_dropped() -> String {
+    format!("DELETE FROM {HISTORY} WHERE name = 'dead_letters' AND {DROPPED}")
+}
+
 /// The migrations that the database lacks, named for a person.
 pub(super) async fn pending(session: &mut Session) -> Result<Vec<String>, Error> {
     let there = format!("SELECT pg_catalog.to_regclass({}) IS NOT NULL", literal(HISTORY));
@@ -29,9 +47,8 @@ pub(super) async fn pending(session: &mut Session) -> Result<Vec<String>, Error>
             rows.map_err(|error| super::cannot("read", "router's schema", error, super::general_remedy()))?;
         applied.extend(rows.iter().filter_map(|row| row.get(0)?.parse::<SchemaVersion>().ok()));
     }
-    let runner = embedded::migrations::runner();
-    let missing = runner.get_migrations().iter().filter(|migration| !applied.contains(&migration.version()));
-    Ok(missing.map(name).collect())
+    let missing = in_order().into_iter().filter(|migration| !applied.contains(&migration.version()));
+    Ok(missing.map(|migration| name(&migration)).collect())
 }
 
 /// Has refinery apply what is missing, on a connection of its own.
@@ -65,6 +82,13 @@ fn failed(error: &refinery::Error) -> Error {
     }
 }
 
+/// refinery keeps them in none.
+fn in_order() -> Vec<Migration> {
+    let mut migrations = embedded::migrations::runner().get_migrations().clone();
+    migrations.sort_by_key(Migration::version);
+    migrations
+}
+
 fn name(migration: &Migration) -> String {
     format!("schema outbox_router, step {} ({})", migration.version(), migration.name().replace('_', " "))
 }
@@ -75,9 +99,14 @@ pub(super) fn script() -> Vec<(String, String)> {
         "CREATE TABLE IF NOT EXISTS {HISTORY} (\n  version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), \
          checksum varchar(255)\n);"
     );
-    let runner = embedded::migrations::runner();
-    let mut parts = vec![("Which files of migrations/ were applied".to_owned(), history)];
-    parts.extend(runner.get_migrations().iter().map(|migration| {
+    let mut parts = vec![
+        ("Which files of migrations/ were applied".to_owned(), history),
+        (
+            "The table of parked events is made again if somebody has dropped it".to_owned(),
+            forget_dropped() + ";",
+        ),
+    ];
+    parts.extend(in_order().iter().map(|migration| {
         let block = format!(
             "\nBEGIN\n  IF NOT EXISTS (SELECT FROM {HISTORY} WHERE version = {version}) THEN\n    \
              EXECUTE {sql};\n    \

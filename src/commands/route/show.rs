@@ -127,7 +127,7 @@ pub(super) fn text(shown: &[Shown], json: bool) -> Result<String, Error> {
                 let optional = |bytes: &Option<Bytes>| bytes.as_ref().map_or("null".to_owned(), Bytes::shown);
                 let headers: Vec<String> = headers
                     .iter()
-                    .map(|header| format!("{}: {}", header.name, optional(&header.value)))
+                    .map(|header| format!("{}: {}", short(&header.name), optional(&header.value)))
                     .collect();
                 let partition = partition.map_or("by key".to_owned(), |partition| partition.to_string());
                 table.add_row([

@@ -14,7 +14,7 @@ use crate::postgres::bookmarks;
 use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::pgoutput::{Message, PgTimestamp};
 use crate::postgres::replication::{
-    NotStarted, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
+    NotStarted, Receiving, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
 };
 use crate::progress::{Change, Landmark, Position, Progress};
 use crate::quantity::bytes;
@@ -100,7 +100,7 @@ pub(super) async fn between(
     loop {
         while let Some((message, length)) = stream.peek()? {
             let (over, answer) = match message {
-                ReplicationMessage::PrimaryKeepAlive { wal_end, reply_requested } => {
+                ReplicationMessage::PrimaryKeepAlive { wal_end, reply_requested, .. } => {
                     (counting.reached(wal_end), reply_requested)
                 }
                 ReplicationMessage::XLogData { data, .. } => {
@@ -119,7 +119,7 @@ pub(super) async fn between(
             bar.set_position(counting.transaction.0.bytes_since(start.flush));
         }
         tokio::select! {
-            result = stream.io(true) => result?,
+            result = stream.io(Receiving::AtOnce) => result?,
             _ = timer.tick() => stream.queue_status(status, false),
         }
     }

@@ -4,7 +4,6 @@
 //! back first, in one message to the server, and an advance the remembered position forward first: in between, the router
 //! goes on where it was.
 
-use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::count::{self, Count};
 use super::no_bookmark;
 use crate::cli::MoveArgs;
 use crate::commands::init::alter_failover;
-use crate::commands::{ANSWER_TIMEOUT, connect};
+use crate::commands::{ANSWER_TIMEOUT, connect, typed_out};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -121,6 +120,11 @@ impl Before {
                 tail: Tail::Quiet { from: position.flush },
                 reading,
                 replay,
+                // rows of parked events stay where they are
+                parked: known.and_then(|known| known.parked),
+                retried: known.map(|known| known.retried.clone()).unwrap_or_default(),
+                // by itself
+                exactly_once: false,
             })
             .await
     }
@@ -312,23 +316,7 @@ fn confirmed(what: &str, how: &MoveArgs, count: &Count) -> Result<bool, Error> {
     if how.yes {
         return Ok(true);
     }
-    if !io::stdin().is_terminal() {
-        return Err(Error::usage(
-            "Nobody can be asked: standard input is no terminal",
-            "Add --yes to do it, or --dry-run to see only what it would do",
-        ));
-    }
-    terminal::print(&format!("Type the number of events, {}, to go on: ", count.events))?;
-    // the question stands on a line that is not complete
-    let _ = io::stdout().flush();
-    let mut answer = String::new();
-    let read = io::stdin().lock().read_line(&mut answer);
-    read.map_err(|error| Error::usage(format!("Cannot read the answer: {error}"), "Add --yes"))?;
-    if answer.trim() == count.events.to_string() {
-        return Ok(true);
-    }
-    terminal::print("Nothing was done.\n")?;
-    Ok(false)
+    typed_out("", count.events)
 }
 
 /// A session that has the lock of the slot. A running router is asked to let go: its walsender is ended, and it waits for

@@ -90,7 +90,9 @@ fn show<P: Display>(found: &Found<P>, name: &str, look: &Look) -> String {
         let why = found.no_answer.as_deref().unwrap_or_default();
         let known = match (&found.postgres, &found.postgres_error) {
             (Some(postgres), _) => postgres.to_string(),
-            (None, Some(error)) => format!("Postgres was asked instead: {error}"),
+            (None, Some(error)) => {
+                format!("Postgres was asked instead: {}", terminal::harmless(&error.to_string()))
+            }
             (None, None) => String::new(),
         };
         return format!("{why}\n\n{}\n", known.trim_end());

@@ -51,7 +51,7 @@ impl Look {
 pub(super) fn render(report: &StatusReport, look: &Look) -> String {
     let mut table = look.table();
     for (name, value) in lines(report) {
-        let mut cell = Cell::new(value);
+        let mut cell = Cell::new(terminal::harmless(&value));
         if name == "state" {
             cell = cell.fg(colour(report.state));
         }
@@ -106,6 +106,16 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     }
     if let Some(heartbeat) = &report.heartbeat {
         lines.push(("heartbeat", heartbeat_line(heartbeat)));
+    }
+    let parked = &report.dead_letters;
+    if parked.events > 0 {
+        lines.push((
+            "parked",
+            format!(
+                "{} events of {} aggregates: outbox-router dead-letters list",
+                parked.events, parked.aggregates
+            ),
+        ));
     }
     let plural = if report.totals.events == 1 { "" } else { "s" };
     lines.push((

@@ -13,6 +13,8 @@ mod write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use keywords::Parameters;
+
 use super::environment::Environment;
 use super::secret::Secret;
 use crate::error::Error;
@@ -77,21 +79,29 @@ impl ConnInfo {
         password_file: Option<&Path>,
         env: &Environment,
     ) -> Result<Self, Fault> {
-        // it ends a text in the startup message, so that what follows would be a parameter of its own
-        if text.contains('\0') {
-            return Err(Fault::new("it holds a zero character", "Remove it"));
-        }
-        let parameters = if uri::is_uri(text) {
-            uri::parse(text)?
-        } else if text.contains('=') || text.trim().is_empty() {
-            keyword_value::parse(text)?
-        } else {
-            return Err(Fault::new(
-                "neither a URI nor keyword=value pairs",
-                "Write it as postgres://user@host/database or as host=... user=... dbname=...",
-            ));
-        };
-        resolve::resolve(parameters, password_file, env)
+        resolve::resolve(parameters(text)?, password_file, env)
+    }
+}
+
+/// Whether the password stands in the string itself.
+pub(super) fn holds_password(text: &str) -> bool {
+    parameters(text).is_ok_and(|parameters| parameters.in_string("password"))
+}
+
+fn parameters(text: &str) -> Result<Parameters, Fault> {
+    // it ends a text in the startup message, so that what follows would be a parameter of its own
+    if text.contains('\0') {
+        return Err(Fault::new("it holds a zero character", "Remove it"));
+    }
+    if uri::is_uri(text) {
+        uri::parse(text)
+    } else if text.contains('=') || text.trim().is_empty() {
+        keyword_value::parse(text)
+    } else {
+        Err(Fault::new(
+            "neither a URI nor keyword=value pairs",
+            "Write it as postgres://user@host/database or as host=... user=... dbname=...",
+        ))
     }
 }
 

@@ -8,11 +8,11 @@ mod rules;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::config::conninfo::{ConnInfo, Password};
+use crate::config::conninfo::{self, ConnInfo, Password};
 use crate::config::environment::Environment;
 use crate::config::identifiers::{check_name, check_router_name, check_slot, parse_table, split_tables};
 use crate::config::kafka_properties::{self, Refusal};
-use crate::config::load::Parsed;
+use crate::config::load::{Parsed, WhereSecretsAre};
 use crate::config::pattern::Pattern;
 use crate::config::raw::{
     List, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute,
@@ -37,14 +37,16 @@ pub(super) fn convert(
     problems: Problems,
 ) -> Result<Parsed, Error> {
     let mut reader = Reader { sources, problems };
-    let (postgres, url_is_inline) = postgres(&mut reader, raw.postgres, env);
+    let mut secrets = WhereSecretsAre::default();
+    let postgres = postgres(&mut reader, raw.postgres, env, &mut secrets);
     let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
     let delivery = delivery(&mut reader, raw.delivery);
-    let (kafka, kafka_secret_is_inline) = kafka(&mut reader, raw.kafka, &delivery);
+    let kafka = kafka(&mut reader, raw.kafka, &delivery, &mut secrets);
     let topics = topics(&mut reader, raw.topics);
     let admin = admin(&mut reader, raw.admin);
     let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks);
     let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat);
+    let dead_letters = crate::config::dead_letters::dead_letters(&mut reader, raw.dead_letters);
     let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
     let name = reader.checked("name", raw.name, check_router_name);
     if let (None, Some(postgres)) = (&name, &postgres) {
@@ -59,9 +61,8 @@ pub(super) fn convert(
     reader.problems.into_result()?;
     // a missing conninfo was noted as a problem, so it is here
     let postgres = postgres.ok_or_else(|| Error::usage("`postgres.url` is not set", "Set it"))?;
-    let password_is_inline = url_is_inline && matches!(postgres.conninfo.password, Some(Password::Given(_)));
     Ok(Parsed {
-        holds_secret: password_is_inline || kafka_secret_is_inline,
+        secrets,
         config: Config {
             name: name.unwrap_or_else(|| default_name(&postgres)),
             postgres,
@@ -73,6 +74,7 @@ pub(super) fn convert(
             admin,
             bookmarks,
             heartbeat,
+            dead_letters,
             contracts,
         },
     })
@@ -95,18 +97,25 @@ fn default_name(postgres: &Postgres) -> String {
     format!("{}.{}", postgres.conninfo.dbname, postgres.slot)
 }
 
-/// `None` after a problem with the connection; the flag says whether the URL stands in the file.
-fn postgres(reader: &mut Reader<'_>, raw: RawPostgres, env: &Environment) -> (Option<Postgres>, bool) {
+/// `None` after a problem with the connection.
+fn postgres(
+    reader: &mut Reader<'_>,
+    raw: RawPostgres,
+    env: &Environment,
+    secrets: &mut WhereSecretsAre,
+) -> Option<Postgres> {
     let password_file = reader.text("postgres.password_file", raw.password_file);
     let password_file = password_file
         .filter(|file| !file.text.is_empty())
         .map(|file| reader.beside_the_file(file.text.as_ref(), &file.span));
     let was_set = raw.url.is_some();
     let url = reader.text("postgres.url", raw.url);
-    let mut inline = false;
     let conninfo = match url {
-        Some(Located { text, span, inline: in_file }) if !text.trim().is_empty() => {
-            inline = in_file;
+        Some(Located { text, span, inline, file }) if !text.trim().is_empty() => {
+            if conninfo::holds_password(&text) {
+                secrets.inline |= inline;
+                secrets.files.extend(file);
+            }
             match ConnInfo::parse_with(&text, password_file.as_deref(), env) {
                 Ok(conninfo) => Some(conninfo.towards_primary()),
                 Err(fault) => {
@@ -128,13 +137,15 @@ fn postgres(reader: &mut Reader<'_>, raw: RawPostgres, env: &Environment) -> (Op
     let publication = reader.checked("postgres.publication", raw.publication, check_name);
     let wal_sender_timeout =
         reader.duration("postgres.wal_sender_timeout", raw.wal_sender_timeout, Duration::from_secs(1));
-    let postgres = conninfo.map(|conninfo| Postgres {
+    if let Some(Password::File(file)) = conninfo.as_ref().and_then(|conninfo| conninfo.password.as_ref()) {
+        secrets.files.push(file.clone());
+    }
+    conninfo.map(|conninfo| Postgres {
         conninfo,
         slot: slot.unwrap_or_else(|| "outbox_router".to_owned()),
         publication: publication.unwrap_or_else(|| "outbox_router".to_owned()),
         wal_sender_timeout: wal_sender_timeout.unwrap_or(Duration::from_secs(10)),
-    });
-    (postgres, inline)
+    })
 }
 
 fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) -> Outbox {
@@ -221,18 +232,27 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Colum
     }
 }
 
-/// The flag says whether a secret stands in the file.
-fn kafka(reader: &mut Reader<'_>, raw: Properties, delivery: &Delivery) -> (Kafka, bool) {
+fn kafka(
+    reader: &mut Reader<'_>,
+    raw: Properties,
+    delivery: &Delivery,
+    secrets: &mut WhereSecretsAre,
+) -> Kafka {
     let mut properties = BTreeMap::new();
-    let mut holds_secret = false;
-    for (name, Located { text, span, inline }) in reader.properties("kafka", raw, kafka_properties::canonical)
-    {
+    for (name, located) in reader.properties("kafka", raw, kafka_properties::canonical) {
+        let Located { text, span, inline, file } = located;
         if name == "bootstrap.servers" && text.trim().is_empty() {
             reader.fault(&span, "kafka.\"bootstrap.servers\"", "it is empty", "Name a broker: \"host:9092\"");
         }
         match kafka_properties::judge(&name, &text, delivery.window_records, delivery.window_bytes) {
             Ok(()) => {
-                holds_secret |= inline && kafka_properties::is_secret(&name);
+                if kafka_properties::is_secret(&name) {
+                    secrets.inline |= inline;
+                    secrets.files.extend(file);
+                } else if kafka_properties::names_secret_file(&name) {
+                    // librdkafka opens it, from the working directory
+                    secrets.files.push(text.as_str().into());
+                }
                 properties.insert(name, Secret::new(text));
             }
             Err(Refusal { what, remedy }) => {
@@ -247,7 +267,7 @@ fn kafka(reader: &mut Reader<'_>, raw: Properties, delivery: &Delivery) -> (Kafk
             "Add `\"bootstrap.servers\" = \"host:9092\"` to [kafka], or set OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS",
         );
     }
-    (Kafka { properties }, holds_secret)
+    Kafka { properties }
 }
 
 fn topics(reader: &mut Reader<'_>, raw: RawTopics) -> Topics {
@@ -293,10 +313,19 @@ fn allowed_topics(reader: &mut Reader<'_>, raw: List) -> Vec<Pattern> {
 
 fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
     let defaults = Delivery::default();
-    let mode = reader.choice("delivery.mode", raw.mode, &[("at-least-once", DeliveryMode::AtLeastOnce)]);
+    let mode_span = raw.mode.as_ref().map(toml::Spanned::span);
+    let mode = reader.choice("delivery.mode", raw.mode, &DeliveryMode::ALL.map(|mode| (mode.name(), mode)));
     let records = reader.integer("delivery.window.records", raw.window.records, 1..=i32::MAX.into());
     let bytes = reader.size("delivery.window.bytes", raw.window.bytes);
     let positions_topic = positions_topic(reader, raw.positions_topic);
+    if let (Some(DeliveryMode::ExactlyOnce), Some(None), Some(span)) = (mode, &positions_topic, mode_span) {
+        reader.fault(
+            &span,
+            "delivery.mode",
+            "\"exactly-once\" commits the position together with the events, and `positions_topic` is switched off",
+            "Remove `positions_topic = \"\"`, or choose \"at-least-once\"",
+        );
+    }
     let shutdown = reader.duration("delivery.shutdown_timeout", raw.shutdown_timeout, Duration::ZERO);
     Delivery {
         mode: mode.unwrap_or(defaults.mode),

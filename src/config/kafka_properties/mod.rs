@@ -82,6 +82,12 @@ pub fn is_secret(property: &str) -> bool {
     words.iter().any(|word| property.contains(word))
 }
 
+/// Whether the value names a file with a private key. Where others can read it librdkafka says nothing.
+pub(super) fn names_secret_file(property: &str) -> bool {
+    let words = ["key.location", "keystore.location", "private.key.file", "assertion.file", "keytab"];
+    words.iter().any(|word| property.ends_with(word))
+}
+
 /// Whether librdkafka's documentation lists a producer's property of this name.
 pub(super) fn is_known(property: &str) -> bool {
     PRODUCER.contains(&property)

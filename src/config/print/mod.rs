@@ -9,7 +9,7 @@ use crate::config::identifiers::format_table;
 use crate::config::kafka_properties::is_secret;
 use crate::config::secret::REDACTED;
 use crate::config::units::{format_duration, format_size};
-use crate::config::{Config, DeliveryMode, OnUpdate};
+use crate::config::{Config, OnUpdate};
 
 impl Config {
     /// Everything that is in effect, defaults and the environment included, as a file that reads back to the same;
@@ -93,10 +93,7 @@ impl Config {
         }
 
         writeln!(out, "\n[delivery]")?;
-        let mode = match self.delivery.mode {
-            DeliveryMode::AtLeastOnce => "at-least-once",
-        };
-        writeln!(out, "mode = {}", quoted(mode))?;
+        writeln!(out, "mode = {}", quoted(self.delivery.mode.name()))?;
         writeln!(out, "window.records = {}", self.delivery.window_records)?;
         let bytes = u64::try_from(self.delivery.window_bytes).unwrap_or(u64::MAX);
         writeln!(out, "window.bytes = {}", quoted(&format_size(bytes)))?;
@@ -109,6 +106,7 @@ impl Config {
 
         crate::config::bookmarks::write_toml(self, out)?;
         crate::config::heartbeat::write_toml(self, out)?;
+        crate::config::dead_letters::write_toml(self, out)?;
         crate::config::contracts::write_toml(self, out)
     }
 }

@@ -12,7 +12,7 @@ pub mod way_out;
 
 pub use columns::{Columns, WITHHELD, sent};
 pub use publication::{Publication, Table};
-pub use slot::{FLUSH_LSN, Slot, holder, moved_by_another};
+pub use slot::{FLUSH_LSN, Slot, holder};
 
 use super::quoting::literal;
 use super::server_error::QueryError;

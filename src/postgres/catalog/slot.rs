@@ -102,19 +102,6 @@ pub async fn holder(session: &mut Session, pid: i32) -> Result<String, QueryErro
     Ok(text)
 }
 
-/// Somebody else confirmed the slot past what the router has delivered.
-pub fn moved_by_another(slot: &str, confirmed: Lsn, ours: Lsn) -> Error {
-    Error::not_safe(
-        format!(
-            "the slot {slot} was moved by another: it is confirmed up to {confirmed}, and the router has delivered up \
-             to {ours}"
-        ),
-        "Events committed between the two positions may be missing in Kafka: compare the outbox table. Find out who \
-         moved it (the server's log shows each START_REPLICATION, and with log_statement = 'all' each \
-         pg_replication_slot_advance). Started again, the router says where it can go on",
-    )
-}
-
 /// A standby may be promoted, or be one of several hosts, so what it has not is no reason to stop: its copy of the slot is
 /// not to be read before, and that there is none may mean that it has not been made yet. A slot of its own can be read.
 pub(super) fn verdict_on_a_standby(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {

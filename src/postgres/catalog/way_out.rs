@@ -13,6 +13,8 @@ use crate::postgres::quoting::{self, literal};
 /// they are now.
 pub fn in_commit_order(postgres: &Postgres, outbox: &Outbox, tables: &[Option<Table>]) -> String {
     let slot = literal(&postgres.slot);
+    // names are the server's, and another router may need a copy of its own: this one's slot, and no longer than 63 bytes
+    let copy = literal(&format!("{}_rescue", postgres.slot.chars().take(56).collect::<String>()));
     // a partition's rows are shown under its own name, those of a renamed table under either
     let by_name = tables.len() == outbox.tables.len()
         && tables.iter().all(|table| table.as_ref().is_some_and(|table| !table.partitioned));
@@ -27,8 +29,8 @@ pub fn in_commit_order(postgres: &Postgres, outbox: &Outbox, tables: &[Option<Ta
         wanted.push(format!("starts_with(data, {beginning})"));
     }
     format!(
-        "SELECT pg_copy_logical_replication_slot({slot}, 'rescue', true, 'test_decoding'); \
-         SELECT lsn, data FROM pg_logical_slot_peek_changes('rescue', NULL, NULL) WHERE {}",
+        "SELECT pg_copy_logical_replication_slot({slot}, {copy}, true, 'test_decoding'); \
+         SELECT lsn, data FROM pg_logical_slot_peek_changes({copy}, NULL, NULL) WHERE {}",
         wanted.join(" OR ")
     )
 }
@@ -75,7 +77,14 @@ mod tests {
             message_prefix: Some("outbox".into()),
             ..outbox()
         };
-        insta::assert_snapshot!(in_commit_order(&postgres(), &two, &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('rescue', NULL, NULL) WHERE starts_with(data, 'table public.outbox: INSERT:') OR starts_with(data, 'table "it''s"."Events": INSERT:') OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
+        insta::assert_snapshot!(in_commit_order(&postgres(), &two, &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'outbox_router_rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('outbox_router_rescue', NULL, NULL) WHERE starts_with(data, 'table public.outbox: INSERT:') OR starts_with(data, 'table "it''s"."Events": INSERT:') OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
+    }
+
+    #[test]
+    fn the_copy_has_a_name_that_postgres_takes_and_no_other_router_uses() {
+        let long = Postgres { slot: "s".repeat(63), ..postgres() };
+        let sql = in_commit_order(&long, &outbox(), &[table(false)]);
+        assert!(sql.contains(&format!("'{}_rescue'", "s".repeat(56))), "{sql}");
     }
 
     #[test]

@@ -113,7 +113,14 @@ fn only_allowed_topics_are_written_to() {
     let of = |topic| outcome(config, &[("aggregate_type", Some(topic))]);
     assert_eq!(of("outbox.event.x"), "outbox.event.x");
     assert_eq!(of("orders-12"), "orders-12");
-    assert_eq!(of("orders"), "the topic \"orders\" is not among those that `[topics] allow` names");
+    // the whole name has to fit, and a full stop is one
+    for topic in ["orders", "orders-12x", "xorders-12", "x.outbox.event.x", "outboxXevent.x", "outbox.event"]
+    {
+        assert_eq!(
+            of(topic),
+            format!("the topic \"{topic}\" is not among those that `[topics] allow` names")
+        );
+    }
 }
 
 #[test]

@@ -11,7 +11,9 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::known::KnownTopics;
-use super::verdict::{Verdict, denied, verdict};
+use super::producers::PositionReport;
+use super::verdict::{Verdict, denied, parked_as, verdict};
+use crate::dead_letters::Reason;
 use crate::progress::Sequence;
 use crate::sink::{Outcomes, Refusal};
 
@@ -21,6 +23,8 @@ pub(super) struct Connection {
     /// A broker has answered. Until then it is the supervisor that says why none does.
     reached: AtomicBool,
     down: AtomicBool,
+    /// The server of OpenID Connect tokens has answered, with a refusal.
+    token_refused: AtomicBool,
     last_error: Mutex<Option<(RDKafkaErrorCode, String)>>,
 }
 
@@ -68,6 +72,7 @@ impl Connection {
 
     fn error(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
+        let code = of_token(code, reason, self.token_refused.load(Ordering::Relaxed));
         // "all brokers down" follows the reason and says less
         if code != RDKafkaErrorCode::AllBrokersDown {
             self.failed(code, reason);
@@ -85,12 +90,51 @@ const NO_REASON: &str = "they closed the connections, or do not answer";
 /// A reason without the times and counts that differ from attempt to attempt: the same failure is logged once.
 fn lasting(reason: &str) -> String {
     let lasting = reason.split_once(" (after ").map_or(reason, |(lasting, _)| lasting);
+    // libcurl has it in the middle: "Failed to connect to HOST port 443 after 3 ms: Could not connect to server"
+    let lasting = match lasting.split_once(" after ") {
+        Some((before, rest)) => match rest.split_once(" ms: ") {
+            Some((number, after)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                &format!("{before}: {after}")
+            }
+            _ => lasting,
+        },
+        None => lasting,
+    };
     let ours = if lasting.contains("Too many open files") {
         "; raise the limit of this process (ulimit -n)"
+    } else if lasting.contains("certificate verify failed") {
+        // librdkafka says only that the authority may be unknown
+        "; or the broker's certificate has expired, or is not for the name in bootstrap.servers or in advertised.listeners"
     } else {
         ""
     };
     format!("{lasting}{ours}")
+}
+
+/// What librdkafka says before the reason why there is no token.
+pub(super) const NO_TOKEN: &str = "Failed to acquire SASL OAUTHBEARER token: ";
+
+/// A token server that is away or broken may be back, while librdkafka says of any failure that it is one of
+/// authentication.
+pub(super) fn of_token(code: RDKafkaErrorCode, reason: &str, refused: bool) -> RDKafkaErrorCode {
+    match code {
+        RDKafkaErrorCode::Authentication if reason.starts_with(NO_TOKEN) && !refused => {
+            RDKafkaErrorCode::BrokerTransportFailure
+        }
+        code => code,
+    }
+}
+
+/// The HTTP status of a token server's answer, in a log line that ends in it: `Failed to retrieve OIDC token from
+/// "URL": ANSWER (401)`. Without an answer it is -1.
+pub(super) fn token_status(facility: &str, message: &str) -> Option<i32> {
+    let (_, status) = message.trim_end().rsplit_once(" (").filter(|_| facility == "OIDC")?;
+    status.strip_suffix(')')?.parse().ok()
+}
+
+/// Whether the request for a token will be refused again until somebody changes it.
+pub(super) fn refuses(status: i32) -> bool {
+    (400..500).contains(&status)
 }
 
 /// For clients that send nothing: administration, probes.
@@ -109,12 +153,16 @@ impl ClientContext for AdminContext {
     }
 }
 
-/// For the producer.
-#[derive(Debug)]
+/// The number of a record that is no event but the position that goes with a transaction.
+pub(super) const POSITION: usize = usize::MAX;
+
+/// For the producers.
+#[derive(Debug, Clone, Default)]
 pub(super) struct ProducerReports {
     pub(super) outcomes: Arc<Outcomes>,
     pub(super) connection: Arc<Connection>,
     pub(super) known: Arc<KnownTopics>,
+    pub(super) position: PositionReport,
 }
 
 impl ClientContext for ProducerReports {
@@ -122,6 +170,9 @@ impl ClientContext for ProducerReports {
         // a request that is not answered is no error to librdkafka; it is sent again for ever
         if facility == "REQTMOUT" {
             self.connection.failed(RDKafkaErrorCode::OperationTimedOut, "the broker does not answer");
+        }
+        if let Some(status) = token_status(facility, message) {
+            self.connection.token_refused.store(refuses(status), Ordering::Relaxed);
         }
         log(level, facility, message);
     }
@@ -146,6 +197,7 @@ impl ProducerReports {
         self.outcomes.refused(Refusal {
             last: sequence,
             transient: true,
+            parked_as: Reason::Refused,
             reason: "the broker took a record and not the one before it".to_owned(),
             remedy: String::new(),
         });
@@ -157,15 +209,23 @@ impl ProducerContext for ProducerReports {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, report: &DeliveryResult<'_>, sequence: usize) {
+        let is_position = sequence == POSITION;
         let sequence = Sequence(sequence as u64);
         let (error, message) = match report {
             Ok(message) => {
                 self.connection.set_down(false);
+                // it counts with its transaction
+                if is_position {
+                    return;
+                }
                 return self.delivered(message.offset(), sequence);
             }
             Err(failed) => failed,
         };
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        if is_position {
+            return self.position.failed(code);
+        }
         let (transient, reason, remedy) = match verdict(code) {
             Verdict::Consequence => return,
             Verdict::Again => (true, code.to_string(), ""),
@@ -176,7 +236,8 @@ impl ProducerContext for ProducerReports {
             }
             Verdict::Refused(remedy) => (false, code.to_string(), remedy),
         };
-        self.outcomes.refused(Refusal { last: sequence, transient, reason, remedy: remedy.to_owned() });
+        let (parked_as, remedy) = (parked_as(code), remedy.to_owned());
+        self.outcomes.refused(Refusal { last: sequence, transient, parked_as, reason, remedy });
     }
 }
 
@@ -184,10 +245,10 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     let level = match facility {
         // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
         "CONFWARN" => RDKafkaLogLevel::Debug,
-        // each attempt at a connection, of which the error callback hears too, and each request without an answer
-        "FAIL" | "REQTMOUT" => RDKafkaLogLevel::Debug,
+        // each attempt at a connection or a token, of which the error callback hears too, and each request without an answer
+        "FAIL" | "REQTMOUT" | "OIDC" => RDKafkaLogLevel::Debug,
         // what the end of the session tells
-        "FATAL" => RDKafkaLogLevel::Debug,
+        "FATAL" | "TXNERR" => RDKafkaLogLevel::Debug,
         // a broker that has just started is asked again
         "GETPID" if message.contains("retrying") => RDKafkaLogLevel::Debug,
         // our own purge at the end of a session
@@ -204,5 +265,42 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
             tracing::info!(target: "librdkafka", facility, "{message}");
         }
         RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_the_same_at_each_attempt() {
+        for (reason, expected) in [
+            ("connect failed (after 3ms in state CONNECT)", "connect failed"),
+            ("no way to h port 1 after 12 ms: refused", "no way to h port 1: refused"),
+            ("after all, after lunch", "after all, after lunch"),
+        ] {
+            assert_eq!(lasting(reason), expected);
+        }
+    }
+
+    #[test]
+    fn only_a_token_server_that_says_no_is_a_refusal() {
+        let line = |answer: &str| {
+            format!("[thrd:background]: Failed to retrieve OIDC token from \"http://t\": {answer}")
+        };
+        for (answer, status, refused) in [
+            ("{\"error\": \"invalid_client\"}\n (401)", Some(401), true),
+            ("Couldn't connect to server (-1)", Some(-1), false),
+            ("no (really)", None, false),
+        ] {
+            assert_eq!(token_status("OIDC", &line(answer)), status, "{answer}");
+            assert_eq!(status.is_some_and(refuses), refused, "{answer}");
+        }
+        assert_eq!(token_status("FAIL", &line("x (401)")), None);
+        let reason = format!("{NO_TOKEN}x");
+        let authentication = RDKafkaErrorCode::Authentication;
+        assert_eq!(of_token(authentication, &reason, true), authentication);
+        assert_eq!(of_token(authentication, &reason, false), RDKafkaErrorCode::BrokerTransportFailure);
+        assert_eq!(of_token(authentication, "the broker says no", false), authentication);
     }
 }

@@ -1,12 +1,12 @@
 //! Topics while records are sent to them: whether they are still there, as they were, and able to acknowledge.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::metadata::MetadataTopic;
 
+use super::aside::Aside;
 use super::topics::TopicKeeper;
 
 /// How often one topic is looked at, each in its turn. Late is not wrong: until then keys stay where they are.
@@ -36,13 +36,13 @@ pub(super) struct Looks {
     last: Instant,
     /// Which topic is next.
     turn: usize,
-    under_way: Arc<AtomicBool>,
+    aside: Aside,
     sight: Arc<Mutex<Option<Sight>>>,
 }
 
 impl Looks {
     pub(super) fn new() -> Self {
-        Looks { last: Instant::now(), turn: 0, under_way: Arc::default(), sight: Arc::default() }
+        Looks { last: Instant::now(), turn: 0, aside: Aside::default(), sight: Arc::default() }
     }
 
     /// Whether it is time for the next topic in turn, of `count`; which one.
@@ -56,19 +56,16 @@ impl Looks {
 
     /// Begins to look at a topic, unless a look is under way. `in_sync` is how many replicas an acknowledgement takes.
     pub(super) fn begin(&mut self, keeper: &Arc<TopicKeeper>, topic: String, in_sync: Option<i64>) {
-        if self.under_way.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.last = Instant::now();
-        let (keeper, under_way, sight) =
-            (Arc::clone(keeper), Arc::clone(&self.under_way), Arc::clone(&self.sight));
-        drop(tokio::task::spawn_blocking(move || {
+        let (keeper, sight) = (Arc::clone(keeper), Arc::clone(&self.sight));
+        let begun = self.aside.look(move || {
             let found = keeper.seen(&topic, |seen| judge(seen, in_sync));
             if let Some(found) = found {
                 *sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sight { topic, found });
             }
-            under_way.store(false, Ordering::Release);
-        }));
+        });
+        if begun {
+            self.last = Instant::now();
+        }
     }
 
     /// What the last look has found, once.

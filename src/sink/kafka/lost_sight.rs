@@ -4,7 +4,7 @@
 //! of `bootstrap.servers` too, and finds no way back (its issue 5301). Only another client helps.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rdkafka::ClientContext;
@@ -13,6 +13,7 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
+use super::aside::Aside;
 use super::{LOOK_TIMEOUT, properties};
 
 /// How long a new client may take to find them.
@@ -24,7 +25,7 @@ const MISSES: u32 = 3;
 /// What the looks have found.
 #[derive(Debug, Default)]
 pub(super) struct LostSight {
-    looking: AtomicBool,
+    aside: Aside,
     misses: AtomicU32,
 }
 
@@ -36,19 +37,15 @@ impl LostSight {
         known: impl FnOnce(Duration) -> bool + Send + 'static,
         lost: impl FnOnce() + Send + 'static,
     ) {
-        if self.looking.swap(true, Ordering::AcqRel) {
-            return;
-        }
         let this = Arc::clone(self);
-        drop(tokio::task::spawn_blocking(move || {
+        self.aside.look(move || {
             if known(LOOK_TIMEOUT) || !found_anew(&settings) {
                 this.misses.store(0, Ordering::Relaxed);
             } else if this.misses.fetch_add(1, Ordering::Relaxed) + 1 >= MISSES {
                 this.misses.store(0, Ordering::Relaxed);
                 lost();
             }
-            this.looking.store(false, Ordering::Release);
-        }));
+        });
     }
 }
 
@@ -88,6 +85,8 @@ impl ProducerContext for Silent {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
     use rdkafka::mocking::MockCluster;
 
@@ -95,7 +94,7 @@ mod tests {
         let called = Arc::new(AtomicBool::new(false));
         let lost = Arc::clone(&called);
         sight.look(settings.clone(), move |_| finds, move || lost.store(true, Ordering::Release));
-        while sight.looking.load(Ordering::Acquire) {
+        while sight.aside.is_under_way() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         called.load(Ordering::Acquire)

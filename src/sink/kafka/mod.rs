@@ -1,19 +1,22 @@
-//! Kafka: one idempotent producer per session, on librdkafka's own threads.
+//! Kafka: the producers of a session, on librdkafka's own threads.
 //!
-//! `properties` what the producer is made with, `context` what comes back from it, `topics` what happens before a
-//! topic's first record, `first` before a partition's second, `look` while records flow, `obstacle` when none does, `lost_sight` when the client is at fault,
-//! `known` what is remembered of topics, `copies` what an acknowledgement is worth, `positions` where the router
-//! remembers what it has delivered, `verdict` what an error means,
-//! `survey` what `check` asks.
+//! `producers` one that is idempotent or two that are transactional, `properties` what they are made with, `context` what
+//! comes back, `topics` what happens before a topic's first record, `fits` whether it takes a record, `first` before a partition's second, `look` while
+//! records flow, `obstacle` when none does, `lost_sight` when the client is at fault, `known` what is remembered of topics,
+//! `copies` what an acknowledgement is worth, `positions` where the router remembers what it has delivered, `verdict` what
+//! an error means, `survey` what `check` asks.
 
+mod aside;
 mod context;
 pub mod copies;
 mod first;
+mod fits;
 mod known;
 mod look;
 mod lost_sight;
 mod obstacle;
 pub mod positions;
+mod producers;
 pub mod properties;
 pub mod survey;
 mod topics;
@@ -21,25 +24,29 @@ mod verdict;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 
 use crate::config::Config;
+use crate::dead_letters::Reason;
 use crate::error::{Error, Peer};
+use crate::positions::Remembered;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
 use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};
+use aside::Aside;
 use context::{AdminContext, Connection, ProducerReports};
 use first::FirstRecords;
 pub use known::KnownTopics;
 use known::Met;
 use look::{Found, Looks, Sight};
 use lost_sight::{LostSight, knows_brokers};
+use producers::Producers;
+pub use producers::{Commit, NotCommitted};
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
 use verdict::{MAY_NOT_WRITE, Verdict, denied, verdict};
@@ -50,8 +57,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a sign of life from the brokers may take; it is asked for about once a second.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// What a record batch takes besides its records' own bytes, at least (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
-const BATCH_OVERHEAD: usize = 61;
+/// How soon it is told which record has spoilt a transaction. If not, another session finds it out.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a record was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,10 +67,12 @@ pub enum NotSent {
     TopicUnknown,
     /// The queue is full, or the first record of the partition is not acknowledged yet: wait for reports.
     Full,
-    /// It can never be sent. What is wrong, and what to do.
+    /// It can never be sent.
     Impossible {
+        /// Why, in a word.
+        reason: Reason,
         /// What is wrong with it.
-        reason: String,
+        what: String,
         /// What to do.
         remedy: String,
     },
@@ -78,12 +87,11 @@ pub struct Sent {
     pub timestamp_replaced: bool,
 }
 
-/// The producer of one session, and what is known of its topics.
+/// The producers of one session, and what is known of their topics.
 pub struct KafkaSink {
     config: Arc<Config>,
-    outcomes: Arc<Outcomes>,
-    connection: Arc<Connection>,
-    producer: ThreadedProducer<ProducerReports>,
+    reports: ProducerReports,
+    producers: Producers,
     keeper: Arc<TopicKeeper>,
     topics: HashMap<Box<str>, Topic>,
     /// The names of the topics by their numbers.
@@ -97,6 +105,10 @@ pub struct KafkaSink {
     compressed: bool,
     message_max_bytes: usize,
     lost_sight: Arc<LostSight>,
+    aside: Aside,
+    transaction_timeout: Duration,
+    /// Since when the transaction takes nothing more.
+    refuses_since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -110,6 +122,12 @@ struct Topic {
     /// It is gone, or has other partitions: nothing more is sent before it was looked at again.
     stale: bool,
 }
+
+/// After so long without an acknowledgement it is worth a look.
+const LOOK_AFTER: Duration = Duration::from_secs(2);
+
+/// What can be said where nothing explains it.
+const SILENCE: &str = "the brokers answer, but acknowledge nothing; their logs say why";
 
 /// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or sooner,
 /// when retention has deleted what it wrote.
@@ -138,20 +156,19 @@ impl KafkaSink {
     ) -> Result<Self, Error> {
         let connection = Arc::new(Connection::default());
         let reports = ProducerReports {
-            outcomes: Arc::clone(&outcomes),
+            outcomes,
             connection: Arc::clone(&connection),
             known: Arc::clone(&known),
+            ..ProducerReports::default()
         };
-        let settings = properties::producer(&config, batch_bytes);
-        let producer = properties::make(&settings, reports)?;
+        let producers = Producers::make(&config, batch_bytes, &reports)?;
         // librdkafka's administrative client is a producer that is never given a record
-        let context = AdminContext { connection: Arc::clone(&connection) };
+        let context = AdminContext { connection };
         let admin = properties::make(&properties::client(&config), context)?;
         let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone(), Arc::clone(&known)));
         let sink = KafkaSink {
-            outcomes,
-            connection,
-            producer,
+            reports,
+            producers,
             keeper,
             topics: HashMap::new(),
             names: Vec::new(),
@@ -162,11 +179,17 @@ impl KafkaSink {
             batch_bytes,
             compressed: properties::compresses(&config),
             lost_sight: Arc::default(),
-            message_max_bytes: number(&settings, "message.max.bytes")
-                .unwrap_or(properties::DEFAULT_MESSAGE_MAX_BYTES),
+            aside: Aside::default(),
+            transaction_timeout: properties::transaction_timeout(&config),
+            refuses_since: None,
+            message_max_bytes: properties::message_max_bytes(&config),
             config,
         };
-        match sink.probe().await {
+        let begun = match sink.probe().await {
+            Ok(()) => sink.producers.take_over().await,
+            failed => failed,
+        };
+        match begun {
             Ok(()) => Ok(sink),
             Err(error) => {
                 sink.close().await;
@@ -176,16 +199,16 @@ impl KafkaSink {
     }
 
     async fn probe(&self) -> Result<(), Error> {
-        let producer = self.producer.clone();
-        let answered =
-            tokio::task::spawn_blocking(move || producer.client().fetch_cluster_id(PROBE_TIMEOUT).is_some())
-                .await
-                .unwrap_or(false);
+        let producer = self.producers.current().clone();
+        let topic = self.producers.positions_topic().to_owned();
+        // this asks for a connection, which a transactional client may otherwise make only a second later
+        let asked = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
+        let answered = tokio::task::spawn_blocking(asked).await.unwrap_or(false);
         if answered {
-            self.connection.reached();
+            self.reports.connection.reached();
             return Ok(());
         }
-        Err(no_answer(servers(&self.config), self.connection.last_error()))
+        Err(no_answer(&self.config, self.reports.connection.last_error()))
     }
 
     /// Hands one record over. Never blocks.
@@ -196,8 +219,8 @@ impl KafkaSink {
             // what is under way arrives first: keys may be somewhere else afterwards
             return Err(if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown });
         }
-        self.check_size(record, limits)?;
-        if let Err(impossible) = check_partition(record, limits) {
+        fits::size(record, limits, self.message_max_bytes, self.compressed)?;
+        if let Err(impossible) = fits::partition(record, limits) {
             // the topic may have got more partitions since
             if *looked_at_for == Some(sequence) {
                 return Err(impossible);
@@ -213,8 +236,9 @@ impl KafkaSink {
         if last_sent.saturating_add(FORGOTTEN_AFTER_MS) < now {
             self.first.forget(number);
         }
-        // without a key there is no order to keep
-        let ordered = record.key.is_some();
+        // Without a key there is no order to keep, and a transaction that is aborted takes back what came behind a
+        // refused one.
+        let ordered = record.key.is_some() && !self.producers.are_transactional();
         if ordered && !self.first.may_follow(place) {
             return Err(NotSent::Full);
         }
@@ -230,7 +254,12 @@ impl KafkaSink {
         message.partition = place.1;
         message.key = record.key;
         message.payload = record.value;
-        match self.producer.send::<[u8], [u8]>(message) {
+        if let Err(error) = self.producers.begin() {
+            let reason = format!("no transaction can be begun: {error}");
+            self.gave_up(reason);
+            return Err(NotSent::Full);
+        }
+        match self.producers.current().send::<[u8], [u8]>(message) {
             Ok(()) => {
                 self.under_way += 1;
                 if ordered {
@@ -259,34 +288,6 @@ impl KafkaSink {
         })
     }
 
-    /// What can be known of a record's size is decided before it is sent. A compressed record may yet fit.
-    fn check_size(&self, record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
-        let size = record.size();
-        let impossible = |limit: usize, setting: &str, remedy: &str| NotSent::Impossible {
-            reason: format!("the record of {size} bytes is larger than {setting} ({limit} bytes)"),
-            remedy: remedy.to_owned(),
-        };
-        if size > self.message_max_bytes {
-            let remedy = "Raise message.max.bytes under `[kafka]` and on the broker";
-            return Err(impossible(self.message_max_bytes, "message.max.bytes of the producer", remedy));
-        }
-        match limits.max_message_bytes {
-            Some(limit) if !self.compressed && size + BATCH_OVERHEAD > limit => {
-                let limit = limit.saturating_sub(BATCH_OVERHEAD);
-                let remedy = "Raise the topic's max.message.bytes or set a compression.type under `[kafka]`";
-                Err(impossible(
-                    limit,
-                    &format!(
-                        "max.message.bytes of the topic {} less {BATCH_OVERHEAD} for the batch",
-                        record.topic
-                    ),
-                    remedy,
-                ))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn not_taken(&mut self, error: &KafkaError, record: &Record<'_>, sequence: Sequence) -> NotSent {
         match error.rdkafka_error_code() {
             // the topic is not as it was, and librdkafka has heard of it first
@@ -299,23 +300,38 @@ impl KafkaSink {
             Some(code) if let Verdict::Denied(remedy) = verdict(code) => {
                 let reason = denied(code, record.topic, remedy);
                 self.known.obstacle.met(reason.clone());
-                let remedy = remedy.to_owned();
-                self.outcomes.refused(Refusal { last: sequence, transient: true, reason, remedy });
+                let (parked_as, remedy) = (Reason::Refused, remedy.to_owned());
+                let refusal = Refusal { last: sequence, transient: true, parked_as, reason, remedy };
+                self.reports.outcomes.refused(refusal);
                 NotSent::Full
             }
             // with nothing under way there is nothing to wait for: the queue is smaller than the record
-            Some(Code::QueueFull) if self.producer.in_flight_count() > 0 => NotSent::Full,
+            Some(Code::QueueFull) if self.producers.current().in_flight_count() > 0 => NotSent::Full,
             Some(Code::QueueFull) => NotSent::Impossible {
-                reason: format!(
-                    "the record of {} bytes does not fit into the producer's queue",
-                    record.size()
-                ),
+                reason: Reason::TooLarge,
+                what: format!("the record of {} bytes does not fit into the producer's queue", record.size()),
                 remedy: "Raise queue.buffering.max.kbytes under `[kafka]`".to_owned(),
+            },
+            // no broker was asked
+            Some(Code::MessageSizeTooLarge) => NotSent::Impossible {
+                reason: Reason::TooLarge,
+                what: format!(
+                    "the record of {} bytes, with what the client adds to it, is larger than message.max.bytes of the producer ({} bytes)",
+                    record.size(),
+                    self.message_max_bytes
+                ),
+                remedy: "Raise message.max.bytes under `[kafka]` and on the broker".to_owned(),
             },
             // the error callback reports it; nothing can be sent until the producer is rebuilt
             Some(Code::Fatal) => NotSent::Full,
+            // so does the record that was refused before in the same transaction
+            Some(Code::State) if self.producers.are_transactional() => {
+                self.refuses_since.get_or_insert_with(Instant::now);
+                NotSent::Full
+            }
             _ => NotSent::Impossible {
-                reason: format!("librdkafka does not take the record: {error}"),
+                reason: Reason::Refused,
+                what: format!("librdkafka does not take the record: {error}"),
                 remedy: "Report this with the output of `outbox-router --version`".to_owned(),
             },
         }
@@ -327,11 +343,13 @@ impl KafkaSink {
         topic: String,
     ) -> impl Future<Output = Result<TopicLimits, Error>> + Send + 'static {
         let looked_up = Arc::clone(&self.keeper).prepare(topic.clone());
-        let producer = self.topics.contains_key(topic.as_str()).then(|| self.producer.clone());
+        let met = self.topics.contains_key(topic.as_str());
+        let producers: Vec<_> = self.producers.all().filter(|_| met).cloned().collect();
         async move {
             let limits = looked_up.await?;
-            if let Some(producer) = producer {
+            for producer in producers {
                 // by itself it learns of new partitions minutes later; if this fails it is the record that says so
+                let topic = topic.clone();
                 let refreshed = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
                 let _ = tokio::task::spawn_blocking(refreshed).await;
             }
@@ -378,7 +396,7 @@ impl KafkaSink {
             Found::Missing => topic.stale = true,
             Found::There { partitions, obstacle } => {
                 topic.stale |= topic.limits.partitions != Some(partitions);
-                let silence = || "the brokers answer, but acknowledge nothing; their logs say why".to_owned();
+                let silence = || SILENCE.to_owned();
                 if let Some(reason) = obstacle.or_else(|| silent.then(silence)).filter(|_| stalled) {
                     self.known.obstacle.met(reason);
                 }
@@ -386,9 +404,38 @@ impl KafkaSink {
         }
     }
 
+    /// Nothing was acknowledged for so long, by brokers that answer. A transaction may then wait for what never comes, and is
+    /// over when the brokers take it for timed out.
+    pub fn look_into_silence(&self, silence: Duration) {
+        if !self.producers.are_transactional() || silence < LOOK_AFTER {
+            return;
+        }
+        if silence > self.transaction_timeout && self.obstacle().is_none_or(|reason| reason == SILENCE) {
+            return self
+                .gave_up("its transaction has timed out, and the brokers say nothing of it".to_owned());
+        }
+        let (keeper, outcomes) = (Arc::clone(&self.keeper), Arc::clone(&self.reports.outcomes));
+        let positions = self.producers.positions_topic();
+        let needed: Vec<_> =
+            self.names.iter().map(|name| &**name).chain([positions]).map(str::to_owned).collect();
+        // librdkafka tries to add a partition that does not exist to a transaction for ever
+        self.aside.look(move || {
+            if let Some(topic) = keeper.missing(needed) {
+                let reason =
+                    format!("the topic {topic} is gone, and everything in its transaction waits for it");
+                outcomes.refused(Refusal::of_session(reason, ""));
+            }
+        });
+    }
+
     /// A producer that has failed for good sends nothing more, and no record need be under way whose report says so.
     pub fn look_for_failure(&self) {
-        let Some((code, reason)) = self.producer.client().fatal_error() else { return };
+        if self.refuses_since.is_some_and(|since| since.elapsed() > TOLD_WITHIN) {
+            let refused = self.producers.position_refused().map(|refused| refused.reason);
+            return self.gave_up(refused.unwrap_or_else(|| "its transaction takes nothing more".to_owned()));
+        }
+        let failed = self.producers.all().find_map(|producer| producer.client().fatal_error());
+        let Some((code, reason)) = failed else { return };
         let (reason, remedy) = match code {
             // an idempotent producer asks for a number before its first record
             Code::ClusterAuthorizationFailed => {
@@ -399,12 +446,11 @@ impl KafkaSink {
             }
             _ => (format!("the producer failed for good: {reason}"), ""),
         };
-        self.outcomes.refused(Refusal {
-            last: Sequence(0),
-            transient: true,
-            reason,
-            remedy: remedy.to_owned(),
-        });
+        self.reports.outcomes.refused(Refusal::of_session(reason, remedy));
+    }
+
+    fn gave_up(&self, reason: String) {
+        self.reports.outcomes.refused(Refusal::of_session(reason, ""));
     }
 
     /// Why nothing is acknowledged although brokers answer.
@@ -422,26 +468,45 @@ impl KafkaSink {
         self.batch_bytes
     }
 
-    /// Replaces the producer by one with smaller batches. Nothing may be under way.
-    pub async fn rebuild(&mut self) -> Result<(), Error> {
-        let connection = Arc::clone(&self.connection);
-        let (outcomes, known) = (Arc::clone(&self.outcomes), Arc::clone(&self.known));
-        let reports = ProducerReports { outcomes, connection, known };
-        let settings = properties::producer(&self.config, self.batch_bytes);
-        let fresh = properties::make(&settings, reports)?;
-        discard(std::mem::replace(&mut self.producer, fresh)).await;
-        self.first = FirstRecords::default();
-        Ok(())
+    /// Replaces the producers by ones with smaller batches, which can be used when what this returns has come to an end; for
+    /// a task of its own. Nothing may be under way, or uncommitted.
+    pub fn rebuild(&mut self) -> Result<impl Future<Output = Result<(), Error>> + Send + 'static, Error> {
+        let fresh = Producers::make(&self.config, self.batch_bytes, &self.reports)?;
+        let before = std::mem::replace(&mut self.producers, fresh);
+        (self.first, self.refuses_since) = (FirstRecords::default(), None);
+        let take_over = self.producers.take_over();
+        Ok(async move {
+            before.close().await;
+            take_over.await
+        })
+    }
+
+    /// Commits what was sent since the last commit, and this position with it; what is sent next belongs to the next
+    /// transaction. Everything sent has to be acknowledged, and the commit before has to be over.
+    ///
+    /// # Errors
+    /// The transaction has failed.
+    pub fn commit(&mut self, position: &Remembered) -> Result<Commit, NotCommitted> {
+        self.producers.commit(position.encode())
+    }
+
+    /// A commit takes long.
+    pub fn commit_is_late(&self) {
+        self.known.obstacle.met(
+            "the brokers do not end a transaction; their logs say why (its coordinator is the leader \
+             of a partition of __transaction_state)"
+                .to_owned(),
+        );
     }
 
     /// Why no broker can be reached, if that is so.
     pub fn brokers_down(&self) -> Option<String> {
-        self.connection.down()
+        self.reports.connection.down()
     }
 
     /// Asks for a sign of life, without waiting for it: a quiet producer sends nothing that could be answered.
     pub fn look_for_brokers(&self) {
-        let (producer, connection) = (self.producer.clone(), Arc::clone(&self.connection));
+        let (producer, connection) = (self.producers.current().clone(), Arc::clone(&self.reports.connection));
         let topic = self.topics.keys().next().map(ToString::to_string);
         drop(tokio::task::spawn_blocking(move || {
             if producer.client().fetch_metadata(topic.as_deref(), LOOK_TIMEOUT).is_ok() {
@@ -452,14 +517,10 @@ impl KafkaSink {
 
     /// Finds out whether the producer has lost sight of the brokers, without waiting for it. Then it is made anew.
     pub fn look_for_lost_sight(&self) {
-        let (producer, outcomes) = (self.producer.clone(), Arc::clone(&self.outcomes));
+        let (producer, outcomes) = (self.producers.current().clone(), Arc::clone(&self.reports.outcomes));
         let lost = move || {
-            outcomes.refused(Refusal {
-                last: Sequence(0),
-                transient: true,
-                reason: "it has lost sight of the brokers, which answer a new one".to_owned(),
-                remedy: String::new(),
-            });
+            let reason = "it has lost sight of the brokers, which answer a new one".to_owned();
+            outcomes.refused(Refusal::of_session(reason, ""));
         };
         let known = move |timeout| knows_brokers(producer.client(), timeout);
         self.lost_sight.look(properties::client(&self.config), known, lost);
@@ -467,45 +528,15 @@ impl KafkaSink {
 
     /// Throws away what is queued or under way. What is on its way to the broker may still arrive there.
     pub fn purge(&self) {
-        self.producer.purge(PurgeConfig::default().queue().inflight());
+        self.producers.purge();
     }
 
-    /// Purges and ends the producer. After it, every report is in [`Outcomes`].
+    /// Purges, aborts and ends the producers. After it, every report is in [`Outcomes`].
     pub async fn close(self) {
-        self.purge();
-        discard(self.producer).await;
+        self.producers.close().await;
         let keeper = self.keeper;
         // joining librdkafka's threads blocks
         drop(tokio::task::spawn_blocking(move || drop(keeper)));
-    }
-}
-
-impl TopicLimits {
-    /// The record's timestamp if the topic takes it, else the commit time, else the present.
-    fn timestamp(&self, record: &Record<'_>, now: i64) -> i64 {
-        // librdkafka takes 0 for "now", Kafka -1 for "none"
-        let earliest = self.timestamp_before_ms.map_or(1, |before| now.saturating_sub(before).max(1));
-        let latest = self.timestamp_after_ms.map_or(i64::MAX, |after| now.saturating_add(after));
-        let taken = |timestamp: &i64| (earliest..=latest).contains(timestamp);
-        [record.timestamp, record.commit_timestamp].into_iter().find(taken).unwrap_or(now)
-    }
-}
-
-fn check_partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
-    match (record.partition, limits.partitions) {
-        (Some(partition), Some(count)) if usize::try_from(partition).is_ok_and(|number| number >= count) => {
-            Err(NotSent::Impossible {
-                reason: format!(
-                    "it is for the partition {partition} of the topic {}, which had {count} when the router looked, \
-                     counted from 0",
-                    record.topic
-                ),
-                remedy:
-                    "Add partitions to the topic, or correct `[route] partition` or the rule that sets it"
-                        .to_owned(),
-            })
-        }
-        _ => Ok(()),
     }
 }
 
@@ -518,24 +549,41 @@ async fn discard<C: ProducerContext + 'static>(producer: ThreadedProducer<C>) {
     let _ = tokio::task::spawn_blocking(move || drop(producer)).await;
 }
 
-fn number(settings: &ClientConfig, name: &str) -> Option<usize> {
-    settings.get(name)?.parse().ok()
-}
-
 fn servers(config: &Config) -> &str {
     config.kafka.properties.get("bootstrap.servers").map_or("", |servers| servers.reveal())
 }
 
 /// Why no broker answered, by the last error of the connection.
-fn no_answer(servers: &str, last_error: Option<(Code, String)>) -> Error {
-    match last_error {
-        Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)) => Error::refused(
+fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> Error {
+    let servers = servers(config);
+    let property = |name: &str| config.kafka.properties.get(name).map(|value| value.reveal());
+    let tokens = property("sasl.oauthbearer.token.endpoint.url");
+    match (last_error, tokens) {
+        (Some((Code::Authentication, reason)), Some(url)) if reason.starts_with(context::NO_TOKEN) => {
+            let reason = reason.trim_start_matches(context::NO_TOKEN);
+            Error::refused(
+                format!("the token server at {url} refused: {}", reason.trim()),
+                "Correct sasl.oauthbearer.client.id, sasl.oauthbearer.client.secret and sasl.oauthbearer.scope under `[kafka]`",
+            )
+        }
+        (Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)), tokens) => Error::refused(
             format!("the Kafka brokers at {servers} refused the credentials: {reason}"),
-            "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
+            match tokens {
+                None => "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
+                Some(_) => {
+                    "Let the token server issue tokens that the brokers take (audience, scope, subject), or correct \
+                     sasl.mechanism and sasl.oauthbearer.scope under `[kafka]`"
+                }
+            },
         ),
-        Some((_, reason)) => {
+        (Some((_, reason)), _) => {
             Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}"))
         }
-        None => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
+        // none is asked before there is a token
+        (None, Some(url)) => Error::transient(
+            Peer::Kafka,
+            format!("no Kafka broker answers at {servers}, or no token comes from {url}"),
+        ),
+        (None, None) => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
     }
 }

@@ -1,12 +1,13 @@
 //! The producer's properties: what the guarantees need, what is a better default, and what the user set.
 
 use std::panic::{self, AssertUnwindSafe};
+use std::time::Duration;
 
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, ClientContext};
 
-use crate::config::{Config, Delivery};
+use crate::config::{Config, Delivery, DeliveryMode};
 use crate::error::{Error, Peer};
 
 /// librdkafka's largest batch unless a topic takes less (`batch.size`).
@@ -15,6 +16,25 @@ pub(super) const DEFAULT_BATCH_BYTES: usize = 1_000_000;
 /// The largest record that is handed over unless the user says otherwise (`message.max.bytes`); the topic's own limit
 /// is usually far below. Brokers cut a connection that sends more than `socket.request.max.bytes`, 100 MiB.
 pub(super) const DEFAULT_MESSAGE_MAX_BYTES: usize = 100_000_000;
+
+/// librdkafka's own.
+const TRANSACTION_TIMEOUT_MS: u64 = 60_000;
+
+/// More than a position takes.
+const POSITION_BYTES: usize = 100_000;
+
+/// The largest record of an event.
+pub(super) fn message_max_bytes(config: &Config) -> usize {
+    let given = config.kafka.properties.get("message.max.bytes");
+    given.and_then(|bytes| bytes.reveal().trim().parse().ok()).unwrap_or(DEFAULT_MESSAGE_MAX_BYTES)
+}
+
+/// How long a transaction may be open.
+pub(super) fn transaction_timeout(config: &Config) -> Duration {
+    let given = config.kafka.properties.get("transaction.timeout.ms");
+    let millis = given.and_then(|millis| millis.reveal().trim().parse().ok());
+    Duration::from_millis(millis.unwrap_or(TRANSACTION_TIMEOUT_MS))
+}
 
 /// Defaults of ours where the user says nothing.
 const DEFAULTS: [(&str, &str); 8] = [
@@ -88,10 +108,17 @@ pub(super) fn producer(config: &Config, batch_bytes: usize) -> ClientConfig {
     }
     let wanted = client.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(DEFAULT_BATCH_BYTES);
     client.set("batch.size", wanted.min(batch_bytes).max(1).to_string());
-    in_order(&mut client)
-        .set("enable.gapless.guarantee", "true")
-        // where Java's producers put a key
-        .set("partitioner", "murmur2_random");
+    // where Java's producers put a key
+    in_order(&mut client).set("partitioner", "murmur2_random");
+    match config.delivery.mode {
+        DeliveryMode::AtLeastOnce => never_expires(&mut client).set("enable.gapless.guarantee", "true"),
+        // What expires with its transaction aborts it, and an abort takes back whatever was sent behind a refused record. The
+        // position goes by the same producer, whatever the limit for events is, which is looked at before.
+        DeliveryMode::ExactlyOnce => {
+            let limit = client.get("message.max.bytes").and_then(|bytes| bytes.parse().ok());
+            client.set("message.max.bytes", limit.unwrap_or(0).max(POSITION_BYTES).to_string())
+        }
+    };
     client
 }
 
@@ -104,8 +131,11 @@ pub(super) fn in_order(client: &mut ClientConfig) -> &mut ClientConfig {
         // producer takes any.
         .set("max.in.flight.requests.per.connection", "1")
         .set("message.send.max.retries", "2147483647")
-        // Zero is never: a record is acknowledged, or refused. One that expires could still arrive, behind a later one.
-        .set("message.timeout.ms", "0")
+}
+
+/// Zero is never: a record is acknowledged, or refused. One that expires could still arrive, behind a later one.
+pub(super) fn never_expires(client: &mut ClientConfig) -> &mut ClientConfig {
+    client.set("message.timeout.ms", "0")
 }
 
 /// Whether records are compressed, so that one may be smaller for the broker than it is.
@@ -115,7 +145,8 @@ pub fn compresses(config: &Config) -> bool {
 
 /// The window is the bound; librdkafka's own must not be met before it.
 fn queue_messages(delivery: &Delivery) -> usize {
-    (delivery.window_records + 1).clamp(1, 2_147_483_647)
+    // and two positions
+    (delivery.window_records + 3).clamp(1, 2_147_483_647)
 }
 
 fn queue_kbytes(delivery: &Delivery) -> usize {

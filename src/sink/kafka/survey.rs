@@ -1,6 +1,7 @@
 //! What the brokers say of themselves and of their topics, for `check`: nothing is sent, nothing is made.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,10 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
+use super::context::{of_token, refuses, token_status};
 use super::topics::new_topic;
 use super::verdict::{answer, failed};
-use super::{PROBE_TIMEOUT, no_answer, properties, servers};
+use super::{PROBE_TIMEOUT, no_answer, properties};
 use crate::config::{Config, Topics};
 use crate::error::{Error, Exit, Peer};
 
@@ -95,7 +97,7 @@ impl Survey {
             return Ok(survey);
         }
         let last_error = last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Err(no_answer(servers(config), last_error))
+        Err(no_answer(config, last_error))
     }
 
     /// Brokers and topics.
@@ -203,16 +205,21 @@ pub fn verify(config: &Config) -> Result<(), Error> {
 /// Keeps errors for the findings, where they are told once, instead of logging them.
 #[derive(Debug, Default)]
 struct Quiet {
+    token_refused: AtomicBool,
     last_error: Arc<Mutex<Option<(Code, String)>>>,
 }
 
 impl ClientContext for Quiet {
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        if let Some(status) = token_status(facility, message) {
+            self.token_refused.store(refuses(status), Ordering::Relaxed);
+        }
         tracing::debug!(target: "librdkafka", facility, "{message}");
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
+        let code = of_token(code, reason, self.token_refused.load(Ordering::Relaxed));
         let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
         // "all brokers down" follows the reason and says less
         if code != Code::AllBrokersDown || last.is_none() {

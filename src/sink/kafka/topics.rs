@@ -1,5 +1,6 @@
 //! Topics before their first record: there or made, and what they take.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -178,6 +179,13 @@ impl TopicKeeper {
     ) -> Option<T> {
         let metadata = self.admin.inner().fetch_metadata(Some(topic), LOOK_TIMEOUT).ok()?;
         judge(metadata.topics().iter().find(|found| found.name() == topic))
+    }
+
+    /// The first of these that is not there; nothing if the brokers do not answer. Blocks.
+    pub(super) fn missing(&self, needed: Vec<String>) -> Option<String> {
+        let metadata = self.admin.inner().fetch_metadata(None, LOOK_TIMEOUT).ok()?;
+        let there: HashSet<&str> = metadata.topics().iter().map(MetadataTopic::name).collect();
+        needed.into_iter().find(|topic| !there.contains(topic.as_str()))
     }
 
     /// A right that the router had and that was taken away may be given back: it waits for that.

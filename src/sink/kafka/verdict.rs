@@ -2,6 +2,7 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
+use crate::dead_letters::Reason;
 use crate::error::{Definite, Error, Exit, Peer};
 
 /// What to do about an error.
@@ -20,6 +21,9 @@ pub(super) enum Verdict {
 /// What to do where a right on topics is missing.
 pub(super) const MAY_NOT_WRITE: &str = "Grant the router's principal WRITE and DESCRIBE on the topic: `outbox-router init \
      --print-acls` prints all that it needs";
+
+/// What to do where another request was denied.
+const MAY_NOT: &str = "Grant the router's principal the right to do so: `outbox-router init --print-acls` prints all that it needs";
 
 /// The verdict on a delivery report or an answer to an administrative request.
 pub(super) fn verdict(code: Code) -> Verdict {
@@ -55,10 +59,23 @@ pub(super) fn verdict(code: Code) -> Verdict {
     }
 }
 
+/// As what an event is parked whose record a broker refuses with this.
+pub(super) fn parked_as(code: Code) -> Reason {
+    match code {
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => Reason::TooLarge,
+        _ => Reason::Refused,
+    }
+}
+
 /// A request for `what` that a broker has answered with an error; `exit` is what a definite one means.
 pub(super) fn answer(what: &str, code: Code, exit: Exit) -> Error {
     let what = format!("cannot {what}: {code}");
-    match verdict(code) {
+    let verdict = match (code, verdict(code)) {
+        // nothing was to be written
+        (Code::TopicAuthorizationFailed, Verdict::Denied(_)) => Verdict::Denied(MAY_NOT),
+        (_, verdict) => verdict,
+    };
+    match verdict {
         Verdict::Refused(remedy) | Verdict::Denied(remedy) => {
             Error::Definite(Definite { exit, what, remedy: remedy.to_owned() })
         }

@@ -14,16 +14,18 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::context::AdminContext;
 use super::lost_sight::LostSight;
+use super::producers::shut_out;
 use super::topics::TopicKeeper;
-use super::{discard, properties};
-use crate::config::{Config, Topics};
-use crate::error::{Definite, Error, Exit};
+use super::{KafkaSink, NotCommitted, discard, properties};
+use crate::config::{Config, DeliveryMode, Topics};
+use crate::error::{Definite, Error, Exit, Peer};
 use crate::positions::Remembered;
+use reader::Patience;
 pub use writer::Written;
 use writer::{Reports, Shared};
 
 /// Whatever the number of the topic's partitions, so that more of them move nothing.
-const PARTITION: i32 = 0;
+pub(super) const PARTITION: i32 = 0;
 
 /// Small segments, compacted soon: a start reads the topic as a whole.
 const TOPIC_CONFIG: [(&str, &str); 5] = [
@@ -34,7 +36,78 @@ const TOPIC_CONFIG: [(&str, &str); 5] = [
     ("max.compaction.lag.ms", "600000"),
 ];
 
-/// The client of one session.
+/// How a router remembers.
+pub enum Positions {
+    /// Not at all: `positions_topic` is empty.
+    Off,
+    /// By a client of its own, after the events.
+    After(Box<PositionsTopic>),
+    /// With the events, in their transactions.
+    With(String),
+}
+
+impl Positions {
+    /// Makes sure that the topic is there.
+    ///
+    /// # Errors
+    /// The topic cannot be had, or a client cannot be made.
+    pub async fn open(config: &Arc<Config>) -> Result<Self, Error> {
+        match (config.delivery.mode, &config.delivery.positions_topic) {
+            (DeliveryMode::ExactlyOnce, Some(topic)) => {
+                prepare(config, topic).await?;
+                Ok(Positions::With(topic.clone()))
+            }
+            _ => Ok(PositionsTopic::open(config)
+                .await?
+                .map_or(Positions::Off, |topic| Positions::After(Box::new(topic)))),
+        }
+    }
+
+    /// What is remembered under the router's name, whoever wrote it. Who reads holds the slot's lock.
+    ///
+    /// # Errors
+    /// The topic cannot be read, or holds what this version does not know.
+    pub async fn read(&self, config: &Config) -> Result<Option<Remembered>, Error> {
+        match self {
+            Positions::Off => Ok(None),
+            Positions::After(topic) => topic.read().await,
+            // what was left open is ended by now: the producers have taken over
+            Positions::With(topic) => reader::read(config, topic, Patience::Ample).await,
+        }
+    }
+
+    /// Writes the position that a session starts with, and waits for it.
+    ///
+    /// # Errors
+    /// It is refused, or is not acknowledged in time.
+    pub async fn begin(&mut self, first: &Remembered, sink: &mut KafkaSink) -> Result<(), Error> {
+        let topic = match self {
+            Positions::Off => return Ok(()),
+            Positions::After(topic) => return topic.begin(first).await,
+            Positions::With(topic) => topic,
+        };
+        let committed = match sink.commit(first) {
+            Ok(mut commit) => commit.done().await,
+            Err(failed) => Err(failed),
+        };
+        committed.map_err(|NotCommitted { reason, remedy }| {
+            let what = format!("the position cannot be committed to the topic {topic}: {reason}");
+            match remedy {
+                "" => Error::transient(Peer::Kafka, what),
+                remedy => Error::refused(what, remedy),
+            }
+        })
+    }
+
+    /// Ends the client, if there is one.
+    pub async fn close(self) {
+        if let Positions::After(topic) = self {
+            topic.close().await;
+        }
+    }
+}
+
+/// The client of one session that writes positions after the events.
 pub struct PositionsTopic {
     config: Arc<Config>,
     topic: String,
@@ -68,12 +141,23 @@ impl PositionsTopic {
         }))
     }
 
-    /// What is remembered under the router's name, whoever wrote it.
+    /// What is remembered under the router's name, whoever wrote it. Who reads holds the slot's lock, so a router that
+    /// delivers exactly once under this name and is not done yet is one that is gone, or frozen.
     ///
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
     pub async fn read(&self) -> Result<Option<Remembered>, Error> {
-        reader::read(&self.config, &self.topic).await
+        let shut_out = async || {
+            // without the right to: it ends when it has timed out
+            if let Err(error) = shut_out(&self.config).await {
+                tracing::debug!(peer = "kafka", %error, "transactions under this name");
+            }
+            reader::read(&self.config, &self.topic, Patience::Ample).await
+        };
+        match reader::read(&self.config, &self.topic, Patience::Little).await {
+            Ok(Some(Remembered { exactly_once: true, .. })) | Err(Error::Transient(_)) => shut_out().await,
+            read => read,
+        }
     }
 
     /// Purges and ends the client.
@@ -88,7 +172,7 @@ impl PositionsTopic {
 /// # Errors
 /// As [`PositionsTopic::read`].
 pub async fn look_up(config: &Config, topic: &str) -> Result<Option<Remembered>, Error> {
-    reader::read(config, topic).await
+    reader::read(config, topic, Patience::Ample).await
 }
 
 /// The topic as the router makes it.

@@ -21,11 +21,25 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long all of it may take.
 const IN_ALL: Duration = Duration::from_secs(30);
 
+/// How long a transaction may be open for who has another way.
+const LITTLE: Duration = Duration::from_millis(500);
+
+/// With transactions that are open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    Ample,
+    Little,
+}
+
 /// How far back the last record of a router is looked for before everything is read.
 const STRETCH: i64 = 1_000;
 
 /// The record that counts under the router's name.
-pub(super) async fn read(config: &Config, topic: &str) -> Result<Option<Remembered>, Error> {
+pub(super) async fn read(
+    config: &Config,
+    topic: &str,
+    patience: Patience,
+) -> Result<Option<Remembered>, Error> {
     let mut settings = properties::client(config);
     settings
         // librdkafka reads nothing without a group's name; it joins none, and commits nothing
@@ -42,7 +56,13 @@ pub(super) async fn read(config: &Config, topic: &str) -> Result<Option<Remember
     settings.set("isolation.level", "read_uncommitted");
     let uncommitted: BaseConsumer<Quiet> = properties::make(&settings, Quiet)?;
     let (topic, key) = (topic.to_owned(), config.name.clone());
-    let read = move || Reader { committed, uncommitted, topic, key }.read();
+    let read = move || {
+        let reader = Reader { committed, uncommitted, topic, key, patience };
+        let read = reader.read();
+        // ending a consumer takes up to 100 ms, and nothing waits for it
+        drop(tokio::task::spawn_blocking(move || drop(reader)));
+        read
+    };
     tokio::task::spawn_blocking(read)
         .await
         .map_err(|error| Error::transient(Peer::Kafka, format!("reading the positions: {error}")))?
@@ -53,11 +73,26 @@ struct Reader {
     uncommitted: BaseConsumer<Quiet>,
     topic: String,
     key: String,
+    patience: Patience,
+}
+
+/// A record under the router's name.
+struct Ours {
+    offset: i64,
+    value: Option<Vec<u8>>,
+}
+
+impl Ours {
+    /// Whether it counts by being there. Any other may be in a transaction that is taken back.
+    fn stands_alone(&self) -> bool {
+        let value = self.value.as_deref().map(Remembered::decode);
+        matches!(value, Some(Ok(remembered)) if !remembered.exactly_once)
+    }
 }
 
 /// Blocks.
 impl Reader {
-    fn read(self) -> Result<Option<Remembered>, Error> {
+    fn read(&self) -> Result<Option<Remembered>, Error> {
         let deadline = Instant::now() + IN_ALL;
         // the true end; who reads what is committed is shown one before the first open transaction
         let (low, high) = match self.uncommitted.fetch_watermarks(&self.topic, PARTITION, ANSWER_TIMEOUT) {
@@ -65,18 +100,42 @@ impl Reader {
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(self.failed(&error)),
         };
-        while self.end(&self.committed)? < high {
-            if Instant::now() >= deadline {
+        let near = low.max(high.saturating_sub(STRETCH));
+        for (from, to) in [(near, high), (low, near)] {
+            let found = self.stretch(from, to, deadline)?;
+            if let Some(found) = self.latest(&found)? {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Our records from one offset up to, not including, another, but for those that were taken back.
+    fn stretch(&self, from: i64, to: i64, deadline: Instant) -> Result<Vec<Ours>, Error> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let open_from = self.end(&self.committed)?;
+        if open_from >= to {
+            return self.ours(&self.committed, from, to, deadline);
+        }
+        // Transactions of others are open, and nobody waits for what they hide unless it may be in one itself.
+        let all = self.ours(&self.uncommitted, from, to, deadline)?;
+        let doubtful = all.iter().rev().find(|ours| !ours.stands_alone());
+        let Some(doubtful) = doubtful.map(|ours| ours.offset) else { return Ok(all) };
+        let open_until = match self.patience {
+            Patience::Ample => deadline,
+            Patience::Little => Instant::now() + LITTLE,
+        };
+        while self.end(&self.committed)? <= doubtful {
+            if Instant::now() >= open_until {
                 return Err(self.late("a transaction in it stays open"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let near = low.max(high.saturating_sub(STRETCH));
-        let found = match self.stretch(near, high, deadline)? {
-            None => self.stretch(low, near, deadline)?,
-            found => found,
-        };
-        Ok(found.flatten())
+        let mut found = self.ours(&self.committed, from, doubtful + 1, deadline)?;
+        found.extend(all.into_iter().filter(|ours| ours.offset > doubtful));
+        Ok(found)
     }
 
     fn end(&self, consumer: &BaseConsumer<Quiet>) -> Result<i64, Error> {
@@ -84,31 +143,33 @@ impl Reader {
         ends.map(|(_, high)| high).map_err(|error| self.failed(&error))
     }
 
-    /// What counts among the records from one offset up to, not including, another. `Some(None)`: somebody has made the
-    /// router forget, with a tombstone.
-    fn stretch(&self, from: i64, to: i64, deadline: Instant) -> Result<Option<Option<Remembered>>, Error> {
-        if from >= to {
-            return Ok(None);
-        }
+    /// As this consumer is shown them.
+    fn ours(
+        &self,
+        consumer: &BaseConsumer<Quiet>,
+        from: i64,
+        to: i64,
+        deadline: Instant,
+    ) -> Result<Vec<Ours>, Error> {
         let mut assignment = TopicPartitionList::new();
         let assigned = assignment
             .add_partition_offset(&self.topic, PARTITION, Offset::Offset(from))
-            .and_then(|()| self.committed.assign(&assignment));
+            .and_then(|()| consumer.assign(&assignment));
         assigned.map_err(|error| self.failed(&error))?;
-        let mut found: Option<Result<Option<Remembered>, Error>> = None;
+        let mut found = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.committed.poll(left.min(ANSWER_TIMEOUT)) {
+            match consumer.poll(left.min(ANSWER_TIMEOUT)) {
                 Some(Ok(message)) => {
-                    if message.offset() < to && message.key() == Some(self.key.as_bytes()) {
-                        let before = found.take().unwrap_or(Ok(None));
-                        found = Some(self.take(before, message.payload()));
+                    let offset = message.offset();
+                    if offset < to && message.key() == Some(self.key.as_bytes()) {
+                        found.push(Ours { offset, value: message.payload().map(<[u8]>::to_vec) });
                     }
-                    if message.offset() + 1 >= to {
-                        break;
+                    if offset + 1 >= to {
+                        return Ok(found);
                     }
                 }
-                Some(Err(KafkaError::PartitionEOF(_))) => break,
+                Some(Err(KafkaError::PartitionEOF(_))) => return Ok(found),
                 // what concerns the group is no matter; the rest goes on by itself when a broker is back
                 Some(Err(KafkaError::MessageConsumption(
                     Code::BrokerTransportFailure | Code::AllBrokersDown | Code::GroupAuthorizationFailed,
@@ -118,7 +179,16 @@ impl Reader {
                 None => {}
             }
         }
-        found.transpose()
+    }
+
+    /// What counts among these. `Some(None)`: somebody has made the router forget, with a tombstone.
+    fn latest(&self, found: &[Ours]) -> Result<Option<Option<Remembered>>, Error> {
+        let mut latest = None;
+        for ours in found {
+            let before = latest.take().unwrap_or(Ok(None));
+            latest = Some(self.take(before, ours.value.as_deref()));
+        }
+        latest.transpose()
     }
 
     /// A tombstone makes the router forget also what cannot be read; nothing else makes up for that.

@@ -121,7 +121,12 @@ impl PositionsTopic {
 
     /// What is durable in the topic.
     pub fn durable(&self) -> Lsn {
-        self.written.durable.map_or(Lsn::INVALID, |position| position.flush)
+        self.durable_position().flush
+    }
+
+    /// The same with what there is of the transaction behind it.
+    pub fn durable_position(&self) -> Position {
+        self.written.durable.unwrap_or_default()
     }
 
     /// librdkafka's error callback tells the cause of a fatal error, but not that it is fatal, and there may be no report.
@@ -152,8 +157,8 @@ impl PositionsTopic {
         self.written.failed.as_deref()
     }
 
-    /// Writes `position` if it is a new one and its time has come. `acknowledged` counts changes. `at_once` is for the
-    /// last one of a session. Returns when to ask again.
+    /// Writes `position` if it is a new one and its time has come. `acknowledged` counts changes. `at_once`: there will be no
+    /// newer one soon. Returns when to ask again.
     pub fn offer(
         &mut self,
         position: Position,
@@ -167,7 +172,9 @@ impl PositionsTopic {
         let (after_events, when_idle) = self.written.next.unwrap_or_else(|| (Instant::now(), Instant::now()));
         let events = acknowledged != self.written.acknowledged;
         let due = if events || at_once { after_events } else { when_idle };
-        if !at_once && Instant::now() < due {
+        // not even then one refusal after the other: the client may refuse without asking a broker
+        let paced = !at_once || self.written.failed.is_some();
+        if paced && Instant::now() < due {
             return Some(due);
         }
         self.written.acknowledged = acknowledged;
@@ -281,7 +288,7 @@ fn refused(error: &KafkaError) -> Refused {
 /// An idempotent producer with room for one record.
 pub(super) fn producer(config: &Config, shared: &Arc<Shared>) -> Result<ThreadedProducer<Reports>, Error> {
     let mut settings = properties::client(config);
-    properties::in_order(&mut settings)
+    properties::never_expires(properties::in_order(&mut settings))
         .set("compression.type", "none")
         .set("queue.buffering.max.messages", "10")
         .set("queue.buffering.max.kbytes", "1024");
@@ -312,5 +319,48 @@ impl ProducerContext for Reports {
             Err((error, _)) => Err(refused(error)),
         };
         self.0.report(Report { serial: Some(serial), result });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::environment::Environment;
+    use crate::config::load::load;
+    use crate::dead_letters::Key;
+    use crate::positions::remembered;
+
+    /// The client refuses it without asking a broker.
+    fn too_large(flush: u64) -> Remembered {
+        let key = Key { final_lsn: Lsn(u64::MAX), change: 1 };
+        let position = Position { flush: Lsn(flush), partial: None };
+        Remembered { position, retried: vec![key; 100_000], ..remembered() }
+    }
+
+    #[tokio::test]
+    async fn a_position_that_is_refused_at_once_is_not_tried_again_at_once() {
+        let env = Environment::empty()
+            .with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop")
+            .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1");
+        let config = Arc::new(load(None, &env).unwrap().config);
+        let shared = Arc::new(Shared::default());
+        let mut topic = PositionsTopic {
+            topic: "positions".to_owned(),
+            producer: producer(&config, &shared).unwrap(),
+            shared,
+            config,
+            written: Written::default(),
+            lost_sight: Arc::default(),
+            preparing: None,
+        };
+        let record = too_large(5);
+        let before = Instant::now();
+        assert_eq!(topic.offer(record.position, 1, true, || record.clone()), None);
+        topic.reported().await;
+        topic.settle().unwrap();
+        assert!(topic.failed().is_some());
+        let again = topic.offer(record.position, 1, true, || panic!("it is offered again"));
+        assert!(again.is_some_and(|again| again >= before + AFTER_FAILURE), "{again:?}");
+        topic.close().await;
     }
 }

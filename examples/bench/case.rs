@@ -1,0 +1,165 @@
+//! What is varied: one thing at a time, around rows as an application may write them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::measure::backlog::Backlog;
+use crate::measure::ground::PARTITIONS;
+
+/// A kind of backlog, and how it is delivered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) rows: u64,
+    pub(crate) payload: u64,
+    pub(crate) rows_of_a_transaction: u64,
+    pub(crate) aggregates: u64,
+    pub(crate) topics: u64,
+    pub(crate) partitions: u32,
+    pub(crate) compression: String,
+}
+
+impl Case {
+    /// 400 bytes, ten rows a transaction.
+    pub(crate) fn plain(name: &str, rows: u64) -> Self {
+        Case {
+            name: name.to_owned(),
+            rows,
+            payload: 400,
+            rows_of_a_transaction: 10,
+            aggregates: 1_000,
+            topics: 1,
+            partitions: PARTITIONS,
+            compression: "none".to_owned(),
+        }
+    }
+
+    /// What varies from the plain one, each by itself, with about so many rows.
+    pub(crate) fn varied(rows: u64) -> Vec<Case> {
+        let plain = |name: &str| Case::plain(name, rows);
+        let mut cases = vec![plain("plain")];
+        for (name, payload, bytes) in
+            [("200 B", 200, 0), ("1.6 kB", 1_600, 0), ("20 kB", 20_000, 400), ("1 MB", 1_000_000, 500)]
+        {
+            // so many megabytes at most
+            let rows = if bytes == 0 { rows } else { rows.min(bytes * 1_000_000 / payload) };
+            cases.push(Case { payload, rows, ..plain(&format!("payload {name}")) });
+        }
+        for (name, each) in [("1 row", 1), ("1,000 rows", 1_000), ("1,000,000 rows", 1_000_000)] {
+            let rows = rows.max(each);
+            cases.push(Case {
+                rows_of_a_transaction: each,
+                rows,
+                ..plain(&format!("transactions of {name}"))
+            });
+        }
+        for (name, partitions) in [("1 partition", 1), ("100 partitions", 100)] {
+            cases.push(Case { partitions, ..plain(name) });
+        }
+        cases.push(Case { topics: 1_000, partitions: 1, ..plain("1,000 topics") });
+        for (name, aggregates) in [("10 aggregates", 10), ("1,000,000 aggregates", 1_000_000)] {
+            cases.push(Case { aggregates, rows: rows.max(aggregates), ..plain(name) });
+        }
+        for codec in ["lz4", "zstd"] {
+            cases.push(Case { compression: codec.to_owned(), ..plain(codec) });
+        }
+        cases
+    }
+
+    /// What grows: its name, how large it is, and the case with it.
+    pub(crate) fn growing(rows: u64, largest_backlog: u64) -> Vec<(&'static str, u64, Case)> {
+        let plain = |what: &str, size: u64| Case::plain(&format!("{what} {size}"), rows);
+        let mut cases = Vec::new();
+        let mut backlog = 10_000;
+        while backlog <= largest_backlog {
+            cases.push(("backlog", backlog, Case::plain(&format!("backlog {backlog}"), backlog)));
+            backlog *= 10;
+        }
+        for size in [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000] {
+            let case = plain("transaction", size);
+            cases.push((
+                "rows of a transaction",
+                size,
+                Case { rows_of_a_transaction: size, rows: rows.max(size), ..case },
+            ));
+        }
+        for size in [1, 10, 100, 1_000] {
+            cases.push(("topics", size, Case { topics: size, partitions: 1, ..plain("topics", size) }));
+        }
+        for size in [10, 1_000, 100_000, 1_000_000] {
+            let case = plain("aggregates", size);
+            cases.push(("aggregates", size, Case { aggregates: size, rows: rows.max(size), ..case }));
+        }
+        cases
+    }
+
+    /// The name where only letters, digits and hyphens may be.
+    pub(crate) fn id(&self) -> String {
+        let mut id: String = self
+            .name
+            .chars()
+            .filter(|c| *c != ',')
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+            .collect();
+        id.insert_str(0, "bench-");
+        id
+    }
+
+    pub(crate) fn backlog(&self) -> Backlog {
+        Backlog {
+            name: self.id().replace('-', "_"),
+            rows: self.rows,
+            payload: self.payload,
+            rows_of_a_transaction: self.rows_of_a_transaction,
+            aggregates: self.aggregates,
+            types: self.topics,
+        }
+    }
+
+    /// As in `[route] topic`.
+    pub(crate) fn topic(&self) -> String {
+        let id = self.id();
+        if self.topics > 1 { format!("{id}.${{aggregate_type}}") } else { id }
+    }
+
+    /// Lines of the router's configuration besides.
+    pub(crate) fn settings(&self) -> String {
+        match self.compression.as_str() {
+            "none" => String::new(),
+            codec => format!("kafka.\"compression.type\" = \"{codec}\"\n"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_that_postgres_and_kafka_take() {
+        let cases = Case::varied(200_000);
+        let growing = Case::growing(200_000, 10_000_000);
+        let ids: Vec<String> =
+            cases.iter().chain(growing.iter().map(|(_, _, case)| case)).map(Case::id).collect();
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+        assert!(ids.iter().all(|id| id.len() < 60 && !id.contains([' ', '.', ','])), "{ids:?}");
+    }
+
+    #[test]
+    fn one_thing_is_varied_at_a_time() {
+        let plain = Case::plain("plain", 200_000);
+        for case in Case::varied(200_000) {
+            let differences = [
+                case.payload != plain.payload,
+                case.rows_of_a_transaction != plain.rows_of_a_transaction,
+                case.aggregates != plain.aggregates,
+                // a thousand topics of six partitions would be another thing
+                case.topics != plain.topics || case.partitions != plain.partitions,
+                case.compression != plain.compression,
+            ];
+            assert!(differences.into_iter().filter(|differs| *differs).count() <= 1, "{}", case.name);
+            assert!(case.rows >= case.rows_of_a_transaction.max(1), "{}", case.name);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Who is measured, and how each reads a backlog.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use indicatif::HumanCount;
+use outbox_router::config::DeliveryMode;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+use tokio::time::sleep;
+
+use crate::bare_reader::{self, Server};
+use crate::case::Case;
+use crate::debezium::{self, Peers};
+use crate::measure::catch_up;
+use crate::measure::ground::{Ground, Run};
+use crate::measure::progress::Progress;
+use crate::stage::process::{cpu_time, peak_memory};
+use crate::topics::Topics;
+
+/// What `init` calls it unless it is told otherwise.
+pub(crate) const PUBLICATION: &str = "outbox_router";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Tcp,
+    Unix,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contestant {
+    BareReader(Transport),
+    PgRecvlogical,
+    Router(Transport, DeliveryMode),
+    Debezium { tuned: bool },
+}
+
+impl Contestant {
+    /// Those that need nothing but what is here.
+    pub(crate) const OWN: [Contestant; 7] = [
+        Contestant::BareReader(Transport::Tcp),
+        Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce),
+        Contestant::Router(Transport::Tcp, DeliveryMode::ExactlyOnce),
+        Contestant::BareReader(Transport::Unix),
+        Contestant::Router(Transport::Unix, DeliveryMode::AtLeastOnce),
+        Contestant::Router(Transport::Unix, DeliveryMode::ExactlyOnce),
+        Contestant::PgRecvlogical,
+    ];
+
+    pub(crate) const PEERS: [Contestant; 2] =
+        [Contestant::Debezium { tuned: false }, Contestant::Debezium { tuned: true }];
+
+    /// Where only the case is of interest.
+    pub(crate) const OF_CASES: [Contestant; 3] = [
+        Contestant::BareReader(Transport::Tcp),
+        Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce),
+        Contestant::Router(Transport::Tcp, DeliveryMode::ExactlyOnce),
+    ];
+
+    pub(crate) fn name(self) -> String {
+        let transport = |transport| match transport {
+            Transport::Tcp => "TCP",
+            Transport::Unix => "unix socket",
+        };
+        match self {
+            Contestant::BareReader(over) => format!("bare reader, {}", transport(over)),
+            Contestant::PgRecvlogical => "pg_recvlogical to /dev/null, TCP".to_owned(),
+            Contestant::Router(over, mode) => format!("router, {}, {}", mode.name(), transport(over)),
+            Contestant::Debezium { tuned: false } => "Debezium, default".to_owned(),
+            Contestant::Debezium { tuned: true } => "Debezium, tuned".to_owned(),
+        }
+    }
+
+    /// The bare reader that it is compared with: the one of the same transport.
+    pub(crate) fn bound(self) -> Contestant {
+        match self {
+            Contestant::BareReader(over) | Contestant::Router(over, _) => Contestant::BareReader(over),
+            Contestant::PgRecvlogical | Contestant::Debezium { .. } => Contestant::BareReader(Transport::Tcp),
+        }
+    }
+}
+
+/// What one contestant made of one backlog.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Measurement {
+    pub(crate) case: String,
+    pub(crate) contestant: String,
+    pub(crate) round: u32,
+    pub(crate) rows: u64,
+    pub(crate) events_per_second: f64,
+    /// From the start of the process, or of the reading, to the first event.
+    pub(crate) first_after_seconds: Option<f64>,
+    /// From its start to the last event, user and system.
+    pub(crate) cpu_seconds: Option<f64>,
+    pub(crate) peak_memory_bytes: Option<u64>,
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Measurement { case, contestant, round, events_per_second, .. } = self;
+        let rate = HumanCount(*events_per_second as u64);
+        write!(f, "{case}, {contestant}, round {round}: {rate} events/s")?;
+        if let Some(cpu) = self.cpu_seconds {
+            write!(f, ", {cpu:.2} s of CPU")?;
+        }
+        if let Some(memory) = self.peak_memory_bytes {
+            write!(f, ", {:.1} MB", memory as f64 / 1e6)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the contestants need besides the servers.
+pub(crate) struct Place {
+    pub(crate) ground: Ground,
+    /// `HOST:PORT`, and the path of the socket.
+    pub(crate) tcp: String,
+    pub(crate) unix: String,
+    /// The URL by which the router finds the socket.
+    pub(crate) unix_url: String,
+    pub(crate) pg_recvlogical: PathBuf,
+    pub(crate) peers: Option<Peers>,
+    pub(crate) topics: Topics,
+}
+
+/// Lets one read the backlog of `case`, from a copy of the slot before it.
+pub(crate) async fn catch_up(
+    place: &Place,
+    case: &Case,
+    contestant: Contestant,
+    round: u32,
+    progress: &Progress,
+) -> anyhow::Result<Measurement> {
+    let base = case.backlog().name;
+    let measured = match contestant {
+        Contestant::BareReader(over) => bare(place, &base, over, case).await?,
+        Contestant::PgRecvlogical => recvlogical(place, &base, case).await?,
+        Contestant::Router(over, mode) => {
+            let run = run_of(place, case, over, mode, round);
+            let found = catch_up::measure(&place.ground, &base, &run, case.rows, progress).await?;
+            Measured {
+                events_per_second: found.events_per_second,
+                first_after: Some(Duration::from_secs_f64(found.first_after_seconds)),
+                cpu: Some(Duration::from_secs_f64(found.cpu_seconds)),
+                memory: Some(found.peak_memory_bytes),
+            }
+        }
+        Contestant::Debezium { tuned } => debezium::catch_up(place, &base, case, tuned, progress).await?,
+    };
+    Ok(Measurement {
+        case: case.name.clone(),
+        contestant: contestant.name(),
+        round,
+        rows: case.rows,
+        events_per_second: measured.events_per_second,
+        first_after_seconds: measured.first_after.map(|time| time.as_secs_f64()),
+        cpu_seconds: measured.cpu.map(|time| time.as_secs_f64()),
+        peak_memory_bytes: measured.memory,
+    })
+}
+
+pub(crate) struct Measured {
+    pub(crate) events_per_second: f64,
+    pub(crate) first_after: Option<Duration>,
+    pub(crate) cpu: Option<Duration>,
+    pub(crate) memory: Option<u64>,
+}
+
+/// The router of `mode` that reads over this transport.
+pub(crate) fn run_of(place: &Place, case: &Case, over: Transport, mode: DeliveryMode, round: u32) -> Run {
+    let part = match over {
+        Transport::Tcp => format!("{}-tcp", case.id()),
+        Transport::Unix => format!("{}-unix", case.id()),
+    };
+    Run {
+        topic: case.topic(),
+        partitions: case.partitions,
+        postgres: (over == Transport::Unix).then(|| place.unix_url.clone()),
+        settings: case.settings(),
+        ..Run::new(&part, mode, round)
+    }
+}
+
+async fn bare(place: &Place, base: &str, over: Transport, case: &Case) -> anyhow::Result<Measured> {
+    let slot = format!("{base}_bare");
+    place.ground.copy_slot(base, &slot).await?;
+    let server = match over {
+        Transport::Tcp => Server::Tcp(place.tcp.clone()),
+        Transport::Unix => Server::Unix(place.unix.clone()),
+    };
+    let (name, rows) = (slot.clone(), case.rows);
+    let read =
+        tokio::task::spawn_blocking(move || bare_reader::read(&server, &name, PUBLICATION, rows)).await??;
+    place.ground.drop_slot(&slot).await?;
+    Ok(Measured {
+        events_per_second: read.rows as f64 / read.took.as_secs_f64(),
+        first_after: Some(read.first_after),
+        cpu: None,
+        memory: None,
+    })
+}
+
+/// It ends at the end of the log, so the first event cannot be seen: all of its time counts.
+async fn recvlogical(place: &Place, base: &str, case: &Case) -> anyhow::Result<Measured> {
+    const LOOK_EVERY: Duration = Duration::from_millis(5);
+    let slot = format!("{base}_recvlogical");
+    place.ground.copy_slot(base, &slot).await?;
+    let row = place.ground.client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await?;
+    let end: String = row.try_get(0)?;
+    let begun = Instant::now();
+    let mut process = Command::new(&place.pg_recvlogical)
+        .args(["--dbname", &place.ground.url, "--slot", &slot, "--start", "--endpos", &end, "--no-loop"])
+        .args(["--option", "proto_version=1", "--option", &format!("publication_names={PUBLICATION}")])
+        .args(["--file", "/dev/null", "--fsync-interval", "0"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("start {}", place.pg_recvlogical.display()))?;
+    let number = process.id().context("pg_recvlogical ended at once")?;
+    // the kernel forgets both with the process
+    let (mut cpu, mut memory) = (None, None);
+    let status = loop {
+        if let Some(status) = process.try_wait()? {
+            break status;
+        }
+        cpu = cpu_time(number).ok().or(cpu);
+        memory = peak_memory(number).ok().or(memory);
+        sleep(LOOK_EVERY).await;
+    };
+    let took = begun.elapsed();
+    ensure!(status.success(), "pg_recvlogical ended with {status}");
+    place.ground.drop_slot(&slot).await?;
+    Ok(Measured { events_per_second: case.rows as f64 / took.as_secs_f64(), first_after: None, cpu, memory })
+}

@@ -1,0 +1,365 @@
+//! How fast, side by side: the router, the bound that Postgres sets, and its peers, in one run, in turns and repeated, so
+//! that whatever else the machine does meets all alike.
+//!
+//! `scripts/bench` brings up the servers and runs it; its `--help` says the rest.
+
+mod bare_reader;
+mod case;
+mod chart;
+#[allow(dead_code, reason = "scripts/parity compares with it")]
+#[path = "../parity/connect.rs"]
+mod connect;
+mod contestant;
+mod debezium;
+mod live;
+#[allow(dead_code, reason = "each program uses its part of it")]
+#[path = "../measure/mod.rs"]
+mod measure;
+mod plots;
+mod report;
+#[allow(dead_code, reason = "each program uses its part of it")]
+#[path = "../stage/mod.rs"]
+mod stage;
+mod topics;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use outbox_router::config::DeliveryMode;
+use outbox_router::terminal;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::case::Case;
+use crate::connect::Installation;
+use crate::contestant::{Contestant, Place, Transport};
+use crate::debezium::Peers;
+use crate::measure::ground::Ground;
+use crate::measure::machine::Machine;
+use crate::measure::progress::Progress;
+use crate::report::{COMPARED, Grown, Measured, Part, Report, Settings};
+use crate::topics::Topics;
+
+/// Measures the router side by side with the bound that Postgres sets, and with its peers.
+///
+/// Exit code 0: done. 1: it could not be done.
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Measures, prints tables, writes JSON
+    Measure(Box<Measure>),
+    /// Draws the plots of docs/performance.md from the JSON
+    Draw {
+        /// What `measure` wrote
+        report: PathBuf,
+        /// Where the plots go
+        folder: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Measure {
+    /// Postgres, with rights to create tables and slots; nothing else has used its outbox
+    #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true)]
+    postgres: String,
+    /// Of the same server
+    #[arg(long, env = "TEST_POSTGRES_PORT")]
+    postgres_port: u16,
+    /// The folder of its socket
+    #[arg(long, env = "TEST_POSTGRES_SOCKET")]
+    postgres_socket: PathBuf,
+    #[arg(long, env = "TEST_KAFKA")]
+    kafka: String,
+    /// What the table says of it
+    #[arg(long, default_value = "unknown")]
+    kafka_version: String,
+    #[arg(long)]
+    router: PathBuf,
+    #[arg(long, default_value = "pg_recvlogical")]
+    pg_recvlogical: PathBuf,
+    /// For settings and logs
+    #[arg(long, default_value = ".services/bench/bench")]
+    folder: PathBuf,
+    /// Measures only this; may be repeated [default: all]
+    #[arg(long)]
+    part: Vec<Part>,
+    /// Rows of the backlog that all contestants catch up with [default: 500000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    rows: Option<u64>,
+    /// How often each does [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Rows of the backlogs of cases and growth, if they do not say it themselves [default: 200000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    case_rows: Option<u64>,
+    /// How often they are caught up with [default: 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    case_rounds: Option<u32>,
+    /// Seconds for which latency is measured at a time [default: 10]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: Option<u32>,
+    /// How often each load is measured [default: 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    latency_rounds: Option<u32>,
+    /// The largest backlog of the growth [default: 10000000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
+    backlog: Option<u64>,
+    /// All contestants with 100000 rows and 1000 transactions/s, one round each
+    #[arg(long)]
+    quick: bool,
+    /// Everything that was measured
+    #[arg(long, default_value = "bench.json")]
+    json: PathBuf,
+    /// Debezium too
+    #[arg(long, requires_all = ["java", "connect_classpath", "plugins"])]
+    peers: bool,
+    #[arg(long)]
+    java: Option<PathBuf>,
+    /// The jars of Kafka Connect
+    #[arg(long)]
+    connect_classpath: Option<String>,
+    /// The folder with Debezium's plugin
+    #[arg(long)]
+    plugins: Option<PathBuf>,
+    /// What Connect logs
+    #[arg(long, default_value = "scripts/lib/debezium/log4j2.properties")]
+    log_settings: PathBuf,
+}
+
+impl Measure {
+    fn peers(&self) -> Option<Peers> {
+        let installation = Installation {
+            java: self.java.clone()?,
+            connect_classpath: self.connect_classpath.clone()?,
+            plugins: self.plugins.clone()?,
+            // nothing of it is measured
+            plugins_with_tracing: self.plugins.clone()?,
+            log_settings: self.log_settings.clone(),
+        };
+        Some(Peers { installation, folder: self.folder.join("peers") }).filter(|_| self.peers)
+    }
+
+    fn settings(&self) -> Settings {
+        let (rows, rounds, seconds, latency_rounds) =
+            if self.quick { (100_000, 1, 4, 1) } else { (500_000, 5, 10, 3) };
+        let of_quick = [Part::Compare, Part::Latency];
+        let all = [Part::Compare, Part::Cases, Part::Latency, Part::Growth];
+        let parts = match (self.part.as_slice(), self.quick) {
+            ([], true) => &of_quick,
+            ([], false) => &all[..],
+            (some, _) => some,
+        };
+        Settings {
+            rows: self.rows.unwrap_or(rows),
+            rounds: self.rounds.unwrap_or(rounds),
+            case_rows: self.case_rows.unwrap_or(200_000),
+            case_rounds: self.case_rounds.unwrap_or(if self.quick { 1 } else { 3 }),
+            seconds: self.seconds.unwrap_or(seconds),
+            latency_rounds: self.latency_rounds.unwrap_or(latency_rounds),
+            backlog: self.backlog.unwrap_or(10_000_000),
+            parts: parts.to_vec(),
+            peers: self.peers,
+        }
+    }
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    let done = match Cli::parse().what {
+        What::Measure(cli) => run(&cli).await,
+        What::Draw { report, folder } => draw(&report, &folder),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("bench failed: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
+    let text = fs::read_to_string(report).with_context(|| format!("read {}", report.display()))?;
+    let report: Report =
+        serde_json::from_str(&text).with_context(|| format!("parse {}", report.display()))?;
+    let drawn = plots::draw(&report, folder)?;
+    eprintln!("{drawn} plots drawn in {}", folder.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run(cli: &Measure) -> anyhow::Result<ExitCode> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    // dropped by a signal, the measurement ends its routers
+    let report = tokio::select! {
+        report = measure(cli) => report?,
+        _ = interrupt.recv() => return Ok(ExitCode::from(130)),
+        _ = terminate.recv() => return Ok(ExitCode::from(143)),
+    };
+    terminal::print(&report.render())?;
+    let json = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
+    fs::write(&cli.json, json + "\n").with_context(|| format!("write {}", cli.json.display()))?;
+    eprintln!("every single measurement is in {}", cli.json.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(cli: &Measure) -> anyhow::Result<Report> {
+    let settings = cli.settings();
+    let ground = Ground::prepare(&cli.router, &cli.folder, &cli.postgres, &cli.kafka).await?;
+    let machine = Machine::look(&ground, &cli.kafka_version).await?;
+    let (port, socket) = (cli.postgres_port, cli.postgres_socket.display());
+    let place = Place {
+        topics: Topics::of(&cli.kafka)?,
+        ground,
+        tcp: format!("127.0.0.1:{port}"),
+        unix: format!("{socket}/.s.PGSQL.{port}"),
+        unix_url: format!("host={socket} port={port} user=postgres dbname=postgres"),
+        pg_recvlogical: cli.pg_recvlogical.clone(),
+        peers: cli.peers(),
+    };
+    let progress = Progress::new(steps(&settings));
+    let mut measured = Measured::default();
+    let is_wanted = |part| settings.parts.contains(&part);
+    if is_wanted(Part::Compare) {
+        compare(&place, &settings, &progress, &mut measured).await?;
+    }
+    if is_wanted(Part::Cases) {
+        let rounds = settings.case_rounds;
+        for case in Case::varied(settings.case_rows) {
+            of_case(&place, case, &Contestant::OF_CASES, rounds, &progress, &mut measured).await?;
+        }
+    }
+    if is_wanted(Part::Latency) {
+        live::measure(&place, &settings, cli.quick, &progress, &mut measured).await?;
+    }
+    if is_wanted(Part::Growth) {
+        growth(&place, &settings, &progress, &mut measured).await?;
+    }
+    drop(progress);
+    let program_bytes = fs::metadata(&cli.router).context("look at the router")?.len();
+    Ok(Report { machine: machine.at_the_end(), settings, program_bytes, measured })
+}
+
+/// How many measurements that is, about.
+fn steps(settings: &Settings) -> u64 {
+    let of = |part, count: usize| if settings.parts.contains(&part) { count as u64 } else { 0 };
+    let peers = if settings.peers { Contestant::PEERS.len() } else { 0 };
+    let (rounds, of_cases) = (settings.rounds as usize, settings.case_rounds as usize);
+    of(Part::Compare, (Contestant::OWN.len() + peers) * rounds)
+        + of(Part::Cases, Case::varied(1).len() * Contestant::OF_CASES.len() * of_cases)
+        + of(Part::Latency, (8 + peers) * settings.latency_rounds as usize)
+        + of(Part::Growth, Case::growing(1, settings.backlog).len() * of_cases)
+}
+
+async fn compare(
+    place: &Place,
+    settings: &Settings,
+    progress: &Progress,
+    measured: &mut Measured,
+) -> anyhow::Result<()> {
+    let peers = if settings.peers { &Contestant::PEERS[..] } else { &[] };
+    let contestants: Vec<Contestant> = Contestant::OWN.iter().chain(peers).copied().collect();
+    let case = Case { payload: 286, ..Case::plain(COMPARED, settings.rows) };
+    of_case(place, case, &contestants, settings.rounds, progress, measured).await
+}
+
+/// All contestants in turns, each round beginning with another one.
+async fn of_case(
+    place: &Place,
+    case: Case,
+    contestants: &[Contestant],
+    rounds: u32,
+    progress: &Progress,
+    measured: &mut Measured,
+) -> anyhow::Result<()> {
+    let backlog = begin(place, &case, progress).await?;
+    for round in 1..=rounds {
+        let first = round as usize - 1;
+        for contestant in contestants.iter().cycle().skip(first % contestants.len()).take(contestants.len()) {
+            let found = contestant::catch_up(place, &case, *contestant, round, progress).await?;
+            progress.say(&found.to_string());
+            measured.catch_up.push(found);
+            progress.step();
+        }
+    }
+    measured.cases.push(case.clone());
+    end(place, &case, &backlog).await
+}
+
+async fn growth(
+    place: &Place,
+    settings: &Settings,
+    progress: &Progress,
+    measured: &mut Measured,
+) -> anyhow::Result<()> {
+    let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
+    for (what, size, case) in Case::growing(settings.case_rows, settings.backlog) {
+        let backlog = begin(place, &case, progress).await?;
+        // what takes minutes has no moment that could stand for it
+        let rounds = if case.rows > 2_000_000 { 1 } else { settings.case_rounds };
+        for round in 1..=rounds {
+            let measurement = contestant::catch_up(place, &case, router, round, progress).await?;
+            progress.say(&measurement.to_string());
+            measured.growth.push(Grown { what: what.to_owned(), size, measurement });
+            progress.step();
+        }
+        end(place, &case, &backlog).await?;
+    }
+    Ok(())
+}
+
+/// Writes the backlog; returns the slot before it. What follows is not the first that the broker does with its topics.
+async fn begin(place: &Place, case: &Case, progress: &Progress) -> anyhow::Result<String> {
+    let backlog = case.backlog();
+    backlog.write(&place.ground, progress).await?;
+    for mode in DeliveryMode::ALL {
+        let router = Contestant::Router(Transport::Tcp, mode);
+        contestant::catch_up(place, case, router, 0, progress).await?;
+    }
+    Ok(backlog.name)
+}
+
+/// Nothing of it is left to slow down the next.
+async fn end(place: &Place, case: &Case, slot: &str) -> anyhow::Result<()> {
+    place.ground.drop_slot(slot).await?;
+    place.ground.client.batch_execute("TRUNCATE outbox; CHECKPOINT").await?;
+    place.topics.delete_like(&case.id()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(more: &[&str]) -> Settings {
+        let arguments = [
+            "bench",
+            "measure",
+            "--postgres",
+            "a",
+            "--postgres-port",
+            "1",
+            "--postgres-socket",
+            "s",
+            "--kafka",
+            "b",
+            "--router",
+            "c",
+        ];
+        match Cli::parse_from(arguments.iter().chain(more)).what {
+            What::Measure(cli) => cli.settings(),
+            What::Draw { .. } => panic!(),
+        }
+    }
+
+    #[test]
+    fn what_is_said_wins_over_quick() {
+        let settings = parsed(&["--quick", "--rows", "7", "--part", "growth"]);
+        assert_eq!((settings.rows, settings.rounds, settings.parts), (7, 1, vec![Part::Growth]));
+        assert_eq!(parsed(&["--quick"]).parts, [Part::Compare, Part::Latency]);
+        assert_eq!(parsed(&[]).parts.len(), 4);
+    }
+}

@@ -1,0 +1,385 @@
+//! All that was measured: as tables for people, as JSON for programs and for the plots.
+
+use clap::ValueEnum;
+use indicatif::HumanCount;
+use serde::{Deserialize, Serialize};
+
+use crate::case::Case;
+use crate::contestant::{Contestant, Measurement};
+use crate::measure::latency::Seen;
+use crate::measure::machine::Machine;
+use crate::measure::table;
+use crate::measure::writers::Load;
+use crate::stage::figures::{Spread, ratio};
+
+/// So many events are what CPU times are of.
+pub(crate) const CPU_OF: f64 = 500_000.0;
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Part {
+    /// All contestants catch up with one backlog
+    Compare,
+    /// One thing varied at a time
+    Cases,
+    /// How late events are under load
+    Latency,
+    /// What an event takes as something grows
+    Growth,
+}
+
+/// How much was measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    pub(crate) rows: u64,
+    pub(crate) rounds: u32,
+    pub(crate) case_rows: u64,
+    pub(crate) case_rounds: u32,
+    pub(crate) seconds: u32,
+    pub(crate) latency_rounds: u32,
+    pub(crate) backlog: u64,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) peers: bool,
+}
+
+/// One load on one contestant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Lateness {
+    pub(crate) contestant: String,
+    pub(crate) load: Load,
+    /// What the load is called.
+    pub(crate) called: String,
+    pub(crate) round: u32,
+    #[serde(flatten)]
+    pub(crate) seen: Seen,
+}
+
+/// One size of what grows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Grown {
+    pub(crate) what: String,
+    pub(crate) size: u64,
+    #[serde(flatten)]
+    pub(crate) measurement: Measurement,
+}
+
+/// A router with nothing to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Idle {
+    pub(crate) mode: String,
+    pub(crate) peak_memory_bytes: u64,
+    /// Of one processor.
+    pub(crate) cpu_percent: f64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// Of what the contestants were compared by, and of the cases.
+    pub(crate) cases: Vec<Case>,
+    pub(crate) catch_up: Vec<Measurement>,
+    pub(crate) latency: Vec<Lateness>,
+    pub(crate) idle: Vec<Idle>,
+    /// Events a second that one router delivers while writers do all that they can.
+    pub(crate) maximum: Option<f64>,
+    pub(crate) growth: Vec<Grown>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) machine: Machine,
+    pub(crate) settings: Settings,
+    /// The size of the file.
+    pub(crate) program_bytes: u64,
+    pub(crate) measured: Measured,
+}
+
+/// All rounds of one contestant in one case.
+pub(crate) struct Rounds<'a>(pub(crate) Vec<&'a Measurement>);
+
+impl Measured {
+    pub(crate) fn of(&self, case: &str, contestant: Contestant) -> Rounds<'_> {
+        let name = contestant.name();
+        let found =
+            self.catch_up.iter().filter(|found| found.case == case && found.contestant == name).collect();
+        Rounds(found)
+    }
+
+    /// To the bare reader of the same transport, round by round.
+    pub(crate) fn to_bound(&self, case: &str, contestant: Contestant) -> Option<Spread> {
+        let bound = self.of(case, contestant.bound());
+        let pairs = self.of(case, contestant).0.into_iter().filter_map(|found| {
+            let other = bound.0.iter().find(|other| other.round == found.round)?;
+            ratio(found.events_per_second, other.events_per_second)
+        });
+        Spread::of(pairs)
+    }
+
+    /// The loads, in the order in which they were measured.
+    pub(crate) fn loads(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for lateness in &self.latency {
+            if !names.contains(&lateness.called) {
+                names.push(lateness.called.clone());
+            }
+        }
+        names
+    }
+
+    /// The contestants of one load, each with its rounds.
+    pub(crate) fn under(&self, load: &str) -> Vec<(&str, Vec<&Seen>)> {
+        let mut found: Vec<(&str, Vec<&Seen>)> = Vec::new();
+        for lateness in self.latency.iter().filter(|lateness| lateness.called == load) {
+            match found.iter_mut().find(|(name, _)| *name == lateness.contestant) {
+                Some((_, rounds)) => rounds.push(&lateness.seen),
+                None => found.push((&lateness.contestant, vec![&lateness.seen])),
+            }
+        }
+        found
+    }
+
+    /// What grows, each with its sizes and their rounds.
+    pub(crate) fn grown(&self) -> Vec<(&str, Vec<(u64, Rounds<'_>)>)> {
+        let mut found: Vec<(&str, Vec<(u64, Rounds<'_>)>)> = Vec::new();
+        for grown in &self.growth {
+            if found.last().is_none_or(|(what, _)| *what != grown.what) {
+                found.push((&grown.what, Vec::new()));
+            }
+            let Some((_, sizes)) = found.last_mut() else { continue };
+            match sizes.iter_mut().find(|(size, _)| *size == grown.size) {
+                Some((_, rounds)) => rounds.0.push(&grown.measurement),
+                None => sizes.push((grown.size, Rounds(vec![&grown.measurement]))),
+            }
+        }
+        found
+    }
+}
+
+impl Rounds<'_> {
+    pub(crate) fn events_per_second(&self) -> Option<Spread> {
+        Spread::of(self.0.iter().map(|found| found.events_per_second))
+    }
+
+    /// The processor time of so many events, in seconds.
+    pub(crate) fn cpu(&self, events: f64) -> Option<Spread> {
+        let cpu = |found: &&Measurement| Some(found.cpu_seconds? / found.rows as f64 * events);
+        Spread::of(self.0.iter().filter_map(cpu))
+    }
+
+    pub(crate) fn memory(&self) -> Option<Spread> {
+        Spread::of(self.0.iter().filter_map(|found| Some(found.peak_memory_bytes? as f64 / 1e6)))
+    }
+
+    pub(crate) fn first(&self) -> Option<Spread> {
+        Spread::of(self.0.iter().filter_map(|found| found.first_after_seconds))
+    }
+
+    /// The time of the clock for one event, in microseconds.
+    pub(crate) fn time(&self) -> Option<Spread> {
+        Spread::of(self.0.iter().map(|found| 1e6 / found.events_per_second))
+    }
+}
+
+impl Report {
+    /// As a person reads it.
+    pub(crate) fn render(&self) -> String {
+        let lines = self.machine.lines().into_iter().chain([self.settings_line()]).chain(self.idle_line());
+        let mut text = table::circumstances(lines);
+        for part in [self.compared(), self.cases(), self.latency(), self.growth()].into_iter().flatten() {
+            text.push('\n');
+            text.push_str(&part);
+        }
+        text
+    }
+
+    fn settings_line(&self) -> (&'static str, String) {
+        let Settings { rows, rounds, case_rows, case_rounds, seconds, latency_rounds, .. } = &self.settings;
+        let text = format!(
+            "median (least to most); {} rows {rounds} times, in cases {} rows {case_rounds} times; latency {latency_rounds} times {seconds} s",
+            HumanCount(*rows),
+            HumanCount(*case_rows)
+        );
+        ("settings", text)
+    }
+
+    fn idle_line(&self) -> Option<(&'static str, String)> {
+        let of = |idle: &Idle| {
+            let Idle { mode, peak_memory_bytes, cpu_percent } = idle;
+            format!("{mode} {:.1} MB, {cpu_percent:.1} % of a processor", *peak_memory_bytes as f64 / 1e6)
+        };
+        let idle: Vec<String> = self.measured.idle.iter().map(of).collect();
+        let program = self.program_bytes as f64 / 1e6;
+        Some(("footprint", format!("program {program:.1} MB; idle: {}", idle.join("; "))))
+            .filter(|_| !idle.is_empty())
+    }
+
+    fn compared(&self) -> Option<String> {
+        let case = self.measured.cases.first().filter(|case| case.name == COMPARED)?;
+        let mut table = table::figures(&[
+            "catch-up",
+            "events/s",
+            "to the bare reader",
+            "CPU-s per 500,000",
+            "memory (VmHWM), MB",
+            "first event after, s",
+        ]);
+        for contestant in Contestant::OWN.into_iter().chain(Contestant::PEERS) {
+            let rounds = self.measured.of(&case.name, contestant);
+            if rounds.0.is_empty() {
+                continue;
+            }
+            table.add_row([
+                contestant.name(),
+                table::spread(rounds.events_per_second(), 0),
+                table::spread(self.measured.to_bound(&case.name, contestant), 2),
+                table::spread(rounds.cpu(CPU_OF), 2),
+                table::spread(rounds.memory(), 1),
+                table::spread(rounds.first(), 2),
+            ]);
+        }
+        Some(table::rendered(table))
+    }
+
+    fn cases(&self) -> Option<String> {
+        let cases: Vec<&Case> = self.measured.cases.iter().filter(|case| case.name != COMPARED).collect();
+        (!cases.is_empty()).then_some(())?;
+        let [bare, at_least, exactly] = Contestant::OF_CASES;
+        let mut table = table::figures(&[
+            "case",
+            "bare reader, events/s",
+            "at-least-once to it",
+            "exactly-once to it",
+            "CPU-s per 500,000",
+            "exactly-once",
+            "memory, MB",
+            "exactly-once",
+        ]);
+        for case in cases {
+            let of = |contestant| self.measured.of(&case.name, contestant);
+            table.add_row([
+                case.name.clone(),
+                table::spread(of(bare).events_per_second(), 0),
+                table::spread(self.measured.to_bound(&case.name, at_least), 2),
+                table::spread(self.measured.to_bound(&case.name, exactly), 2),
+                table::spread(of(at_least).cpu(CPU_OF), 2),
+                table::spread(of(exactly).cpu(CPU_OF), 2),
+                table::spread(of(at_least).memory(), 1),
+                table::spread(of(exactly).memory(), 1),
+            ]);
+        }
+        Some(table::rendered(table))
+    }
+
+    fn latency(&self) -> Option<String> {
+        (!self.measured.latency.is_empty()).then_some(())?;
+        let header = ["latency", "p50, ms", "p99, ms", "longest, ms", "CPU-s in 8 s", "memory, MB"];
+        let mut table = table::figures(&header);
+        for load in self.measured.loads() {
+            for (contestant, rounds) in self.measured.under(&load) {
+                let of = |figure: fn(&Seen) -> f64| Spread::of(rounds.iter().copied().map(figure));
+                let span = f64::from(self.settings.seconds);
+                let cpu = Spread::of(rounds.iter().map(|seen| seen.cpu_seconds / span * 8.0));
+                table.add_row([
+                    format!("{load}: {contestant}"),
+                    table::spread(of(|seen| seen.p50_ms), 1),
+                    table::spread(of(|seen| seen.p99_ms), 1),
+                    table::spread(of(|seen| seen.longest_ms), 1),
+                    table::spread(cpu, 2),
+                    table::spread(of(|seen| seen.peak_memory_bytes as f64 / 1e6), 1),
+                ]);
+            }
+        }
+        Some(table::rendered(table))
+    }
+
+    fn growth(&self) -> Option<String> {
+        (!self.measured.growth.is_empty()).then_some(())?;
+        let header = ["growth", "time of an event, us", "CPU of an event, us", "memory, MB"];
+        let mut table = table::figures(&header);
+        for (what, sizes) in self.measured.grown() {
+            for (size, rounds) in sizes {
+                table.add_row([
+                    format!("{what}: {}", HumanCount(size)),
+                    table::spread(rounds.time(), 2),
+                    // seconds of a million are microseconds of one
+                    table::spread(rounds.cpu(1e6), 2),
+                    table::spread(rounds.memory(), 1),
+                ]);
+            }
+        }
+        Some(table::rendered(table))
+    }
+}
+
+/// The case by which all contestants are compared.
+pub(crate) const COMPARED: &str = "all contestants";
+
+#[cfg(test)]
+mod tests {
+    use outbox_router::config::DeliveryMode;
+
+    use super::*;
+    use crate::contestant::Transport;
+
+    fn measurement(contestant: Contestant, round: u32, events_per_second: f64) -> Measurement {
+        Measurement {
+            case: COMPARED.to_owned(),
+            contestant: contestant.name(),
+            round,
+            rows: 250_000,
+            events_per_second,
+            first_after_seconds: Some(0.3),
+            cpu_seconds: Some(1.0),
+            peak_memory_bytes: Some(20_000_000),
+        }
+    }
+
+    #[test]
+    fn a_router_is_compared_with_the_reader_of_its_transport_in_the_same_round() {
+        let [tcp, unix] = [Transport::Tcp, Transport::Unix];
+        let router = Contestant::Router(unix, DeliveryMode::AtLeastOnce);
+        let measured = Measured {
+            catch_up: vec![
+                measurement(Contestant::BareReader(unix), 1, 100.0),
+                measurement(Contestant::BareReader(tcp), 1, 50.0),
+                measurement(router, 1, 90.0),
+                measurement(router, 2, 100.0),
+                measurement(Contestant::BareReader(unix), 2, 200.0),
+                measurement(router, 3, 100.0),
+            ],
+            ..Measured::default()
+        };
+        let expected = Spread { median: 0.5, least: 0.5, most: 0.9 };
+        assert_eq!(measured.to_bound(COMPARED, router), Some(expected));
+        let rounds = measured.of(COMPARED, router);
+        assert_eq!(rounds.cpu(CPU_OF).map(|cpu| cpu.median), Some(2.0));
+        assert_eq!(rounds.events_per_second().map(|rate| rate.median), Some(100.0));
+    }
+
+    #[test]
+    fn what_grows_is_listed_by_size() {
+        let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
+        let grown = |what: &str, size, rate| Grown {
+            what: what.to_owned(),
+            size,
+            measurement: measurement(router, 1, rate),
+        };
+        let measured = Measured {
+            growth: vec![
+                grown("topics", 1, 5.0),
+                grown("topics", 1, 7.0),
+                grown("topics", 10, 5.0),
+                grown("rows", 1, 9.0),
+            ],
+            ..Measured::default()
+        };
+        let found: Vec<(&str, Vec<(u64, usize)>)> = measured
+            .grown()
+            .into_iter()
+            .map(|(what, sizes)| {
+                (what, sizes.into_iter().map(|(size, rounds)| (size, rounds.0.len())).collect())
+            })
+            .collect();
+        assert_eq!(found, [("topics", vec![(1, 2), (10, 1)]), ("rows", vec![(1, 1)])]);
+    }
+}

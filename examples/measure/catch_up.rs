@@ -1,0 +1,96 @@
+//! Catch-up: one backlog, and each router reads it from a copy of the same slot.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use indicatif::HumanCount;
+use outbox_router::config::DeliveryMode;
+use serde::Serialize;
+use tokio::time::{sleep, timeout};
+
+use super::ground::{Ground, Run};
+use super::progress::Progress;
+use crate::stage::process::{cpu_time, peak_memory};
+use crate::stage::router::status;
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Without any event that is counted.
+const NOTHING_IS_COUNTED_FOR: Duration = Duration::from_secs(60);
+
+/// How one router caught up.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct CatchUp {
+    #[serde(serialize_with = "super::mode_name")]
+    pub(crate) mode: DeliveryMode,
+    /// From the start of the process to the first event that it counted.
+    pub(crate) first_after_seconds: f64,
+    /// From the first event that it counted to the last.
+    pub(crate) seconds: f64,
+    /// In that time.
+    pub(crate) events_per_second: f64,
+    /// Of the process from its start to the last event, user and system.
+    pub(crate) cpu_seconds: f64,
+    pub(crate) peak_memory_bytes: u64,
+}
+
+impl fmt::Display for CatchUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CatchUp { seconds, events_per_second, cpu_seconds, peak_memory_bytes, .. } = self;
+        let (rate, memory) = (HumanCount(*events_per_second as u64), *peak_memory_bytes as f64 / 1e6);
+        write!(f, "{rate} events/s in {seconds:.2} s, {cpu_seconds:.2} s of CPU, {memory:.1} MB")
+    }
+}
+
+/// Lets a new router read a backlog from the slot before it, of which it sends `rows`.
+pub(crate) async fn measure(
+    ground: &Ground,
+    from: &str,
+    run: &Run,
+    rows: u64,
+    progress: &Progress,
+) -> anyhow::Result<CatchUp> {
+    ground.copy_slot(from, &run.slot()).await?;
+    let mut router = ground.router(run, "only")?;
+    let start = Instant::now();
+    let process = router.start()?;
+    let mut first: Option<(Instant, u64)> = None;
+    let (mut counted, mut last) = (0, start);
+    while counted < rows {
+        sleep(LOOK_EVERY).await;
+        router.still_runs()?;
+        // it may not answer yet
+        let Ok(Ok(report)) = timeout(Duration::from_secs(1), status(router.admin())).await else { continue };
+        let now = Instant::now();
+        if report.totals.events > counted {
+            (counted, last) = (report.totals.events, now);
+            first.get_or_insert((now, counted));
+            progress.now(&format!("{}: {} of {} events", run.name, HumanCount(counted), HumanCount(rows)));
+        }
+        ensure!(
+            last.elapsed() < NOTHING_IS_COUNTED_FOR,
+            "{}: {counted} of {rows} events, and no more",
+            run.name
+        );
+    }
+    let (since, before) = first.context("all at once")?;
+    let (cpu, memory) = (cpu_time(process)?, peak_memory(process)?);
+    ensure!(counted == rows, "{}: {counted} of {rows} events", run.name);
+    // what is parked may come last
+    while status(router.admin()).await?.in_flight.records > 0 {
+        ensure!(last.elapsed() < NOTHING_IS_COUNTED_FOR, "{}: something stays in flight", run.name);
+        sleep(LOOK_EVERY).await;
+    }
+    router.stop().await?;
+    ground.drop_slot(&run.slot()).await?;
+    // all that came in one look was counted in less than two
+    let seconds = last.duration_since(since).max(LOOK_EVERY).as_secs_f64();
+    Ok(CatchUp {
+        mode: run.mode,
+        first_after_seconds: since.duration_since(start).as_secs_f64(),
+        seconds,
+        events_per_second: (rows - before) as f64 / seconds,
+        cpu_seconds: cpu.as_secs_f64(),
+        peak_memory_bytes: memory,
+    })
+}

@@ -1,0 +1,196 @@
+//! What all measurements stand on: the servers, a slot for each run, and a router with its own name, topic and mode.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use outbox_router::config::DeliveryMode;
+use tokio::time::sleep;
+use tokio_postgres::{Client, NoTls};
+
+use crate::stage::router::Router;
+
+/// Of each topic, unless a run has others.
+pub(crate) const PARTITIONS: u32 = 6;
+/// The slot that `init` makes, which is read by nobody.
+const SLOT_OF_INIT: &str = "of_init";
+/// A walsender needs a moment to see that its router is gone.
+const SLOT_IS_FREE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The id of an event.
+pub(crate) type Id = u128;
+
+/// One measurement.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) mode: DeliveryMode,
+    /// Of the router, and of its slot.
+    pub(crate) name: String,
+    /// A template as in `[route] topic`. Unless it was set otherwise, it is the name.
+    pub(crate) topic: String,
+    pub(crate) partitions: u32,
+    /// Where the router finds Postgres, if not by the ground's own URL.
+    pub(crate) postgres: Option<String>,
+    /// Lines of the router's configuration besides.
+    pub(crate) settings: String,
+}
+
+impl Run {
+    pub(crate) fn new(part: &str, mode: DeliveryMode, number: u32) -> Self {
+        let name = format!("{part}-{}-{number}", mode.name());
+        let (topic, settings) = (name.clone(), String::new());
+        Run { mode, name, topic, partitions: PARTITIONS, postgres: None, settings }
+    }
+
+    /// The name as Postgres takes it.
+    pub(crate) fn slot(&self) -> String {
+        self.name.replace('-', "_")
+    }
+}
+
+/// Where everything is.
+pub(crate) struct Ground {
+    program: PathBuf,
+    folder: PathBuf,
+    pub(crate) url: String,
+    pub(crate) brokers: String,
+    pub(crate) client: Client,
+}
+
+impl Ground {
+    /// Makes the table, the publication, and the slot that the backlog is read from.
+    pub(crate) async fn prepare(
+        program: &Path,
+        folder: &Path,
+        url: &str,
+        brokers: &str,
+    ) -> anyhow::Result<Self> {
+        let client = connect(url).await?;
+        let ground = Ground {
+            program: program.to_owned(),
+            folder: folder.to_owned(),
+            url: url.to_owned(),
+            brokers: brokers.to_owned(),
+            client,
+        };
+        let settings = format!("postgres.slot = \"{SLOT_OF_INIT}\"\ndead_letters.policy = \"park\"\n");
+        Router::new(program, &folder.join("init"), url, brokers, &settings)?.init().await?;
+        // it would keep the log of all that follows
+        ground.drop_slot(SLOT_OF_INIT).await?;
+        Ok(ground)
+    }
+
+    /// What the program says of itself.
+    pub(crate) async fn router_version(&self) -> anyhow::Result<String> {
+        let router = Router::new(&self.program, &self.folder.join("init"), &self.url, &self.brokers, "")?;
+        Ok(router.runs(&["--version"]).await?.trim().to_owned())
+    }
+
+    /// A router for `run`; `seat` tells those of one run apart. Starts nothing.
+    pub(crate) fn router(&self, run: &Run, seat: &str) -> anyhow::Result<Router> {
+        let Run { mode, name, topic, partitions, postgres, settings } = run;
+        let settings = format!(
+            "name = \"{name}\"\npostgres.slot = \"{slot}\"\nroute.topic = \"{topic}\"\n\
+             topics.partitions = {partitions}\ndelivery.mode = \"{mode}\"\n{settings}",
+            slot = run.slot(),
+            mode = mode.name(),
+        );
+        let folder = self.folder.join(&run.name).join(seat);
+        Router::new(
+            &self.program,
+            &folder,
+            postgres.as_deref().unwrap_or(&self.url),
+            &self.brokers,
+            &settings,
+        )
+    }
+
+    /// A slot that begins here.
+    pub(crate) async fn make_slot(&self, slot: &str) -> anyhow::Result<()> {
+        let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
+        self.client.query(sql, &[&slot]).await.with_context(|| format!("create the slot {slot}"))?;
+        Ok(())
+    }
+
+    /// A slot that begins where the other one does.
+    pub(crate) async fn copy_slot(&self, from: &str, slot: &str) -> anyhow::Result<()> {
+        let sql = "SELECT pg_copy_logical_replication_slot($1, $2)";
+        let copied = self.client.query(sql, &[&from, &slot]).await;
+        copied.with_context(|| format!("copy the slot {from}"))?;
+        Ok(())
+    }
+
+    /// Whether somebody reads the slot.
+    pub(crate) async fn is_read(&self, slot: &str) -> anyhow::Result<bool> {
+        let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
+        let row = self.client.query_opt(sql, &[&slot]).await?;
+        Ok(row.map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
+    }
+
+    pub(crate) async fn drop_slot(&self, slot: &str) -> anyhow::Result<()> {
+        let deadline = Instant::now() + SLOT_IS_FREE_WITHIN;
+        loop {
+            match self.client.query("SELECT pg_drop_replication_slot($1)", &[&slot]).await {
+                Ok(_) => return Ok(()),
+                Err(_) if Instant::now() < deadline => sleep(Duration::from_millis(50)).await,
+                Err(error) => return Err(error).with_context(|| format!("drop the slot {slot}")),
+            }
+        }
+    }
+
+    /// The ids of what was written for it.
+    pub(crate) async fn rows_of(&self, run: &Run) -> anyhow::Result<HashSet<Id>> {
+        self.rows_of_type(&run.name).await
+    }
+
+    pub(crate) async fn rows_of_type(&self, aggregate_type: &str) -> anyhow::Result<HashSet<Id>> {
+        self.rows_but_for(aggregate_type, &[]).await
+    }
+
+    /// Those of other aggregates.
+    pub(crate) async fn rows_but_for(
+        &self,
+        aggregate_type: &str,
+        aggregates: &[String],
+    ) -> anyhow::Result<HashSet<Id>> {
+        let sql = "SELECT id::text FROM outbox WHERE aggregate_type = $1 AND aggregate_id <> ALL ($2)";
+        let rows = self.client.query(sql, &[&aggregate_type, &aggregates]).await;
+        let rows = rows.context("read the outbox table")?;
+        rows.iter().map(|row| id(row.try_get(0)?)).collect()
+    }
+}
+
+/// A connection whose other half runs as a task until the client is dropped.
+pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.context("connect to Postgres")?;
+    // its error reaches the client's next query
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// A `uuid` as Postgres writes it.
+pub(crate) fn id(text: &str) -> anyhow::Result<Id> {
+    Id::from_str_radix(&text.replace('-', ""), 16).with_context(|| format!("the id {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_postgres_writes_it() -> anyhow::Result<()> {
+        assert_eq!(id("00000000-0000-0000-0000-0000000000ff")?, 255);
+        assert!(id("").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_slot_has_a_name_that_postgres_takes() {
+        let run = Run::new("catch-up", DeliveryMode::ExactlyOnce, 3);
+        assert_eq!(
+            (run.topic.as_str(), run.slot().as_str()),
+            ("catch-up-exactly-once-3", "catch_up_exactly_once_3")
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Latency: from the moment when the writer's COMMIT had returned to the moment when a consumer of committed records had
+//! the record in its hands; both read from the clock of this machine. A record that overtakes the answer counts as 0.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use indicatif::HumanCount;
+use outbox_router::config::DeliveryMode;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+use super::ground::{Ground, Id, Run};
+use super::progress::Progress;
+use super::writers::{Load, Writers, arrivals};
+use crate::stage::consumer::Reading;
+use crate::stage::figures::{Latency, time};
+use crate::stage::process::{cpu_time, peak_memory};
+
+/// Not measured: the topic is created in it.
+const WARM_UP: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const ALL_ARRIVE_WITHIN: Duration = Duration::from_secs(30);
+
+/// A broker answers at once when there is something, and this often when there is not.
+const CONSUMER: [(&str, &str); 2] = [("isolation.level", "read_committed"), ("fetch.wait.max.ms", "10")];
+
+/// What one run came to.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Late {
+    #[serde(serialize_with = "super::mode_name")]
+    pub(crate) mode: DeliveryMode,
+    #[serde(flatten)]
+    pub(crate) seen: Seen,
+}
+
+/// What a consumer saw, in milliseconds, and what it took.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) events: usize,
+    /// What the writers reached.
+    pub(crate) transactions_per_second: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) longest_ms: f64,
+    /// Of the process in between, user and system.
+    pub(crate) cpu_seconds: f64,
+    pub(crate) peak_memory_bytes: u64,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, longest] =
+            [self.p50_ms, self.p99_ms, self.longest_ms].map(|ms| time(Duration::from_secs_f64(ms / 1000.0)));
+        let (rate, cpu) = (self.transactions_per_second, self.cpu_seconds);
+        write!(
+            f,
+            "p50 {p50}, p99 {p99}, longest {longest}, {cpu:.2} s of CPU, at {rate:.0} transactions a second"
+        )
+    }
+}
+
+/// A consumer of a topic that looks for nothing but what is committed.
+pub(crate) fn reading(ground: &Ground, topic: &str) -> anyhow::Result<Reading> {
+    Reading::begin_with(&ground.brokers, vec![topic.to_owned()], &CONSUMER)
+}
+
+/// Starts a router, and measures it for `span`.
+pub(crate) async fn measure(
+    ground: &Ground,
+    run: &Run,
+    load: Load,
+    span: Duration,
+    progress: &Progress,
+) -> anyhow::Result<Late> {
+    ground.make_slot(&run.slot()).await?;
+    let mut router = ground.router(run, "only")?;
+    let process = router.start()?;
+    router.ready().await?;
+    let what = Observed { name: &run.name, topic: &run.topic, process };
+    let seen = observe(ground, what, load, span, progress, || router.still_runs()).await?;
+    router.stop().await?;
+    ground.drop_slot(&run.slot()).await?;
+    Ok(Late { mode: run.mode, seen })
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Observed<'a> {
+    /// The aggregate type of the events that are written for it.
+    pub(crate) name: &'a str,
+    /// Where they arrive.
+    pub(crate) topic: &'a str,
+    pub(crate) process: u32,
+}
+
+/// Writes for `span`, after a while that does not count.
+pub(crate) async fn observe(
+    ground: &Ground,
+    what: Observed<'_>,
+    load: Load,
+    span: Duration,
+    progress: &Progress,
+    mut still_runs: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Seen> {
+    let mut reading = reading(ground, what.topic)?;
+    let (mut records, mut arrived) = (Vec::new(), HashMap::new());
+    let mut writers = Writers::start(ground, what.name, load).await?;
+    let from = Instant::now() + WARM_UP;
+    let (mut cpu_before, mut begun) = (Duration::ZERO, false);
+    while from.elapsed() < span {
+        sleep(LOOK_EVERY).await;
+        if !begun && Instant::now() >= from {
+            (cpu_before, begun) = (cpu_time(what.process)?, true);
+        }
+        still_runs()?;
+        writers.still_write().await?;
+        reading.take(&mut records)?;
+        arrivals(&mut records, &mut arrived);
+        progress.now(&format!("{}: {} records", what.name, HumanCount(arrived.len() as u64)));
+    }
+    let cpu = cpu_time(what.process)?.saturating_sub(cpu_before);
+    let ledger = writers.stop().await?;
+    let committed = ledger.lock().clone();
+    all_arrive(&mut reading, &mut arrived, &committed).await?;
+    let peak_memory_bytes = peak_memory(what.process)?;
+
+    let until = from + span;
+    let times: Vec<Duration> = committed
+        .iter()
+        .filter(|(_, at)| (from..until).contains(*at))
+        .filter_map(|(id, at)| Some(arrived.get(id)?.saturating_duration_since(*at)))
+        .collect();
+    let Latency { events, p50, p99, longest } = Latency::of(times);
+    let [p50_ms, p99_ms, longest_ms] = [p50, p99, longest].map(|time| time.as_secs_f64() * 1000.0);
+    let transactions_per_second = events as f64 / f64::from(load.rows) / span.as_secs_f64();
+    let cpu_seconds = cpu.as_secs_f64();
+    Ok(Seen { events, transactions_per_second, p50_ms, p99_ms, longest_ms, cpu_seconds, peak_memory_bytes })
+}
+
+/// Waits until everything in the ledger was read.
+pub(crate) async fn all_arrive(
+    reading: &mut Reading,
+    arrived: &mut HashMap<Id, Instant>,
+    committed: &HashMap<Id, Instant>,
+) -> anyhow::Result<()> {
+    let (deadline, mut records) = (Instant::now() + ALL_ARRIVE_WITHIN, Vec::new());
+    loop {
+        reading.take(&mut records)?;
+        arrivals(&mut records, arrived);
+        let missing = committed.keys().filter(|id| !arrived.contains_key(id)).count();
+        if missing == 0 {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("{missing} of {} events did not arrive", committed.len());
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}

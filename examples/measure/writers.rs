@@ -1,0 +1,136 @@
+//! Applications that commit events, each transaction when its time has come: one that is late does not make the next one
+//! late too.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
+
+use super::ground::{Ground, Id, connect, id};
+use crate::stage::consumer::Received;
+
+const WRITERS: u32 = 4;
+const KEYS: u64 = 1_000;
+
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Load {
+    /// Transactions a second.
+    pub(crate) rate: u32,
+    /// Events of each.
+    pub(crate) rows: u32,
+}
+
+/// What was committed, and when the writer heard so.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ledger(Arc<Mutex<HashMap<Id, Instant>>>);
+
+impl Ledger {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<Id, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writers at work. Dropped, they end.
+pub(crate) struct Writers {
+    pub(crate) ledger: Ledger,
+    stop: CancellationToken,
+    tasks: JoinSet<anyhow::Result<()>>,
+}
+
+impl Writers {
+    /// They commit events of the aggregate type `kind`, from now on until they are stopped.
+    pub(crate) async fn start(ground: &Ground, kind: &str, load: Load) -> anyhow::Result<Self> {
+        let (ledger, stop) = (Ledger::default(), CancellationToken::new());
+        let mut clients = Vec::new();
+        for _ in 0..WRITERS {
+            clients.push(connect(&ground.url).await?);
+        }
+        let begin = tokio::time::Instant::now();
+        let mut tasks = JoinSet::new();
+        for (number, client) in (0..).zip(clients) {
+            let (ledger, stop, kind) = (ledger.clone(), stop.clone(), kind.to_owned());
+            tasks.spawn(async move { write(&client, &kind, (number, load, begin), &ledger, &stop).await });
+        }
+        Ok(Writers { ledger, stop, tasks })
+    }
+
+    /// # Errors
+    /// One has ended by itself.
+    pub(crate) async fn still_write(&mut self) -> anyhow::Result<()> {
+        match self.tasks.try_join_next() {
+            Some(ended) => ended.context("a writer panicked")?.context("a writer failed"),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends them; a transaction under way is committed first.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<Ledger> {
+        self.stop.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.context("a writer panicked")?.context("a writer failed")?;
+        }
+        Ok(self.ledger)
+    }
+}
+
+/// The writer that is the `number`th of all, until it is stopped.
+async fn write(
+    client: &Client,
+    kind: &str,
+    (number, load, begin): (u32, Load, tokio::time::Instant),
+    ledger: &Ledger,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    // text to jsonb in the server: the driver needs no JSON of its own
+    let sql = "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
+               SELECT id::uuid, $1, key, 'Measured', payload::jsonb
+               FROM unnest($2::text[], $3::text[], $4::text[]) rows (id, key, payload)";
+    let insert = client.prepare(sql).await?;
+    let mut turn = u64::from(number);
+    while stop.run_until_cancelled(sleep_until(begin + due(turn, load.rate))).await.is_some() {
+        let numbers: Vec<Id> = (0..load.rows).map(|_| rand::random()).collect();
+        let ids: Vec<String> = numbers.iter().map(|id| format!("{id:032x}")).collect();
+        let first = turn * u64::from(load.rows);
+        let keys: Vec<String> = (first..).take(ids.len()).map(|n| format!("key-{}", n % KEYS)).collect();
+        let payloads: Vec<String> =
+            ids.iter().map(|id| format!(r#"{{"n": {turn}, "text": "{}"}}"#, id.repeat(8))).collect();
+        client.execute(&insert, &[&kind, &ids, &keys, &payloads]).await?;
+        let committed = Instant::now();
+        ledger.lock().extend(numbers.into_iter().map(|id| (id, committed)));
+        turn += u64::from(WRITERS);
+    }
+    Ok(())
+}
+
+/// When a transaction is to begin, since the first one.
+fn due(turn: u64, rate: u32) -> Duration {
+    Duration::from_secs_f64(turn as f64 / f64::from(rate))
+}
+
+/// Takes in when each id arrived first; the records are gone afterwards.
+pub(crate) fn arrivals(records: &mut Vec<Received>, first: &mut HashMap<Id, Instant>) {
+    for record in records.drain(..) {
+        let Some(id) = record.id().and_then(|text| id(text).ok()) else { continue };
+        first
+            .entry(id)
+            .and_modify(|at: &mut Instant| *at = record.arrived.min(*at))
+            .or_insert(record.arrived);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schedule_has_the_rate_that_was_asked_for() {
+        assert_eq!([due(0, 200), due(1, 200), due(400, 200)], [0, 5, 2000].map(Duration::from_millis));
+    }
+}

@@ -1,0 +1,257 @@
+//! What exactly once costs: both modes of delivery side by side in one run, interleaved and repeated, so that whatever else
+//! the machine does meets both alike.
+//!
+//! `scripts/modes` brings up the servers and runs it; its `--help` says the rest.
+
+mod backlog;
+mod judge;
+#[allow(dead_code, reason = "each program uses its part of it")]
+#[path = "../measure/mod.rs"]
+mod measure;
+mod report;
+#[allow(dead_code, reason = "each program uses its part of it")]
+#[path = "../stage/mod.rs"]
+mod stage;
+mod summary;
+mod takeover;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use outbox_router::config::DeliveryMode;
+use outbox_router::terminal;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::judge::Verdict;
+use crate::measure::ground::{Ground, Run};
+use crate::measure::machine::Machine;
+use crate::measure::progress::Progress;
+use crate::measure::writers::Load;
+use crate::measure::{catch_up, latency};
+use crate::report::{Measured, Report, Settings};
+
+/// What is written while latency is measured.
+const LOAD: Load = Load { rate: 1_000, rows: 1 };
+
+/// A takeover's two modes take turns after so many.
+const KILLS_IN_A_ROW: u32 = 5;
+
+/// Measures catch-up, latency and takeover, at least once and exactly once side by side.
+///
+/// Exit code 0: measured, and nothing was lost or came twice that must not. 1: otherwise.
+#[derive(Debug, Parser)]
+struct Cli {
+    /// Postgres, with rights to create tables and slots; nothing else has used its outbox
+    #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true)]
+    postgres: String,
+    #[arg(long, env = "TEST_KAFKA")]
+    kafka: String,
+    /// What the table says of it
+    #[arg(long, default_value = "unknown")]
+    kafka_version: String,
+    #[arg(long)]
+    router: PathBuf,
+    /// For settings and logs
+    #[arg(long, default_value = ".services/modes/modes")]
+    folder: PathBuf,
+    /// Rows of the backlog [default: 500000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    rows: Option<u64>,
+    /// How often each mode catches up with it [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Seconds for which latency is measured at a time [default: 20]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: Option<u32>,
+    /// How often in each mode [default: 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    latency_rounds: Option<u32>,
+    /// SIGKILLs in each mode [default: 20]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    kills: Option<u32>,
+    /// 100000 rows, one round of each, 5 seconds, 3 kills
+    #[arg(long)]
+    quick: bool,
+    /// Writes everything that was measured to this file
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+impl Cli {
+    fn settings(&self) -> Settings {
+        let (rows, rounds, seconds, latency_rounds, kills) =
+            if self.quick { (100_000, 1, 5, 1, 3) } else { (500_000, 5, 20, 3, 20) };
+        Settings {
+            rows: self.rows.unwrap_or(rows),
+            rounds: self.rounds.unwrap_or(rounds),
+            seconds: self.seconds.unwrap_or(seconds),
+            latency_rounds: self.latency_rounds.unwrap_or(latency_rounds),
+            kills: self.kills.unwrap_or(kills),
+        }
+    }
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    match run(Cli::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("modes failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    // dropped by a signal, the measurement ends its routers
+    let report = tokio::select! {
+        report = measure(&cli) => report?,
+        _ = interrupt.recv() => return Ok(ExitCode::from(130)),
+        _ = terminate.recv() => return Ok(ExitCode::from(143)),
+    };
+    terminal::print(&report.render())?;
+    if let Some(path) = &cli.json {
+        let json = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
+        fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    let broken: Vec<&Verdict> =
+        report.measured.verdicts.iter().filter(|verdict| verdict.is_broken()).collect();
+    for verdict in &broken {
+        eprintln!("{verdict}");
+    }
+    Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measure(cli: &Cli) -> anyhow::Result<Report> {
+    let settings = cli.settings();
+    let ground = Ground::prepare(&cli.router, &cli.folder, &cli.postgres, &cli.kafka).await?;
+    let machine = Machine::look(&ground, &cli.kafka_version).await?;
+    let progress = Progress::new(settings.steps());
+    let mut measured = Measured::default();
+    catch_ups(&ground, &settings, &progress, &mut measured).await?;
+    latencies(&ground, &settings, &progress, &mut measured).await?;
+    takeover(&ground, &settings, &progress, &mut measured).await?;
+    drop(progress);
+    Ok(Report::new(machine.at_the_end(), settings, measured))
+}
+
+async fn catch_ups(
+    ground: &Ground,
+    settings: &Settings,
+    progress: &Progress,
+    measured: &mut Measured,
+) -> anyhow::Result<()> {
+    let expected = backlog::write(ground, settings.rows, progress).await?;
+    let others = backlog::ids_of_others(ground).await?;
+    // not counted: the broker compiles its code and makes its topic of transactions in it
+    for mode in DeliveryMode::ALL {
+        catch_up::measure(ground, backlog::NAME, &Run::new("warm-up", mode, 0), settings.rows, progress)
+            .await?;
+        progress.step();
+    }
+    for round in 1..=settings.rounds {
+        for mode in in_turns(round) {
+            let run = Run::new("catch-up", mode, round);
+            let found = catch_up::measure(ground, backlog::NAME, &run, settings.rows, progress).await?;
+            progress.say(&format!("{}: {found}", run.name));
+            measured.catch_up.push(found);
+            measured.verdicts.push(judge::judge(ground, "catch-up", &run, &expected).await?);
+            progress.step();
+            let settings = "dead_letters.policy = \"park\"\n".to_owned();
+            let run = Run { settings, ..Run::new("parked", mode, round) };
+            backlog::park(ground, &run).await?;
+            let found = catch_up::measure(ground, backlog::NAME, &run, others.len() as u64, progress).await?;
+            progress.say(&format!("{}: {found}", run.name));
+            measured.parked.push(found);
+            measured.verdicts.push(judge::judge(ground, "parked", &run, &others).await?);
+            progress.step();
+        }
+    }
+    // it would keep the log of all that follows
+    ground.drop_slot(backlog::NAME).await
+}
+
+async fn latencies(
+    ground: &Ground,
+    settings: &Settings,
+    progress: &Progress,
+    measured: &mut Measured,
+) -> anyhow::Result<()> {
+    let span = Duration::from_secs(settings.seconds.into());
+    // not counted: the broker compiles what it does for small batches, which takes it longer with transactions
+    for mode in DeliveryMode::ALL {
+        latency::measure(ground, &Run::new("latency-warm-up", mode, 0), LOAD, span, progress).await?;
+        progress.step();
+    }
+    for round in 1..=settings.latency_rounds {
+        for mode in in_turns(round) {
+            let run = Run::new("latency", mode, round);
+            let found = latency::measure(ground, &run, LOAD, span, progress).await?;
+            progress.say(&format!("{}: {}", run.name, found.seen));
+            measured.latency.push(found);
+            measured
+                .verdicts
+                .push(judge::judge(ground, "latency", &run, &ground.rows_of(&run).await?).await?);
+            progress.step();
+        }
+    }
+    Ok(())
+}
+
+async fn takeover(
+    ground: &Ground,
+    settings: &Settings,
+    progress: &Progress,
+    measured: &mut Measured,
+) -> anyhow::Result<()> {
+    let (mut left, mut group) = (settings.kills, 0);
+    while left > 0 {
+        let kills = left.min(KILLS_IN_A_ROW);
+        (left, group) = (left - kills, group + 1);
+        for mode in in_turns(group) {
+            let run = Run::new("takeover", mode, group);
+            let found = takeover::measure(ground, &run, kills, progress).await?;
+            for takeover in &found {
+                progress.say(&format!("{}: {takeover}", run.name));
+            }
+            measured.takeovers.extend(found);
+            measured
+                .verdicts
+                .push(judge::judge(ground, "takeover", &run, &ground.rows_of(&run).await?).await?);
+        }
+    }
+    Ok(())
+}
+
+/// Every other round begins with the other mode: what changes slowly favours neither.
+fn in_turns(round: u32) -> [DeliveryMode; 2] {
+    let [first, second] = DeliveryMode::ALL;
+    if round.is_multiple_of(2) { [second, first] } else { [first, second] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mode_begins_every_other_round() {
+        let beginners: Vec<DeliveryMode> =
+            (1..=4).flat_map(|round| in_turns(round).into_iter().take(1)).collect();
+        let [first, second] = DeliveryMode::ALL;
+        assert_eq!(beginners, [first, second, first, second]);
+    }
+
+    #[test]
+    fn what_is_said_wins_over_quick() {
+        let arguments =
+            ["modes", "--postgres", "a", "--kafka", "b", "--router", "c", "--quick", "--kills", "7"];
+        let settings = Cli::parse_from(arguments).settings();
+        assert_eq!((settings.rows, settings.kills), (100_000, 7));
+    }
+}

@@ -1,0 +1,49 @@
+//! What a process has taken, as the kernel tells.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context;
+
+/// The unit of times in `/proc/PID/stat`: `USER_HZ`, on every architecture that Rust runs on.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// The most memory that it ever had, in bytes: `VmHWM`.
+pub(crate) fn peak_memory(process: u32) -> anyhow::Result<u64> {
+    let status = read(process, "status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse().context("VmHWM")?;
+    Ok(kilobytes * 1024)
+}
+
+/// The CPU time of all its threads, its own and the kernel's for it.
+pub(crate) fn cpu_time(process: u32) -> anyhow::Result<Duration> {
+    cpu_time_in(&read(process, "stat")?)
+}
+
+fn read(process: u32, file: &str) -> anyhow::Result<String> {
+    let path = format!("/proc/{process}/{file}");
+    fs::read_to_string(&path).with_context(|| format!("read {path}"))
+}
+
+fn cpu_time_in(stat: &str) -> anyhow::Result<Duration> {
+    // the second field is the program's name, in parentheses, and may hold spaces; these are the 14th and the 15th
+    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
+    let times: Vec<u64> =
+        fields.split_whitespace().skip(11).take(2).map_while(|time| time.parse().ok()).collect();
+    anyhow::ensure!(times.len() == 2, "no times in stat");
+    Ok(Duration::from_millis(times.iter().sum::<u64>() * 1000 / TICKS_PER_SECOND))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_the_sum_of_user_and_system() -> anyhow::Result<()> {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 100 0 0 0 250 30 9 9 20 0 5 0 100 0 0";
+        assert_eq!(cpu_time_in(stat)?, Duration::from_millis(2800));
+        assert!(cpu_time_in("7 (a) S 1").is_err());
+        Ok(())
+    }
+}

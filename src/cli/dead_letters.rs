@@ -1,0 +1,115 @@
+//! `dead-letters`
+
+use clap::{Args, Subcommand};
+
+use crate::dead_letters::Reason;
+
+pub(super) const HELP: &str = "\
+With `policy = \"park\"` in [dead_letters] an event that cannot be sent is put into the table outbox_router.dead_letters, and \
+every later event of its aggregate behind it, so that their order is kept; other aggregates flow.
+
+`retry` and `discard` mark rows, and the running router acts on the marks. An aggregate flows again when none of its events is \
+left. What was parked only because it came behind another (reason `behind`) is sent by itself when that one is gone. An event is \
+sent as the configuration of the running router says: correct that, the topic or the broker first.
+
+Reasons: unroutable (no record can be made of it), contract, too-large, topic (it cannot be had), refused (by the broker), behind.
+
+Exit codes:
+  0  done, or shown
+  1  Postgres refuses or cannot be reached
+  2  usage or configuration
+
+Examples:
+  outbox-router dead-letters list
+  outbox-router dead-letters show --id 7f0c1cde-6f0e-4f8e-9f0a-0d2b1a2c3d4e
+  outbox-router dead-letters retry --reason too-large --dry-run
+  outbox-router dead-letters retry --aggregate order-4711
+  outbox-router dead-letters discard --id 7f0c1cde-6f0e-4f8e-9f0a-0d2b1a2c3d4e";
+
+/// `dead-letters`
+#[derive(Debug, Args)]
+pub struct DeadLettersArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DeadLettersCommand,
+}
+
+/// What to do with parked events.
+#[derive(Debug, Subcommand)]
+pub enum DeadLettersCommand {
+    /// Show which events are parked, in the order in which they were committed
+    List {
+        /// Which.
+        #[command(flatten)]
+        choose: ChooseArgs,
+        /// How many at most
+        #[arg(long, default_value_t = 100, value_name = "N")]
+        limit: u32,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show all of an event, also its payload
+    Show {
+        /// Which.
+        #[command(flatten)]
+        choose: ChooseArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have events sent again by the running router, and what waits behind them after that
+    Retry(DecideArgs),
+    /// Have events thrown away by the running router: they are never sent
+    Discard {
+        /// What.
+        #[command(flatten)]
+        decide: DecideArgs,
+        /// Do not ask
+        #[arg(long, conflicts_with = "dry_run")]
+        yes: bool,
+    },
+}
+
+/// Which parked events; several conditions narrow it down.
+#[derive(Debug, Args)]
+pub struct ChooseArgs {
+    /// The event with this id
+    #[arg(long)]
+    pub id: Option<String>,
+    /// Those of the aggregate with this id
+    #[arg(long, value_name = "ID")]
+    pub aggregate: Option<String>,
+    /// Those that were parked for this reason
+    #[arg(long, value_parser = reason)]
+    pub reason: Option<Reason>,
+}
+
+impl ChooseArgs {
+    /// Whether there is no condition.
+    pub fn chooses_all(&self) -> bool {
+        self.id.is_none() && self.aggregate.is_none() && self.reason.is_none()
+    }
+}
+
+fn reason(text: &str) -> Result<Reason, String> {
+    let known = Reason::ALL.into_iter().find(|reason| reason.name() == text);
+    known.ok_or_else(|| format!("expected one of {}", Reason::ALL.map(Reason::name).join(", ")))
+}
+
+/// `dead-letters retry`, `dead-letters discard`
+#[derive(Debug, Args)]
+pub struct DecideArgs {
+    /// Which.
+    #[command(flatten)]
+    pub choose: ChooseArgs,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["id", "aggregate", "reason"])]
+    pub all: bool,
+    /// Only show which events it concerns
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,95 @@
+//! Whether events can be parked, and whether some are.
+
+use super::finding::Findings;
+use crate::config::Config;
+use crate::error::Error;
+use crate::outbox::printable;
+use crate::postgres::dead_letters::sql::{
+    NEEDED, READABLE, REMEDY, TABLE, count, count_both, count_of_others, left,
+};
+use crate::postgres::quoting;
+use crate::postgres::session::{Row, Session};
+
+/// How many other routers are named.
+const NAMED: usize = 5;
+
+pub(super) async fn judge(
+    session: &mut Session,
+    config: &Config,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    if !config.dead_letters.park() {
+        return none_left(session, config, findings).await;
+    }
+    // the schema may be one that the role cannot look into
+    let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters')";
+    if session.query_one(there).await?.as_deref() != Some("t") {
+        findings.error("dead_letters", format!("there is no table {TABLE} to park events in"), REMEDY);
+        return Ok(());
+    }
+    let lacks = NEEDED.map(|privilege| {
+        format!(
+            "CASE WHEN NOT pg_catalog.has_table_privilege('{TABLE}', '{privilege}') THEN '{privilege}' END"
+        )
+    });
+    let usable = "pg_catalog.has_schema_privilege('outbox_router', 'USAGE')";
+    let sql = format!(
+        "SELECT CASE WHEN {usable} THEN pg_catalog.concat_ws(', ', {}) ELSE 'USAGE on its schema' END, current_user",
+        lacks.join(", ")
+    );
+    let rows = session.query(&sql).await?;
+    let row = rows.first();
+    if let Some(missing) = row.and_then(|row| row.get(0)).filter(|missing| !missing.is_empty()) {
+        let role = quoting::name(row.and_then(|row| row.get(1)).unwrap_or_default());
+        findings.error("dead_letters", format!("the role {role} lacks {missing} for {TABLE}"), REMEDY);
+        return Ok(());
+    }
+    let rows = session.query(&count_both(&config.name, "true")).await?;
+    let count = |n: usize| rows.first().and_then(|row| row.get(n)).unwrap_or("0").to_owned();
+    if count(0) == "0" {
+        findings.ok("dead_letters", "no events are parked, and they can be");
+    } else {
+        findings.warning(
+            "dead_letters",
+            format!("{} events are parked, of {} aggregates", count(0), count(1)),
+            "Look at them: outbox-router dead-letters list; then `retry` or `discard` them",
+        );
+    }
+    others(session, config, findings).await
+}
+
+/// A router that does not park does not start while there are some.
+async fn none_left(session: &mut Session, config: &Config, findings: &mut Findings) -> Result<(), Error> {
+    if session.query_one(READABLE).await?.as_deref() != Some("t") {
+        return Ok(());
+    }
+    let count = session.query_one(&count(&config.name, "true")).await?.unwrap_or_default();
+    if count != "0" {
+        let (what, remedy) = left(&count);
+        findings.error("dead_letters", what, remedy);
+    }
+    Ok(())
+}
+
+/// Rows that this router does not see: of another one, or of itself under the name that it had.
+async fn others(session: &mut Session, config: &Config, findings: &mut Findings) -> Result<(), Error> {
+    let rows = session.query(&count_of_others(&config.name)).await?;
+    let name = |row: &Row| {
+        let text = |n| row.get(n).unwrap_or_default();
+        format!("{} ({})", printable(text(0).as_bytes()), text(1))
+    };
+    let mut names: Vec<String> = rows.iter().take(NAMED).map(name).collect();
+    if rows.len() > NAMED {
+        names.push("others".to_owned());
+    }
+    if !names.is_empty() {
+        findings.warning(
+            "dead_letters",
+            format!("{TABLE} has events that other routers have parked, by `name`: {}", names.join(", ")),
+            "Nothing is wrong if routers of these names run. If this one had such a name, its events stay behind under it: set \
+             `name` to that until they are sent or thrown away",
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! `dead-letters retry` and `discard`: what is chosen, the question, and the mark.
+
+use std::process::ExitCode;
+
+use super::list::{Listed, render};
+use super::{condition, events, rows};
+use crate::cli::DecideArgs;
+use crate::commands::status::table::Look;
+use crate::commands::typed_out;
+use crate::config::Config;
+use crate::dead_letters::{Decision, Reason};
+use crate::error::Error;
+use crate::postgres::dead_letters::sql::{self, REMEDY};
+use crate::postgres::quoting::literal;
+use crate::postgres::session::{Row, Session};
+use crate::terminal;
+
+/// How many are listed before it is done.
+const SHOWN: u32 = 20;
+
+pub(super) async fn decide(
+    config: &Config,
+    session: &mut Session,
+    decision: Decision,
+    args: &DecideArgs,
+    ask: bool,
+) -> Result<ExitCode, Error> {
+    let DecideArgs { choose, all, dry_run, json } = args;
+    if choose.chooses_all() && !all {
+        return Err(Error::usage(
+            "Nothing is chosen",
+            "Choose by --id, --aggregate or --reason, or say --all",
+        ));
+    }
+    let chosen = condition(choose);
+    // what only waits behind another is sent by itself when that one is
+    let condition = match decision {
+        Decision::Retry => format!("({chosen}) AND d.reason <> {}", literal(Reason::Behind.name())),
+        Decision::Discard => chosen.clone(),
+    };
+    let counted = session.query(&sql::count_which(&config.name, &condition)).await;
+    let counted = counted.map_err(|error| error.or_remedy(REMEDY))?;
+    let counted = counted.first();
+    let (matching, aggregates) = (number(counted, 0), number(counted, 1));
+    if matching == 0 {
+        let found = session.query(&sql::count(&config.name, &chosen)).await?;
+        let behind = if number(found.first(), 0) > 0 {
+            "Nothing is to be decided of what was chosen: it waits behind an earlier event of its aggregate, and follows when \
+             that one is sent or thrown away. `outbox-router dead-letters list --aggregate ID` shows which.\n"
+        } else {
+            "No such event is parked.\n"
+        };
+        terminal::print(if *json { "[]\n" } else { behind })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // what is parked from here on is neither shown nor counted, so nobody has decided it
+    let text = |n: usize| counted.and_then(|row| row.get(n)).unwrap_or_default();
+    let condition = sql::those(text(2), text(3));
+    if *dry_run || ask {
+        let limit = Some(SHOWN).filter(|_| !(*dry_run && *json));
+        let shown = rows(config, session, &condition, limit).await?;
+        let listed: Vec<Listed> = shown.iter().map(Listed::of).collect();
+        let table = |listed: &[Listed]| render(listed, matching, aggregates, &Look::of_stdout());
+        if *dry_run {
+            terminal::print(&if *json { as_json(&listed) } else { table(&listed) })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        terminal::print(&table(&listed))?;
+        if !typed_out("They are never sent. ", matching as u64)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let marked = session.query(&sql::mark(&config.name, &condition, decision, *json)).await;
+    let marked = marked.map_err(|error| error.or_remedy(REMEDY))?;
+    if *json {
+        let marked =
+            marked.iter().map(|row| sql::waiting(&config.name, row)).collect::<Result<Vec<_>, _>>()?;
+        let listed: Vec<Listed> = marked.iter().map(Listed::of).collect();
+        terminal::print(&as_json(&listed))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let marked = number(marked.first(), 0);
+    let what = match decision {
+        Decision::Retry => format!("{} will be sent again, and what waits behind after it.", events(marked)),
+        Decision::Discard => format!("{} will be thrown away.", events(marked)),
+    };
+    terminal::print(&format!(
+        "{what} The running router does so within a second; `list` shows what is left.\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn number(row: Option<&Row>, column: usize) -> usize {
+    row.and_then(|row| row.get(column)?.parse().ok()).unwrap_or(0)
+}
+
+fn as_json(listed: &[Listed]) -> String {
+    // texts only
+    serde_json::to_string_pretty(listed).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,156 @@
+//! `dead-letters list`: one line for each parked event.
+
+use std::process::ExitCode;
+
+use comfy_table::{Attribute, Cell};
+use serde::Serialize;
+
+use super::{condition, events, rows};
+use crate::cli::ChooseArgs;
+use crate::commands::status::table::{Look, trimmed};
+use crate::config::Config;
+use crate::error::Error;
+use crate::outbox::printable;
+use crate::postgres::dead_letters::sql::{self, Waiting};
+use crate::postgres::session::Session;
+use crate::terminal;
+use crate::utc::Utc;
+
+/// The members are keys of the JSON that commands print.
+#[derive(Debug, Serialize)]
+pub(super) struct Listed {
+    /// The commit's LSN, and the number of the change within its transaction.
+    position: String,
+    committed_at: String,
+    id: Option<String>,
+    aggregate_type: Option<String>,
+    aggregate_id: Option<String>,
+    event_type: Option<String>,
+    reason: &'static str,
+    detail: String,
+    /// `retry` or `discard`; null if nothing is decided.
+    decision: Option<&'static str>,
+    /// How often it was tried again in vain.
+    attempts: u64,
+    /// The mark of the reset that asked for it again; null if it is new.
+    replay: Option<String>,
+}
+
+impl Listed {
+    pub(super) fn of(waiting: &Waiting) -> Self {
+        let letter = &waiting.letter;
+        Listed {
+            position: letter.key.to_string(),
+            committed_at: Utc(letter.commit_time.unix_micros()).to_string(),
+            id: letter.event_id.clone(),
+            aggregate_type: letter.aggregate_type.clone(),
+            aggregate_id: letter.aggregate_id.clone(),
+            event_type: letter.event_type.clone(),
+            reason: letter.reason.name(),
+            detail: letter.detail.clone(),
+            decision: waiting.decision.map(|decision| decision.name()),
+            attempts: waiting.attempts,
+            replay: letter.replay.clone(),
+        }
+    }
+}
+
+pub(super) async fn list(
+    config: &Config,
+    session: &mut Session,
+    choose: &ChooseArgs,
+    limit: u32,
+    json: bool,
+) -> Result<ExitCode, Error> {
+    let condition = condition(choose);
+    let listed: Vec<Listed> =
+        rows(config, session, &condition, Some(limit)).await?.iter().map(Listed::of).collect();
+    if json {
+        // texts only
+        terminal::print(&(serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let counted = session.query(&sql::count_both(&config.name, &condition)).await?;
+    let count = |n: usize| counted.first().and_then(|row| row.get(n)?.parse().ok()).unwrap_or(0);
+    terminal::print(&render(&listed, count(0), count(1), &Look::of_stdout()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line each, and how many there are in all.
+pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Look) -> String {
+    if listed.is_empty() {
+        return "No events are parked.\n".to_owned();
+    }
+    let mut table = look.table();
+    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
+    table.add_row(["position", "committed", "id", "aggregate", "type", "reason", "decision"].map(heading));
+    // a value of a row must not draw on the terminal
+    let text = |value: &Option<String>| {
+        value.as_ref().map_or_else(|| "NULL".to_owned(), |text| printable(text.as_bytes()))
+    };
+    for row in listed {
+        table.add_row([
+            row.position.clone(),
+            row.committed_at.clone(),
+            text(&row.id),
+            text(&row.aggregate_id),
+            text(&row.event_type),
+            row.reason.to_owned(),
+            row.decision.unwrap_or_default().to_owned(),
+        ]);
+    }
+    let more = if all > listed.len() {
+        format!(", of which {} are shown (--limit)", listed.len())
+    } else {
+        String::new()
+    };
+    let of = format!("{aggregates} aggregate{}", if aggregates == 1 { "" } else { "s" });
+    format!("{}\n{} of {of}{more}\n", trimmed(&table), events(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dead_letters::{Column, Decision, Key, Letter, Reason, Whole};
+    use crate::lsn::Lsn;
+    use crate::postgres::pgoutput::PgTimestamp;
+
+    fn waiting(change: u64, reason: Reason, decision: Option<Decision>) -> Waiting {
+        let letter = Letter {
+            key: Key { final_lsn: Lsn(0x16_B374_D848), change },
+            xid: 7,
+            commit_time: PgTimestamp(0),
+            source: "public.outbox".into(),
+            event_id: Some(format!("e{change}")),
+            aggregate_type: Some("order".into()),
+            aggregate_id: (change != 3).then(|| "order-1\u{1b}[31m".into()),
+            event_type: Some("OrderPlaced".into()),
+            reason,
+            detail: "it is too large. Raise the limit".into(),
+            whole: Whole::Columns(vec![Column {
+                name: "id".into(),
+                type_id: 25,
+                modifier: -1,
+                type_name: None,
+                value: Some("e1".into()),
+            }]),
+            replay: None,
+        };
+        Waiting { letter, decision, attempts: change }
+    }
+
+    #[test]
+    fn the_table_and_the_json() {
+        let rows = [
+            waiting(1, Reason::TooLarge, Some(Decision::Retry)),
+            waiting(2, Reason::Behind, None),
+            waiting(3, Reason::Unroutable, Some(Decision::Discard)),
+        ];
+        let listed: Vec<Listed> = rows.iter().map(Listed::of).collect();
+        let look = Look { colours: false, width: None };
+        let table = render(&listed, 5, 1, &look);
+        let none = render(&[], 0, 0, &look);
+        let json = serde_json::to_string_pretty(&listed[..1]).unwrap();
+        insta::assert_snapshot!(format!("{table}---\n{none}---\n{json}"));
+    }
+}

@@ -1,0 +1,91 @@
+//! `dead-letters`: parked events, and what is decided of them. Commands only mark rows; the running router does it.
+
+mod decide;
+mod list;
+mod show;
+
+use std::process::ExitCode;
+
+use crate::cli::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
+use crate::commands::connect;
+use crate::config::Config;
+use crate::dead_letters::Decision;
+use crate::error::Error;
+use crate::postgres::connect::Startup;
+use crate::postgres::dead_letters::sql::{self, REMEDY, Waiting};
+use crate::postgres::quoting::literal;
+use crate::postgres::session::Session;
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// Postgres refuses or cannot be reached, or the arguments choose nothing.
+pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<ExitCode, Error> {
+    let name = format!("{} dead-letters", config.name);
+    let mut session = connect(config, &Startup { application_name: &name, ..Startup::default() }).await?;
+    let code = match &args.command {
+        DeadLettersCommand::List { choose, limit, json } => {
+            list::list(config, &mut session, choose, *limit, *json).await
+        }
+        DeadLettersCommand::Show { choose, json } => show::show(config, &mut session, choose, *json).await,
+        DeadLettersCommand::Retry(args) => {
+            decide::decide(config, &mut session, Decision::Retry, args, false).await
+        }
+        DeadLettersCommand::Discard { decide, yes } => {
+            decide::decide(config, &mut session, Decision::Discard, decide, !yes).await
+        }
+    };
+    session.close().await;
+    code
+}
+
+/// The rows that are chosen.
+async fn rows(
+    config: &Config,
+    session: &mut Session,
+    condition: &str,
+    limit: Option<u32>,
+) -> Result<Vec<Waiting>, Error> {
+    let rows = session.query(&sql::chosen(&config.name, condition, limit)).await;
+    let rows = rows.map_err(|error| error.or_remedy(REMEDY))?;
+    rows.iter().map(|row| sql::waiting(&config.name, row)).collect()
+}
+
+/// The arguments as an SQL condition on `d`.
+fn condition(choose: &ChooseArgs) -> String {
+    let equals = |column: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!("d.{column} = {}", literal(value)))
+    };
+    let reason = choose.reason.map(|reason| format!("d.reason = {}", literal(reason.name())));
+    let parts: Vec<String> =
+        [equals("event_id", &choose.id), equals("aggregate_id", &choose.aggregate), reason]
+            .into_iter()
+            .flatten()
+            .collect();
+    if parts.is_empty() { "true".to_owned() } else { parts.join(" AND ") }
+}
+
+/// `1 event`, `2 events`
+fn events(count: usize) -> String {
+    format!("{count} event{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dead_letters::Reason;
+
+    #[test]
+    fn what_is_typed_is_quoted() {
+        let choose = ChooseArgs {
+            id: Some("o'clock".into()),
+            aggregate: Some("; DROP TABLE outbox".into()),
+            reason: Some(Reason::TooLarge),
+        };
+        assert_eq!(
+            condition(&choose),
+            "d.event_id = 'o''clock' AND d.aggregate_id = '; DROP TABLE outbox' AND d.reason = 'too-large'"
+        );
+        assert_eq!(condition(&ChooseArgs { id: None, aggregate: None, reason: None }), "true");
+    }
+}

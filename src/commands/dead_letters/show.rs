@@ -1,0 +1,87 @@
+//! `dead-letters show`: everything of the chosen events, their payloads too.
+
+use std::process::ExitCode;
+
+use comfy_table::{Attribute, Cell};
+use serde::Serialize;
+
+use super::list::Listed;
+use super::{condition, rows};
+use crate::cli::ChooseArgs;
+use crate::commands::status::table::{Look, trimmed};
+use crate::config::Config;
+use crate::dead_letters::Whole;
+use crate::error::Error;
+use crate::postgres::dead_letters::sql::Waiting;
+use crate::postgres::session::Session;
+use crate::terminal;
+
+/// How many are shown at most.
+const MOST: u32 = 100;
+
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    listed: Listed,
+    source: &'a str,
+    /// As it was written: its columns, or the content of the message.
+    event: &'a Whole,
+}
+
+pub(super) async fn show(
+    config: &Config,
+    session: &mut Session,
+    choose: &ChooseArgs,
+    json: bool,
+) -> Result<ExitCode, Error> {
+    let rows = rows(config, session, &condition(choose), Some(MOST)).await?;
+    let text = if json {
+        let shown: Vec<Shown<'_>> = rows
+            .iter()
+            .map(|row| Shown {
+                listed: Listed::of(row),
+                source: &row.letter.source,
+                event: &row.letter.whole,
+            })
+            .collect();
+        // texts and numbers only
+        serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n"
+    } else if rows.is_empty() {
+        "No such event is parked.\n".to_owned()
+    } else {
+        rows.iter().map(|row| render(row, &Look::of_stdout())).collect::<Vec<_>>().join("\n")
+    };
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn render(row: &Waiting, look: &Look) -> String {
+    let mut table = look.table();
+    let mut line = |name: &str, value: &str| {
+        // what an application has written must not draw on the terminal
+        let shown: String = value
+            .chars()
+            .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
+            .collect();
+        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), Cell::new(shown)]);
+    };
+    let letter = &row.letter;
+    line("position", &letter.key.to_string());
+    line("reason", letter.reason.name());
+    line("detail", &letter.detail);
+    line("decision", row.decision.map_or("none", |decision| decision.name()));
+    line("attempts", &row.attempts.to_string());
+    line("written to", &letter.source);
+    if let Some(mark) = &letter.replay {
+        line("asked for again", mark);
+    }
+    match &letter.whole {
+        Whole::Columns(columns) => {
+            for column in columns {
+                line(&format!("  {}", column.name), column.value.as_deref().unwrap_or("NULL"));
+            }
+        }
+        Whole::Message(content) => line("  message", content),
+    }
+    trimmed(&table)
+}

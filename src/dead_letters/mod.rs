@@ -1,0 +1,172 @@
+//! Parked events: what cannot be sent, and what came after it of the same aggregate. Pure; `postgres::dead_letters` keeps
+//! them in a table, and the relay decides.
+
+mod gone;
+mod parked;
+mod whole;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::lsn::Lsn;
+use crate::postgres::pgoutput::PgTimestamp;
+pub use gone::Gone;
+pub use parked::{Parked, TooMany};
+pub use whole::{Column, NotAnEvent, Whole};
+
+/// Which event: its transaction, and its number among the changes of that, from 1 on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Where its transaction's commit begins.
+    pub final_lsn: Lsn,
+    /// Its number.
+    pub change: u64,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.final_lsn, self.change)
+    }
+}
+
+/// A value as the table can hold it: no text of Postgres has a zero character.
+pub fn text(value: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(value);
+    if value.contains(&0) { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { text }
+}
+
+/// Why an event was parked, as a word to select by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// No record can be made of it.
+    Unroutable,
+    /// Its payload breaks its contract.
+    Contract,
+    /// It is larger than the topic or the client takes.
+    TooLarge,
+    /// Its topic cannot be had.
+    Topic,
+    /// The broker or the client refuses it.
+    Refused,
+    /// Nothing is wrong with it, but an earlier event of its aggregate is parked.
+    Behind,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Reason; 6] = [
+        Reason::Unroutable,
+        Reason::Contract,
+        Reason::TooLarge,
+        Reason::Topic,
+        Reason::Refused,
+        Reason::Behind,
+    ];
+
+    /// As the table, the metrics and the command line have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Unroutable => "unroutable",
+            Reason::Contract => "contract",
+            Reason::TooLarge => "too-large",
+            Reason::Topic => "topic",
+            Reason::Refused => "refused",
+            Reason::Behind => "behind",
+        }
+    }
+
+    /// That of a name; what a later version may have written counts as a refusal.
+    pub fn of(name: &str) -> Reason {
+        Reason::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Reason::Refused)
+    }
+}
+
+/// What a person has decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It is sent again.
+    Retry,
+    /// It is thrown away.
+    Discard,
+}
+
+impl Decision {
+    /// As the table has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Decision::Retry => "retry",
+            Decision::Discard => "discard",
+        }
+    }
+
+    /// That of a name.
+    pub fn of(name: &str) -> Option<Decision> {
+        [Decision::Retry, Decision::Discard].into_iter().find(|decision| decision.name() == name)
+    }
+}
+
+/// One parked event.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// Which.
+    pub key: Key,
+    /// Its transaction's number.
+    pub xid: u32,
+    /// When that was committed.
+    pub commit_time: PgTimestamp,
+    /// The table that it was written to, or `message:` and the prefix.
+    pub source: String,
+    /// Its id.
+    pub event_id: Option<String>,
+    /// Its aggregate's type.
+    pub aggregate_type: Option<String>,
+    /// Its aggregate, by which order is kept; `None`: it has none.
+    pub aggregate_id: Option<String>,
+    /// Its type.
+    pub event_type: Option<String>,
+    /// Why it is parked.
+    pub reason: Reason,
+    /// The same as a sentence, with what to do.
+    pub detail: String,
+    /// The event as it was written.
+    pub whole: Whole,
+    /// The mark of the reset that asked for it again; `None`: it is new.
+    pub replay: Option<String>,
+}
+
+impl fmt::Debug for Letter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Letter")
+            .field("key", &self.key)
+            .field("source", &self.source)
+            .field("reason", &self.reason)
+            .field("whole", &self.whole)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Letter {
+    /// About what it takes in memory.
+    pub fn size(&self) -> usize {
+        let texts = [&self.event_id, &self.aggregate_type, &self.aggregate_id, &self.event_type];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        size_of::<Letter>() + texts + self.detail.len() + self.whole.size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for reason in Reason::ALL {
+            assert_eq!(Reason::of(reason.name()), reason);
+        }
+        for decision in [Decision::Retry, Decision::Discard] {
+            assert_eq!(Decision::of(decision.name()), Some(decision));
+        }
+        assert_eq!((Reason::of("new"), Decision::of("new")), (Reason::Refused, None));
+        assert_eq!(Key { final_lsn: Lsn(0x1_0000_00ab), change: 3 }.to_string(), "1/AB:3");
+    }
+}

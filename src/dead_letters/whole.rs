@@ -1,0 +1,112 @@
+//! An event as it was written: every column of its row, or the content of its message. What is made of it when it is sent
+//! again is decided by the configuration of that time.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::redacted::Redacted;
+
+/// The event, as the table's column `event` has it in JSON.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Whole {
+    /// A row of an outbox table.
+    Columns(Vec<Column>),
+    /// A logical message: a JSON object, as text.
+    Message(String),
+}
+
+/// One column of a row.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// The OID of its type; of a domain that of the type that it is based on.
+    #[serde(rename = "type")]
+    pub type_id: u32,
+    /// `atttypmod`
+    pub modifier: i32,
+    /// The name of a type that is not one of Postgres itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub type_name: Option<String>,
+    /// As Postgres prints it; `None` for NULL.
+    pub value: Option<String>,
+}
+
+impl fmt::Debug for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whole::Columns(columns) => f.debug_tuple("Columns").field(columns).finish(),
+            Whole::Message(content) => f.debug_tuple("Message").field(&Redacted(content.as_bytes())).finish(),
+        }
+    }
+}
+
+impl fmt::Debug for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Column")
+            .field("name", &self.name)
+            .field("value", &self.value.as_ref().map(|value| Redacted(value.as_bytes())))
+            .finish_non_exhaustive()
+    }
+}
+
+/// The column `event` holds what no router writes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the row's column event is not what a router writes: {0}")]
+pub struct NotAnEvent(String);
+
+impl Whole {
+    /// As the table has it.
+    pub fn encode(&self) -> String {
+        // texts and numbers only: there is nothing that JSON could not hold
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what the table has.
+    pub fn decode(json: &str) -> Result<Self, NotAnEvent> {
+        // serde's own words may quote the event
+        serde_json::from_str(json)
+            .map_err(|error| NotAnEvent(format!("line {}, column {}", error.line(), error.column())))
+    }
+
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Whole::Columns(columns) => columns
+                .iter()
+                .map(|column| {
+                    size_of::<Column>() + column.name.len() + column.value.as_ref().map_or(0, String::len)
+                })
+                .sum(),
+            Whole::Message(content) => content.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            message: String,
+            columns in prop::collection::vec((".*", any::<u32>(), any::<i32>(), any::<Option<String>>(), any::<Option<String>>()), 0..5)
+        ) {
+            let columns = columns.into_iter().map(|(name, type_id, modifier, type_name, value)| {
+                Column { name, type_id, modifier, type_name, value }
+            });
+            for whole in [Whole::Message(message), Whole::Columns(columns.collect())] {
+                prop_assert_eq!(Whole::decode(&whole.encode()), Ok(whole));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_says_where_and_quotes_nothing() {
+        let error = Whole::decode("{\"columns\": \"s3cret\"}").unwrap_err().to_string();
+        assert!(error.contains("column 20") && !error.contains("s3cret"), "{error}");
+    }
+}

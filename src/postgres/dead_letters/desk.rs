@@ -1,0 +1,425 @@
+//! The session that puts parked events into the table, and takes them out, while a router runs.
+//!
+//! It does what the relay orders, in that order, and only as long as the session of the stream holds the slot's lock: a
+//! router that was frozen changes nothing that its successor relies on. If its connection ends, so does the session of the
+//! stream, for then nobody knows what was done.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::sql::{self, REMEDY, Waiting};
+use crate::config::Config;
+use crate::config::conninfo::Host;
+use crate::dead_letters::{Gone, Key, Letter, Reason};
+use crate::error::{Error, Peer};
+use crate::lsn::Lsn;
+use crate::postgres::connect::Startup;
+use crate::postgres::server_error::QueryError;
+use crate::postgres::session::{Row, Session};
+use crate::postgres::slot_lock;
+use crate::progress::Sequence;
+
+/// Rows of one statement, and about how many bytes.
+const BATCH: (usize, usize) = (100, 1 << 20);
+
+/// How long after a refusal it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether somebody else has taken rows out.
+const COUNT_EVERY: Duration = Duration::from_secs(3);
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// What the guard fails with where the lock is gone: division by zero.
+const LOCK_IS_GONE: &str = "22012";
+
+/// What is to be done.
+enum Order {
+    Park(Sequence, Letter),
+    Delete(Vec<Key>),
+    Failed(Key, Reason, String),
+    /// So many rows are there, if it is known.
+    Fetch(Option<u64>),
+}
+
+/// What was done.
+#[derive(Debug)]
+pub enum Report {
+    /// These are in the table.
+    Parked {
+        /// The change, its aggregate, and whether the row is new there.
+        rows: Vec<(Sequence, Option<String>, bool)>,
+        /// The end of the log after their commit.
+        committed: Lsn,
+    },
+    /// These rows are not there any more.
+    Deleted {
+        /// Those that were to be taken out.
+        keys: Vec<Key>,
+        /// The end of the log after that.
+        committed: Lsn,
+    },
+    /// These are next to be sent or thrown away.
+    Fetched(Vec<Waiting>),
+    /// The rows cannot be written, for this reason; `None`: they can again.
+    Refused(Option<String>),
+    /// The session is over.
+    Over(Error),
+}
+
+/// The relay's side; dropped, it ends the session.
+#[derive(Debug)]
+pub struct Desk {
+    orders: UnboundedSender<Order>,
+    reports: UnboundedReceiver<Report>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// What there is at the start.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// How many rows each aggregate has, and the first of them.
+    pub aggregates: Vec<(Option<String>, u64, Key)>,
+    /// Rows without an aggregate whose events may come again.
+    pub without: Vec<Key>,
+    /// What was left of those that were sent, which is out of the table now.
+    pub gone: Gone,
+}
+
+/// What an earlier session has left to do.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// Rows whose events were sent in a Kafka transaction that was committed.
+    pub sent: Vec<Key>,
+    /// A row whose event was refused again, and why.
+    pub failed: Option<(Key, Reason, String)>,
+}
+
+impl Desk {
+    /// Connects to the server that the stream comes from, whose process is `walsender`, does what is left, and looks at what
+    /// there is.
+    ///
+    /// # Errors
+    /// The server refuses, or there is no such table.
+    pub async fn open(
+        config: &Arc<Config>,
+        host: Host,
+        walsender: i32,
+        left: &Left,
+        from: Lsn,
+    ) -> Result<(Self, Loaded), Error> {
+        let mut conninfo = config.postgres.conninfo.clone();
+        // another of several hosts has another idea of slot and log
+        conninfo.hosts = vec![host];
+        let name = format!("{} dead letters", config.name);
+        // what counts as parked has to be as durable as the server makes it
+        let settings = [("synchronous_commit", "on")];
+        let startup = Startup { replication: false, application_name: &name, settings: &settings };
+        let mut session = Session::connect(&conninfo, &startup).await?;
+        session.answers_within(Some(ANSWER));
+        let guard = format!(
+            "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",
+            slot_lock::holders(&config.postgres.slot)
+        );
+        let mut clerk = Clerk {
+            router: config.name.clone(),
+            guard,
+            session,
+            draining: BTreeSet::new(),
+            refused: false,
+            counted: Instant::now(),
+        };
+        let (reports, received) = unbounded_channel();
+        let mut gone = Gone::default();
+        let prepared = async {
+            if !left.sent.is_empty() {
+                clerk.guarded(&sql::delete(&clerk.router, &left.sent)).await?;
+                gone = Gone::left(left.sent.clone(), clerk.end_of_log().await?);
+            }
+            if let Some((key, reason, detail)) = &left.failed {
+                clerk.guarded(&sql::failed(&clerk.router, *key, *reason, detail)).await?;
+            }
+            clerk.load(from).await
+        };
+        let loaded = prepared.await.map_err(|error| match lock_is_gone(&error) {
+            true => not_ours(),
+            false => error.or_remedy(REMEDY),
+        })?;
+        let loaded = Loaded { gone, ..loaded };
+        let (orders, ordered) = unbounded_channel();
+        let task = AbortOnDropHandle::new(tokio::spawn(clerk.run(ordered, reports)));
+        Ok((Desk { orders, reports: received, _task: task }, loaded))
+    }
+
+    /// Puts an event into the table.
+    pub fn park(&self, sequence: Sequence, letter: Letter) {
+        self.order(Order::Park(sequence, letter));
+    }
+
+    /// Takes rows out.
+    pub fn delete(&self, keys: Vec<Key>) {
+        self.order(Order::Delete(keys));
+    }
+
+    /// A row's event cannot be sent yet.
+    pub fn failed(&self, key: Key, reason: Reason, detail: String) {
+        self.order(Order::Failed(key, reason, detail));
+    }
+
+    /// Asks for what is next. `rows`: how many there have to be, if that is known.
+    pub fn fetch(&self, rows: Option<u64>) {
+        self.order(Order::Fetch(rows));
+    }
+
+    fn order(&self, order: Order) {
+        // one that has ended has said so
+        let _ = self.orders.send(order);
+    }
+
+    /// What was done. May be dropped at any await.
+    pub async fn report(&mut self) -> Report {
+        match self.reports.recv().await {
+            Some(report) => report,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Does the work.
+struct Clerk {
+    router: String,
+    /// Fails unless the lock is held.
+    guard: String,
+    session: Session,
+    /// Aggregates whose first row only waits for its turn.
+    draining: BTreeSet<String>,
+    /// The last statement was refused, which is said once.
+    refused: bool,
+    /// When the rows were counted.
+    counted: Instant,
+}
+
+impl Clerk {
+    async fn run(mut self, mut orders: UnboundedReceiver<Order>, reports: UnboundedSender<Report>) {
+        let mut next = orders.recv().await;
+        while let Some(order) = next.take() {
+            let (done, following) = match order {
+                Order::Park(sequence, letter) => {
+                    let mut batch = vec![(sequence, letter)];
+                    let following = more(&mut batch, &mut orders);
+                    (self.park(batch, &reports).await, following)
+                }
+                Order::Delete(keys) => (self.delete(&keys, &reports).await, None),
+                Order::Failed(key, reason, detail) => {
+                    let sql = sql::failed(&self.router, key, reason, &detail);
+                    (self.insist(&sql, &reports).await.map(|_| None), None)
+                }
+                Order::Fetch(rows) => {
+                    (self.fetch(rows, &reports).await.map(|rows| Some(Report::Fetched(rows))), None)
+                }
+            };
+            match done {
+                Ok(Some(report)) => drop(reports.send(report)),
+                Ok(None) => {}
+                Err(error) => {
+                    let _ = reports.send(Report::Over(error));
+                    return;
+                }
+            }
+            next = match following {
+                Some(order) => Some(order),
+                None => orders.recv().await,
+            };
+        }
+    }
+
+    async fn park(
+        &mut self,
+        batch: Vec<(Sequence, Letter)>,
+        reports: &UnboundedSender<Report>,
+    ) -> Result<Option<Report>, Error> {
+        let insert = sql::insert(&self.router, batch.iter().map(|(_, letter)| letter));
+        let new: BTreeSet<Key> = self.insist(&insert, reports).await?.iter().filter_map(sql::key).collect();
+        let committed = self.end_of_log().await?;
+        let rows = batch.into_iter().map(|(sequence, letter)| {
+            let inserted = new.contains(&letter.key);
+            (sequence, letter.aggregate_id, inserted)
+        });
+        Ok(Some(Report::Parked { rows: rows.collect(), committed }))
+    }
+
+    async fn delete(
+        &mut self,
+        keys: &[Key],
+        reports: &UnboundedSender<Report>,
+    ) -> Result<Option<Report>, Error> {
+        let rows = self.insist(&sql::delete(&self.router, keys), reports).await?;
+        // what follows on them may be next
+        self.draining.extend(rows.iter().filter_map(|row| row.get(2).map(str::to_owned)));
+        let committed = self.end_of_log().await?;
+        // one that somebody else has taken out is out, too
+        Ok(Some(Report::Deleted { keys: keys.to_vec(), committed }))
+    }
+
+    /// What is committed is flushed by then.
+    async fn end_of_log(&mut self) -> Result<Lsn, QueryError> {
+        let end = self.session.query_one("SELECT pg_catalog.pg_current_wal_flush_lsn()").await?;
+        let unknown = || Error::transient(Peer::Postgres, "the end of the log cannot be read");
+        Ok(end.and_then(|end| end.parse().ok()).ok_or_else(unknown)?)
+    }
+
+    async fn fetch(
+        &mut self,
+        expected: Option<u64>,
+        reports: &UnboundedSender<Report>,
+    ) -> Result<Vec<Waiting>, Error> {
+        if let Some(expected) = expected.filter(|_| self.counted.elapsed() >= COUNT_EVERY) {
+            self.count(expected, reports).await?;
+        }
+        let rows = self.insist(&sql::decided(&self.router), reports).await?;
+        let decided: BTreeSet<String> = rows.iter().filter_map(|row| row.get(0).map(str::to_owned)).collect();
+        let asked: BTreeSet<String> = decided.union(&self.draining).take(sql::AGGREGATES).cloned().collect();
+        let rows = self.insist(&sql::next(&self.router, asked.iter()), reports).await?;
+        if rows.is_empty() {
+            // each waits for a decision, or has no row left
+            self.draining.retain(|aggregate| !asked.contains(aggregate));
+        }
+        rows.iter().map(|row| sql::waiting(&self.router, row)).collect()
+    }
+
+    /// Who deletes the row that others wait behind has decided, too. The next session finds what is left.
+    async fn count(&mut self, expected: u64, reports: &UnboundedSender<Report>) -> Result<(), Error> {
+        let rows = self.insist(&sql::count(&self.router, "true"), reports).await?;
+        let count = rows.first().and_then(|row| row.get(0));
+        self.counted = Instant::now();
+        match count.and_then(|count| count.parse::<u64>().ok()) {
+            Some(count) if count != expected => Err(Error::transient(
+                Peer::Postgres,
+                format!(
+                    "{} has {count} rows of this router where {expected} are to be: somebody has changed it, so it is read anew",
+                    sql::TABLE
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    async fn load(&mut self, from: Lsn) -> Result<Loaded, QueryError> {
+        let without = self.guarded(&sql::without(&self.router, from)).await?;
+        let mut loaded =
+            Loaded { without: without.iter().filter_map(sql::key).collect(), ..Loaded::default() };
+        for row in self.guarded(&sql::load(&self.router)).await? {
+            let aggregate = row.get(0).map(str::to_owned);
+            if let (Some(aggregate), Some("t")) = (&aggregate, row.get(2)) {
+                self.draining.insert(aggregate.clone());
+            }
+            let number = |n: usize| row.get(n).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+            let first = row.get(3).and_then(|lsn| lsn.parse().ok()).unwrap_or_default();
+            loaded.aggregates.push((aggregate, number(1), Key { final_lsn: first, change: number(4) }));
+        }
+        Ok(loaded)
+    }
+
+    /// Repeats a statement that the server refuses until it does not: the slot waits meanwhile.
+    async fn insist(&mut self, sql: &str, reports: &UnboundedSender<Report>) -> Result<Vec<Row>, Error> {
+        loop {
+            match self.guarded(sql).await {
+                Ok(rows) => {
+                    if std::mem::replace(&mut self.refused, false) {
+                        tracing::info!(peer = "postgres", "parked events can be written again");
+                        let _ = reports.send(Report::Refused(None));
+                    }
+                    return Ok(rows);
+                }
+                Err(QueryError::Connection(error)) => return Err(error),
+                Err(error) if lock_is_gone(&error) => return Err(not_ours()),
+                // the server asks everybody to leave
+                Err(error) if error.code().is_none_or(|code| code.code().starts_with("57P")) => {
+                    return Err(Error::transient(Peer::Postgres, error.to_string()));
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.refused, true) {
+                        tracing::error!(
+                            peer = "postgres", reason = %error, remedy = REMEDY,
+                            "events that cannot be sent cannot be parked either; the slot waits until they can"
+                        );
+                        let _ = reports.send(Report::Refused(Some(error.to_string())));
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// One transaction: the statements of one message are one.
+    async fn guarded(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        let turn = sql::turn(&self.router);
+        let rows = self.session.query(&format!("{turn}; {}; {sql}", self.guard)).await?;
+        // but for those of the turn and of the guard
+        Ok(rows.into_iter().skip(2).collect())
+    }
+}
+
+fn lock_is_gone(error: &QueryError) -> bool {
+    error.code().is_some_and(|code| code.code() == LOCK_IS_GONE)
+}
+
+fn not_ours() -> Error {
+    let what = "this router does not hold the slot's lock any more: another has taken over, or will";
+    Error::transient(Peer::Postgres, what)
+}
+
+/// What else is to be parked already, up to a batch; what follows that is none.
+fn more(batch: &mut Vec<(Sequence, Letter)>, orders: &mut UnboundedReceiver<Order>) -> Option<Order> {
+    let mut bytes: usize = batch.iter().map(|(_, letter)| letter.size()).sum();
+    while batch.len() < BATCH.0 && bytes < BATCH.1 {
+        match orders.try_recv().ok()? {
+            Order::Park(sequence, letter) => {
+                bytes += letter.size();
+                batch.push((sequence, letter));
+            }
+            other => return Some(other),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dead_letters::{Column, Whole};
+    use crate::postgres::pgoutput::PgTimestamp;
+
+    #[test]
+    fn payloads_are_not_in_debug() {
+        let secret = || Some("s3cret".to_owned());
+        let column =
+            Column { name: "payload".into(), type_id: 25, modifier: -1, type_name: None, value: secret() };
+        let wholes = [Whole::Columns(vec![column]), Whole::Message("s3cret".into())];
+        let waiting = wholes.map(|whole| {
+            let letter = Letter {
+                key: Key { final_lsn: Lsn(9), change: 1 },
+                xid: 7,
+                commit_time: PgTimestamp(0),
+                source: "public.outbox".into(),
+                event_id: secret(),
+                aggregate_type: secret(),
+                aggregate_id: secret(),
+                event_type: secret(),
+                reason: Reason::Contract,
+                detail: "s3cret".into(),
+                whole,
+                replay: None,
+            };
+            Waiting { letter, decision: None, attempts: 0 }
+        });
+        let shown = format!("{:?}", Report::Fetched(waiting.to_vec()));
+        assert!(!shown.contains("s3cret"), "{shown}");
+        assert!(shown.matches("<6 bytes>").count() == 2 && shown.contains("public.outbox"), "{shown}");
+    }
+}

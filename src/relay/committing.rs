@@ -1,0 +1,304 @@
+//! Exactly once: when a Kafka transaction ends, and what is certain since.
+//!
+//! ```text
+//!   records --> acknowledged, in one transaction --> + the position behind them --> committed
+//! ```
+//!
+//! A transaction is closed in three steps: nothing more is sent; all that was sent is acknowledged; the position is added
+//! and the commit begins. From then on the next transaction takes records, and is closed when this one is committed.
+
+use tokio::time::{Duration, Instant};
+
+use super::tally::Tally;
+use crate::error::Error;
+use crate::positions::Remembered;
+use crate::progress::Position;
+use crate::sink::kafka::{Commit, NotCommitted};
+
+/// While there is a backlog a transaction takes what comes within this time. Each costs the brokers some writes, and the
+/// router a moment without anything under way.
+const BEHIND: Duration = Duration::from_millis(100);
+
+/// The same once there has been a backlog for [`LASTING`] transactions.
+const LONG_BEHIND: Duration = Duration::from_millis(400);
+
+const LASTING: u32 = 10;
+
+/// How many records a transaction takes at most: as many are sent again if it is aborted.
+const MOST_RECORDS: usize = 100_000;
+
+/// How long after one commit the next is begun at the earliest, where the stream is idle in between.
+const APART: Duration = Duration::from_millis(5);
+
+/// The same where only the position moves.
+const WHEN_IDLE: Duration = Duration::from_secs(1);
+
+/// A commit that takes so long is worth a line.
+const LATE: Duration = Duration::from_secs(5);
+
+/// The transactions of one session.
+pub(super) struct Committing {
+    /// What the last commit has made certain.
+    committed: Remembered,
+    /// The transaction that takes records.
+    open: Option<Open>,
+    /// What was acknowledged in it.
+    delivered: Tally,
+    /// Nothing more is sent: it is about to be committed.
+    closing: bool,
+    under_way: Option<UnderWay>,
+    /// How many transactions in a row there was a backlog.
+    behind: u32,
+    /// When the last commit began.
+    last: Option<Instant>,
+    /// Whether a transaction with records in it was committed.
+    advanced: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    since: Instant,
+    records: usize,
+}
+
+struct UnderWay {
+    commit: Commit,
+    since: Instant,
+    remembered: Remembered,
+    delivered: Tally,
+    records: bool,
+}
+
+/// What the stream does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Intake {
+    /// There is more than can be sent at once.
+    Behind,
+    /// Everything that has come is sent, and more may come at any time.
+    Live,
+    /// Nothing more is sent before what was sent is committed.
+    Waits,
+}
+
+/// Whether it is time to commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Now,
+    At(Instant),
+    Not,
+}
+
+impl Committing {
+    pub(super) fn new(committed: Remembered) -> Self {
+        Committing {
+            committed,
+            open: None,
+            delivered: Tally::default(),
+            closing: false,
+            under_way: None,
+            behind: 0,
+            last: None,
+            advanced: false,
+        }
+    }
+
+    /// So many records were sent.
+    pub(super) fn sent(&mut self, records: usize) {
+        let open = self.open.get_or_insert_with(|| Open { since: Instant::now(), records: 0 });
+        open.records += records;
+    }
+
+    /// Nothing may be sent just now.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// Whether nothing was sent that is not committed.
+    pub(super) fn is_settled(&self) -> bool {
+        self.open.is_none() && self.under_way.is_none()
+    }
+
+    /// What was acknowledged since the last commit.
+    pub(super) fn delivered(&mut self) -> &mut Tally {
+        &mut self.delivered
+    }
+
+    /// When the oldest event was committed to Postgres that is acknowledged, and not yet committed to Kafka.
+    pub(super) fn oldest(&self) -> Option<crate::postgres::pgoutput::PgTimestamp> {
+        self.under_way.as_ref().and_then(|under_way| under_way.delivered.oldest()).or(self.delivered.oldest())
+    }
+
+    /// How many records are acknowledged and not yet committed.
+    pub(super) fn records(&self) -> usize {
+        self.delivered.records()
+            + self.under_way.as_ref().map_or(0, |under_way| under_way.delivered.records())
+    }
+
+    /// What is certain.
+    pub(super) fn committed(&self) -> &Remembered {
+        &self.committed
+    }
+
+    /// Whether a commit is under way.
+    pub(super) fn waits(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// For how long one has been under way.
+    pub(super) fn waits_for(&self) -> Duration {
+        self.under_way.as_ref().map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
+    }
+
+    /// Whether one takes long.
+    pub(super) fn is_late(&self) -> bool {
+        self.waits_for() > LATE
+    }
+
+    /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
+    pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
+        if self.closing {
+            return None;
+        }
+        match self.due(position, intake, Instant::now()) {
+            Due::Now => {
+                self.closing = true;
+                self.behind = if intake == Intake::Behind { self.behind.saturating_add(1) } else { 0 };
+                None
+            }
+            Due::At(at) => Some(at),
+            Due::Not => None,
+        }
+    }
+
+    fn due(&self, position: Position, intake: Intake, now: Instant) -> Due {
+        // they are committed one after the other
+        if self.under_way.is_some() {
+            return Due::Not;
+        }
+        let at = match (self.open, intake) {
+            (Some(_), Intake::Waits) => return Due::Now,
+            (Some(Open { records, .. }), _) if records >= MOST_RECORDS => return Due::Now,
+            (Some(_), Intake::Live) => self.last.map(|last| last + APART),
+            (Some(Open { since, .. }), Intake::Behind) if self.behind >= LASTING => Some(since + LONG_BEHIND),
+            (Some(Open { since, .. }), Intake::Behind) => Some(since + BEHIND),
+            (None, _) if position == self.committed.position => return Due::Not,
+            (None, Intake::Waits) => return Due::Now,
+            (None, _) => self.last.map(|last| last + WHEN_IDLE),
+        };
+        at.filter(|at| *at > now).map_or(Due::Now, Due::At)
+    }
+
+    /// Commits the transaction, which is to be closed and all of whose records are acknowledged.
+    pub(super) fn begin(
+        &mut self,
+        remembered: Remembered,
+        commit: impl FnOnce(&Remembered) -> Result<Commit, NotCommitted>,
+    ) -> Result<(), Error> {
+        let commit = commit(&remembered)?;
+        let (records, since) = (self.open.take().is_some(), Instant::now());
+        let delivered = std::mem::take(&mut self.delivered);
+        self.under_way = Some(UnderWay { commit, since, remembered, delivered, records });
+        (self.last, self.closing) = (Some(since), false);
+        Ok(())
+    }
+
+    /// Waits for the end of the commit under way, for ever if there is none. Returns what was delivered by it. May be
+    /// dropped at any await.
+    pub(super) async fn done(&mut self) -> Result<Tally, Error> {
+        let Some(under_way) = &mut self.under_way else { return std::future::pending().await };
+        let done = under_way.commit.done().await;
+        // known or not, it is over
+        let Some(over) = self.under_way.take() else { return Ok(Tally::default()) };
+        done?;
+        self.committed = over.remembered;
+        self.advanced |= over.records;
+        Ok(over.delivered)
+    }
+
+    /// After the producers were closed: what is certain, and whether that is more than before. A commit under way may yet
+    /// have been made; the topic says so then.
+    pub(super) async fn close(mut self) -> (Remembered, bool) {
+        if self.waits()
+            && let Err(error) = self.done().await
+        {
+            tracing::debug!(peer = "kafka", %error, "the last transaction");
+        }
+        (self.committed, self.advanced)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::positions::remembered;
+
+    fn at(flush: u64) -> Position {
+        Position { flush: Lsn(flush), partial: None }
+    }
+
+    fn committing(flush: u64) -> Committing {
+        Committing::new(Remembered { position: at(flush), ..remembered() })
+    }
+
+    #[test]
+    fn an_event_that_comes_alone_is_committed_at_once() {
+        let mut live = committing(5);
+        let now = Instant::now();
+        assert_eq!(live.due(at(5), Intake::Live, now), Due::Not);
+        live.sent(1);
+        assert_eq!(live.due(at(5), Intake::Live, now), Due::Now);
+        live.last = Some(now);
+        assert_eq!(live.due(at(5), Intake::Live, now), Due::At(now + APART));
+        assert_eq!(live.due(at(5), Intake::Live, now + APART), Due::Now);
+        assert_eq!(live.due(at(5), Intake::Waits, now), Due::Now);
+    }
+
+    #[test]
+    fn a_backlog_goes_in_large_transactions() {
+        let mut behind = committing(5);
+        behind.sent(1);
+        let since = behind.open.unwrap().since;
+        assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
+        assert_eq!(behind.due(at(5), Intake::Behind, since + BEHIND), Due::Now);
+        // one that lasts, in larger ones
+        for _ in 0..LASTING {
+            behind.open = Some(Open { since, records: 1 });
+            assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
+            behind.open = Some(Open { since: since - BEHIND * 9, records: 1 });
+            assert_eq!(behind.close_if_due(at(5), Intake::Behind), None);
+            behind.closing = false;
+        }
+        behind.open = Some(Open { since, records: 1 });
+        assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + LONG_BEHIND));
+        assert_eq!(behind.close_if_due(at(5), Intake::Live), None);
+        behind.closing = false;
+        assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
+        behind.sent(MOST_RECORDS - 1);
+        assert_eq!(behind.due(at(5), Intake::Behind, since), Due::Now);
+    }
+
+    #[test]
+    fn a_position_without_records_is_committed_once_a_second_and_at_the_end() {
+        let mut idle = committing(5);
+        let now = Instant::now();
+        idle.last = Some(now);
+        assert_eq!(idle.due(at(5), Intake::Live, now + WHEN_IDLE), Due::Not);
+        assert_eq!(idle.due(at(6), Intake::Live, now), Due::At(now + WHEN_IDLE));
+        assert_eq!(idle.due(at(6), Intake::Waits, now), Due::Now);
+        assert_eq!(idle.due(at(5), Intake::Waits, now), Due::Not);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_between_the_close_and_the_commit_and_what_failed_is_not_certain() {
+        let mut closing = committing(5);
+        closing.sent(1);
+        assert_eq!(closing.close_if_due(at(5), Intake::Waits), None);
+        assert!(closing.is_closing() && !closing.is_settled());
+        let failed = NotCommitted { reason: "fenced".into(), remedy: "" };
+        let next = Remembered { position: at(9), ..remembered() };
+        assert!(closing.begin(next, |_| Err(failed)).is_err());
+        let (certain, advanced) = closing.close().await;
+        assert_eq!((certain.position, advanced), (at(5), false));
+    }
+}

@@ -1,0 +1,81 @@
+//! What the monitor is shown at each turn.
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use super::Relay;
+use super::parking::Parking;
+use crate::config::DeliveryMode;
+use crate::error::Peer;
+use crate::monitor::State;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+    /// Readiness and state follow the brokers: nothing flows while none can be reached.
+    pub(super) fn broker_state(&mut self) {
+        let down = self.sending.sink.brokers_down();
+        // a broker that is away explains everything else
+        let obstacle = if down.is_some() { None } else { self.sending.sink.obstacle() };
+        // and without its rows nothing is committed
+        let unwritable = self.sending.parking.as_ref().and_then(Parking::unwritable);
+        let unwritable = unwritable.filter(|_| self.config.delivery.mode == DeliveryMode::ExactlyOnce);
+        let peer = if down.is_none() && obstacle.is_none() { Peer::Postgres } else { Peer::Kafka };
+        let obstacle = obstacle.or_else(|| unwritable.filter(|_| down.is_none()).map(str::to_owned));
+        if down.is_some() == self.brokers_down && obstacle == self.obstacle || self.is_stopping() {
+            return;
+        }
+        if down.is_some() && !self.brokers_down {
+            self.monitor.reconnected(Peer::Kafka);
+        }
+        if self.brokers_down && down.is_none() {
+            // what waited for them has its time to be acknowledged
+            self.moved.1 = Instant::now();
+            self.acknowledged = self.moved.1;
+        }
+        self.brokers_down = down.is_some();
+        self.obstacle.clone_from(&obstacle);
+        match down.or(obstacle) {
+            Some(reason) => {
+                self.monitor.last_problem(reason.clone());
+                self.monitor.state(State::Reconnecting { peer, reason });
+            }
+            None => self.monitor.state(State::Active),
+        }
+    }
+
+    /// Notes that the position has moved, or need not: `idle` is whether everything that was received is dealt with.
+    pub(super) fn progressed(&mut self, idle: bool) {
+        let position = self.sending.progress.position();
+        let nothing_waits = idle && self.sending.window.is_empty();
+        if position == self.moved.0 && !nothing_waits {
+            return;
+        }
+        // what is acknowledged and cannot be committed is shown to nobody
+        if (position != self.moved.0 || self.caught_up) && !self.remembering.is_late() {
+            self.sending.sink.flowing();
+        }
+        self.moved = (position, Instant::now());
+        if nothing_waits {
+            self.acknowledged = self.moved.1;
+        }
+    }
+
+    /// Says once per session that the backlog of its start is gone.
+    pub(super) fn caught_up(&mut self) {
+        let flush = self.remembering.certain(&self.sending.progress).flush;
+        if !self.caught_up && self.head <= flush {
+            self.caught_up = true;
+            tracing::info!(position = %flush, "caught up");
+        }
+    }
+
+    pub(super) fn show(&self) {
+        let (uncommitted, oldest) = self.remembering.uncommitted();
+        self.monitor.in_flight(self.sending.window.records() + uncommitted, self.sending.window.bytes());
+        // a commit that was read and not yet wholly sent waits too
+        let waits = self.sending.progress.inside_transaction().then_some(self.sending.origin.commit_time);
+        self.monitor.oldest_unacknowledged(oldest.or(self.sending.window.oldest()).or(waits));
+        self.monitor.received(self.received);
+        self.monitor.flushed(self.remembering.certain(&self.sending.progress).flush);
+        self.monitor.remembered(self.remembering.durable(&self.sending.progress));
+    }
+}

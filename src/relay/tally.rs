@@ -1,0 +1,79 @@
+//! Counts what was delivered, and how old it was by then.
+
+use super::window::InFlight;
+use crate::monitor::{Monitor, TopicCounters};
+use crate::postgres::pgoutput::PgTimestamp;
+
+/// Delivered records that are not counted yet, in runs of one topic and commit time: those of one transaction usually arrive
+/// together.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    runs: Vec<Run>,
+    records: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Run {
+    topic: usize,
+    commit_time: PgTimestamp,
+    records: u64,
+    bytes: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, record: InFlight) {
+        let InFlight { bytes, commit_time, topic, .. } = record;
+        let bytes = bytes as u64;
+        self.records += 1;
+        match self.runs.last_mut().filter(|run| run.topic == topic && run.commit_time == commit_time) {
+            Some(run) => {
+                run.records += 1;
+                run.bytes += bytes;
+            }
+            None => self.runs.push(Run { topic, commit_time, records: 1, bytes }),
+        }
+    }
+
+    pub(super) fn records(&self) -> usize {
+        self.records
+    }
+
+    /// When the oldest of them was committed, as good as: records are delivered nearly in that order.
+    pub(super) fn oldest(&self) -> Option<PgTimestamp> {
+        self.runs.first().map(|run| run.commit_time)
+    }
+
+    /// Their delivery is certain as of `now`.
+    pub(super) fn count(&mut self, counters: &[TopicCounters], monitor: &Monitor, now: PgTimestamp) {
+        self.records = 0;
+        for Run { topic, commit_time, records, bytes } in self.runs.drain(..) {
+            if let Some(counters) = counters.get(topic) {
+                counters.delivered(records, bytes);
+            }
+            // clocks of two machines may differ
+            let micros = now.0.saturating_sub(commit_time.0).max(0);
+            monitor.commit_to_ack(micros as f64 / 1e6, usize::try_from(records).unwrap_or(usize::MAX));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_one_transaction_and_topic_are_one_run() {
+        let record = |topic, time| InFlight { bytes: 10, memory: 99, commit_time: PgTimestamp(time), topic };
+        let mut tally = Tally::default();
+        for (topic, time) in [(0, 1), (0, 1), (1, 1), (1, 2), (1, 2)] {
+            tally.add(record(topic, time));
+        }
+        let runs: Vec<_> =
+            tally.runs.iter().map(|run| (run.topic, run.commit_time.0, run.records, run.bytes)).collect();
+        assert_eq!(runs, [(0, 1, 2, 20), (1, 1, 1, 10), (1, 2, 2, 20)]);
+        assert_eq!((tally.records(), tally.oldest()), (5, Some(PgTimestamp(1))));
+        let (monitor, _) = Monitor::for_test("shop");
+        tally.count(&[monitor.topic_counters("a"), monitor.topic_counters("b")], &monitor, PgTimestamp(3));
+        assert_eq!((tally.records(), tally.oldest()), (0, None));
+    }
+}

@@ -1,0 +1,110 @@
+//! Whether a topic takes a record, as far as that can be told before it is sent.
+
+use super::NotSent;
+use super::topics::TopicLimits;
+use crate::dead_letters::Reason;
+use crate::routing::Record;
+
+/// What a record batch takes besides its records' own bytes, at least (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
+const BATCH_OVERHEAD: usize = 61;
+
+/// `message_max_bytes` is the producer's own limit. A record that the producer compresses may yet fit into the topic's.
+pub(super) fn size(
+    record: &Record<'_>,
+    limits: &TopicLimits,
+    message_max_bytes: usize,
+    compressed: bool,
+) -> Result<(), NotSent> {
+    let size = record.size();
+    let impossible = |limit: usize, setting: &str, remedy: &str| NotSent::Impossible {
+        reason: Reason::TooLarge,
+        what: format!("the record of {size} bytes is larger than {setting} ({limit} bytes)"),
+        remedy: remedy.to_owned(),
+    };
+    if size > message_max_bytes {
+        let remedy = "Raise message.max.bytes under `[kafka]` and on the broker";
+        return Err(impossible(message_max_bytes, "message.max.bytes of the producer", remedy));
+    }
+    match limits.max_message_bytes {
+        Some(limit) if !compressed && size + BATCH_OVERHEAD > limit => {
+            let limit = limit.saturating_sub(BATCH_OVERHEAD);
+            let setting = format!(
+                "max.message.bytes of the topic {} less {BATCH_OVERHEAD} for the batch",
+                record.topic
+            );
+            let remedy = "Raise the topic's max.message.bytes or set a compression.type under `[kafka]`";
+            Err(impossible(limit, &setting, remedy))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
+    match (record.partition, limits.partitions) {
+        (Some(partition), Some(count)) if usize::try_from(partition).is_ok_and(|number| number >= count) => {
+            Err(NotSent::Impossible {
+                reason: Reason::Unroutable,
+                what: format!(
+                    "it is for the partition {partition} of the topic {}, which had {count} when the router looked, \
+                     counted from 0",
+                    record.topic
+                ),
+                remedy:
+                    "Add partitions to the topic, or correct `[route] partition` or the rule that sets it"
+                        .to_owned(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl TopicLimits {
+    /// The record's timestamp if the topic takes it, else the commit time, else the present.
+    pub(super) fn timestamp(&self, record: &Record<'_>, now: i64) -> i64 {
+        // librdkafka takes 0 for "now", Kafka -1 for "none"
+        let earliest = self.timestamp_before_ms.map_or(1, |before| now.saturating_sub(before).max(1));
+        let latest = self.timestamp_after_ms.map_or(i64::MAX, |after| now.saturating_add(after));
+        let taken = |timestamp: &i64| (earliest..=latest).contains(timestamp);
+        [record.timestamp, record.commit_timestamp].into_iter().find(taken).unwrap_or(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::Headers;
+
+    fn reason(found: Result<(), NotSent>) -> Option<Reason> {
+        match found {
+            Ok(()) => None,
+            Err(NotSent::Impossible { reason, .. }) => Some(reason),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_says_in_a_word_why() {
+        let headers = Headers::default();
+        let record = Record {
+            topic: "t",
+            partition: Some(2),
+            key: None,
+            value: Some(&[b'x'; 1000]),
+            headers: &headers,
+            timestamp: 1,
+            commit_timestamp: 1,
+            headers_dropped: 0,
+            violation: None,
+        };
+        let topic = |partitions, max_message_bytes| TopicLimits {
+            partitions: Some(partitions),
+            max_message_bytes: Some(max_message_bytes),
+            ..TopicLimits::default()
+        };
+        let size = |limit, own, compressed| reason(size(&record, &topic(3, limit), own, compressed));
+        assert_eq!([size(1061, 1000, false), size(1060, 1000, true)], [None; 2]);
+        assert_eq!([size(1060, 1000, false), size(9999, 999, true)], [Some(Reason::TooLarge); 2]);
+        let partition = |count| reason(partition(&record, &topic(count, 9999)));
+        assert_eq!([partition(3), partition(2)], [None, Some(Reason::Unroutable)]);
+    }
+}

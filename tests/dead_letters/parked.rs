@@ -1,0 +1,350 @@
+//! What is parked, and when the router stops or waits instead.
+
+use super::{MODES, Setting};
+use crate::support::eventually::eventually;
+use crate::support::router::Router;
+
+#[tokio::test]
+async fn dead_letters_hold_up_their_aggregate_and_nothing_else() {
+    for mode in MODES {
+        let setting = Setting::new(mode).await;
+        let mut router = Router::active(&setting.settings).await;
+        setting.outbox.insert_numbers("order", "a", 1..4).await;
+        let id = setting.poison("a", 4).await;
+        setting.outbox.insert_numbers("order", "a", 5..8).await;
+        setting.outbox.insert_numbers("order", "b", 1..31).await;
+        setting.outbox.all_confirmed().await;
+        setting.sees("b", (1..31).collect()).await;
+        setting.sees("a", vec![1, 2, 3]).await;
+        let reasons: Vec<_> = setting.rows("a").await.into_iter().map(|(_, reason)| reason).collect();
+        assert_eq!(reasons, ["unroutable", "behind", "behind", "behind"]);
+        let status = router
+            .shows("what is parked", |status| {
+                (status["dead_letters"]["events"] == 4).then(|| status["dead_letters"].clone())
+            })
+            .await;
+        assert_eq!(status["aggregates"], 1, "{status}");
+        let (_, metrics) = router.get("/metrics").unwrap();
+        for line in [
+            "outbox_router_dead_letters 4",
+            "outbox_router_dead_letters_aggregates 1",
+            "outbox_router_events_parked_total{reason=\"unroutable\"} 1",
+            "outbox_router_events_parked_total{reason=\"behind\"} 3",
+        ] {
+            assert!(metrics.contains(line), "{line} is not in {metrics}");
+        }
+        let log = router.log();
+        assert!(log.contains("ERROR") && log.contains(&id) && log.contains("dead-letters"), "{log}");
+        // also after a restart
+        router.stop().await;
+        setting.outbox.insert_numbers("order", "a", 8..10).await;
+        setting.outbox.insert_numbers("order", "b", 31..33).await;
+        let router = Router::active(&setting.settings).await;
+        setting.outbox.all_confirmed().await;
+        setting.sees("b", (1..33).collect()).await;
+        setting.sees("a", vec![1, 2, 3]).await;
+        setting.parks(6).await;
+        router.stop().await;
+    }
+}
+
+/// A record that may fit once it is compressed is refused by the broker, with others around it in its batch.
+#[tokio::test]
+async fn dead_letters_hold_what_the_broker_refuses() {
+    for mode in MODES {
+        let setting = Setting::refusing(mode, 1).await;
+        setting
+            .outbox
+            .execute(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT 'order', 'a' || k, jsonb_build_object('n', n, 'text', \
+                 CASE WHEN n = 3 AND k = 2 THEN (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 625) i) END) \
+                 FROM generate_series(1, 5) n, generate_series(1, 3) k",
+            )
+            .await;
+        let router = Router::active(&setting.settings).await;
+        setting.outbox.all_confirmed().await;
+        setting.parks(3).await;
+        let reasons: Vec<_> = setting.rows("a2").await.into_iter().map(|(_, reason)| reason).collect();
+        assert_eq!(reasons, ["too-large", "behind", "behind"], "{mode}");
+        router.stop().await;
+        let mut seen = [setting.seen("a1").await, setting.seen("a2").await, setting.seen("a3").await];
+        // in at-least-once the batch around it was sent again
+        seen.iter_mut().for_each(Vec::dedup);
+        let last: Vec<_> = seen.iter().map(|numbers| numbers.last().copied()).collect();
+        assert_eq!(last, [Some(5), Some(2), Some(5)], "{mode}: {seen:?}");
+        if mode == "exactly-once" {
+            assert_eq!(seen, [(1..6).collect(), vec![1, 2], (1..6).collect::<Vec<u64>>()]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_without_an_aggregate_hold_up_nothing() {
+    let setting = Setting::new("exactly-once").await;
+    let router = Router::active(&setting.settings).await;
+    setting
+        .outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             VALUES ('two words', NULL, '{\"n\": 1}'), ('order', NULL, '{\"n\": 2}'), ('two words', NULL, '{\"n\": 3}')",
+        )
+        .await;
+    setting.outbox.all_confirmed().await;
+    setting.parks(2).await;
+    let records = setting.kafka.committed_when(&setting.outbox.name, 1).await;
+    assert_eq!(records[0].number(), 2);
+    setting.dead_letters(&["discard", "--reason", "unroutable", "--yes"]);
+    setting.parks(0).await;
+    router.stop().await;
+}
+
+/// Kafka's transaction takes nothing more once a record in it is refused, which is not the fault of those that come next.
+#[tokio::test]
+async fn dead_letters_are_none_but_those_that_were_refused() {
+    const EVENTS: usize = 3_000;
+    const REFUSED: [usize; 3] = [700, 1_400, 2_100];
+    let setting = Setting::refusing("exactly-once", 6).await;
+    let router = Router::active(&setting.settings).await;
+    for from in (0..EVENTS).step_by(10) {
+        let sql = format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT 'order', 'a' || n, jsonb_build_object('n', n, 'text', \
+             CASE WHEN n = ANY (ARRAY{REFUSED:?}) THEN (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 625) i) END) \
+             FROM generate_series({from}, {from} + 9) n"
+        );
+        setting.outbox.execute(&sql).await;
+    }
+    setting.outbox.all_confirmed().await;
+    let sql =
+        "SELECT aggregate_id || ' ' || reason FROM outbox_router.dead_letters ORDER BY final_lsn, change";
+    let rows: Vec<String> = setting.outbox.query(sql).await.iter().map(|row| row.get(0)).collect();
+    assert_eq!(rows, REFUSED.map(|n| format!("a{n} too-large")));
+    router.stop().await;
+    let records = setting.kafka.committed(&setting.outbox.name).await.unwrap();
+    let mut seen: Vec<usize> = records.iter().map(|record| record.number() as usize).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..EVENTS).filter(|n| !REFUSED.contains(n)).collect::<Vec<_>>());
+}
+
+/// librdkafka counts what it adds to a record, and refuses one that it has no room for before a broker sees it.
+#[tokio::test]
+async fn dead_letters_that_the_client_refuses_are_too_large() {
+    let mut setting = Setting::new("at-least-once").await;
+    setting.settings = setting.settings.clone().set("kafka.'message.max.bytes'", 2_000);
+    let router = Router::active(&setting.settings).await;
+    setting
+        .outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT 'order', 'a' || n, jsonb_build_object('n', n, \
+             'text', repeat('x', n)) FROM generate_series(1400, 2000, 10) n",
+        )
+        .await;
+    setting.outbox.all_confirmed().await;
+    router.stop().await;
+    let sql = "SELECT DISTINCT reason, detail LIKE '%with what the client adds%' FROM outbox_router.dead_letters \
+               WHERE detail LIKE '%Raise message.max.bytes under `[kafka]`%' OR reason <> 'too-large' ORDER BY 2";
+    let rows = setting.outbox.query(sql).await;
+    let rows: Vec<(&str, bool)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(rows, [("too-large", false), ("too-large", true)]);
+}
+
+/// In one batch: each is to be found out, and the same again is not to be parked twice.
+#[tokio::test]
+async fn dead_letters_without_an_aggregate_are_refused_one_by_one() {
+    for mode in MODES {
+        let setting = Setting::refusing(mode, 1).await;
+        setting
+            .outbox
+            .execute(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT 'order', NULL, jsonb_build_object('n', n, 'text', \
+                 CASE WHEN n IN (2, 3, 5) THEN (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 625) i) END) \
+                 FROM generate_series(1, 6) n",
+            )
+            .await;
+        let router = Router::active(&setting.settings).await;
+        setting.outbox.all_confirmed().await;
+        setting.parks(3).await;
+        router.stop().await;
+        let records = setting.kafka.committed(&setting.outbox.name).await.unwrap();
+        let mut seen: Vec<u64> = records.iter().map(|record| record.number()).collect();
+        if mode == "at-least-once" {
+            // the batch around it was sent again
+            seen.sort_unstable();
+            seen.dedup();
+        }
+        assert_eq!(seen, [1, 4, 6], "{mode}");
+        let router = Router::active(&setting.settings).await;
+        // nothing is mended yet
+        setting.dead_letters(&["retry", "--reason", "too-large"]);
+        eventually("each was tried again, and is what it was", async || {
+            let sql =
+                "SELECT count(*) FROM outbox_router.dead_letters WHERE attempts = 1 AND reason = 'too-large'";
+            (setting.outbox.query(sql).await[0].get::<_, i64>(0) == 3).then_some(())
+        })
+        .await;
+        setting.kafka.alter_topic(&setting.outbox.topic("order"), &[("max.message.bytes", "100000")]).await;
+        setting.dead_letters(&["retry", "--reason", "too-large"]);
+        setting.parks(0).await;
+        router.stop().await;
+        let records = setting.kafka.committed(&setting.outbox.name).await.unwrap();
+        assert_eq!(records.iter().filter(|record| [2, 3, 5].contains(&record.number())).count(), 3, "{mode}");
+    }
+}
+
+/// Postgres can keep no zero character in a text.
+#[tokio::test]
+async fn dead_letters_with_a_zero_character_are_kept_whole() {
+    let mut setting = Setting::new("exactly-once").await;
+    setting.settings = setting.settings.clone().set("outbox.message_prefix", "outbox");
+    let router = Router::active(&setting.settings).await;
+    let emit = async |kind: &str, n: u32| {
+        setting
+            .outbox
+            .execute(&format!(
+                "SELECT pg_logical_emit_message(true, 'outbox', '{{\"id\": \"i\\u0000{n}\", \"aggregate_type\": \"{kind}\", \
+                 \"aggregate_id\": \"m\\u0000\", \"event_type\": \"e\\u0000\", \"payload\": {{\"n\": {n}, \"t\": \"\\u0000\"}}}}')"
+            ))
+            .await;
+    };
+    emit("two\\u0000words", 1).await;
+    emit("order", 2).await;
+    setting.parks(2).await;
+    setting.outbox.insert_numbers("order", "b", 1..3).await;
+    setting.outbox.all_confirmed().await;
+    let ran = setting.dead_letters(&["list", "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(shown[0]["aggregate_id"], "m\u{fffd}", "{shown}");
+    setting.dead_letters(&["discard", "--reason", "unroutable", "--yes"]);
+    setting.parks(0).await;
+    let records = setting.kafka.committed_when(&setting.outbox.name, 3).await;
+    let last: Vec<_> = records.iter().filter(|record| record.key() == Some("m\0")).collect();
+    assert_eq!((last.len(), last[0].number(), last[0].id()), (1, 2, "i\u{0}2"), "{last:?}");
+    assert!(last[0].text().contains("\\u0000"), "{last:?}");
+    router.stop().await;
+}
+
+#[tokio::test]
+async fn dead_letters_beyond_their_cap_stop_the_router() {
+    let mut setting = Setting::new("exactly-once").await;
+    setting.settings = setting.settings.clone().set("dead_letters.max_aggregates", 2);
+    let router = Router::active(&setting.settings).await;
+    for aggregate in ["a", "b", "a", "c"] {
+        setting.poison(aggregate, 1).await;
+    }
+    router.exits(3).await.says(&["2 aggregates are parked already", "max_aggregates", "slot advance"]);
+    setting.parks(3).await;
+    Router::start(&setting.settings).exits(3).await.says(&["max_aggregates"]);
+    // what is decided is done before that, so there is a way out without another limit
+    setting.dead_letters(&["discard", "--all", "--yes"]);
+    let router = Router::active(&setting.settings).await;
+    setting.outbox.all_confirmed().await;
+    setting.parks(1).await;
+    router.stop().await;
+}
+
+#[tokio::test]
+async fn dead_letters_that_are_left_are_not_overtaken_by_a_router_that_does_not_park() {
+    let setting = Setting::new("at-least-once").await;
+    let router = Router::active(&setting.settings).await;
+    setting.poison("a", 1).await;
+    setting.parks(1).await;
+    router.stop().await;
+    let stopping = setting.settings.clone().set("dead_letters.policy", "stop");
+    Router::start(&stopping).exits(3).await.says(&["1 events are parked", "policy"]);
+    let check = stopping.run(&["check"]);
+    assert!(check.code == 1 && check.out.contains("1 events are parked"), "{check:?}");
+    let router = Router::active(&setting.settings).await;
+    setting.dead_letters(&["discard", "--all", "--yes"]);
+    setting.parks(0).await;
+    router.stop().await;
+    Router::active(&stopping).await.stop().await;
+}
+
+/// They may be those of another router; who has taken a right away is told what cannot be known.
+#[tokio::test]
+async fn dead_letters_that_a_router_that_does_not_park_may_not_read_are_warned_of() {
+    let setting = Setting::new("at-least-once").await;
+    let (outbox, role) = (&setting.outbox, format!("{}_blind", setting.outbox.name));
+    outbox.execute(&format!("CREATE ROLE {role} LOGIN REPLICATION")).await;
+    let url = outbox.url().replace("postgres@", &format!("{role}@"));
+    let blind = setting.settings.clone().set("dead_letters.policy", "stop").set("postgres.url", url);
+    let router = Router::active(&blind).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    setting.sees("a", vec![1, 2, 3]).await;
+    let log = router.stop().await.log;
+    assert!(!log.contains("cannot be told"), "nothing was ever parked: {log}");
+    outbox
+        .execute(
+            "INSERT INTO outbox_router.dead_letters (router, final_lsn, change, xid, committed_at, source, reason, detail, event) \
+             VALUES ('another', '0/1', 1, 1, now(), 'public.outbox', 'topic', '', '{}')",
+        )
+        .await;
+    let log = Router::active(&blind).await.stop().await.log;
+    assert!(
+        log.contains("whether events are parked cannot be told") && log.contains("GRANT SELECT"),
+        "{log}"
+    );
+    // one that may read it has nothing to warn of
+    outbox.execute(&format!("GRANT USAGE ON SCHEMA outbox_router TO {role}; GRANT SELECT ON outbox_router.dead_letters TO {role}")).await;
+    let log = Router::active(&blind).await.stop().await.log;
+    assert!(!log.contains("cannot be told"), "{log}");
+    outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// The row is what the position rests on.
+#[tokio::test]
+async fn dead_letters_that_cannot_be_written_make_the_slot_wait() {
+    for mode in MODES {
+        let setting = Setting::new(mode).await;
+        let mut router = Router::active(&setting.settings).await;
+        setting.outbox.insert_numbers("order", "a", 1..3).await;
+        setting.outbox.all_confirmed().await;
+        let table = "outbox_router.dead_letters";
+        setting.outbox.execute(&format!("ALTER TABLE {table} RENAME TO elsewhere")).await;
+        setting.poison("a", 3).await;
+        let before = setting.outbox.lsn().await;
+        setting.outbox.insert_numbers("order", "b", 1..4).await;
+        router.logs("cannot be parked either").await;
+        setting.outbox.watched().await;
+        assert!(setting.outbox.slot().await.unwrap().confirmed < before, "the slot has moved past it");
+        router.kill();
+        let ended = Router::start(&setting.settings).exits(1).await;
+        ended.says(&["outbox_router.dead_letters", "outbox-router init"]);
+        setting.outbox.execute("ALTER TABLE outbox_router.elsewhere RENAME TO dead_letters").await;
+        let router = Router::active(&setting.settings).await;
+        setting.outbox.all_confirmed().await;
+        setting.parks(1).await;
+        // in at-least-once the killed router had sent them, and the position had to wait
+        let seen = setting.seen("b").await;
+        let repeated = mode == "at-least-once" && seen == [1, 2, 3, 1, 2, 3];
+        assert!(repeated || seen == [1, 2, 3], "{mode}: {seen:?}");
+        router.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_table_is_made_by_init_and_the_role_that_runs_may_use_it() {
+    use crate::support::place::Place;
+    let mut place = Place::new().with("DEAD_LETTERS__POLICY", "park");
+    let role = place.name.clone();
+    let ran = place.run(&["init", "--role", &role]);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("outbox_router.dead_letters"), "{}", ran.out);
+    place.set("POSTGRES__URL", &place.url(&role));
+    place.set("ADMIN__LISTEN", "");
+    let ran = place.run(&["check", "--json"]);
+    assert!(ran.out.contains("no events are parked, and they can be"), "{}{}", ran.out, ran.err);
+    let ran = place.run(&["dead-letters", "list"]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "No events are parked.\n"), "{}", ran.err);
+    // and without the grant it is said what lacks
+    place.psql(&format!("REVOKE INSERT ON outbox_router.dead_letters FROM {role}"));
+    let ran = place.run(&["check", "--json"]);
+    assert!(ran.out.contains("lacks INSERT for outbox_router.dead_letters"), "{}", ran.out);
+    let ran = place.run(&["init", "--url", &place.url("postgres"), "--role", &role]);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    let ran = eventually("check is content", async || {
+        let ran = place.run(&["check", "--json"]);
+        ran.out.contains("no events are parked, and they can be").then_some(ran)
+    })
+    .await;
+    assert!(!ran.out.contains("lacks"), "{}", ran.out);
+}

@@ -1,0 +1,14 @@
+//! `[delivery] mode = "exactly-once"`: what a consumer of committed transactions is shown.
+
+mod frozen;
+mod killed;
+mod modes;
+mod refused;
+
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::settings::Settings;
+
+fn settings(outbox: &Outbox, kafka: &Kafka) -> Settings {
+    Settings::new(outbox, kafka).set("delivery.mode", "exactly-once")
+}

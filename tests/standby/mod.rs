@@ -1,0 +1,195 @@
+//! Several routers on one slot: one is active, the others wait.
+
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+
+use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::kafka::{Kafka, Record};
+use crate::support::outbox::Outbox;
+use crate::support::proxy::{Network, Proxy};
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::signal::Signal;
+use crate::support::writers::Writers;
+
+const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
+
+/// How long the server waits for a router. A quarter of it is what a slow machine may take from a router.
+const TIMEOUT: Duration = Duration::from_secs(4);
+
+fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
+    Settings::new(outbox, kafka)
+        .set("delivery.mode", mode)
+        .set("postgres.wal_sender_timeout", format!("{}s", TIMEOUT.as_secs()))
+}
+
+/// What consumers may count on in this mode after so many takeovers.
+async fn as_promised(outbox: &Outbox, kafka: &Kafka, mode: &str, repeats: Repeats) {
+    let records: Vec<Record> = kafka.committed(&outbox.name).await.unwrap();
+    same(outbox, &records, if mode == "exactly-once" { Repeats::Never } else { repeats }).await;
+}
+
+/// When all that was written is confirmed, and none has ended before.
+async fn all_stop(outbox: &Outbox, writers: Writers, routers: impl IntoIterator<Item = Router>) {
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    for mut router in routers {
+        router.assert_running();
+        router.stop().await;
+    }
+}
+
+async fn read_by_another(outbox: &Outbox, before: i32) {
+    eventually("another walsender reads the slot", async || {
+        outbox.slot().await?.active_pid.filter(|pid| *pid != before)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn standby_says_that_it_waits_and_for_whom() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = settings(&outbox, &kafka, "exactly-once");
+    let active = Router::active(&settings).await;
+    let mut standby = Router::active(&settings).await;
+    let state = standby
+        .shows("it waits", |status| (status["state"] == "waiting").then(|| status["reason"].clone()))
+        .await;
+    let pid = outbox.active_pid().await.to_string();
+    assert!(state.as_str().unwrap().contains(&pid), "{state}");
+    let (status, text) = standby.get("/readyz").unwrap();
+    assert!(status == 200 && text.contains("waiting") && text.contains(&outbox.name), "{status} {text}");
+    let (_, metrics) = standby.get("/metrics").unwrap();
+    assert!(metrics.contains("outbox_router_state{state=\"waiting\"} 1"), "{metrics}");
+    assert!(metrics.contains("outbox_router_state{state=\"active\"} 0"), "{metrics}");
+    // it touches nothing: the active one is not shut out
+    outbox.insert_numbers("order", "a", 1..11).await;
+    outbox.all_confirmed().await;
+    active.stop().await;
+    outbox.insert_numbers("order", "a", 11..21).await;
+    outbox.all_confirmed().await;
+    standby.shows("it is active", |status| (status["state"] == "active").then_some(())).await;
+    standby.stop().await;
+    as_promised(&outbox, &kafka, "exactly-once", Repeats::Never).await;
+}
+
+async fn killed(mode: &str) {
+    const KILLS: usize = 6;
+    let mut random = seed::random();
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = settings(&outbox, &kafka, mode);
+    let mut routers = vec![Router::active(&settings).await, Router::start(&settings)];
+    let writers = Writers::start(&outbox, 4, &mut random).await;
+    let mut seen = 0;
+    for _ in 0..KILLS {
+        // three at a time, of which one is active
+        routers.push(Router::start(&settings));
+        kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+        let before = outbox.active_pid().await;
+        let active = routers.iter().position(is_active).unwrap_or_default();
+        let since = Instant::now();
+        routers.remove(active).kill();
+        read_by_another(&outbox, before).await;
+        println!("standby: {mode}: the slot is read again {:?} after a SIGKILL", since.elapsed());
+        seen = kafka.count(&outbox.name).await.unwrap();
+    }
+    kafka.holds(&outbox.name, seen + 1).await;
+    all_stop(&outbox, writers, routers).await;
+    as_promised(&outbox, &kafka, mode, Repeats::Restarts(KILLS)).await;
+}
+
+fn is_active(router: &Router) -> bool {
+    router.status().is_some_and(|status| status["state"] == "active")
+}
+
+#[tokio::test]
+async fn standby_takes_over_from_killed_routers_at_least_once() {
+    killed(MODES[0]).await;
+}
+
+#[tokio::test]
+async fn standby_takes_over_from_killed_routers_exactly_once() {
+    killed(MODES[1]).await;
+}
+
+/// Cut off from Postgres, and not from Kafka, while it has plenty to send.
+async fn cut(mode: &str) {
+    const CUTS: usize = 3;
+    let mut random = seed::random();
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = settings(&outbox, &kafka, mode);
+    let proxies = [Proxy::to(outbox.address()), Proxy::to(outbox.address())];
+    let behind = |proxy: &Proxy| {
+        settings.clone().set("postgres.url", outbox.url().replace(outbox.address(), &proxy.address()))
+    };
+    let mut routers = [Router::active(&behind(&proxies[0])).await, Router::start(&behind(&proxies[1]))];
+    let writers = Writers::start(&outbox, 4, &mut random).await;
+    let mut seen = 0;
+    for round in 0..CUTS {
+        let (active, waiting) = (round % 2, (round + 1) % 2);
+        routers[waiting].logs_times("waiting for the slot", 1 + round / 2).await;
+        kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+        let (before, mark) = (outbox.active_pid().await, routers[active].log().len());
+        let since = Instant::now();
+        proxies[active].set(Network::BLACK_HOLE);
+        read_by_another(&outbox, before).await;
+        println!("standby: {mode}: the slot is read again {:?} after a cut", since.elapsed());
+        // before the server gave the slot away, this one had ended its producer
+        let said = &routers[active].log()[mark..];
+        assert!(said.contains("Postgres has been silent for"), "{said}");
+        seen = kafka.count(&outbox.name).await.unwrap();
+        kafka.holds(&outbox.name, seen + 1).await;
+        proxies[active].set(Network::OPEN);
+    }
+    all_stop(&outbox, writers, routers).await;
+    as_promised(&outbox, &kafka, mode, Repeats::Restarts(CUTS)).await;
+}
+
+#[tokio::test]
+async fn standby_takes_over_from_routers_that_are_cut_off_at_least_once() {
+    cut(MODES[0]).await;
+}
+
+#[tokio::test]
+async fn standby_takes_over_from_routers_that_are_cut_off_exactly_once() {
+    cut(MODES[1]).await;
+}
+
+/// Frozen for longer than it is waited for, and back.
+async fn frozen(mode: &str) {
+    const FREEZES: usize = 4;
+    let mut random = seed::random();
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = settings(&outbox, &kafka, mode);
+    let mut routers = [Router::active(&settings).await, Router::start(&settings)];
+    let writers = Writers::start(&outbox, 4, &mut random).await;
+    let mut seen = 0;
+    for round in 0..FREEZES {
+        let (active, waiting) = (round % 2, (round + 1) % 2);
+        routers[waiting].logs_times("waiting for the slot", 1 + round / 2).await;
+        kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+        let before = outbox.active_pid().await;
+        routers[active].signal(Signal::Stop);
+        read_by_another(&outbox, before).await;
+        seen = kafka.count(&outbox.name).await.unwrap();
+        kafka.holds(&outbox.name, seen + 100).await;
+        routers[active].signal(Signal::Continue);
+        seen = kafka.count(&outbox.name).await.unwrap();
+    }
+    all_stop(&outbox, writers, routers).await;
+    // what it had handed to the network may arrive behind what its successor has sent
+    as_promised(&outbox, &kafka, mode, Repeats::Late).await;
+}
+
+#[tokio::test]
+async fn standby_takes_over_from_frozen_routers_that_come_back_at_least_once() {
+    frozen(MODES[0]).await;
+}
+
+#[tokio::test]
+async fn standby_takes_over_from_frozen_routers_that_come_back_exactly_once() {
+    frozen(MODES[1]).await;
+}
