@@ -1,5 +1,6 @@
 //! The bound: a reader that asks Postgres for the stream as the router does, and throws every byte away.
 //!
+//! If asked, it looks away from the socket as the router does that has far to go: what is left to Postgres then is another bound.
 //! It walks from frame to frame, which a reader has to, and looks at one byte of each to count the rows.
 
 use std::io::{ErrorKind, Write};
@@ -16,6 +17,8 @@ const HEADER: usize = 5;
 /// Of XLogData: the tag, and three numbers.
 const BEFORE_DATA: usize = 25;
 const SILENCE: Duration = Duration::from_secs(60);
+/// As long as the router does.
+const LOOK_AWAY: Duration = Duration::from_micros(150);
 
 /// Where Postgres is.
 #[derive(Debug, Clone)]
@@ -55,7 +58,13 @@ fn connect(server: &Server) -> anyhow::Result<Box<dyn Socket>> {
 }
 
 /// Reads `rows` rows from a slot. Blocks.
-pub(crate) fn read(server: &Server, slot: &str, publication: &str, rows: u64) -> anyhow::Result<Read> {
+pub(crate) fn read(
+    server: &Server,
+    slot: &str,
+    publication: &str,
+    rows: u64,
+    gathers: bool,
+) -> anyhow::Result<Read> {
     let mut socket = connect(server)?;
     let mut startup = Vec::new();
     startup.extend_from_slice(&196_608_u32.to_be_bytes());
@@ -79,7 +88,9 @@ pub(crate) fn read(server: &Server, slot: &str, publication: &str, rows: u64) ->
     frames.until(&mut socket, b'W')?;
 
     let (mut seen, mut bytes, mut first) = (0, 0, started);
+    let mut last = started;
     while seen < rows {
+        let mut arrived = false;
         while let Some((tag, body)) = frames.next()? {
             match (tag, body.first(), body.get(BEFORE_DATA)) {
                 (b'd', Some(b'w'), Some(b'I')) => {
@@ -87,13 +98,22 @@ pub(crate) fn read(server: &Server, slot: &str, publication: &str, rows: u64) ->
                         first = Instant::now();
                     }
                     seen += 1;
+                    arrived = true;
                 }
                 (b'd', Some(b'k'), _) if body.last() == Some(&1) => answer(&mut socket)?,
                 (b'E', ..) => bail!("Postgres ended the stream: {}", String::from_utf8_lossy(body)),
                 _ => {}
             }
         }
+        if arrived {
+            last = Instant::now();
+        }
+        // keepalives go on where nothing more comes
+        ensure!(last.elapsed() < SILENCE, "{seen} of {rows} rows, and no more");
         if seen < rows {
+            if gathers {
+                std::thread::sleep(LOOK_AWAY);
+            }
             bytes += frames.fill(&mut socket)?;
         }
     }

@@ -33,18 +33,24 @@ pub(crate) enum Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contestant {
     BareReader(Transport),
+    /// The same, and it lets bytes gather as a router does that has far to go.
+    GatheringReader(Transport),
     PgRecvlogical,
     Router(Transport, DeliveryMode),
-    Debezium { tuned: bool },
+    Debezium {
+        tuned: bool,
+    },
 }
 
 impl Contestant {
     /// Those that need nothing but what is here.
-    pub(crate) const OWN: [Contestant; 7] = [
+    pub(crate) const OWN: [Contestant; 9] = [
         Contestant::BareReader(Transport::Tcp),
+        Contestant::GatheringReader(Transport::Tcp),
         Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce),
         Contestant::Router(Transport::Tcp, DeliveryMode::ExactlyOnce),
         Contestant::BareReader(Transport::Unix),
+        Contestant::GatheringReader(Transport::Unix),
         Contestant::Router(Transport::Unix, DeliveryMode::AtLeastOnce),
         Contestant::Router(Transport::Unix, DeliveryMode::ExactlyOnce),
         Contestant::PgRecvlogical,
@@ -67,6 +73,7 @@ impl Contestant {
         };
         match self {
             Contestant::BareReader(over) => format!("bare reader, {}", transport(over)),
+            Contestant::GatheringReader(over) => format!("bare reader that gathers, {}", transport(over)),
             Contestant::PgRecvlogical => "pg_recvlogical to /dev/null, TCP".to_owned(),
             Contestant::Router(over, mode) => format!("router, {}, {}", mode.name(), transport(over)),
             Contestant::Debezium { tuned: false } => "Debezium, default".to_owned(),
@@ -77,7 +84,9 @@ impl Contestant {
     /// The bare reader that it is compared with: the one of the same transport.
     pub(crate) fn bound(self) -> Contestant {
         match self {
-            Contestant::BareReader(over) | Contestant::Router(over, _) => Contestant::BareReader(over),
+            Contestant::BareReader(over)
+            | Contestant::GatheringReader(over)
+            | Contestant::Router(over, _) => Contestant::BareReader(over),
             Contestant::PgRecvlogical | Contestant::Debezium { .. } => Contestant::BareReader(Transport::Tcp),
         }
     }
@@ -136,7 +145,8 @@ pub(crate) async fn catch_up(
 ) -> anyhow::Result<Measurement> {
     let base = case.backlog().name;
     let measured = match contestant {
-        Contestant::BareReader(over) => bare(place, &base, over, case).await?,
+        Contestant::BareReader(over) => bare(place, &base, over, false, case).await?,
+        Contestant::GatheringReader(over) => bare(place, &base, over, true, case).await?,
         Contestant::PgRecvlogical => recvlogical(place, &base, case).await?,
         Contestant::Router(over, mode) => {
             let run = run_of(place, case, over, mode, round);
@@ -184,7 +194,13 @@ pub(crate) fn run_of(place: &Place, case: &Case, over: Transport, mode: Delivery
     }
 }
 
-async fn bare(place: &Place, base: &str, over: Transport, case: &Case) -> anyhow::Result<Measured> {
+async fn bare(
+    place: &Place,
+    base: &str,
+    over: Transport,
+    gathers: bool,
+    case: &Case,
+) -> anyhow::Result<Measured> {
     let slot = format!("{base}_bare");
     place.ground.copy_slot(base, &slot).await?;
     let server = match over {
@@ -193,7 +209,8 @@ async fn bare(place: &Place, base: &str, over: Transport, case: &Case) -> anyhow
     };
     let (name, rows) = (slot.clone(), case.rows);
     let read =
-        tokio::task::spawn_blocking(move || bare_reader::read(&server, &name, PUBLICATION, rows)).await??;
+        tokio::task::spawn_blocking(move || bare_reader::read(&server, &name, PUBLICATION, rows, gathers))
+            .await??;
     place.ground.drop_slot(&slot).await?;
     Ok(Measured {
         events_per_second: read.rows as f64 / read.took.as_secs_f64(),

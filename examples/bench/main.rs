@@ -26,7 +26,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
 use outbox_router::config::DeliveryMode;
 use outbox_router::terminal;
@@ -91,22 +91,22 @@ struct Measure {
     #[arg(long)]
     part: Vec<Part>,
     /// Rows of the backlog that all contestants catch up with [default: 500000]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
     rows: Option<u64>,
     /// How often each does [default: 5]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ROUNDS)))]
     rounds: Option<u32>,
     /// Rows of the backlogs of cases and growth, if they do not say it themselves [default: 200000]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
     case_rows: Option<u64>,
     /// How often they are caught up with [default: 3]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ROUNDS)))]
     case_rounds: Option<u32>,
     /// Seconds for which latency is measured at a time [default: 10]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
     /// How often each load is measured [default: 3]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ROUNDS)))]
     latency_rounds: Option<u32>,
     /// The largest backlog of the growth [default: 10000000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
@@ -187,6 +187,7 @@ fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
     let report: Report =
         serde_json::from_str(&text).with_context(|| format!("parse {}", report.display()))?;
     let drawn = plots::draw(&report, folder)?;
+    ensure!(drawn > 0, "nothing in it can be drawn");
     eprintln!("{drawn} plots drawn in {}", folder.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -194,21 +195,25 @@ fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
 async fn run(cli: &Measure) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut measured = Measured::default();
     // dropped by a signal, the measurement ends its routers
-    let report = tokio::select! {
-        report = measure(cli) => report?,
+    let (machine, outcome) = tokio::select! {
+        outcome = measure(cli, &mut measured) => outcome?,
         _ = interrupt.recv() => return Ok(ExitCode::from(130)),
         _ = terminate.recv() => return Ok(ExitCode::from(143)),
     };
+    let program_bytes = fs::metadata(&cli.router).context("look at the router")?.len();
+    // what was measured before something failed is not lost
+    let report = Report { machine: machine.at_the_end(), settings: cli.settings(), program_bytes, measured };
     terminal::print(&report.render())?;
     let json = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
     fs::write(&cli.json, json + "\n").with_context(|| format!("write {}", cli.json.display()))?;
     eprintln!("every single measurement is in {}", cli.json.display());
-    Ok(ExitCode::SUCCESS)
+    outcome.map(|()| ExitCode::SUCCESS)
 }
 
-async fn measure(cli: &Measure) -> anyhow::Result<Report> {
-    let settings = cli.settings();
+/// Returns the machine, and what came of the parts.
+async fn measure(cli: &Measure, measured: &mut Measured) -> anyhow::Result<(Machine, anyhow::Result<()>)> {
     let ground = Ground::prepare(&cli.router, &cli.folder, &cli.postgres, &cli.kafka).await?;
     let machine = Machine::look(&ground, &cli.kafka_version).await?;
     let (port, socket) = (cli.postgres_port, cli.postgres_socket.display());
@@ -221,27 +226,30 @@ async fn measure(cli: &Measure) -> anyhow::Result<Report> {
         pg_recvlogical: cli.pg_recvlogical.clone(),
         peers: cli.peers(),
     };
+    let outcome = parts(&place, cli, measured).await;
+    Ok((machine, outcome))
+}
+
+async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow::Result<()> {
+    let settings = cli.settings();
     let progress = Progress::new(steps(&settings));
-    let mut measured = Measured::default();
     let is_wanted = |part| settings.parts.contains(&part);
     if is_wanted(Part::Compare) {
-        compare(&place, &settings, &progress, &mut measured).await?;
+        compare(place, &settings, &progress, measured).await?;
     }
     if is_wanted(Part::Cases) {
         let rounds = settings.case_rounds;
         for case in Case::varied(settings.case_rows) {
-            of_case(&place, case, &Contestant::OF_CASES, rounds, &progress, &mut measured).await?;
+            of_case(place, case, &Contestant::OF_CASES, rounds, &progress, measured).await?;
         }
     }
     if is_wanted(Part::Latency) {
-        live::measure(&place, &settings, cli.quick, &progress, &mut measured).await?;
+        live::measure(place, &settings, cli.quick, &progress, measured).await?;
     }
     if is_wanted(Part::Growth) {
-        growth(&place, &settings, &progress, &mut measured).await?;
+        growth(place, &settings, &progress, measured).await?;
     }
-    drop(progress);
-    let program_bytes = fs::metadata(&cli.router).context("look at the router")?.len();
-    Ok(Report { machine: machine.at_the_end(), settings, program_bytes, measured })
+    Ok(())
 }
 
 /// How many measurements that is, about.
@@ -276,7 +284,7 @@ async fn of_case(
     progress: &Progress,
     measured: &mut Measured,
 ) -> anyhow::Result<()> {
-    let backlog = begin(place, &case, progress).await?;
+    let backlog = begin(place, &case, progress, measured).await?;
     for round in 1..=rounds {
         let first = round as usize - 1;
         for contestant in contestants.iter().cycle().skip(first % contestants.len()).take(contestants.len()) {
@@ -298,7 +306,7 @@ async fn growth(
 ) -> anyhow::Result<()> {
     let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
     for (what, size, case) in Case::growing(settings.case_rows, settings.backlog) {
-        let backlog = begin(place, &case, progress).await?;
+        let backlog = begin(place, &case, progress, measured).await?;
         // what takes minutes has no moment that could stand for it
         let rounds = if case.rows > 2_000_000 { 1 } else { settings.case_rounds };
         for round in 1..=rounds {
@@ -312,13 +320,31 @@ async fn growth(
     Ok(())
 }
 
-/// Writes the backlog; returns the slot before it. What follows is not the first that the broker does with its topics.
-async fn begin(place: &Place, case: &Case, progress: &Progress) -> anyhow::Result<String> {
+/// How often anything is measured at most.
+const MOST_ROUNDS: u32 = 1000;
+
+/// Writes the backlog; returns the slot before it. What follows is not the first that the broker does with its topics, and at
+/// the beginning not the first that it does at all: for so many events its compilers are busier than it is.
+async fn begin(
+    place: &Place,
+    case: &Case,
+    progress: &Progress,
+    measured: &Measured,
+) -> anyhow::Result<String> {
+    const WARM: u64 = 2_000_000;
     let backlog = case.backlog();
     backlog.write(&place.ground, progress).await?;
-    for mode in DeliveryMode::ALL {
-        let router = Contestant::Router(Transport::Tcp, mode);
-        contestant::catch_up(place, case, router, 0, progress).await?;
+    let mut seen: u64 = measured.catch_up.iter().map(|found| found.rows).sum();
+    // a router goes on where one of its name has been, so each has a number of its own
+    for number in MOST_ROUNDS + 1.. {
+        for mode in DeliveryMode::ALL {
+            let router = Contestant::Router(Transport::Tcp, mode);
+            contestant::catch_up(place, case, router, number, progress).await?;
+            seen += case.rows;
+        }
+        if seen >= WARM {
+            break;
+        }
     }
     Ok(backlog.name)
 }

@@ -272,7 +272,8 @@ impl Report {
 
     fn latency(&self) -> Option<String> {
         (!self.measured.latency.is_empty()).then_some(())?;
-        let header = ["latency", "p50, ms", "p99, ms", "longest, ms", "CPU-s in 8 s", "memory, MB"];
+        let header =
+            ["latency", "written, tx/s", "p50, ms", "p99, ms", "longest, ms", "CPU-s in 8 s", "memory, MB"];
         let mut table = table::figures(&header);
         for load in self.measured.loads() {
             for (contestant, rounds) in self.measured.under(&load) {
@@ -281,6 +282,7 @@ impl Report {
                 let cpu = Spread::of(rounds.iter().map(|seen| seen.cpu_seconds / span * 8.0));
                 table.add_row([
                     format!("{load}: {contestant}"),
+                    table::spread(of(|seen| seen.transactions_per_second), 0),
                     table::spread(of(|seen| seen.p50_ms), 1),
                     table::spread(of(|seen| seen.p99_ms), 1),
                     table::spread(of(|seen| seen.longest_ms), 1),

@@ -33,7 +33,9 @@ impl Spread {
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
-        Some(Spread { median: quantile(&values, 50)?, least: *values.first()?, most: *values.last()? })
+        // of an even number the mean of the two in the middle
+        let middle = (quantile(&values, 50)? + *values.get(values.len() / 2)?) / 2.0;
+        Some(Spread { median: middle, least: *values.first()?, most: *values.last()? })
     }
 }
 

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
+use super::stream::Transport;
 use crate::redacted::Redacted;
 
 /// What one read asks for. Large enough that a reader that fell behind takes many messages per system call.
@@ -16,7 +17,7 @@ const READ_SIZE: usize = 64 * 1024;
 
 /// What a reader that has far to go waits for, so that it deals with many messages in one turn. A thousand or so of a few
 /// hundred bytes: what costs something for each turn, and for each request to Kafka, is shared by as many.
-const GATHERED: usize = 512 * 1024;
+pub(super) const GATHERED: usize = 512 * 1024;
 
 /// Postgres itself never sends more (`MaxAllocSize`).
 const MAX_MESSAGE: usize = 0x3FFF_FFFF;
@@ -120,6 +121,28 @@ impl FrameBuffer {
         let count = target.filled().len();
         self.end += count;
         Poll::Ready(Ok(count))
+    }
+
+    /// Takes what lies in the socket already, all of it if that is not too much; `None` where only the runtime can read it.
+    pub fn fill_now<S: Transport>(&mut self, stream: &mut S) -> Option<io::Result<usize>> {
+        let mut taken = 0;
+        while !self.has_gathered() {
+            self.make_room();
+            let free = self.bytes.get_mut(self.end..).unwrap_or_default();
+            let room = free.len();
+            match stream.read_now(free)? {
+                Ok(count) => {
+                    self.end += count;
+                    taken += count;
+                    if count < room {
+                        break;
+                    }
+                }
+                // an end is one for the next read too, an error is told once
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(taken))
     }
 
     /// Moves the unfinished message to the front, and grows only as fast as its bytes arrive: the length that

@@ -5,17 +5,18 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use super::frames::{BadLength, Frame, FrameBuffer};
+use super::frames::{BadLength, Frame, FrameBuffer, GATHERED};
 use super::pgoutput::PgTimestamp;
 use super::quoting::{identifier, replication_literal};
 use super::server_error::ServerError;
+use super::stream::Transport;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::redacted::Redacted;
@@ -28,18 +29,22 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const GATHER_FOR: Duration = Duration::from_millis(5);
 const LOOK_AWAY: Duration = Duration::from_micros(150);
 
+/// What one read brings of a server that writes faster than it is read; a unix socket holds little more.
+const FLOOD: usize = 16 * 1024;
+
+/// How many bytes are worked off between two looks at the socket.
+const LOOK_EVERY: usize = 8 * 1024;
+
 /// How long the server may take to answer CopyDone at the end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether bytes are received, and when.
+/// Whether bytes are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receiving {
     /// They stay in the socket.
     Not,
     /// As soon as any have come.
     AtOnce,
-    /// When more have come: for a reader that has far to go.
-    Gathered,
 }
 
 /// What the server sends in CopyData.
@@ -47,7 +52,8 @@ pub enum Receiving {
 pub enum ReplicationMessage<'a> {
     /// A piece of the stream.
     XLogData {
-        /// The end of the log on the server as of sending.
+        /// The place of the change in the log: a logical walsender says it twice, also where the protocol has the end of the
+        /// log (`WalSndPrepareWrite`).
         wal_end: Lsn,
         /// One message of the plugin.
         data: &'a [u8],
@@ -107,6 +113,14 @@ pub struct ReplicationStream<S> {
     written: usize,
     flushed: bool,
     last_received: Instant,
+    /// An error that a read has met behind bytes that it has brought.
+    failed: Option<io::Error>,
+    /// How many bytes the last read has brought.
+    last_read: usize,
+    /// How many bytes were worked off since the last look at the socket, and how many more may be taken before the next turn:
+    /// there are other things to do.
+    worked_off: usize,
+    may_take: usize,
     way_out: String,
     sent_away: bool,
 }
@@ -129,7 +143,7 @@ pub struct StreamOf<'a> {
     pub way_out: &'a str,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
+impl<S: Transport> ReplicationStream<S> {
     /// Starts the slot's stream. `unread` are bytes that were received from `stream` already.
     pub async fn start(stream: S, unread: Vec<u8>, what: StreamOf<'_>) -> Result<Self, NotStarted> {
         let mut this = ReplicationStream {
@@ -139,6 +153,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
             written: 0,
             flushed: true,
             last_received: Instant::now(),
+            failed: None,
+            last_read: 0,
+            worked_off: 0,
+            may_take: 0,
             way_out: what.way_out.to_owned(),
             sent_away: false,
         };
@@ -181,30 +199,45 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
     /// Drives the socket: sends what is queued and waits until bytes have come. If none are received it ends only by an
     /// error. May be dropped at any await.
     pub async fn io(&mut self, receiving: Receiving) -> Result<(), Error> {
-        match receiving {
-            Receiving::Not => poll_fn(|context| self.poll_io(context, false)).await,
-            Receiving::AtOnce => poll_fn(|context| self.poll_io(context, true)).await,
-            Receiving::Gathered => self.gather().await,
-        }
+        poll_fn(|context| self.poll_io(context, receiving == Receiving::AtOnce)).await
     }
 
-    /// A reader that takes each message as it comes costs the server a wake-up, and itself a turn, for every single one,
-    /// and hands Kafka's client records one by one. So it looks away for a moment while the socket fills, again and again,
-    /// until enough has gathered or nothing more comes.
-    async fn gather(&mut self) -> Result<(), Error> {
-        let begun = Instant::now();
-        let mut received = false;
-        while begun.elapsed() < GATHER_FOR && !self.frames.has_gathered() {
-            // Of the thread, and not of the task: where the runtime waits for the socket, each message wakes it.
+    /// For a reader that has far to go: lets bytes gather and takes them; says whether any have come. One that takes each
+    /// message as it comes costs the server a wake-up, and itself a turn, for every single one, and hands Kafka's client
+    /// records one by one. So it looks away while the socket fills, again and again, until enough has gathered or nothing
+    /// more comes.
+    ///
+    /// Blocks the thread meanwhile: where the runtime waits for the socket, each message wakes it. Does nothing where only the
+    /// runtime can read.
+    pub fn gather(&mut self) -> Result<bool, Error> {
+        let (begun, mut received) = (Instant::now(), 0);
+        loop {
+            let Some(taken) = self.frames.fill_now(&mut self.stream) else { return Ok(false) };
+            let taken = taken.map_err(|error| lost(&error.to_string()))?;
+            received += taken;
+            if self.frames.has_gathered()
+                || begun.elapsed() >= GATHER_FOR
+                || taken == 0 && begun.elapsed() >= LOOK_AWAY
+            {
+                break;
+            }
             std::thread::sleep(LOOK_AWAY);
-            // it sees now that there is something to read
-            tokio::task::yield_now().await;
-            let read = poll_fn(|context| Poll::Ready(self.poll_io(context, true))).await;
-            let Poll::Ready(read) = read else { break };
-            read?;
-            received = true;
         }
-        if received { Ok(()) } else { poll_fn(|context| self.poll_io(context, true)).await }
+        self.received(received);
+        self.may_take = GATHERED;
+        Ok(received > 0)
+    }
+
+    fn received(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.last_received = Instant::now();
+        }
+        (self.last_read, self.worked_off, self.may_take) = (bytes, 0, 0);
+    }
+
+    /// Whether the last read has brought so much that more is to be expected.
+    pub fn is_flooded(&self) -> bool {
+        self.last_read >= FLOOD
     }
 
     fn poll_io(&mut self, context: &mut Context<'_>, read: bool) -> Poll<Result<(), Error>> {
@@ -215,14 +248,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
         if !read {
             return Poll::Pending;
         }
-        match ready!(self.frames.poll_fill(context, &mut self.stream)) {
-            Ok(0) => Poll::Ready(Err(lost("the server closed the connection"))),
-            Ok(_) => {
-                self.last_received = Instant::now();
-                Poll::Ready(Ok(()))
-            }
-            Err(error) => Poll::Ready(Err(lost(&error.to_string()))),
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(lost(&error.to_string())));
         }
+        let mut received = 0;
+        // with TLS a read brings a few messages at a time
+        while !self.frames.has_gathered() || received == 0 {
+            match self.frames.poll_fill(context, &mut self.stream) {
+                Poll::Ready(Ok(0)) if received == 0 => {
+                    return Poll::Ready(Err(lost("the server closed the connection")));
+                }
+                Poll::Ready(Ok(0)) => break,
+                Poll::Ready(Ok(count)) => received += count,
+                Poll::Ready(Err(error)) if received == 0 => {
+                    return Poll::Ready(Err(lost(&error.to_string())));
+                }
+                Poll::Ready(Err(error)) => {
+                    self.failed = Some(error);
+                    break;
+                }
+                Poll::Pending if received == 0 => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        self.received(received);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
@@ -269,6 +319,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReplicationStream<S> {
     /// Drops the message that was looked at.
     pub fn consume(&mut self, length: usize) {
         self.frames.consume(length);
+        self.worked_off += length;
+        if self.worked_off >= LOOK_EVERY && self.may_take > 0 {
+            self.worked_off = 0;
+            self.take_meanwhile();
+        }
+    }
+
+    /// What comes while messages are worked off: a socket that holds little would keep the server waiting.
+    fn take_meanwhile(&mut self) {
+        if !self.stream.holds_little() {
+            self.may_take = 0;
+            return;
+        }
+        match self.frames.fill_now(&mut self.stream) {
+            Some(Ok(0)) | None => {}
+            Some(Ok(taken)) => {
+                self.last_received = Instant::now();
+                self.may_take = self.may_take.saturating_sub(taken);
+            }
+            Some(Err(error)) => (self.failed, self.may_take) = (Some(error), 0),
+        }
     }
 
     /// Queues a StandbyStatusUpdate; [`io`](Self::io) sends it.
@@ -388,184 +459,4 @@ fn ended(frame: Frame<'_>, way_out: &str) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-
-    fn frame(tag: u8, body: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![tag];
-        bytes.extend((body.len() as u32 + 4).to_be_bytes());
-        bytes.extend(body);
-        bytes
-    }
-
-    /// How much the other side may leave unread.
-    const PIPE: usize = 4096;
-
-    async fn started() -> (ReplicationStream<DuplexStream>, DuplexStream) {
-        let (ours, mut theirs) = duplex(PIPE);
-        theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
-        let what = StreamOf {
-            slot: "s\"lot",
-            publication: "pub'lication",
-            start: Lsn(0x10),
-            messages: true,
-            way_out: "",
-        };
-        let start = ReplicationStream::start(ours, Vec::new(), what);
-        let stream = start.await.unwrap();
-        let expected = "START_REPLICATION SLOT \"s\"\"lot\" LOGICAL 0/10 (proto_version '1', publication_names \
-                        '\"pub''lication\"', messages 'true')\0";
-        let mut command = vec![0; expected.len() + 5];
-        theirs.read_exact(&mut command).await.unwrap();
-        assert_eq!(std::str::from_utf8(&command[5..]).unwrap(), expected);
-        (stream, theirs)
-    }
-
-    fn keepalive(wal_end: u64, reply: u8) -> Vec<u8> {
-        let mut body = vec![b'k'];
-        body.extend(wal_end.to_be_bytes());
-        body.extend(5i64.to_be_bytes());
-        body.push(reply);
-        frame(b'd', &body)
-    }
-
-    #[tokio::test]
-    async fn messages_are_borrowed_until_consumed() {
-        let (mut stream, mut theirs) = started().await;
-        let mut data = vec![b'w'];
-        data.extend([0; 8]);
-        data.extend(7u64.to_be_bytes());
-        data.extend([0; 8]);
-        data.extend(b"payload");
-        theirs.write_all(&frame(b'N', b"\0")).await.unwrap();
-        theirs.write_all(&frame(b'd', &data)).await.unwrap();
-        theirs.write_all(&keepalive(9, 1)).await.unwrap();
-        stream.io(Receiving::AtOnce).await.unwrap();
-        for _ in 0..2 {
-            let (message, _) = stream.peek().unwrap().unwrap();
-            assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(7), data: b"payload" });
-        }
-        let (_, length) = stream.peek().unwrap().unwrap();
-        stream.consume(length);
-        let (message, length) = stream.peek().unwrap().unwrap();
-        assert_eq!(
-            message,
-            ReplicationMessage::PrimaryKeepAlive {
-                wal_end: Lsn(9),
-                sent: PgTimestamp(5),
-                reply_requested: true
-            }
-        );
-        stream.consume(length);
-        assert_eq!(stream.peek().unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn feedback_never_starves_while_reading_is_held_back() {
-        let (mut stream, mut theirs) = started().await;
-        stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(2) }, true);
-        let mut update = [0; 39];
-        tokio::select! {
-            error = stream.io(Receiving::Not) => panic!("ended: {error:?}"),
-            read = theirs.read_exact(&mut update) => { read.unwrap(); }
-        }
-        assert_eq!(update[..6], [b'd', 0, 0, 0, 38, b'r']);
-        assert_eq!(
-            update[6..30],
-            [[0, 0, 0, 0, 0, 0, 0, 3], [0, 0, 0, 0, 0, 0, 0, 2], [0, 0, 0, 0, 0, 0, 0, 2]].concat()
-        );
-        assert_eq!(update[38], 1, "asks for a reply");
-    }
-
-    #[tokio::test]
-    async fn while_bytes_gather_what_is_queued_goes_out() {
-        let (mut stream, mut theirs) = started().await;
-        stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(2) }, false);
-        // nothing to read: it waits, and sends meanwhile
-        let server = async {
-            let mut update = [0; 39];
-            theirs.read_exact(&mut update).await.unwrap();
-            for wal_end in [1, 2] {
-                theirs.write_all(&keepalive(wal_end, 0)).await.unwrap();
-            }
-        };
-        let (gathered, ()) = tokio::join!(stream.io(Receiving::Gathered), server);
-        gathered.unwrap();
-        let mut seen = Vec::new();
-        while let Some((ReplicationMessage::PrimaryKeepAlive { wal_end, .. }, length)) =
-            stream.peek().unwrap()
-        {
-            seen.push(wal_end);
-            stream.consume(length);
-        }
-        assert_eq!(seen, [Lsn(1), Lsn(2)]);
-    }
-
-    #[tokio::test]
-    async fn where_nothing_comes_to_gather_the_first_byte_is_waited_for() {
-        let (mut stream, mut theirs) = started().await;
-        let write = async {
-            // longer than anything is gathered for
-            tokio::time::sleep(2 * GATHER_FOR).await;
-            theirs.write_all(&keepalive(1, 0)).await.unwrap();
-        };
-        let (gathered, ()) = tokio::join!(stream.io(Receiving::Gathered), write);
-        gathered.unwrap();
-        assert!(stream.peek().unwrap().is_some());
-        drop(theirs);
-        assert!(stream.io(Receiving::Gathered).await.is_err(), "the end is seen");
-    }
-
-    #[tokio::test]
-    async fn a_status_update_that_cannot_be_sent_does_not_keep_data_from_being_read() {
-        let (mut stream, mut theirs) = started().await;
-        for _ in 0..2 * PIPE / 39 {
-            stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
-        }
-        theirs.write_all(&keepalive(5, 0)).await.unwrap();
-        stream.io(Receiving::AtOnce).await.unwrap();
-        assert!(stream.peek().unwrap().is_some());
-    }
-
-    #[tokio::test]
-    async fn the_end_of_the_stream_is_transient() {
-        for bytes in [frame(b'c', b""), frame(b'd', b""), frame(b'd', b"x"), vec![b'd', 0, 0, 0, 0], vec![]] {
-            let (mut stream, mut theirs) = started().await;
-            theirs.write_all(&bytes).await.unwrap();
-            drop(theirs);
-            let failed = match stream.io(Receiving::AtOnce).await {
-                Ok(()) => stream.peek().map(|_| ()),
-                Err(error) => Err(error),
-            };
-            assert!(matches!(failed, Err(Error::Transient(_))), "{bytes:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn the_servers_refusal_to_start_keeps_its_code() {
-        let (ours, mut theirs) = duplex(PIPE);
-        let body = b"SERROR\0VERROR\0C55006\0Mreplication slot \"x\" is active for PID 7\0\0";
-        theirs.write_all(&frame(b'E', body)).await.unwrap();
-        let what = StreamOf { slot: "x", publication: "p", start: Lsn(0), messages: false, way_out: "" };
-        match ReplicationStream::start(ours, Vec::new(), what).await {
-            Err(NotStarted::Server(error)) => assert_eq!(error.code.code(), "55006"),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn finishing_waits_until_the_server_has_read_everything() {
-        let (mut stream, mut theirs) = started().await;
-        stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(3) }, false);
-        let server = async {
-            let mut bytes = [0; 39 + 5];
-            theirs.read_exact(&mut bytes).await.unwrap();
-            assert_eq!(bytes[39..], [b'c', 0, 0, 0, 4]);
-            theirs.write_all(&keepalive(5, 0)).await.unwrap();
-            theirs.write_all(&frame(b'C', b"COPY 0\0")).await.unwrap();
-        };
-        let (finished, ()) = tokio::join!(stream.finish(), server);
-        finished.unwrap();
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! One byte stream to a server, whatever it runs over.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -27,6 +27,20 @@ const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one handshake may take, and how many are tried where the user sets no limit: two minutes, as the kernel would.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 const HANDSHAKES: u32 = 40;
+
+/// What the replication stream runs over.
+pub trait Transport: AsyncRead + AsyncWrite + Unpin {
+    /// Takes what lies in the socket already, without waiting and without the runtime: 0 if nothing does, or at the end.
+    /// `None` where only the runtime can read it.
+    fn read_now(&mut self, _: &mut [u8]) -> Option<io::Result<usize>> {
+        None
+    }
+
+    /// Whether so little fits into the socket that the server soon waits for who does not read.
+    fn holds_little(&self) -> bool {
+        false
+    }
+}
 
 /// A connected socket, with TLS where it was negotiated.
 #[derive(Debug)]
@@ -88,6 +102,27 @@ async fn handshake(address: std::net::SocketAddr) -> io::Result<TcpStream> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
+impl Transport for Stream {
+    fn read_now(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        let read = match self {
+            Stream::Tcp(socket) => (&*SockRef::from(&*socket)).read(buffer),
+            Stream::Unix(socket) => (&*SockRef::from(&*socket)).read(buffer),
+            // what is there may be less than a record
+            Stream::Tls(_) => return None,
+        };
+        match read {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Some(Ok(0))
+            }
+            read => Some(read),
+        }
+    }
+
+    fn holds_little(&self) -> bool {
+        matches!(self, Stream::Unix(_))
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
@@ -127,6 +162,8 @@ impl AsyncWrite for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Transport for tokio::io::DuplexStream {}
 
     async fn connected(settings: &Tcp) -> TcpStream {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 use super::Relay;
@@ -13,6 +12,7 @@ use crate::dead_letters::Key;
 use crate::error::Error;
 use crate::monitor::State;
 use crate::positions::{OtherLog, Remembered};
+use crate::postgres::stream::Transport;
 use crate::progress::Partial;
 use crate::sink::Refusal;
 
@@ -60,7 +60,7 @@ pub struct Ended {
     pub batch_bytes: usize,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+impl<S: Transport> Relay<S> {
     /// Reads no more; the session ends when nothing is in flight. A stop waits for that only so long. A failure does as
     /// long as it takes: what it tells a person to do takes for granted that everything before it has arrived.
     pub(super) fn end_intake(&mut self, outcome: Outcome) {

@@ -1,6 +1,5 @@
 //! What goes back to Postgres: status updates, what they may confirm, and what is seen on the way.
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Duration, Instant};
 
 use super::tally::Tally;
@@ -12,6 +11,7 @@ use crate::postgres::catalog::Slot;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::postgres::replication::StandbyStatus;
 use crate::postgres::room::{Level, safe_bytes};
+use crate::postgres::stream::Transport;
 use crate::postgres::watch::Report;
 
 /// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
@@ -20,7 +20,7 @@ pub(super) fn silence(config: &Config) -> Duration {
     config.postgres.wal_sender_timeout * 3 / 4
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+impl<S: Transport> Relay<S> {
     pub(super) fn status_due(&mut self) -> Result<(), Error> {
         let limit = silence(&self.config);
         let (silent, unanswered) = (self.stream.silent_for(), self.answers.unanswered(Instant::now()));

@@ -29,7 +29,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +42,7 @@ use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
 use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use crate::postgres::replication::{Receiving, ReplicationMessage, ReplicationStream};
 use crate::postgres::room::Room;
+use crate::postgres::stream::Transport;
 use crate::postgres::watch::Watch;
 use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::{Origin, Router};
@@ -174,7 +174,7 @@ enum Pause {
     HeldBack,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+impl<S: Transport> Relay<S> {
     /// Joins the parts.
     pub fn new(parts: Parts<S>) -> Self {
         let start = parts.remembered.position;
@@ -268,6 +268,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 return Ok(Outcome::Refused(refusal));
             }
             self.rebuild_if_due()?;
+            self.sending.sink.turned(PgTimestamp::now());
             self.sending.uncommitted = !self.remembering.is_settled();
             let read = match self.work()? {
                 Pause::NeedsInput => true,
@@ -297,18 +298,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             if reopened {
                 continue;
             }
-            let receiving = match read {
-                false => Receiving::Not,
-                true if self.is_behind() => Receiving::Gathered,
-                true => Receiving::AtOnce,
-            };
+            let gathered = read && (self.is_behind() || self.stream.is_flooded()) && self.stream.gather()?;
+            let receiving = if read && !gathered { Receiving::AtOnce } else { Receiving::Not };
             let deadline = self.ending.as_ref().and_then(|(_, deadline)| *deadline);
             // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
             // only then more work.
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
-                () = self.outcomes.changed() => {}
+                // what has gathered goes first, and the next turn takes the reports anyway
+                () = self.outcomes.changed(), if !gathered => {}
                 delivered = self.remembering.reported() => self.remembered(delivered?),
                 _ = status_timer.tick() => self.status_due()?,
                 report = self.watch.report() => self.looked(report)?,
@@ -318,6 +317,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 () = until(remember_at) => {}
                 () = until(fetch_at) => {}
                 result = self.stream.io(receiving) => result?,
+                // the runtime looks after its timers and sockets in between
+                () = tokio::task::yield_now(), if gathered => {}
             }
         }
     }

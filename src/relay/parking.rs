@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Duration, Instant};
 
 use super::Relay;
@@ -20,6 +19,7 @@ use crate::monitor::Monitor;
 use crate::outbox::printable;
 use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
 use crate::postgres::dead_letters::sql::Waiting;
+use crate::postgres::stream::Transport;
 use crate::progress::{Partial, Position, Sequence};
 
 /// Records of parked events have numbers of their own, above those of changes.
@@ -443,7 +443,7 @@ impl Parking {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+impl<S: Transport> Relay<S> {
     /// Acknowledges parked events that are safe, and sends what is to be sent again. Returns when to look again.
     pub(super) fn parked_events(&mut self) -> Option<Instant> {
         let safe = self.sending.parking.as_mut()?.safe(self.received);

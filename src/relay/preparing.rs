@@ -1,7 +1,6 @@
 //! What records wait for before they can be sent: a topic that has to be made or looked at, and producers that make smaller
 //! batches because a topic takes only those.
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Relay;
@@ -10,6 +9,7 @@ use super::parking::Unsendable;
 use super::sending::{Waiting, without_topic};
 use crate::dead_letters::Reason;
 use crate::error::{Definite, Error, Peer};
+use crate::postgres::stream::Transport;
 use crate::sink::kafka::TopicLimits;
 
 /// Nothing is sent while there is any of it.
@@ -57,7 +57,7 @@ impl Preparing {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+impl<S: Transport> Relay<S> {
     pub(super) fn prepare(&mut self, waiting: Waiting) {
         let task = tokio::spawn(self.sending.sink.prepare(waiting.topic.clone()));
         self.preparing.topic = Some((waiting, AbortOnDropHandle::new(task)));

@@ -1,6 +1,5 @@
 //! What the monitor is shown at each turn.
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::Relay;
@@ -8,8 +7,9 @@ use super::parking::Parking;
 use crate::config::DeliveryMode;
 use crate::error::Peer;
 use crate::monitor::State;
+use crate::postgres::stream::Transport;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+impl<S: Transport> Relay<S> {
     /// Readiness and state follow the brokers: nothing flows while none can be reached.
     pub(super) fn broker_state(&mut self) {
         let down = self.sending.sink.brokers_down();

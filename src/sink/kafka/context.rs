@@ -51,6 +51,10 @@ impl Connection {
 
     /// Logged once when it goes and once when it comes back.
     pub(super) fn set_down(&self, down: bool) {
+        // each delivery report asks, and nothing is to be written then
+        if self.down.load(Ordering::Relaxed) == down {
+            return;
+        }
         if self.reached.load(Ordering::Relaxed) && self.down.swap(down, Ordering::Relaxed) != down {
             if down {
                 tracing::warn!(

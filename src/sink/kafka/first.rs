@@ -10,7 +10,7 @@ use crate::progress::Sequence;
 
 /// What the broker that leads a partition knows of this producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
+pub(super) enum Known {
     /// A first record is under way.
     NotYet,
     /// One was acknowledged.
@@ -28,21 +28,23 @@ pub(super) struct FirstRecords {
 }
 
 impl FirstRecords {
-    /// Whether a record may be sent there now.
-    pub(super) fn may_follow(&self, place: Place) -> bool {
-        self.places.get(&place) != Some(&Known::NotYet)
+    /// What the broker knows there; `None` before the first record, which may be sent now. No other may while that is
+    /// [`Known::NotYet`].
+    pub(super) fn known(&self, place: Place) -> Option<Known> {
+        self.places.get(&place).copied()
     }
 
-    /// A record was sent there.
+    /// The first record was sent there.
     pub(super) fn sent(&mut self, place: Place, sequence: Sequence) {
-        self.places.entry(place).or_insert_with(|| {
-            self.under_way.insert(sequence, place);
-            Known::NotYet
-        });
+        self.places.insert(place, Known::NotYet);
+        self.under_way.insert(sequence, place);
     }
 
     /// A record is durable.
     pub(super) fn acknowledged(&mut self, sequence: Sequence) {
+        if self.under_way.is_empty() {
+            return;
+        }
         if let Some(place) = self.under_way.remove(&sequence) {
             self.places.insert(place, Known::Established);
         }
@@ -110,18 +112,19 @@ mod tests {
     fn nothing_follows_a_first_record_before_it_is_acknowledged() {
         let mut first = FirstRecords::default();
         let (a, b) = ((0, Some(1)), (0, Some(2)));
-        assert!(first.may_follow(a));
+        assert_eq!(first.known(a), None);
         first.sent(a, Sequence(7));
-        assert!(!first.may_follow(a) && first.may_follow(b));
+        assert_eq!((first.known(a), first.known(b)), (Some(Known::NotYet), None));
         first.sent(b, Sequence(8));
         first.acknowledged(Sequence(9));
-        assert!(!first.may_follow(a) && !first.may_follow(b));
+        assert_eq!((first.known(a), first.known(b)), (Some(Known::NotYet), Some(Known::NotYet)));
         first.acknowledged(Sequence(7));
-        assert!(first.may_follow(a) && !first.may_follow(b));
-        first.sent(a, Sequence(10));
-        assert!(first.may_follow(a), "the second needs no acknowledgement");
+        assert_eq!((first.known(a), first.known(b)), (Some(Known::Established), Some(Known::NotYet)));
         first.forget(0);
-        first.sent(a, Sequence(11));
-        assert!(!first.may_follow(a) && !first.may_follow(b));
+        assert_eq!(
+            (first.known(a), first.known(b)),
+            (None, Some(Known::NotYet)),
+            "the one under way is not forgotten"
+        );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `producers` one that is idempotent or two that are transactional, `properties` what they are made with, `context` what
 //! comes back, `topics` what happens before a topic's first record, `fits` whether it takes a record, `first` before a partition's second, `look` while
-//! records flow, `obstacle` when none does, `lost_sight` when the client is at fault, `known` what is remembered of topics,
+//! records flow, `obstacle` when none does, `unreachable` when no broker answers, `lost_sight` when the client is at fault, `known` what is remembered of topics,
 //! `copies` what an acknowledgement is worth, `positions` where the router remembers what it has delivered, `verdict` what
 //! an error means, `survey` what `check` asks.
 
@@ -20,6 +20,7 @@ mod producers;
 pub mod properties;
 pub mod survey;
 mod topics;
+mod unreachable;
 mod verdict;
 
 use std::collections::HashMap;
@@ -32,7 +33,7 @@ use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer}
 
 use crate::config::Config;
 use crate::dead_letters::Reason;
-use crate::error::{Error, Peer};
+use crate::error::Error;
 use crate::positions::Remembered;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
@@ -40,7 +41,7 @@ use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};
 use aside::Aside;
 use context::{AdminContext, Connection, ProducerReports};
-use first::FirstRecords;
+use first::{FirstRecords, Known};
 pub use known::KnownTopics;
 use known::Met;
 use look::{Found, Looks, Sight};
@@ -49,6 +50,7 @@ use producers::Producers;
 pub use producers::{Commit, NotCommitted};
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
+use unreachable::no_answer;
 use verdict::{MAY_NOT_WRITE, Verdict, denied, verdict};
 
 /// How long the first answer of a broker may take.
@@ -93,9 +95,9 @@ pub struct KafkaSink {
     reports: ProducerReports,
     producers: Producers,
     keeper: Arc<TopicKeeper>,
-    topics: HashMap<Box<str>, Topic>,
-    /// The names of the topics by their numbers.
-    names: Vec<Box<str>>,
+    /// The prepared topics, and their places among them by name.
+    topics: Vec<Topic>,
+    numbers: HashMap<Box<str>, usize>,
     known: Arc<KnownTopics>,
     looks: Looks,
     /// Records sent and not yet acknowledged.
@@ -109,11 +111,13 @@ pub struct KafkaSink {
     transaction_timeout: Duration,
     /// Since when the transaction takes nothing more.
     refuses_since: Option<Instant>,
+    /// When the relay's turn began, in milliseconds since the Unix epoch.
+    now: i64,
 }
 
 #[derive(Debug)]
 struct Topic {
-    number: usize,
+    name: Box<str>,
     limits: TopicLimits,
     /// When the last record was sent, in milliseconds since the Unix epoch.
     last_sent: i64,
@@ -170,8 +174,8 @@ impl KafkaSink {
             reports,
             producers,
             keeper,
-            topics: HashMap::new(),
-            names: Vec::new(),
+            topics: Vec::new(),
+            numbers: HashMap::new(),
             known,
             looks: Looks::new(),
             under_way: 0,
@@ -182,6 +186,7 @@ impl KafkaSink {
             aside: Aside::default(),
             transaction_timeout: properties::transaction_timeout(&config),
             refuses_since: None,
+            now: PgTimestamp::now().unix_millis(),
             message_max_bytes: properties::message_max_bytes(&config),
             config,
         };
@@ -211,35 +216,39 @@ impl KafkaSink {
         Err(no_answer(&self.config, self.reports.connection.last_error()))
     }
 
+    /// A turn of the relay begins: the records of one turn share a look at the clock.
+    pub fn turned(&mut self, now: PgTimestamp) {
+        self.now = now.unix_millis();
+    }
+
     /// Hands one record over. Never blocks.
     pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        let Topic { number, limits, last_sent, looked_at_for, stale } =
-            self.topics.get(record.topic).ok_or(NotSent::TopicUnknown)?;
-        if *stale {
+        let number = *self.numbers.get(record.topic).ok_or(NotSent::TopicUnknown)?;
+        let topic = self.topics.get_mut(number).ok_or(NotSent::TopicUnknown)?;
+        let limits = &topic.limits;
+        if topic.stale {
             // what is under way arrives first: keys may be somewhere else afterwards
             return Err(if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown });
         }
         fits::size(record, limits, self.message_max_bytes, self.compressed)?;
         if let Err(impossible) = fits::partition(record, limits) {
             // the topic may have got more partitions since
-            if *looked_at_for == Some(sequence) {
+            if topic.looked_at_for == Some(sequence) {
                 return Err(impossible);
             }
-            if let Some(topic) = self.topics.get_mut(record.topic) {
-                topic.looked_at_for = Some(sequence);
-            }
+            topic.looked_at_for = Some(sequence);
             return Err(NotSent::TopicUnknown);
         }
-        let (number, now) = (*number, PgTimestamp::now().unix_millis());
-        let timestamp = limits.timestamp(record, now);
+        let timestamp = limits.timestamp(record, self.now);
         let place = (number, Self::partition(record, limits));
-        if last_sent.saturating_add(FORGOTTEN_AFTER_MS) < now {
+        if topic.last_sent.saturating_add(FORGOTTEN_AFTER_MS) < self.now {
             self.first.forget(number);
         }
         // Without a key there is no order to keep, and a transaction that is aborted takes back what came behind a
         // refused one.
         let ordered = record.key.is_some() && !self.producers.are_transactional();
-        if ordered && !self.first.may_follow(place) {
+        let known = if ordered { self.first.known(place) } else { Some(Known::Established) };
+        if known == Some(Known::NotYet) {
             return Err(NotSent::Full);
         }
 
@@ -262,16 +271,21 @@ impl KafkaSink {
         match self.producers.current().send::<[u8], [u8]>(message) {
             Ok(()) => {
                 self.under_way += 1;
-                if ordered {
+                if known.is_none() {
                     self.first.sent(place, sequence);
                 }
-                if let Some(topic) = self.topics.get_mut(record.topic) {
-                    topic.last_sent = now;
+                if let Some(topic) = self.topics.get_mut(number) {
+                    topic.last_sent = self.now;
                 }
                 Ok(Sent { topic: number, timestamp_replaced: timestamp != record.timestamp })
             }
             Err((error, _)) => Err(self.not_taken(&error, record, sequence)),
         }
+    }
+
+    fn known_topic(&mut self, name: &str) -> Option<&mut Topic> {
+        let number = *self.numbers.get(name)?;
+        self.topics.get_mut(number)
     }
 
     /// The record is durable, as its report said.
@@ -292,7 +306,7 @@ impl KafkaSink {
         match error.rdkafka_error_code() {
             // the topic is not as it was, and librdkafka has heard of it first
             Some(Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition) => {
-                if let Some(topic) = self.topics.get_mut(record.topic) {
+                if let Some(topic) = self.known_topic(record.topic) {
                     topic.stale = true;
                 }
                 if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown }
@@ -343,7 +357,7 @@ impl KafkaSink {
         topic: String,
     ) -> impl Future<Output = Result<TopicLimits, Error>> + Send + 'static {
         let looked_up = Arc::clone(&self.keeper).prepare(topic.clone());
-        let met = self.topics.contains_key(topic.as_str());
+        let met = self.numbers.contains_key(topic.as_str());
         let producers: Vec<_> = self.producers.all().filter(|_| met).cloned().collect();
         async move {
             let limits = looked_up.await?;
@@ -363,18 +377,24 @@ impl KafkaSink {
         let rebuild_first = limits.max_message_bytes.is_some_and(|limit| self.batch_bytes > limit);
         self.batch_bytes =
             limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
-        let (number, looked_at_for) = match self.topics.get(topic) {
-            Some(known) => (known.number, known.looked_at_for),
+        let grown = self.known.met(topic, &limits) == Met::Grown;
+        let fresh =
+            Topic { name: topic.into(), limits, last_sent: i64::MAX, looked_at_for: None, stale: false };
+        let number = match self.numbers.get(topic) {
+            Some(&number) => {
+                if let Some(known) = self.topics.get_mut(number) {
+                    *known = Topic { looked_at_for: known.looked_at_for, ..fresh };
+                }
+                number
+            }
             None => {
-                self.names.push(topic.into());
-                (self.topics.len(), None)
+                self.numbers.insert(topic.into(), self.topics.len());
+                self.topics.push(fresh);
+                self.topics.len() - 1
             }
         };
-        let grown = self.known.met(topic, &limits) == Met::Grown;
         // the brokers may know nothing of the producer there, and a key's partition may be another
         self.first.forget(number);
-        let fresh = Topic { number, limits, last_sent: i64::MAX, looked_at_for, stale: false };
-        self.topics.insert(topic.into(), fresh);
         Admitted { topic: number, rebuild_first, grown }
     }
 
@@ -384,14 +404,13 @@ impl KafkaSink {
         if let Some(Sight { topic, found }) = self.looks.take() {
             self.saw(&topic, found, stalled.is_some(), silent);
         }
-        let Some(number) = stalled.or_else(|| self.looks.due(self.names.len())) else { return };
-        let Some(name) = self.names.get(number) else { return };
-        let in_sync = self.topics.get(name).and_then(|topic| topic.limits.copies.min_insync);
-        self.looks.begin(&self.keeper, name.to_string(), in_sync);
+        let Some(number) = stalled.or_else(|| self.looks.due(self.topics.len())) else { return };
+        let Some(topic) = self.topics.get(number) else { return };
+        self.looks.begin(&self.keeper, topic.name.to_string(), topic.limits.copies.min_insync);
     }
 
     fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: bool) {
-        let Some(topic) = self.topics.get_mut(name) else { return };
+        let Some(topic) = self.known_topic(name) else { return };
         match found {
             Found::Missing => topic.stale = true,
             Found::There { partitions, obstacle } => {
@@ -417,7 +436,7 @@ impl KafkaSink {
         let (keeper, outcomes) = (Arc::clone(&self.keeper), Arc::clone(&self.reports.outcomes));
         let positions = self.producers.positions_topic();
         let needed: Vec<_> =
-            self.names.iter().map(|name| &**name).chain([positions]).map(str::to_owned).collect();
+            self.topics.iter().map(|topic| &*topic.name).chain([positions]).map(str::to_owned).collect();
         // librdkafka tries to add a partition that does not exist to a transaction for ever
         self.aside.look(move || {
             if let Some(topic) = keeper.missing(needed) {
@@ -507,7 +526,7 @@ impl KafkaSink {
     /// Asks for a sign of life, without waiting for it: a quiet producer sends nothing that could be answered.
     pub fn look_for_brokers(&self) {
         let (producer, connection) = (self.producers.current().clone(), Arc::clone(&self.reports.connection));
-        let topic = self.topics.keys().next().map(ToString::to_string);
+        let topic = self.topics.first().map(|topic| topic.name.to_string());
         drop(tokio::task::spawn_blocking(move || {
             if producer.client().fetch_metadata(topic.as_deref(), LOOK_TIMEOUT).is_ok() {
                 connection.set_down(false);
@@ -547,43 +566,4 @@ pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
 async fn discard<C: ProducerContext + 'static>(producer: ThreadedProducer<C>) {
     // an error would mean that the runtime is shutting down, and the producer with it
     let _ = tokio::task::spawn_blocking(move || drop(producer)).await;
-}
-
-fn servers(config: &Config) -> &str {
-    config.kafka.properties.get("bootstrap.servers").map_or("", |servers| servers.reveal())
-}
-
-/// Why no broker answered, by the last error of the connection.
-fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> Error {
-    let servers = servers(config);
-    let property = |name: &str| config.kafka.properties.get(name).map(|value| value.reveal());
-    let tokens = property("sasl.oauthbearer.token.endpoint.url");
-    match (last_error, tokens) {
-        (Some((Code::Authentication, reason)), Some(url)) if reason.starts_with(context::NO_TOKEN) => {
-            let reason = reason.trim_start_matches(context::NO_TOKEN);
-            Error::refused(
-                format!("the token server at {url} refused: {}", reason.trim()),
-                "Correct sasl.oauthbearer.client.id, sasl.oauthbearer.client.secret and sasl.oauthbearer.scope under `[kafka]`",
-            )
-        }
-        (Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)), tokens) => Error::refused(
-            format!("the Kafka brokers at {servers} refused the credentials: {reason}"),
-            match tokens {
-                None => "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
-                Some(_) => {
-                    "Let the token server issue tokens that the brokers take (audience, scope, subject), or correct \
-                     sasl.mechanism and sasl.oauthbearer.scope under `[kafka]`"
-                }
-            },
-        ),
-        (Some((_, reason)), _) => {
-            Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}"))
-        }
-        // none is asked before there is a token
-        (None, Some(url)) => Error::transient(
-            Peer::Kafka,
-            format!("no Kafka broker answers at {servers}, or no token comes from {url}"),
-        ),
-        (None, None) => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
-    }
 }

@@ -13,8 +13,9 @@ use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext}
 
 use super::context::{of_token, refuses, token_status};
 use super::topics::new_topic;
+use super::unreachable::no_answer;
 use super::verdict::{answer, failed};
-use super::{PROBE_TIMEOUT, no_answer, properties};
+use super::{PROBE_TIMEOUT, properties};
 use crate::config::{Config, Topics};
 use crate::error::{Error, Exit, Peer};
 

@@ -1,0 +1,46 @@
+//! Why no broker has answered, and what to do about it.
+
+use rdkafka::error::RDKafkaErrorCode as Code;
+
+use super::context;
+use crate::config::Config;
+use crate::error::{Error, Peer};
+
+fn servers(config: &Config) -> &str {
+    config.kafka.properties.get("bootstrap.servers").map_or("", |servers| servers.reveal())
+}
+
+/// Why no broker answered, by the last error of the connection.
+pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> Error {
+    let servers = servers(config);
+    let property = |name: &str| config.kafka.properties.get(name).map(|value| value.reveal());
+    let tokens = property("sasl.oauthbearer.token.endpoint.url");
+    match (last_error, tokens) {
+        (Some((Code::Authentication, reason)), Some(url)) if reason.starts_with(context::NO_TOKEN) => {
+            let reason = reason.trim_start_matches(context::NO_TOKEN);
+            Error::refused(
+                format!("the token server at {url} refused: {}", reason.trim()),
+                "Correct sasl.oauthbearer.client.id, sasl.oauthbearer.client.secret and sasl.oauthbearer.scope under `[kafka]`",
+            )
+        }
+        (Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)), tokens) => Error::refused(
+            format!("the Kafka brokers at {servers} refused the credentials: {reason}"),
+            match tokens {
+                None => "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
+                Some(_) => {
+                    "Let the token server issue tokens that the brokers take (audience, scope, subject), or correct \
+                     sasl.mechanism and sasl.oauthbearer.scope under `[kafka]`"
+                }
+            },
+        ),
+        (Some((_, reason)), _) => {
+            Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}"))
+        }
+        // none is asked before there is a token
+        (None, Some(url)) => Error::transient(
+            Peer::Kafka,
+            format!("no Kafka broker answers at {servers}, or no token comes from {url}"),
+        ),
+        (None, None) => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
+    }
+}
