@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -133,6 +134,8 @@ pub(crate) struct Place {
     pub(crate) pg_recvlogical: PathBuf,
     pub(crate) peers: Option<Peers>,
     pub(crate) topics: Topics,
+    /// Events that were delivered before anything was measured.
+    pub(crate) warmed_up: AtomicU64,
 }
 
 /// Lets one read the backlog of `case`, from a copy of the slot before it.

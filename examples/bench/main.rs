@@ -25,6 +25,7 @@ mod topics;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
@@ -225,6 +226,7 @@ async fn measure(cli: &Measure, measured: &mut Measured) -> anyhow::Result<(Mach
         unix_url: format!("host={socket} port={port} user=postgres dbname=postgres"),
         pg_recvlogical: cli.pg_recvlogical.clone(),
         peers: cli.peers(),
+        warmed_up: AtomicU64::new(0),
     };
     let outcome = parts(&place, cli, measured).await;
     Ok((machine, outcome))
@@ -284,7 +286,7 @@ async fn of_case(
     progress: &Progress,
     measured: &mut Measured,
 ) -> anyhow::Result<()> {
-    let backlog = begin(place, &case, progress, measured).await?;
+    let backlog = begin(place, &case, progress).await?;
     for round in 1..=rounds {
         let first = round as usize - 1;
         for contestant in contestants.iter().cycle().skip(first % contestants.len()).take(contestants.len()) {
@@ -306,7 +308,7 @@ async fn growth(
 ) -> anyhow::Result<()> {
     let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
     for (what, size, case) in Case::growing(settings.case_rows, settings.backlog) {
-        let backlog = begin(place, &case, progress, measured).await?;
+        let backlog = begin(place, &case, progress).await?;
         // what takes minutes has no moment that could stand for it
         let rounds = if case.rows > 2_000_000 { 1 } else { settings.case_rounds };
         for round in 1..=rounds {
@@ -325,25 +327,21 @@ const MOST_ROUNDS: u32 = 1000;
 
 /// Writes the backlog; returns the slot before it. What follows is not the first that the broker does with its topics, and at
 /// the beginning not the first that it does at all: for so many events its compilers are busier than it is.
-async fn begin(
-    place: &Place,
-    case: &Case,
-    progress: &Progress,
-    measured: &Measured,
-) -> anyhow::Result<String> {
+async fn begin(place: &Place, case: &Case, progress: &Progress) -> anyhow::Result<String> {
     const WARM: u64 = 2_000_000;
+    const AT_MOST: u32 = 3;
     let backlog = case.backlog();
     backlog.write(&place.ground, progress).await?;
-    let mut seen: u64 = measured.catch_up.iter().map(|found| found.rows).sum();
     // a router goes on where one of its name has been, so each has a number of its own
-    for number in MOST_ROUNDS + 1.. {
+    for number in 1..=AT_MOST {
+        let is_warm = place.warmed_up.load(Ordering::Relaxed) >= WARM;
+        if is_warm && (number > 1 || case.rows > WARM) {
+            break;
+        }
         for mode in DeliveryMode::ALL {
             let router = Contestant::Router(Transport::Tcp, mode);
-            contestant::catch_up(place, case, router, number, progress).await?;
-            seen += case.rows;
-        }
-        if seen >= WARM {
-            break;
+            contestant::catch_up(place, case, router, MOST_ROUNDS + number, progress).await?;
+            place.warmed_up.fetch_add(case.rows, Ordering::Relaxed);
         }
     }
     Ok(backlog.name)

@@ -172,7 +172,12 @@ enum Pause {
     NeedsInput,
     /// Something has to happen first; reading on would only fill memory.
     HeldBack,
+    /// This turn has taken too long.
+    Overdue,
 }
+
+/// How many messages are dealt with between two looks at the clocks.
+const UNTIMED: u32 = 64;
 
 impl<S: Transport> Relay<S> {
     /// Joins the parts.
@@ -270,9 +275,10 @@ impl<S: Transport> Relay<S> {
             self.rebuild_if_due()?;
             self.sending.sink.turned(PgTimestamp::now());
             self.sending.uncommitted = !self.remembering.is_settled();
-            let read = match self.work()? {
+            let read = match self.work(&awake)? {
                 Pause::NeedsInput => true,
                 Pause::HeldBack => false,
+                Pause::Overdue => continue,
             };
             let fetch_at = self.parked_events();
             self.remembering.sent(std::mem::take(&mut self.sending.sent));
@@ -324,12 +330,20 @@ impl<S: Transport> Relay<S> {
     }
 
     /// Deals with the messages in the receive buffer until it is empty or something has to happen first.
-    fn work(&mut self) -> Result<Pause, Error> {
+    fn work(&mut self, awake: &Awake) -> Result<Pause, Error> {
+        let mut untimed = UNTIMED;
         loop {
+            untimed -= 1;
+            if untimed == 0 {
+                untimed = UNTIMED;
+                if awake.is_overdue(Instant::now(), SystemTime::now()) {
+                    return Ok(Pause::Overdue);
+                }
+            }
             if self.ending.is_some() || self.preparing.is_under_way() || self.remembering.is_closing() {
                 return Ok(Pause::HeldBack);
             }
-            // reports and reads take turns: the buffer holds a bounded number of messages
+            // reports and reads take turns: the buffer holds, and takes meanwhile, a bounded number of messages
             let Some((message, length)) = self.stream.peek()? else { return Ok(Pause::NeedsInput) };
             match message {
                 ReplicationMessage::PrimaryKeepAlive { wal_end, sent, reply_requested } => {
