@@ -33,7 +33,7 @@ impl Setting {
         let bad = format!(
             "INSERT INTO outbox (event_type, aggregate_id, {columns}) VALUES ('bad', 'a', {values});"
         );
-        self.outbox.execute(&[good, &bad, good].concat()).await;
+        let refused = self.outbox.commit(&[good, &bad, good].concat()).await;
         self.outbox.execute(good).await;
         let id: String =
             self.outbox.query("SELECT id::text FROM outbox WHERE event_type = 'bad'").await[0].get(0);
@@ -43,7 +43,9 @@ impl Setting {
         self.sent += 2;
         assert_eq!(self.kafka.count(&self.outbox.name).await, Ok(self.sent), "{case}: {}", ended.log);
         self.outbox.released().await;
-        assert_eq!(self.outbox.confirmed().await, delivered, "{case}: {}", ended.log);
+        // where Postgres writes for long, a keepalive may name a place behind the first transaction and before the refused one's end
+        let confirmed = self.outbox.confirmed().await;
+        assert!((delivered..refused).contains(&confirmed), "{case}: {confirmed}: {}", ended.log);
         self.sentences.of(case, &self.outbox, &ended);
         ended
     }
