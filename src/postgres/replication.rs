@@ -213,7 +213,14 @@ impl<S: Transport> ReplicationStream<S> {
         let (begun, mut received) = (Instant::now(), 0);
         loop {
             let Some(taken) = self.frames.fill_now(&mut self.stream) else { return Ok(false) };
-            let taken = taken.map_err(|error| lost(&error.to_string()))?;
+            let taken = match taken {
+                Ok(taken) => taken,
+                // what came before it may say why
+                Err(error) => {
+                    self.failed = Some(error);
+                    break;
+                }
+            };
             received += taken;
             if self.frames.has_gathered()
                 || begun.elapsed() >= GATHER_FOR
@@ -243,6 +250,15 @@ impl<S: Transport> ReplicationStream<S> {
     fn poll_io(&mut self, context: &mut Context<'_>, read: bool) -> Poll<Result<(), Error>> {
         // a send that has to wait must not keep the answers from being read
         if let Poll::Ready(Err(error)) = self.poll_send(context) {
+            // the server's last word may lie in the socket, and says more
+            let brought = match self.frames.fill_now(&mut self.stream) {
+                Some(read) => matches!(read, Ok(1..)),
+                None => matches!(self.frames.poll_fill(context, &mut self.stream), Poll::Ready(Ok(1..))),
+            };
+            if brought && self.failed.is_none() {
+                self.failed = Some(error);
+                return Poll::Ready(Ok(()));
+            }
             return Poll::Ready(Err(lost(&error.to_string())));
         }
         if !read {

@@ -105,6 +105,9 @@ struct Watcher {
     heartbeat: Option<Writer>,
 }
 
+/// How a server that starts or shuts down ends its refusal of a connection: the stream is over, or about to be.
+const CANNOT_CONNECT_NOW: &str = "(SQLSTATE 57P03)";
+
 impl Watcher {
     async fn run(mut self) {
         loop {
@@ -113,6 +116,12 @@ impl Watcher {
                 Err(error) => NoLook::Blind(error),
             };
             let failed = match no_look {
+                // over a unix socket the server may be gone before it is asked, and only who comes anew is told why
+                NoLook::Blind(error) if error.to_string().contains(CANNOT_CONNECT_NOW) => {
+                    let what = format!("the server asks its clients to leave: {error}");
+                    let _ = self.sender.send(Report::Over(Error::transient(Peer::Postgres, what))).await;
+                    return;
+                }
                 NoLook::Blind(error) => error,
                 NoLook::Over(error) => {
                     // nobody listens any more: the session has ended already

@@ -14,11 +14,17 @@ use crate::support::writers::Writers;
 
 const RESTARTS: usize = 3;
 
-async fn restarted(shutdown: Shutdown) {
+async fn restarted(shutdown: Shutdown, by_socket: bool) {
     let mut random = seed::random();
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
-    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    let mut settings = Settings::new(&outbox, &kafka);
+    if by_socket {
+        let (directory, port) = (server.variable("TEST_POSTGRES_SOCKET"), server.port());
+        let url = format!("host={directory} port={port} user=postgres dbname={}", outbox.name);
+        settings = settings.set("postgres.url", url);
+    }
+    let mut router = Router::active(&settings).await;
     let writers = Writers::start(&outbox, 4, &mut random).await;
     let mut seen = 0;
     for _ in 0..RESTARTS {
@@ -38,10 +44,16 @@ async fn restarted(shutdown: Shutdown) {
 
 #[tokio::test]
 async fn postgres_restarted_immediately_loses_nothing_and_keeps_order_per_aggregate() {
-    restarted(Shutdown::Immediate).await;
+    restarted(Shutdown::Immediate, false).await;
 }
 
 #[tokio::test]
 async fn postgres_restarted_fast_is_not_held_up_by_the_router() {
-    restarted(Shutdown::Fast).await;
+    restarted(Shutdown::Fast, false).await;
+}
+
+/// There a write fails before the server's last word is read.
+#[tokio::test]
+async fn postgres_restarted_fast_is_not_held_up_by_a_router_on_its_unix_socket() {
+    restarted(Shutdown::Fast, true).await;
 }

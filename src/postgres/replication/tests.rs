@@ -133,6 +133,28 @@ async fn a_read_that_brings_much_is_a_flood_and_one_that_brings_little_its_end()
     assert!(!stream.is_flooded());
 }
 
+#[tokio::test]
+async fn the_last_word_of_a_server_that_reads_nothing_more_is_seen() {
+    for gathers in [true, false] {
+        let (mut stream, theirs) = over_a_unix_socket().await;
+        stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
+        let sent = poll_fn(|context| std::task::Poll::Ready(stream.poll_io(context, false))).await;
+        assert!(sent.is_pending(), "sent, and nothing is waited for");
+        theirs.try_write(&frame(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating\0\0")).unwrap();
+        // what it has not read makes of its end an error
+        drop(theirs);
+        // nor can anything be sent any more
+        stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
+        match gathers {
+            true => assert!(stream.gather().unwrap()),
+            false => stream.io(Receiving::Not).await.unwrap(),
+        }
+        assert!(stream.peek().is_err());
+        assert!(stream.was_sent_away(), "{gathers}");
+        assert!(stream.io(Receiving::AtOnce).await.is_err());
+    }
+}
+
 /// A change of a few hundred bytes.
 fn change(number: u64) -> Vec<u8> {
     let mut body = vec![b'w'];
