@@ -32,6 +32,15 @@ pub struct Transient {
     pub peer: Peer,
     /// What happened and where, as one sentence without a full stop.
     pub what: String,
+    /// Whether the server said that it shuts down, or is not up yet: it waits for who has a session with it.
+    pub leaves: bool,
+}
+
+impl Transient {
+    /// A failure of a server that did not say that it leaves.
+    pub fn new(peer: Peer, what: impl Into<String>) -> Self {
+        Transient { peer, what: what.into(), leaves: false }
+    }
 }
 
 /// The exit code that a definite failure ends the process with.
@@ -79,7 +88,7 @@ pub enum Error {
 impl Error {
     /// A failure of `peer` that may pass by itself.
     pub fn transient(peer: Peer, what: impl Into<String>) -> Self {
-        Transient { peer, what: what.into() }.into()
+        Transient::new(peer, what).into()
     }
 
     /// A definite answer of a server at start.

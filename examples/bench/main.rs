@@ -381,8 +381,8 @@ mod tests {
 
     #[test]
     fn what_is_said_wins_over_quick() {
-        let settings = parsed(&["--quick", "--rows", "7", "--part", "growth"]);
-        assert_eq!((settings.rows, settings.rounds, settings.parts), (7, 1, vec![Part::Growth]));
+        let settings = parsed(&["--quick", "--rows", "70000", "--part", "growth"]);
+        assert_eq!((settings.rows, settings.rounds, settings.parts), (70_000, 1, vec![Part::Growth]));
         assert_eq!(parsed(&["--quick"]).parts, [Part::Compare, Part::Latency]);
         assert_eq!(parsed(&[]).parts.len(), 4);
     }

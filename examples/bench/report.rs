@@ -351,7 +351,7 @@ mod tests {
             ],
             ..Measured::default()
         };
-        let expected = Spread { median: 0.5, least: 0.5, most: 0.9 };
+        let expected = Spread { median: 0.7, least: 0.5, most: 0.9 };
         assert_eq!(measured.to_bound(COMPARED, router), Some(expected));
         let rounds = measured.of(COMPARED, router);
         assert_eq!(rounds.cpu(CPU_OF).map(|cpu| cpu.median), Some(2.0));

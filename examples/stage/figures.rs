@@ -81,8 +81,8 @@ mod tests {
     fn a_spread_is_of_sorted_values() {
         let spread = Spread::of([9.0, 1.0, 4.0]);
         assert_eq!(spread, Some(Spread { median: 4.0, least: 1.0, most: 9.0 }));
-        // of an even number the lower one of the two in the middle
-        assert_eq!(Spread::of([4.0, 1.0]).map(|spread| spread.median), Some(1.0));
+        // of an even number the mean of the two in the middle
+        assert_eq!(Spread::of([4.0, 1.0]).map(|spread| spread.median), Some(2.5));
         assert_eq!(Spread::of([]), None);
     }
 

@@ -20,7 +20,7 @@ use super::session::Session;
 use super::stream::{self, Stream};
 use super::tls;
 use crate::config::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode, TargetSessionAttrs};
-use crate::error::{Definite, Error, Peer};
+use crate::error::{Definite, Error, Peer, Transient};
 
 /// Settings of a session that reads events: the text of values is part of what consumers see, so it must not depend on a
 /// role's or a database's settings.
@@ -343,11 +343,13 @@ impl Attempts {
             }
         };
         let transient = self.failed.iter().any(|(_, error)| matches!(error, Error::Transient(_)));
+        let leaves =
+            self.failed.iter().any(|(_, error)| matches!(error, Error::Transient(error) if error.leaves));
         match self.failed.into_iter().next_back() {
             Some((_, Error::Definite(definite))) if self.ended || !transient => {
                 Definite { what, ..definite }.into()
             }
-            _ => Error::transient(Peer::Postgres, what),
+            _ => Transient { leaves, ..Transient::new(Peer::Postgres, what) }.into(),
         }
     }
 }

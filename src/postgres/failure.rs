@@ -6,7 +6,7 @@ use postgres_protocol::message::backend::ErrorResponseBody;
 use tokio_postgres::error::SqlState;
 
 use super::connect::Startup;
-use super::server_error::{Outlook, QueryError, ServerError, io_reason};
+use super::server_error::{Outlook, QueryError, ServerError, io_reason, leaves};
 use super::tls;
 use crate::config::conninfo::ConnInfo;
 use crate::error::{Definite, Error, Peer, Transient};
@@ -127,10 +127,12 @@ impl Failure {
     pub(super) fn into_error(self, conninfo: &ConnInfo, startup: &Startup<'_>) -> Error {
         let what = self.reason();
         match self.cause {
-            Cause::Ours(Error::Transient(Transient { peer, .. })) => Error::transient(peer, what),
+            Cause::Ours(Error::Transient(transient)) => Transient { what, ..transient }.into(),
             Cause::Ours(Error::Definite(definite)) => Definite { what, ..definite }.into(),
             Cause::Server(error) => match error.outlook() {
-                Outlook::Passing => Error::transient(Peer::Postgres, what),
+                Outlook::Passing => {
+                    Transient { leaves: leaves(&error.code), ..Transient::new(Peer::Postgres, what) }.into()
+                }
                 Outlook::Lasting => Error::refused(what, remedy(&error, conninfo, startup)),
             },
         }

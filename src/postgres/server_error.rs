@@ -33,6 +33,11 @@ pub enum Outlook {
     Lasting,
 }
 
+/// Whether a server says with this that it shuts down, has crashed or is not up yet.
+pub(super) fn leaves(code: &SqlState) -> bool {
+    [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
+}
+
 impl ServerError {
     /// Takes the fields of an `ErrorResponse` or a `NoticeResponse`. What cannot be read is left empty: an error about
     /// an error helps nobody.

@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, Slot};
 use super::connect::Startup;
 use super::heartbeat::{Writer, Written};
-use super::server_error::QueryError;
+use super::server_error::{QueryError, leaves};
 use super::session::Session;
 use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, Host};
-use crate::error::{Error, Peer};
+use crate::error::{Error, Peer, Transient};
 use crate::lsn::Lsn;
 
 /// How often it looks when nobody asks.
@@ -105,23 +105,15 @@ struct Watcher {
     heartbeat: Option<Writer>,
 }
 
-/// How a server that starts or shuts down ends its refusal of a connection: the stream is over, or about to be.
-const CANNOT_CONNECT_NOW: &str = "(SQLSTATE 57P03)";
-
 impl Watcher {
     async fn run(mut self) {
         loop {
             let no_look = match self.connect().await {
                 Ok(mut session) => self.look_on(&mut session).await,
-                Err(error) => NoLook::Blind(error),
+                // over a unix socket the server may be gone before it is asked, and only who comes anew is told why
+                Err(error) => error.into(),
             };
             let failed = match no_look {
-                // over a unix socket the server may be gone before it is asked, and only who comes anew is told why
-                NoLook::Blind(error) if error.to_string().contains(CANNOT_CONNECT_NOW) => {
-                    let what = format!("the server asks its clients to leave: {error}");
-                    let _ = self.sender.send(Report::Over(Error::transient(Peer::Postgres, what))).await;
-                    return;
-                }
                 NoLook::Blind(error) => error,
                 NoLook::Over(error) => {
                     // nobody listens any more: the session has ended already
@@ -218,14 +210,8 @@ enum NoLook {
 
 impl From<QueryError> for NoLook {
     fn from(error: QueryError) -> Self {
-        match error.code().map(|code| code.code()) {
-            // A server that shuts down waits for its walsenders, and they wait for the router: it has to leave first.
-            Some("57P01" | "57P02" | "57P03") => NoLook::Over(Error::transient(
-                Peer::Postgres,
-                format!("the server asks its clients to leave: {error}"),
-            )),
-            _ => NoLook::Blind(Error::transient(Peer::Postgres, error.to_string())),
-        }
+        let leaves = error.code().is_some_and(leaves);
+        Error::from(Transient { leaves, ..Transient::new(Peer::Postgres, error.to_string()) }).into()
     }
 }
 
@@ -233,6 +219,11 @@ impl From<Error> for NoLook {
     fn from(error: Error) -> Self {
         match error {
             Error::Definite(_) => NoLook::Over(error),
+            // A server that shuts down waits for its walsenders, and they wait for the router: it has to leave first.
+            Error::Transient(Transient { leaves: true, what, .. }) => NoLook::Over(Error::transient(
+                Peer::Postgres,
+                format!("the server asks its clients to leave: {what}"),
+            )),
             Error::Transient(_) => NoLook::Blind(error),
         }
     }

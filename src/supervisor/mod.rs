@@ -144,7 +144,7 @@ fn after_failure(error: Error, memory: &Memory) -> Next {
         // has been made transient before.
         Error::Definite(definite) if memory.was_active && definite.exit == Exit::Refused => {
             let what = definite.to_string();
-            Next::Later(Transient { peer: Peer::Postgres, what })
+            Next::Later(Transient::new(Peer::Postgres, what))
         }
         Error::Definite(definite) => Next::Never(definite),
     }
@@ -163,7 +163,7 @@ fn after_refusal(
         _ if refusal.waits_for_a_person() => {
             // Alone, so that not each attempt repeats what follows it to topics that take it.
             memory.alone_up_to = doubtful.max(memory.alone_up_to);
-            Next::Later(Transient { peer: Peer::Kafka, what: reason.clone() })
+            Next::Later(Transient::new(Peer::Kafka, reason))
         }
         _ if refusal.transient => made_anew(reason),
         Some(SentAlone { .. }) if park => {
@@ -199,7 +199,7 @@ fn after_refusal(
 /// What was refused may be taken by another producer.
 fn made_anew(reason: &str) -> Next {
     let what = format!("the producer gave up, and is made anew: {reason}");
-    Next::Later(Transient { peer: Peer::Kafka, what })
+    Next::Later(Transient::new(Peer::Kafka, what))
 }
 
 /// A parked event was refused once more.
