@@ -31,7 +31,6 @@ use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
 use outbox_router::config::DeliveryMode;
 use outbox_router::terminal;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::case::Case;
 use crate::connect::Installation;
@@ -41,6 +40,7 @@ use crate::measure::ground::Ground;
 use crate::measure::machine::Machine;
 use crate::measure::progress::Progress;
 use crate::report::{COMPARED, Grown, Measured, Part, Report, Settings};
+use crate::stage::program;
 use crate::topics::Topics;
 
 /// Measures the router side by side with the bound that Postgres sets, and with its peers.
@@ -173,14 +173,14 @@ impl Measure {
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    let done = match Cli::parse().what {
-        What::Measure(cli) => run(&cli).await,
+    program::run("bench", run(Cli::parse())).await
+}
+
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.what {
+        What::Measure(cli) => measure_and_report(&cli).await,
         What::Draw { report, folder } => draw(&report, &folder),
-    };
-    done.unwrap_or_else(|error| {
-        eprintln!("bench failed: {error:#}");
-        ExitCode::FAILURE
-    })
+    }
 }
 
 fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
@@ -193,16 +193,9 @@ fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run(cli: &Measure) -> anyhow::Result<ExitCode> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+async fn measure_and_report(cli: &Measure) -> anyhow::Result<ExitCode> {
     let mut measured = Measured::default();
-    // dropped by a signal, the measurement ends its routers
-    let (machine, outcome) = tokio::select! {
-        outcome = measure(cli, &mut measured) => outcome?,
-        _ = interrupt.recv() => return Ok(ExitCode::from(130)),
-        _ = terminate.recv() => return Ok(ExitCode::from(143)),
-    };
+    let (machine, outcome) = measure(cli, &mut measured).await?;
     let program_bytes = fs::metadata(&cli.router).context("look at the router")?.len();
     // what was measured before something failed is not lost
     let report = Report { machine: machine.at_the_end(), settings: cli.settings(), program_bytes, measured };

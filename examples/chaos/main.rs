@@ -33,11 +33,11 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use outbox_router::terminal;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::campaign::Setup;
 use crate::faults::{KINDS, Kind};
 use crate::services::Services;
+use crate::stage::program;
 
 /// Breaks servers, network and the router itself at random while rows are written, and compares what arrived with what was
 /// committed.
@@ -137,13 +137,7 @@ fn kind(name: &str) -> Result<&'static Kind, String> {
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    match run(Cli::parse()).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("chaos failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("chaos", run(Cli::parse())).await
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -162,7 +156,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let setup = Setup {
         program: match cli.router {
             Some(program) => program,
-            None => built_with_this()?,
+            None => program::router_beside()?,
         },
         folder: cli.folder.clone(),
         services: Services {
@@ -183,14 +177,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         rate: cli.rate,
         seed,
     };
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    // dropped by a signal, it ends the processes that it started
-    let report = tokio::select! {
-        report = campaign::run(setup) => report?,
-        _ = interrupt.recv() => return Ok(ExitCode::from(130)),
-        _ = terminate.recv() => return Ok(ExitCode::from(143)),
-    };
+    let report = campaign::run(setup).await?;
     let json = format!("{:#}\n", report.json());
     let file = cli.folder.join("report.json");
     std::fs::write(&file, &json).with_context(|| format!("write {}", file.display()))?;
@@ -200,11 +187,4 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     terminal::print(&if cli.json { json } else { table::render(&report) })?;
     let as_expected = if cli.must_find { report.guarantee_broken } else { report.is_good() };
     Ok(if as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// `examples/chaos` beside `outbox-router`, as cargo puts them.
-fn built_with_this() -> anyhow::Result<PathBuf> {
-    let this = std::env::current_exe().context("ask where this program is")?;
-    let folder = this.parent().and_then(|examples| examples.parent()).context("this program is nowhere")?;
-    Ok(folder.join("outbox-router"))
 }

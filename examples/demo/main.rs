@@ -21,12 +21,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Parser;
 use outbox_router::terminal;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::scenario::{Stage, play};
+use crate::stage::program;
 use crate::writers::Plan;
 
 /// Writes orders and their events, kills the router in the middle, and compares what arrived with the table.
@@ -68,20 +67,14 @@ struct Cli {
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    match run(Cli::parse()).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("demo failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("demo", run(Cli::parse())).await
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let stage = Stage {
         program: match cli.router {
             Some(program) => program,
-            None => built_with_this()?,
+            None => program::router_beside()?,
         },
         folder: cli.folder,
         postgres: cli.postgres,
@@ -95,24 +88,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         customers: 50,
         seed: cli.seed.unwrap_or_else(|| rand::random_range(0..1_000_000)),
     };
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    // dropped by a signal, the play ends its router
-    let report = tokio::select! {
-        report = play(&stage, plan) => report?,
-        _ = interrupt.recv() => return Ok(ExitCode::from(130)),
-        _ = terminate.recv() => return Ok(ExitCode::from(143)),
-    };
+    let report = play(&stage, plan).await?;
     terminal::print(&report.render())?;
     match report.findings.verdict() {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(faults) => anyhow::bail!(faults),
     }
-}
-
-/// `examples/demo` beside `outbox-router`, as cargo puts them.
-fn built_with_this() -> anyhow::Result<PathBuf> {
-    let this = std::env::current_exe().context("ask where this program is")?;
-    let folder = this.parent().and_then(|examples| examples.parent()).context("this program is nowhere")?;
-    Ok(folder.join("outbox-router"))
 }

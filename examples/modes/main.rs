@@ -24,7 +24,6 @@ use anyhow::Context;
 use clap::Parser;
 use outbox_router::config::DeliveryMode;
 use outbox_router::terminal;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::judge::Verdict;
 use crate::measure::ground::{Ground, Run};
@@ -33,6 +32,7 @@ use crate::measure::progress::Progress;
 use crate::measure::writers::Load;
 use crate::measure::{catch_up, latency};
 use crate::report::{Measured, Report, Settings};
+use crate::stage::program;
 
 /// What is written while latency is measured.
 const LOAD: Load = Load { rate: 1_000, rows: 1 };
@@ -97,24 +97,11 @@ impl Cli {
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    match run(Cli::parse()).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("modes failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("modes", run(Cli::parse())).await
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    // dropped by a signal, the measurement ends its routers
-    let report = tokio::select! {
-        report = measure(&cli) => report?,
-        _ = interrupt.recv() => return Ok(ExitCode::from(130)),
-        _ = terminate.recv() => return Ok(ExitCode::from(143)),
-    };
+    let report = measure(&cli).await?;
     terminal::print(&report.render())?;
     if let Some(path) = &cli.json {
         let json = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;

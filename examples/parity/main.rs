@@ -10,6 +10,8 @@ mod connect;
 mod database;
 mod debezium;
 mod outcome;
+#[path = "../stage/program.rs"]
+mod program;
 mod record;
 mod report;
 mod router;
@@ -23,7 +25,6 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use outbox_router::terminal;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::case::Case;
 use crate::comparison::{Findings, compare};
@@ -76,33 +77,16 @@ struct Cli {
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    match run(Cli::parse()).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("parity failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("parity", run(Cli::parse())).await
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    // dropped by a signal, it ends the processes that it started
-    tokio::select! {
-        code = compare_all(cli) => code,
-        _ = interrupt.recv() => Ok(ExitCode::from(130)),
-        _ = terminate.recv() => Ok(ExitCode::from(143)),
-    }
-}
-
-async fn compare_all(cli: Cli) -> anyhow::Result<ExitCode> {
     let server = Server::new(&cli.postgres)?;
     let broker = Broker::new(&cli.kafka)?;
     let router = Router {
         program: match cli.router {
             Some(program) => program,
-            None => built_with_this()?,
+            None => program::router_beside()?,
         },
         folder: cli.folder.clone(),
         brokers: cli.kafka.clone(),
@@ -183,11 +167,4 @@ fn write(target: &Path, case: &Case, outcome: &Outcome) -> anyhow::Result<()> {
     std::fs::create_dir_all(target).with_context(|| format!("create {}", target.display()))?;
     let file = target.join(format!("{}.jsonl", case.name));
     std::fs::write(&file, outcome.json_lines(case)?).with_context(|| format!("write {}", file.display()))
-}
-
-/// `examples/parity` beside `outbox-router`, as cargo puts them.
-fn built_with_this() -> anyhow::Result<PathBuf> {
-    let this = std::env::current_exe().context("ask where this program is")?;
-    let folder = this.parent().and_then(|examples| examples.parent()).context("this program is nowhere")?;
-    Ok(folder.join("outbox-router"))
 }

@@ -24,6 +24,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::stage::outbox_table::topic_of;
 use crate::stage::process::peak_memory;
+use crate::stage::program;
 use crate::stage::router::Router;
 
 /// Each number of rows is a multiple of it, so that all keys have as many.
@@ -66,16 +67,10 @@ struct Cli {
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    match run(Cli::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("scale failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("scale", run(Cli::parse())).await
 }
 
-async fn run(cli: Cli) -> anyhow::Result<()> {
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let (postgres, connection) =
         tokio_postgres::connect(&cli.postgres, NoTls).await.context("connect to Postgres")?;
     // its error reaches the client's next query
@@ -136,7 +131,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     if cli.transaction > 0 {
         compare(&cli.kafka, "transaction", in_keys(cli.transaction))?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn in_keys(rows: u64) -> u64 {

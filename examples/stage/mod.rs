@@ -4,4 +4,5 @@ pub(crate) mod consumer;
 pub(crate) mod figures;
 pub(crate) mod outbox_table;
 pub(crate) mod process;
+pub(crate) mod program;
 pub(crate) mod router;
