@@ -16,6 +16,7 @@ mod confirmation;
 mod ending;
 mod feedback;
 mod heartbeat;
+mod pace;
 mod parking;
 mod preparing;
 mod recognizing;
@@ -55,6 +56,7 @@ use committing::Intake;
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
 use heartbeat::Heartbeat;
+use pace::Pace;
 use parking::Parking;
 pub use parking::Unsendable;
 use preparing::Preparing;
@@ -158,6 +160,7 @@ pub struct Relay<S> {
     update_told: bool,
     /// That messages are not transactional was told in this session.
     stray_told: bool,
+    pace: Pace,
     /// Why intake has ended, and how long the records in flight are waited for; `None`: as long as it takes.
     ending: Option<(Outcome, Option<Instant>)>,
     /// When a router that was asked to stop gives up what is still under way.
@@ -238,6 +241,7 @@ impl<S: Transport> Relay<S> {
             acknowledged: Instant::now(),
             update_told: false,
             stray_told: false,
+            pace: Pace::new(Instant::now()),
             ending: None,
             leave_by: None,
             reports: Vec::new(),
@@ -305,7 +309,9 @@ impl<S: Transport> Relay<S> {
                 continue;
             }
             let gathered = read && (self.is_behind() || self.stream.is_flooded()) && self.stream.gather()?;
-            let receiving = if read && !gathered { Receiving::AtOnce } else { Receiving::Not };
+            let reads = read && !gathered;
+            let read_at = if reads { self.next_read() } else { None };
+            let receiving = if reads && read_at.is_none() { Receiving::AtOnce } else { Receiving::Not };
             let deadline = self.ending.as_ref().and_then(|(_, deadline)| *deadline);
             // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
             // only then more work.
@@ -322,6 +328,7 @@ impl<S: Transport> Relay<S> {
                 () = until(deadline) => {}
                 () = until(remember_at) => {}
                 () = until(fetch_at) => {}
+                () = until(read_at) => {}
                 result = self.stream.io(receiving) => result?,
                 // the runtime looks after its timers and sockets in between
                 () = tokio::task::yield_now(), if gathered => {}
@@ -409,7 +416,8 @@ impl<S: Transport> Relay<S> {
                             }
                         }
                         Message::Commit(commit) => {
-                            self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?
+                            self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?;
+                            self.pace.committed();
                         }
                         Message::Relation(relation) => {
                             let of_the_past = self.sending.origin.final_lsn < self.head;
@@ -528,6 +536,16 @@ impl<S: Transport> Relay<S> {
     /// Whether there was more in the server's log at the last look at it than has come.
     fn is_behind(&self) -> bool {
         self.received < self.server_end
+    }
+
+    /// When the stream is read next, if not at once. In a backlog enough comes anyway, and what delivers exactly once has
+    /// Kafka's transactions to gather in.
+    fn next_read(&mut self) -> Option<Instant> {
+        let gathers = self.is_behind() || self.stream.is_flooded();
+        if gathers || self.config.delivery.mode == DeliveryMode::ExactlyOnce {
+            return None;
+        }
+        self.pace.next_read(Instant::now())
     }
 
     /// What the stream does, for who decides when a transaction ends.
