@@ -111,7 +111,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         arrive(&cli.kafka, "outage", count, &mut router).await?;
         say(&format!("{count} rows through {} s without a broker", cli.outage), back, &router)?;
         router.stop().await?;
-        compare(&cli.kafka, "outage", count)?;
+        compared(&cli.kafka, "outage", count).await?;
     }
     let count = in_keys(cli.backlog);
     if count > 0 {
@@ -126,10 +126,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         arrive(&cli.kafka, "backlog", count, &mut router).await?;
         say(&format!("a backlog of {count} rows"), began, &router)?;
         router.stop().await?;
-        compare(&cli.kafka, "backlog", count)?;
+        compared(&cli.kafka, "backlog", count).await?;
     }
     if cli.transaction > 0 {
-        compare(&cli.kafka, "transaction", in_keys(cli.transaction))?;
+        compared(&cli.kafka, "transaction", in_keys(cli.transaction)).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -211,6 +211,12 @@ fn say(what: &str, since: Instant, router: &Router) -> anyhow::Result<()> {
 #[derive(Deserialize)]
 struct Payload {
     n: u64,
+}
+
+/// On a thread of its own: a signal is heard meanwhile.
+async fn compared(brokers: &str, kind: &'static str, count: u64) -> anyhow::Result<()> {
+    let brokers = brokers.to_owned();
+    tokio::task::spawn_blocking(move || compare(&brokers, kind, count)).await?
 }
 
 /// Reads a topic from the beginning: each key has its rows in their order and without a gap.

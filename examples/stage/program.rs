@@ -1,7 +1,8 @@
 //! How the programs end, and where the router lies beside them.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::pin::pin;
+use std::process::{ExitCode, exit};
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,11 +18,16 @@ pub(crate) async fn run(name: &str, work: impl Future<Output = anyhow::Result<Ex
 async fn unless_ended(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        done = work => done,
-        _ = interrupt.recv() => Ok(ExitCode::from(130)),
-        _ = terminate.recv() => Ok(ExitCode::from(143)),
-    }
+    let code = {
+        let work = pin!(work);
+        tokio::select! {
+            done = work => return done,
+            _ = interrupt.recv() => 130,
+            _ = terminate.recv() => 143,
+        }
+    };
+    // what was dropped may have left a thread behind that reads on, and the runtime would wait for it
+    exit(code)
 }
 
 /// The router as cargo puts it: beside the folder `examples` that this program is in.

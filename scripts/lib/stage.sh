@@ -16,23 +16,27 @@ what_next() { :; }
 begin_stage() {
   instance=$1 folder=.services/$1
   # The lock is the script's own file, and gone with the script.
-  exec 6<"${BASH_SOURCE[-1]}"
+  exec 6<"$root/scripts/${BASH_SOURCE[-1]##*/}"
   flock --nonblock 6 || die "another scripts/${BASH_SOURCE[-1]##*/} runs in this checkout; let it end first"
   trap end_stage EXIT
   trap 'exit 129' HUP
   trap 'exit 130' INT
   trap 'exit 141' PIPE
   trap 'exit 143' TERM
-  # what one left that was killed, or told to keep them
-  [[ ! -d $root/$folder ]] || services down
 }
 
 services() { "$root/scripts/services" "$@" --instance "$instance" 6>&-; }
 
+# clear_stage: of the servers that one left which was killed, or told to keep them. From now on there is something to end.
+clear_stage() {
+  [[ ! -d $root/$folder ]] || services down
+  up=1
+}
+
 # bring_up: the servers, and how to reach them as variables of the environment.
 bring_up() {
   local environment
-  up=1
+  [[ -n $up ]] || clear_stage
   say "bringing up Postgres and Kafka"
   services up "${service_options[@]}"
   environment=$(services env)
@@ -51,7 +55,7 @@ perform() {
 end_program() {
   [[ -n $program ]] || return 0
   kill -TERM "$program" 2>/dev/null || true
-  wait_for_end "$program" 30 || true
+  wait_for_end "$program" 15 || true
   kill -KILL -- "-$program" 2>/dev/null || true
 }
 
