@@ -19,6 +19,7 @@ mod heartbeat;
 mod pace;
 mod parking;
 mod preparing;
+mod reading;
 mod recognizing;
 mod remembering;
 mod sending;
@@ -52,7 +53,6 @@ use crate::sink::kafka::positions::Positions;
 use crate::sink::{Outcomes, Refusal};
 use answers::Answers;
 use awake::Awake;
-use committing::Intake;
 use confirmation::Confirmation;
 pub use ending::{Ended, Outcome};
 use heartbeat::Heartbeat;
@@ -60,6 +60,7 @@ use pace::Pace;
 use parking::Parking;
 pub use parking::Unsendable;
 use preparing::Preparing;
+use reading::Reading;
 use recognizing::Recognizing;
 pub use recognizing::no_gap_to_accept;
 use remembering::Remembering;
@@ -308,10 +309,10 @@ impl<S: Transport> Relay<S> {
             if reopened {
                 continue;
             }
-            let gathered = read && (self.is_behind() || self.stream.is_flooded()) && self.stream.gather()?;
-            let reads = read && !gathered;
-            let read_at = if reads { self.next_read() } else { None };
-            let receiving = if reads && read_at.is_none() { Receiving::AtOnce } else { Receiving::Not };
+            let reading = if read { self.reading()? } else { Reading::Not };
+            let gathered = matches!(reading, Reading::Gathered);
+            let read_at = if let Reading::At(then) = reading { Some(then) } else { None };
+            let receiving = if let Reading::AtOnce = reading { Receiving::AtOnce } else { Receiving::Not };
             let deadline = self.ending.as_ref().and_then(|(_, deadline)| *deadline);
             // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
             // only then more work.
@@ -417,7 +418,7 @@ impl<S: Transport> Relay<S> {
                         }
                         Message::Commit(commit) => {
                             self.sending.progress.commit(commit.end_lsn).map_err(out_of_step)?;
-                            self.pace.committed();
+                            self.pace.commit();
                         }
                         Message::Relation(relation) => {
                             let of_the_past = self.sending.origin.final_lsn < self.head;
@@ -463,7 +464,10 @@ impl<S: Transport> Relay<S> {
     /// Whether the next change can be dealt with.
     fn settled(&mut self, handled: Handled) -> bool {
         match handled {
-            Handled::Done => return true,
+            Handled::Done => {
+                self.pace.event();
+                return true;
+            }
             Handled::HeldBack => {}
             Handled::NeedsTopic(waiting) => self.prepare(waiting),
             Handled::Failed(error) => self.end_intake(Outcome::Failed(error)),
@@ -531,32 +535,6 @@ impl<S: Transport> Relay<S> {
         self.certain.count(&self.counters, &self.monitor, PgTimestamp::now());
         self.reports = reports;
         refusal
-    }
-
-    /// Whether there was more in the server's log at the last look at it than has come.
-    fn is_behind(&self) -> bool {
-        self.received < self.server_end
-    }
-
-    /// When the stream is read next, if not at once. In a backlog enough comes anyway, and what delivers exactly once has
-    /// Kafka's transactions to gather in.
-    fn next_read(&mut self) -> Option<Instant> {
-        let gathers = self.is_behind() || self.stream.is_flooded();
-        if gathers || self.config.delivery.mode == DeliveryMode::ExactlyOnce {
-            return None;
-        }
-        self.pace.next_read(Instant::now())
-    }
-
-    /// What the stream does, for who decides when a transaction ends.
-    fn intake(&self, read: bool) -> Intake {
-        if self.ending.is_some() || self.preparing.is_under_way() || self.sending.waits_for_commit {
-            Intake::Waits
-        } else if read && !self.is_behind() {
-            Intake::Live
-        } else {
-            Intake::Behind
-        }
     }
 }
 
