@@ -106,6 +106,14 @@ mod tests {
         (reads, now)
     }
 
+    /// How often it reads in a second when the rate is known.
+    fn reads_once_known(apart: Duration) -> u32 {
+        let begin = Instant::now();
+        let mut pace = Pace::new(begin);
+        let (_, known) = reads(&mut pace, begin, apart, Duration::from_millis(200));
+        reads(&mut pace, known, apart, Duration::from_secs(1)).0
+    }
+
     #[test]
     fn a_thousand_transactions_a_second_are_read_at_once() {
         let begin = Instant::now();
@@ -116,19 +124,13 @@ mod tests {
 
     #[test]
     fn more_than_five_thousand_are_read_every_four_milliseconds() {
-        let (begin, apart) = (Instant::now(), Duration::from_micros(180));
-        let mut pace = Pace::new(begin);
-        let (_, known) = reads(&mut pace, begin, apart, Duration::from_millis(200));
-        let (reads, _) = reads(&mut pace, known, apart, Duration::from_secs(1));
+        let reads = reads_once_known(Duration::from_micros(180));
         assert!((230..=251).contains(&reads), "{reads}");
     }
 
     #[test]
     fn two_and_a_half_thousand_are_read_every_millisecond() {
-        let (begin, apart) = (Instant::now(), Duration::from_micros(400));
-        let mut pace = Pace::new(begin);
-        let (_, known) = reads(&mut pace, begin, apart, Duration::from_millis(200));
-        let (reads, _) = reads(&mut pace, known, apart, Duration::from_secs(1));
+        let reads = reads_once_known(Duration::from_micros(400));
         // the first that comes after the millisecond is waited for
         assert!((800..=1_001).contains(&reads), "{reads}");
     }
