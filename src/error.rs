@@ -41,6 +41,11 @@ impl Transient {
     pub fn new(peer: Peer, what: impl Into<String>) -> Self {
         Transient { peer, what: what.into(), leaves: false }
     }
+
+    /// A failure of Postgres, which may have said that it leaves.
+    pub fn of_postgres(what: impl Into<String>, leaves: bool) -> Self {
+        Transient { leaves, ..Transient::new(Peer::Postgres, what) }
+    }
 }
 
 /// The exit code that a definite failure ends the process with.

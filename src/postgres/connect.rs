@@ -349,7 +349,7 @@ impl Attempts {
             Some((_, Error::Definite(definite))) if self.ended || !transient => {
                 Definite { what, ..definite }.into()
             }
-            _ => Transient { leaves, ..Transient::new(Peer::Postgres, what) }.into(),
+            _ => Transient::of_postgres(what, leaves).into(),
         }
     }
 }

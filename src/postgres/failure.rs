@@ -130,9 +130,7 @@ impl Failure {
             Cause::Ours(Error::Transient(transient)) => Transient { what, ..transient }.into(),
             Cause::Ours(Error::Definite(definite)) => Definite { what, ..definite }.into(),
             Cause::Server(error) => match error.outlook() {
-                Outlook::Passing => {
-                    Transient { leaves: leaves(&error.code), ..Transient::new(Peer::Postgres, what) }.into()
-                }
+                Outlook::Passing => Transient::of_postgres(what, leaves(&error.code)).into(),
                 Outlook::Lasting => Error::refused(what, remedy(&error, conninfo, startup)),
             },
         }

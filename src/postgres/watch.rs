@@ -211,7 +211,7 @@ enum NoLook {
 impl From<QueryError> for NoLook {
     fn from(error: QueryError) -> Self {
         let leaves = error.code().is_some_and(leaves);
-        Error::from(Transient { leaves, ..Transient::new(Peer::Postgres, error.to_string()) }).into()
+        Error::from(Transient::of_postgres(error.to_string(), leaves)).into()
     }
 }
 
