@@ -103,6 +103,27 @@ pub enum NotStarted {
     Failed(Error),
 }
 
+impl NotStarted {
+    /// What it means for who wants to read `slot`.
+    pub fn into_error(self, slot: &str) -> Error {
+        match self {
+            NotStarted::Failed(error) => error,
+            // somebody was faster between the look and the start
+            NotStarted::Server(error) if error.code.code() == "55006" => {
+                Error::transient(Peer::Postgres, format!("the slot {slot} was taken by another: {error}"))
+            }
+            // what concerns the slot itself: invalidated, not a logical one
+            NotStarted::Server(error) if matches!(error.code.code(), "55000" | "42704") => Error::not_safe(
+                format!("Postgres does not start the slot {slot}: {error}"),
+                "Run `outbox-router check`, which says what state it is in",
+            ),
+            NotStarted::Server(error) => error.into_error("START_REPLICATION", |_| {
+                "Run `outbox-router check`, which looks at privileges, slot and publication".to_owned()
+            }),
+        }
+    }
+}
+
 /// The running stream over `S`, a socket that has been authenticated.
 #[derive(Debug)]
 pub struct ReplicationStream<S> {

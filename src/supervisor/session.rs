@@ -22,7 +22,7 @@ use crate::postgres::connect::{Startup, VALUE_TEXT};
 use crate::postgres::dead_letters::desk::{Desk, Left, Loaded};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::pgoutput::Oid;
-use crate::postgres::replication::{NotStarted, ReplicationStream, StreamOf};
+use crate::postgres::replication::{ReplicationStream, StreamOf};
 use crate::postgres::session::Session;
 use crate::postgres::slot_lock;
 use crate::postgres::timeline::System;
@@ -174,7 +174,7 @@ async fn start(
         Ok(stream) => stream,
         Err(error) => {
             close(sink, positions).await;
-            return Err(not_started(error, config));
+            return Err(error.into_error(slot_name));
         }
     };
     if memory.fruitless {
@@ -461,24 +461,5 @@ fn waiting_for(config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32
     // delivers: where positions are not in Kafka, our own is history then.
     if memory.walsender != Some(pid) && config.delivery.positions_topic.is_none() {
         memory.remembered = None;
-    }
-}
-
-fn not_started(error: NotStarted, config: &Config) -> Error {
-    let slot = &config.postgres.slot;
-    match error {
-        NotStarted::Failed(error) => error,
-        // somebody was faster between the look and the start
-        NotStarted::Server(error) if error.code.code() == "55006" => {
-            Error::transient(Peer::Postgres, format!("the slot {slot} was taken by another: {error}"))
-        }
-        // what concerns the slot itself: invalidated, not a logical one
-        NotStarted::Server(error) if matches!(error.code.code(), "55000" | "42704") => Error::not_safe(
-            format!("Postgres does not start the slot {slot}: {error}"),
-            "Run `outbox-router check`, which says what state it is in",
-        ),
-        NotStarted::Server(error) => error.into_error("START_REPLICATION", |_| {
-            "Run `outbox-router check`, which looks at privileges, slot and publication".to_owned()
-        }),
     }
 }
