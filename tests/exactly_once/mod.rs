@@ -1,5 +1,6 @@
 //! `[delivery] mode = "exactly-once"`: what a consumer of committed transactions is shown.
 
+mod ended;
 mod frozen;
 mod killed;
 mod modes;

@@ -225,13 +225,7 @@ impl Producers {
         drop(leaving);
         let closed = move || {
             if open {
-                let deadline = Instant::now() + ABORT;
-                let aborted = persist(&AtomicBool::new(false), SLICE, Some(deadline), |slice| {
-                    current.abort_transaction(slice)
-                });
-                if let Err(error) = aborted {
-                    tracing::debug!(peer = "kafka", %error, "the open transaction is left to the next start");
-                }
+                abort(&current);
             }
             drop((current, next));
         };
@@ -255,8 +249,24 @@ fn transactional_id(name: &str, number: usize) -> String {
     format!("{name}.{number}")
 }
 
-/// Blocks.
+/// Blocks. A transaction of a session that is over meanwhile is ended all the same, one way or the other: left open it would
+/// hide what others write behind it until it times out.
 fn commit(producer: &EventProducer, leaving: &AtomicBool) -> Result<(), NotCommitted> {
+    if let Err(not_taken) = position_taken(producer, leaving) {
+        abort(producer);
+        return Err(not_taken);
+    }
+    let mut committed = persist(leaving, SLICE, None, |slice| producer.commit_transaction(slice));
+    if committed.is_err() && leaving.load(Ordering::Acquire) {
+        let deadline = Some(Instant::now() + ABORT);
+        committed =
+            persist(&AtomicBool::new(false), SLICE, deadline, |slice| producer.commit_transaction(slice));
+    }
+    committed.map_err(|error| NotCommitted { reason: reason(&error), remedy: "" })
+}
+
+/// Waits until the position is acknowledged.
+fn position_taken(producer: &EventProducer, leaving: &AtomicBool) -> Result<(), NotCommitted> {
     // rdkafka would wait for a report in steps of 100 ms
     let mut pause = DELIVERED.0;
     while producer.in_flight_count() > 0 {
@@ -266,11 +276,17 @@ fn commit(producer: &EventProducer, leaving: &AtomicBool) -> Result<(), NotCommi
         std::thread::sleep(pause);
         pause = (pause + DELIVERED.0).min(DELIVERED.1);
     }
-    if let Some(refused) = producer.context().position.refused() {
-        return Err(refused);
+    producer.context().position.refused().map_or(Ok(()), Err)
+}
+
+/// Blocks.
+fn abort(producer: &EventProducer) {
+    let deadline = Instant::now() + ABORT;
+    let aborted =
+        persist(&AtomicBool::new(false), SLICE, Some(deadline), |slice| producer.abort_transaction(slice));
+    if let Err(error) = aborted {
+        tracing::debug!(peer = "kafka", %error, "the open transaction is left to the next start");
     }
-    let committed = persist(leaving, SLICE, None, |slice| producer.commit_transaction(slice));
-    committed.map_err(|error| NotCommitted { reason: reason(&error), remedy: "" })
 }
 
 /// Calls until there is an end to it. A call that ran out of time is taken up where it was.

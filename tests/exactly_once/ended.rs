@@ -1,0 +1,28 @@
+//! A session that ends leaves no transaction open: what others write behind one is shown only when it has timed out.
+
+use super::settings;
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::writers::Writers;
+
+#[tokio::test]
+async fn exactly_once_a_router_that_has_to_stop_leaves_no_transaction_open() {
+    let mut random = seed::random();
+    for _ in 0..4 {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let router = Router::active(&settings(&outbox, &kafka)).await;
+        let writers = Writers::start(&outbox, 4, &mut random).await;
+        kafka.holds(&outbox.name, 200).await;
+        outbox.execute("DROP PUBLICATION outbox_router").await;
+        router.exits(3).await;
+        // the markers of a transaction that was ended are written in a moment; a timeout takes a minute
+        eventually("no transaction is open", async || {
+            kafka.are_ended(&outbox.name).await.ok()?.then_some(())
+        })
+        .await;
+        writers.finish().await;
+    }
+}
