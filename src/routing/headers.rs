@@ -13,7 +13,7 @@ pub(super) const ID: &str = "id";
 /// The header that holds the event's type.
 pub(super) const TYPE: &str = "type";
 /// The header of an event that is sent again because the position was reset: when that was.
-pub(super) const REPLAY: &str = "outbox-router-replay";
+pub(crate) const REPLAY: &str = "outbox-router-replay";
 
 /// A record's headers, in one buffer that is used again for each record.
 #[derive(Default)]

@@ -23,6 +23,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use headers::Headers;
+pub(crate) use headers::REPLAY as REPLAY_HEADER;
 pub use origin::Origin;
 pub use record::Record;
 pub use row::field;

@@ -58,12 +58,7 @@ pub(super) async fn show(
 fn render(row: &Waiting, look: &Look) -> String {
     let mut table = look.table();
     let mut line = |name: &str, value: &str| {
-        // what an application has written must not draw on the terminal
-        let shown: String = value
-            .chars()
-            .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
-            .collect();
-        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), Cell::new(shown)]);
+        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), Cell::new(on_one_line(value))]);
     };
     let letter = &row.letter;
     line("position", &letter.key.to_string());
@@ -75,13 +70,27 @@ fn render(row: &Waiting, look: &Look) -> String {
     if let Some(mark) = &letter.replay {
         line("asked for again", mark);
     }
-    match &letter.whole {
-        Whole::Columns(columns) => {
-            for column in columns {
-                line(&format!("  {}", column.name), column.value.as_deref().unwrap_or("NULL"));
-            }
-        }
-        Whole::Message(content) => line("  message", content),
-    }
-    trimmed(&table)
+    trimmed(&table) + &written(&letter.whole)
+}
+
+/// Each value on one line, as long as it is: what is broken into lines cannot be taken for use elsewhere, and breaking it takes
+/// longer the longer it is.
+fn written(whole: &Whole) -> String {
+    let values: Vec<(&str, &str)> = match whole {
+        Whole::Columns(columns) => columns
+            .iter()
+            .map(|column| (column.name.as_str(), column.value.as_deref().unwrap_or("NULL")))
+            .collect(),
+        Whole::Message(content) => vec![("message", content)],
+    };
+    let width = values.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    values
+        .iter()
+        .map(|(name, value)| format!("  {:width$}  {}\n", on_one_line(name), on_one_line(value)))
+        .collect()
+}
+
+/// What an application has written must not draw on the terminal.
+fn on_one_line(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
 }

@@ -8,6 +8,7 @@ use crate::config::template::{Name, Part, Template};
 use crate::config::{
     Action, Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, TextForm, Unmatched, ValueForm,
 };
+use crate::routing::REPLAY_HEADER;
 use crate::topic_name;
 
 pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, defaults: Route) -> Route {
@@ -32,7 +33,7 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
     let envelope_span = raw.envelope.values().next().map(toml::Spanned::span);
     let route = Route {
         topic: topic.unwrap_or(defaults.topic),
-        partition: template(reader, "route.partition", raw.partition, PARTITION_FORM, columns, &[]),
+        partition: partition(reader, "route.partition", raw.partition, columns, &[]),
         key_as_json: reader
             .choice("route.key", raw.key, &[("text", false), ("json", true)])
             .unwrap_or(defaults.key_as_json),
@@ -129,6 +130,24 @@ pub(super) fn template(
     parsed(&text, columns, groups).map_err(|what| reader.fault(&span, key, what, form)).ok()
 }
 
+/// A template for the partition's number: one without values is that number.
+pub(super) fn partition(
+    reader: &mut Reader<'_>,
+    key: &str,
+    value: Value,
+    columns: &Columns,
+    groups: &[String],
+) -> Option<Template> {
+    let Located { text, span, .. } = reader.text(key, value)?;
+    let checked = parsed(&text, columns, groups).and_then(|template| match template.fixed() {
+        Some(number) if !number.parse::<i32>().is_ok_and(|number| number >= 0) => {
+            Err(format!("{number:?} is not a number from 0 to {}", i32::MAX))
+        }
+        _ => Ok(template),
+    });
+    checked.map_err(|what| reader.fault(&span, key, what, PARTITION_FORM)).ok()
+}
+
 fn parsed(text: &str, columns: &Columns, groups: &[String]) -> Result<Template, String> {
     let template = Template::parse(text).map_err(|error| error.to_string())?;
     names_exist(&template, columns, groups)?;
@@ -212,7 +231,7 @@ pub(super) fn headers(
     groups: &[String],
 ) -> Vec<NamedTemplate> {
     named(reader, section, raw, columns, groups, |name| match name {
-        "id" => Some("the router itself sets this header"),
+        "id" | REPLAY_HEADER => Some("the router itself sets this header"),
         "type" if columns.event_type.is_some() => Some("the router itself sets this header"),
         name if name.is_empty() || name.contains('\0') => {
             Some("a header needs a name, without a zero character")

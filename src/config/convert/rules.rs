@@ -2,7 +2,7 @@
 
 use toml::Spanned;
 
-use super::route::{headers, template, topic};
+use super::route::{headers, partition, topic};
 use crate::config::pattern::Pattern;
 use crate::config::raw::{Node, Properties, RawRule};
 use crate::config::read::Reader;
@@ -51,14 +51,7 @@ fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule
     } else {
         Action::Route {
             topic: topic(reader, "route.rules.topic", raw.topic, columns, &groups),
-            partition: template(
-                reader,
-                "route.rules.partition",
-                raw.partition,
-                "Write a number, or what makes one",
-                columns,
-                &groups,
-            ),
+            partition: partition(reader, "route.rules.partition", raw.partition, columns, &groups),
             headers: headers(reader, "route.rules.headers", raw.headers, columns, &groups),
             value: reader.choice("route.rules.value", raw.value, &ValueForm::ALL),
         }

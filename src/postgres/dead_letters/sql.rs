@@ -24,8 +24,8 @@ pub const READABLE: &str = "SELECT readable FROM (SELECT c.oid, pg_catalog.has_s
      WHERE readable OR pg_catalog.pg_relation_size(oid) > 0";
 
 /// What to do where it is missing, or may not be written.
-pub const REMEDY: &str =
-    "Run `outbox-router init`, which makes the table and grants what the router needs of it (--role)";
+pub const REMEDY: &str = "Run `outbox-router init --role ROLE` with `policy = \"park\"` under [dead_letters], which makes the table and grants what \
+     the router needs of it";
 
 /// Why events that are parked keep a router from starting that does not park, and what to do.
 pub fn left(count: &str) -> (String, &'static str) {
