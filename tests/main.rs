@@ -5,6 +5,7 @@
 
 mod allocations;
 mod bad_input;
+mod bites;
 mod columns;
 mod commands;
 mod contracts;

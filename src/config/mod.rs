@@ -78,6 +78,19 @@ pub struct Postgres {
     pub publication: String,
     /// `wal_sender_timeout`, set for the router's own session. Default 10 s.
     pub wal_sender_timeout: Duration,
+    /// `catch_up`
+    pub catch_up: CatchUp,
+    /// `catch_up_lag`: bytes of log between what was read and its end, above which bites are taken. Default 64 MiB.
+    pub catch_up_lag: usize,
+}
+
+/// How a slot that lags is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CatchUp {
+    /// In bites, where much log holds many events.
+    Auto,
+    /// As a stream, always (the default).
+    Stream,
 }
 
 /// `[outbox]`: the tables and the names of their columns, which are the same for all.

@@ -55,6 +55,8 @@ pub(super) struct RawPostgres {
     pub(super) slot: Value,
     pub(super) publication: Value,
     pub(super) wal_sender_timeout: Value,
+    pub(super) catch_up: Value,
+    pub(super) catch_up_lag: Value,
 }
 
 #[derive(Default, Deserialize)]

@@ -66,6 +66,7 @@ impl Exposition {
         self.counter(&super::HEADERS_DROPPED_TOTAL, None).absolute(totals.headers_dropped);
         self.counter(&super::TIMESTAMPS_REPLACED_TOTAL, None).absolute(totals.timestamps_replaced);
         self.counter(&super::PARTITIONS_GROWN_TOTAL, None).absolute(totals.partitions_grown);
+        self.counter(&super::BITES_TOTAL, None).absolute(totals.bites);
         self.counter(&super::CONTRACT_VIOLATIONS_TOTAL, None).absolute(totals.contract_violations);
         self.counter(&super::IGNORED_CHANGES_TOTAL, None).absolute(totals.ignored_changes);
         let dead_letters = &report.dead_letters;

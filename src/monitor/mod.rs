@@ -16,7 +16,7 @@ mod state;
 mod topics;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -78,6 +78,8 @@ struct Inner {
     timestamps_replaced: AtomicU64,
     dead_letters: dead_letters::Counts,
     partitions_grown: AtomicU64,
+    bites: AtomicU64,
+    in_bites: AtomicBool,
     ignored_changes: AtomicU64,
     contract_violations: AtomicU64,
     contracts_broken: Mutex<BTreeSet<String>>,
@@ -141,6 +143,8 @@ impl Monitor {
             timestamps_replaced: AtomicU64::new(0),
             dead_letters: dead_letters::Counts::default(),
             partitions_grown: AtomicU64::new(0),
+            bites: AtomicU64::new(0),
+            in_bites: AtomicBool::new(false),
             ignored_changes: AtomicU64::new(0),
             contract_violations: AtomicU64::new(0),
             contracts_broken: Mutex::default(),
@@ -279,6 +283,16 @@ impl Monitor {
         self.0.partitions_grown.fetch_add(count, Relaxed);
     }
 
+    /// How the slot is read.
+    pub fn reads_in_bites(&self, bites: bool) {
+        self.0.in_bites.store(bites, Relaxed);
+    }
+
+    /// A bite was read.
+    pub fn bite(&self) {
+        self.0.bites.fetch_add(1, Relaxed);
+    }
+
     /// Changes in the stream that are no events: of other tables, or not inserts.
     pub fn ignored_changes(&self, count: u64) {
         self.0.ignored_changes.fetch_add(count, Relaxed);
@@ -390,6 +404,7 @@ impl Monitor {
             last_turn_seconds: self.silence().as_secs_f64(),
             positions: self.positions(),
             lag: self.lag(),
+            in_bites: inner.in_bites.load(Relaxed),
             in_flight: InFlight {
                 records: inner.in_flight_records.load(Relaxed),
                 bytes: inner.in_flight_bytes.load(Relaxed),
@@ -405,6 +420,7 @@ impl Monitor {
                 headers_dropped: inner.headers_dropped.load(Relaxed),
                 timestamps_replaced: inner.timestamps_replaced.load(Relaxed),
                 partitions_grown: inner.partitions_grown.load(Relaxed),
+                bites: inner.bites.load(Relaxed),
                 contract_violations: inner.contract_violations.load(Relaxed),
                 ignored_changes: inner.ignored_changes.load(Relaxed),
             },

@@ -19,6 +19,7 @@
 //! fails with the same sentences.
 
 mod auth;
+pub mod bites;
 pub mod bookmarks;
 pub mod catalog;
 pub mod connect;

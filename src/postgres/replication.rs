@@ -1,4 +1,4 @@
-//! The replication stream: CopyData in both directions after START_REPLICATION.
+//! The replication stream: CopyData in both directions after START_REPLICATION, or one way in a bite ([`bites`]).
 //!
 //! Reading and writing share one future, [`ReplicationStream::io`], so that status updates go out while the reader is
 //! held back, and nothing is lost when the future is dropped. Formats: Postgres manual, "Streaming Replication Protocol".
@@ -12,14 +12,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::frames::{BadLength, Frame, FrameBuffer, GATHERED};
+use super::bites::{self, Piece};
+use super::frames::{BadLength, FrameBuffer, GATHERED};
 use super::pgoutput::PgTimestamp;
-use super::quoting::{identifier, replication_literal};
 use super::server_error::ServerError;
 use super::stream::Transport;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::redacted::Redacted;
+use phase::Phase;
+pub use phase::{Answer, Bitten};
+
+mod phase;
 
 /// How long the server may take to answer START_REPLICATION: building the snapshot of old log can take a while.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -144,6 +148,12 @@ pub struct ReplicationStream<S> {
     may_take: usize,
     way_out: String,
     sent_away: bool,
+    phase: Phase,
+    /// What has come of the last command, and what the server has refused in it.
+    answer: Option<Answer>,
+    refused: Option<Box<ServerError>>,
+    /// Another bite was asked for behind the one that is under way.
+    another: bool,
 }
 
 /// `admin_shutdown`: pg_terminate_backend.
@@ -165,9 +175,10 @@ pub struct StreamOf<'a> {
 }
 
 impl<S: Transport> ReplicationStream<S> {
-    /// Starts the slot's stream. `unread` are bytes that were received from `stream` already.
-    pub async fn start(stream: S, unread: Vec<u8>, what: StreamOf<'_>) -> Result<Self, NotStarted> {
-        let mut this = ReplicationStream {
+    /// The session as it is, waiting for a command. `unread` are bytes that were received from `stream` already, and `way_out`
+    /// statements that show what the server does not decode for this stream, for the message of an error.
+    pub fn at_rest(stream: S, unread: Vec<u8>, way_out: &str) -> Self {
+        ReplicationStream {
             stream,
             frames: FrameBuffer::new(unread),
             outgoing: Vec::new(),
@@ -178,42 +189,24 @@ impl<S: Transport> ReplicationStream<S> {
             last_read: 0,
             worked_off: 0,
             may_take: 0,
-            way_out: what.way_out.to_owned(),
+            way_out: way_out.to_owned(),
             sent_away: false,
-        };
-        let StreamOf { slot, publication, start, messages, .. } = what;
-        let command = format!(
-            "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names {}{})",
-            identifier(slot),
-            replication_literal(&identifier(publication)),
-            if messages { ", messages 'true'" } else { "" },
-        );
-        this.queue(b'Q', |body| {
-            body.extend_from_slice(command.as_bytes());
-            body.push(0);
-        });
-        match tokio::time::timeout(START_TIMEOUT, this.started()).await {
-            Ok(Ok(())) => Ok(this),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(NotStarted::Failed(lost("START_REPLICATION was not answered in time"))),
+            phase: Phase::AtRest,
+            answer: None,
+            refused: None,
+            another: false,
         }
     }
 
-    async fn started(&mut self) -> Result<(), NotStarted> {
-        loop {
-            while let Some(frame) = self.frames.peek().map_err(|error| NotStarted::Failed(error.into()))? {
-                let (tag, length) = (frame.tag, frame.wire_len());
-                let refused = (tag == b'E').then(|| ServerError::parse(frame.body));
-                self.frames.consume(length);
-                match (tag, refused) {
-                    // CopyBothResponse
-                    (b'W', _) => return Ok(()),
-                    (_, Some(Ok(error))) => return Err(NotStarted::Server(error)),
-                    (b'N' | b'S', _) => {}
-                    _ => return Err(NotStarted::Failed(unexpected(tag))),
-                }
-            }
-            self.io(Receiving::AtOnce).await.map_err(NotStarted::Failed)?;
+    /// Starts the slot's stream, and waits until it has begun.
+    pub async fn start(stream: S, unread: Vec<u8>, what: StreamOf<'_>) -> Result<Self, NotStarted> {
+        let mut this = Self::at_rest(stream, unread, what.way_out);
+        this.begin(what);
+        match tokio::time::timeout(START_TIMEOUT, this.answered()).await {
+            Ok(Ok(Answer::Refused(error))) => Err(NotStarted::Server(*error)),
+            Ok(Ok(_)) => Ok(this),
+            Ok(Err(error)) => Err(NotStarted::Failed(error)),
+            Err(_) => Err(NotStarted::Failed(lost("START_REPLICATION was not answered in time"))),
         }
     }
 
@@ -329,33 +322,43 @@ impl<S: Transport> ReplicationStream<S> {
     /// The next message, with the number of bytes to [`consume`](Self::consume) once it is dealt with; `None` until
     /// more bytes have come.
     pub fn peek(&mut self) -> Result<Option<(ReplicationMessage<'_>, usize)>, Error> {
-        // Two looks at a frame: the first passes over what is not data, the second borrows what is.
-        while let Some(frame) = self.frames.peek()? {
+        // Two looks at a frame: the first passes over what is not data, the second borrows what is. What lies behind an answer
+        // waits until that is taken.
+        loop {
+            if self.answer.is_some() {
+                return Ok(None);
+            }
+            let Some(frame) = self.frames.peek()? else { return Ok(None) };
             let length = frame.wire_len();
-            match frame.tag {
-                b'd' => break,
-                b'N' | b'S' => self.frames.consume(length),
-                b'E' => {
-                    self.sent_away =
-                        ServerError::parse(frame.body).is_ok_and(|error| error.code.code() == ADMIN_SHUTDOWN);
-                    return Err(ended(frame, &self.way_out));
+            match &self.phase {
+                Phase::Streaming if frame.tag == b'd' => break,
+                Phase::Biting(bitten, _) if frame.tag == b'd' => {
+                    match bites::decode(frame.body, bitten.rows == 0)? {
+                        Piece::Row { .. } => break,
+                        Piece::End => self.frames.consume(length),
+                    }
                 }
-                // CommandComplete without CopyDone: a walsender says goodbye so when the server is stopped
-                b'c' | b'C' => {
-                    return Err(lost("the server ended the stream, as it does when it is stopped"));
-                }
-                other => return Err(unexpected(other)),
+                _ => self.pass_over()?,
             }
         }
-        match self.frames.peek()? {
-            Some(frame) => Ok(Some((decode(frame.body)?, frame.wire_len()))),
-            None => Ok(None),
-        }
+        let Some(frame) = self.frames.peek()? else { return Ok(None) };
+        let message = match &self.phase {
+            Phase::Biting(bitten, _) => match bites::decode(frame.body, bitten.rows == 0)? {
+                Piece::Row { lsn, data } => ReplicationMessage::XLogData { wal_end: lsn, data },
+                Piece::End => return Ok(None),
+            },
+            _ => decode(frame.body)?,
+        };
+        Ok(Some((message, frame.wire_len())))
     }
 
     /// Drops the message that was looked at.
     pub fn consume(&mut self, length: usize) {
         self.frames.consume(length);
+        if let Phase::Biting(bitten, _) = &mut self.phase {
+            bitten.rows = bitten.rows.saturating_add(1);
+            bitten.bytes += length;
+        }
         self.worked_off += length;
         if self.worked_off >= LOOK_EVERY && self.may_take > 0 {
             self.worked_off = 0;
@@ -408,25 +411,27 @@ impl<S: Transport> ReplicationStream<S> {
     }
 
     /// Sends what is queued and leaves the copy mode, so that the server has taken in the last status update when this
-    /// returns. What still arrives is thrown away.
-    pub async fn finish(mut self) -> Result<(), Error> {
-        self.queue(b'c', |_| {});
+    /// returns. What still arrives is thrown away. A session that does not stream tells it by `moved`, a statement.
+    pub async fn finish(mut self, moved: Option<&str>) -> Result<Self, Error> {
         let left = async {
-            loop {
-                while let Some(frame) = self.frames.peek()? {
-                    let (tag, length) = (frame.tag, frame.wire_len());
-                    self.frames.consume(length);
-                    // CommandComplete, ReadyForQuery, or an error: the server has read past the CopyDone
-                    if matches!(tag, b'C' | b'Z' | b'E') {
-                        return Ok(());
-                    }
-                }
-                self.io(Receiving::AtOnce).await?;
+            if self.is_streaming() {
+                self.leave();
             }
+            let streamed = self.phase == Phase::Leaving;
+            while !self.is_at_rest() {
+                // refused or not: the server has read past the CopyDone
+                self.answered().await?;
+            }
+            if let Some(moved) = moved.filter(|_| !streamed) {
+                self.ask(moved);
+                self.answered().await?;
+            }
+            Ok(())
         };
-        tokio::time::timeout(FINISH_TIMEOUT, left)
-            .await
-            .unwrap_or_else(|_| Err(lost("the end of the stream was not answered in time")))
+        match tokio::time::timeout(FINISH_TIMEOUT, left).await {
+            Ok(left) => left.map(|()| self),
+            Err(_) => Err(lost("the end of the stream was not answered in time")),
+        }
     }
 
     fn queue(&mut self, tag: u8, body: impl FnOnce(&mut Vec<u8>)) {
@@ -482,8 +487,13 @@ fn unexpected(tag: u8) -> Error {
     lost(&format!("a message of type {:?} does not belong there", char::from(tag)))
 }
 
-fn ended(frame: Frame<'_>, way_out: &str) -> Error {
-    let Ok(error) = ServerError::parse(frame.body) else { return lost("an error that cannot be read") };
+impl From<bites::Malformed> for Error {
+    fn from(error: bites::Malformed) -> Self {
+        lost(&error.to_string())
+    }
+}
+
+fn ended(error: ServerError, way_out: &str) -> Error {
     let remedy = |_: &ServerError| {
         format!(
             "The stream cannot be read past this place, and nothing was skipped. Run `outbox-router check`. What the log \

@@ -29,7 +29,7 @@ const HANDSHAKE: Duration = Duration::from_secs(3);
 const HANDSHAKES: u32 = 40;
 
 /// What the replication stream runs over.
-pub trait Transport: AsyncRead + AsyncWrite + Unpin {
+pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Takes what lies in the socket already, without waiting and without the runtime: 0 if nothing does, or at the end.
     /// `None` where only the runtime can read it.
     fn read_now(&mut self, _: &mut [u8]) -> Option<io::Result<usize>> {

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, Slot};
 use super::connect::Startup;
 use super::heartbeat::{Writer, Written};
 use super::server_error::{QueryError, leaves};
 use super::session::Session;
+use super::slot_lock;
 use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, Host};
 use crate::error::{Error, Peer, Transient};
@@ -38,6 +39,10 @@ pub enum Report {
         slot: Slot,
         /// What was written of the heartbeat; `None`: it is switched off.
         heartbeat: Option<Written>,
+        /// When the look began.
+        asked: Instant,
+        /// The server process that held the slot's lock after that.
+        holder: Option<i32>,
     },
     /// Events may be missing from the stream, or the server asks everybody to leave. Either way the session is over.
     Over(Error),
@@ -174,6 +179,8 @@ impl Watcher {
     }
 
     async fn look(&self, session: &mut Session) -> Result<Report, NoLook> {
+        let asked = Instant::now();
+        let holder = slot_lock::holder(session, &self.config.postgres.slot).await?;
         let checked = session.query_one(FLUSH_LSN).await?;
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
@@ -184,7 +191,7 @@ impl Watcher {
         }
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
-        Ok(Report::Well { checked, slot: catalog.slot.ok_or_else(missing)?, heartbeat })
+        Ok(Report::Well { checked, slot: catalog.slot.ok_or_else(missing)?, heartbeat, asked, holder })
     }
 }
 

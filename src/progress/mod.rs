@@ -214,6 +214,15 @@ impl Progress {
         }
     }
 
+    /// The stream begins anew at the position, when every change that came was acknowledged.
+    pub fn begin_again(&mut self) {
+        debug_assert_eq!(self.span(), 0, "there are changes under way");
+        let position = self.position();
+        self.transactions.clear();
+        (self.resume, self.covered) = (position.partial, position.flush);
+        (self.skip, self.reached) = (0, Lsn::INVALID);
+    }
+
     /// What may be confirmed, and where to go on after a restart.
     pub fn position(&self) -> Position {
         let done = self.acknowledged.prefix();

@@ -290,3 +290,32 @@ fn acknowledging_twice_or_ahead_changes_nothing() {
     progress.commit(Lsn(15)).unwrap();
     assert_eq!(progress.position().flush, Lsn(15));
 }
+
+#[test]
+fn a_stream_that_begins_anew_goes_on_where_everything_is_acknowledged() {
+    let mut progress = Progress::new(Position { flush: Lsn(10), partial: None });
+    progress.begin(transaction(100)).unwrap();
+    let Change::New(first) = progress.change().unwrap() else { panic!("delivered") };
+    progress.commit(Lsn(150)).unwrap();
+    progress.begin(transaction(200)).unwrap();
+    let Change::New(second) = progress.change().unwrap() else { panic!("delivered") };
+    progress.acknowledge(first);
+    progress.acknowledge(second);
+    let position = Position { flush: Lsn(150), partial: Some(Partial { final_lsn: Lsn(200), changes: 1 }) };
+    assert_eq!(progress.position(), position);
+
+    progress.begin_again();
+    assert_eq!(progress.position(), position);
+    // one that was passed comes as a whole once more, and of the next what was left
+    progress.begin(transaction(100)).unwrap();
+    assert_eq!(progress.change(), Ok(Change::Delivered));
+    progress.commit(Lsn(150)).unwrap();
+    progress.begin(transaction(200)).unwrap();
+    assert_eq!(progress.change(), Ok(Change::Delivered));
+    let Ok(Change::New(third)) = progress.change() else { panic!("delivered") };
+    assert!(third > second, "numbers go on");
+    progress.commit(Lsn(250)).unwrap();
+    assert_eq!(progress.position(), position);
+    progress.acknowledge(third);
+    assert_eq!(progress.position(), Position { flush: Lsn(250), partial: None });
+}

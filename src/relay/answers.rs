@@ -29,6 +29,11 @@ impl Answers {
         self.last = now;
     }
 
+    /// At that time at the earliest the server had the session.
+    pub(super) fn seen(&mut self, at: Instant) {
+        self.last = self.last.max(at);
+    }
+
     /// An answer was read.
     pub(super) fn answered(&mut self, now: Instant, sent: PgTimestamp) {
         let sent_here = self.fastest.and_then(|(read, then)| {

@@ -31,6 +31,8 @@ pub enum Outcome {
     Failed(Error),
     /// The sink refused a record.
     Refused(Refusal),
+    /// The slot lags so far that another session reads on in bites.
+    FarBehind,
     /// The server's log is not the one that was read before. Nothing of it was sent.
     OtherLog(OtherLog),
 }
@@ -58,6 +60,17 @@ pub struct Ended {
     pub retry: Option<(Key, bool)>,
     /// The largest batch that all topics take.
     pub batch_bytes: usize,
+    /// The session of one that was far behind, for the next to take the lock over from.
+    pub lock: Option<HeldLock>,
+}
+
+/// A session that does nothing any more than hold the slot's lock. Dropping it ends it.
+pub struct HeldLock(#[expect(dead_code, reason = "it is held")] Box<dyn Send>);
+
+impl std::fmt::Debug for HeldLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HeldLock")
+    }
 }
 
 impl<S: Transport> Relay<S> {
@@ -77,7 +90,7 @@ impl<S: Transport> Relay<S> {
                 }
                 None
             }
-            Outcome::Refused(_) | Outcome::OtherLog(_) => None,
+            Outcome::FarBehind | Outcome::Refused(_) | Outcome::OtherLog(_) => None,
         };
         self.ending = Some((outcome, deadline));
     }
@@ -142,6 +155,7 @@ impl<S: Transport> Relay<S> {
 
     /// Closes the producer and reads the reports that closing brought; `orderly` says goodbye to Postgres too.
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
+        let moved = self.catching_up.last_move(&self.config, self.confirmation.confirmed());
         let Relay { sending, stream, outcomes, preparing, mut remembering, recognizing, config, .. } = self;
         let Sending { sink, mut progress, window, sent_alone: alone, mut parking, .. } = sending;
         let retry = parking.as_ref().and_then(Parking::under_way);
@@ -169,8 +183,15 @@ impl<S: Transport> Relay<S> {
         };
         let unacknowledged = window.records() + remembering.uncommitted().0;
         let (remembered, advanced) = remembering.close(&progress, parking.as_mut()).await;
-        if orderly && let Err(error) = stream.finish().await {
-            tracing::debug!(%error, "leaving the replication stream");
+        let mut lock = None;
+        if orderly {
+            match stream.finish(moved.as_deref()).await {
+                Ok(session) if matches!(outcome, Outcome::FarBehind) => {
+                    lock = Some(HeldLock(Box::new(session)))
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "leaving the replication stream"),
+            }
         }
         Ended {
             outcome,
@@ -183,6 +204,7 @@ impl<S: Transport> Relay<S> {
             alone,
             retry,
             batch_bytes,
+            lock,
         }
     }
 }

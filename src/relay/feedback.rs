@@ -2,6 +2,7 @@
 
 use tokio::time::{Duration, Instant};
 
+use super::catching_up::moved_by_another;
 use super::tally::Tally;
 use super::{Relay, STALLED};
 use crate::config::Config;
@@ -22,18 +23,12 @@ pub(super) fn silence(config: &Config) -> Duration {
 
 impl<S: Transport> Relay<S> {
     pub(super) fn status_due(&mut self) -> Result<(), Error> {
-        let limit = silence(&self.config);
-        let (silent, unanswered) = (self.stream.silent_for(), self.answers.unanswered(Instant::now()));
-        if silent.max(unanswered) > limit {
-            // what was read since the last answer may have been on its way for long
-            let what = if silent * 2 > unanswered {
-                format!("Postgres has been silent for {:.1} s and answers no keepalive", silent.as_secs_f32())
-            } else {
-                format!("Postgres has answered no status update for {:.1} s", unanswered.as_secs_f32())
-            };
-            return Err(Error::transient(Peer::Postgres, what));
+        if self.stream.is_streaming() {
+            self.look_into_silence()?;
+            self.queue_status(true);
+        } else {
+            self.remind()?;
         }
-        self.queue_status(true);
         self.heartbeat_due();
         self.sending.sink.look_for_failure();
         let stalled = self.moved.1.elapsed() > STALLED;
@@ -56,6 +51,21 @@ impl<S: Transport> Relay<S> {
         Ok(())
     }
 
+    fn look_into_silence(&self) -> Result<(), Error> {
+        let limit = silence(&self.config);
+        let (silent, unanswered) = (self.stream.silent_for(), self.answers.unanswered(Instant::now()));
+        if silent.max(unanswered) <= limit {
+            return Ok(());
+        }
+        // what was read since the last answer may have been on its way for long
+        let what = if silent * 2 > unanswered {
+            format!("Postgres has been silent for {:.1} s and answers no keepalive", silent.as_secs_f32())
+        } else {
+            format!("Postgres has answered no status update for {:.1} s", unanswered.as_secs_f32())
+        };
+        Err(Error::transient(Peer::Postgres, what))
+    }
+
     /// Says once that the heartbeat does not come back. While no broker is there nothing is read, and that was said.
     fn heartbeat_due(&mut self) {
         let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.brokers_down) else { return };
@@ -73,7 +83,10 @@ impl<S: Transport> Relay<S> {
 
     pub(super) fn looked(&mut self, report: Report) -> Result<(), Error> {
         let (checked, slot, written) = match report {
-            Report::Well { checked, slot, heartbeat } => (checked, slot, heartbeat),
+            Report::Well { checked, slot, heartbeat, asked, holder } => {
+                self.still_ours(asked, holder)?;
+                (checked, slot, heartbeat)
+            }
             Report::Over(error) => return Err(error),
         };
         if let (Some(heartbeat), Some(written)) = (&mut self.heartbeat, written) {
@@ -82,13 +95,12 @@ impl<S: Transport> Relay<S> {
         }
         self.monitor.server_wal_end(checked);
         self.server_end = checked;
+        self.catching_up.looked(checked);
         self.room(&slot);
         // Nobody but this session moves the slot. Either it is over, for this process stood still and another router has taken
         // over; or somebody has moved the slot, and the next start says what that means.
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
-            let slot = &self.config.postgres.slot;
-            let what = format!("the slot {slot} is confirmed up to {moved}, and not by this session");
-            return Err(Error::transient(Peer::Postgres, what));
+            return Err(moved_by_another(&self.config.postgres.slot, moved));
         }
         if self.recognizing.is_under_way() {
             return Ok(());
@@ -141,8 +153,10 @@ impl<S: Transport> Relay<S> {
 
     pub(super) fn queue_status(&mut self, reply_requested: bool) {
         let flushed = self.confirmation.confirmed();
-        let status = StandbyStatus { written: self.received.max(flushed), flushed };
-        self.stream.queue_status(status, reply_requested);
-        self.monitor.confirmed(flushed);
+        if self.stream.is_streaming() {
+            let status = StandbyStatus { written: self.received.max(flushed), flushed };
+            self.stream.queue_status(status, reply_requested);
+            self.monitor.confirmed(flushed);
+        }
     }
 }

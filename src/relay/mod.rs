@@ -11,6 +11,8 @@
 
 mod answers;
 mod awake;
+mod bite_size;
+mod catching_up;
 mod committing;
 mod confirmation;
 mod ending;
@@ -54,8 +56,10 @@ use crate::sink::kafka::positions::Positions;
 use crate::sink::{Outcomes, Refusal};
 use answers::Answers;
 use awake::Awake;
+use catching_up::CatchingUp;
+pub(crate) use catching_up::begins_with_bites;
 use confirmation::Confirmation;
-pub use ending::{Ended, Outcome};
+pub use ending::{Ended, HeldLock, Outcome};
 use heartbeat::Heartbeat;
 use pace::Pace;
 use parking::Parking;
@@ -115,6 +119,10 @@ pub struct Parts<S> {
     pub retries_alone: bool,
     /// The change that was refused: it is sent when everything before it is certain.
     pub alone_after_commit: Option<Partial>,
+    /// The server process of the stream's session.
+    pub backend_pid: i32,
+    /// Statements that show what the server does not decode for the stream.
+    pub way_out: String,
     /// Shows what goes on.
     pub monitor: Monitor,
     /// Cancelled when the router is asked to stop.
@@ -160,6 +168,7 @@ pub struct Relay<S> {
     /// That messages are not transactional was told in this session.
     stray_told: bool,
     pace: Pace,
+    catching_up: CatchingUp,
     /// Why intake has ended, and how long the records in flight are waited for; `None`: as long as it takes.
     ending: Option<(Outcome, Option<Instant>)>,
     /// When a router that was asked to stop gives up what is still under way.
@@ -172,6 +181,8 @@ impl<S: Transport> Relay<S> {
     /// Joins the parts.
     pub fn new(parts: Parts<S>) -> Self {
         let start = parts.remembered.position;
+        let catching_up = CatchingUp::new(&parts);
+        parts.monitor.reads_in_bites(false);
         let delivery = &parts.config.delivery;
         let window = Window::new(delivery.window_records, delivery.window_bytes);
         let sending = Sending {
@@ -228,6 +239,7 @@ impl<S: Transport> Relay<S> {
             update_told: false,
             stray_told: false,
             pace: Pace::new(Instant::now()),
+            catching_up,
             ending: None,
             leave_by: None,
             reports: Vec::new(),
@@ -272,7 +284,8 @@ impl<S: Transport> Relay<S> {
             };
             let fetch_at = self.parked_events();
             self.remembering.sent(std::mem::take(&mut self.sending.sent));
-            if !read {
+            // a bite is not left unread for long
+            if !read && self.stream.is_streaming() {
                 self.stream.not_listening();
                 self.answers.not_listening(Instant::now());
             }
@@ -286,12 +299,13 @@ impl<S: Transport> Relay<S> {
                 // the commit has begun, and what was held back until then need not wait for its end
                 reopened = closing && !self.remembering.is_closing();
             }
+            let more = self.catch_up(read)?;
             self.broker_state();
             self.show();
             if let Some(outcome) = self.ended() {
                 return Ok(outcome);
             }
-            if reopened {
+            if reopened || more {
                 continue;
             }
             let reading = if read { self.reading()? } else { Reading::Not };

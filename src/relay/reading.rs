@@ -29,6 +29,9 @@ impl<S: Transport> Relay<S> {
     /// Decides how the stream is read, and gathers a backlog at once. What delivers exactly once has Kafka's transactions to
     /// gather in, and is not paced.
     pub(super) fn reading(&mut self) -> Result<Reading, Error> {
+        if self.catching_up.waits() {
+            return Ok(Reading::AtOnce);
+        }
         let paced = self.config.delivery.mode == DeliveryMode::AtLeastOnce;
         let flooded = self.stream.is_flooded() && !(paced && self.pace.is_busy());
         if self.is_behind() || flooded {
@@ -40,7 +43,11 @@ impl<S: Transport> Relay<S> {
 
     /// What the stream does, for who decides when a transaction ends.
     pub(super) fn intake(&self, read: bool) -> Intake {
-        if self.ending.is_some() || self.preparing.is_under_way() || self.sending.waits_for_commit {
+        if self.ending.is_some()
+            || self.preparing.is_under_way()
+            || self.sending.waits_for_commit
+            || self.catching_up.waits()
+        {
             Intake::Waits
         } else if read && !self.is_behind() {
             Intake::Live

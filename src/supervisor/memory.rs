@@ -9,7 +9,7 @@ use crate::lsn::Lsn;
 use crate::positions::{OtherLog, Remembered};
 use crate::postgres::catalog::Fingerprint;
 use crate::progress::Partial;
-use crate::relay::Unsendable;
+use crate::relay::{HeldLock, Unsendable};
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
 
 /// Grows with each session.
@@ -43,6 +43,10 @@ pub(super) struct Memory {
     pub(super) walsender: Option<i32>,
     /// What payloads are judged by, read at the start of the process.
     pub(super) contracts: Option<Arc<Contracts>>,
+    /// The last session, where it holds the slot's lock for the next one.
+    pub(super) lock: Option<HeldLock>,
+    /// This session has it from there.
+    pub(super) handed_over: bool,
     /// Whether a session of this process has got as far as the stream.
     pub(super) was_active: bool,
 }
@@ -64,6 +68,8 @@ impl Default for Memory {
             retries_alone: false,
             walsender: None,
             contracts: None,
+            lock: None,
+            handed_over: false,
             was_active: false,
         }
     }

@@ -129,6 +129,10 @@ fn after_session(ended: Ended, park: bool, memory: &mut Memory) -> Next {
         Outcome::Failed(error) => after_failure(error, memory),
         Outcome::Refused(refusal) if let Some(retry) = ended.retry => after_retry(&refusal, retry, memory),
         Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, park, memory),
+        Outcome::FarBehind => {
+            memory.lock = ended.lock;
+            Next::Again
+        }
         // judged where everything else about a start is
         Outcome::OtherLog(other) => {
             memory.other_log = Some((epoch, other));

@@ -16,6 +16,7 @@ use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::positions::{self, OtherLog, Recognition, Remembered, Start};
+use crate::postgres::bites;
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
 use crate::postgres::connect::{Startup, VALUE_TEXT};
@@ -27,7 +28,7 @@ use crate::postgres::session::Session;
 use crate::postgres::slot_lock;
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
-use crate::relay::{Ended, Parts, Relay, no_gap_to_accept};
+use crate::relay::{Ended, HeldLock, Parts, Relay, begins_with_bites, no_gap_to_accept};
 use crate::routing::Router;
 use crate::sink::Outcomes;
 use crate::sink::kafka::KafkaSink;
@@ -35,6 +36,10 @@ use crate::sink::kafka::positions::{Positions, look_up};
 
 /// How often a slot that another holds is looked at. A standby takes over within a second.
 const SLOT_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a session that asks for a lock takes to stand in line for it, or nearly always. One that does not may find that a
+/// standby is active.
+const IN_LINE: Duration = Duration::from_millis(20);
 
 /// How long a remembered position is looked for that only makes a message more exact.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -135,7 +140,7 @@ async fn start(
     let started =
         where_to_start(config, &mut session, memory, found, other_log, (&mut sink, &mut positions)).await;
     let (remembered, recognition) = match started {
-        Ok(started) => started,
+        Ok((remembered, recognition)) => (remembered, recognition.filter(|_| !memory.handed_over)),
         Err(error) => {
             close(sink, positions).await;
             return Err(error);
@@ -150,10 +155,17 @@ async fn start(
     };
     let version = session.parameters().get("server_version").cloned().unwrap_or_default();
     let (place, host) = (session.info().place.clone(), session.info().host.clone());
-    memory.walsender = Some(session.backend_pid());
-    // From here on wal_sender_timeout finds out that the router is gone. TCP's own timeout would also end the connection
-    // of one that lives and reads nothing for a while, because the broker takes nothing.
-    if let Err(error) = session.query("SET tcp_user_timeout = 0").await {
+    let backend_pid = session.backend_pid();
+    memory.walsender = Some(backend_pid);
+    let position = remembered.position.flush;
+    let in_bites = recognition.is_none() && begins_with_bites(config, position, system.flush);
+    // From here on the server finds out that the router is gone: by wal_sender_timeout if it streams.
+    let prepared = if in_bites {
+        bites::prepare(config.postgres.wal_sender_timeout)
+    } else {
+        bites::before_streaming(None)
+    };
+    if let Err(error) = session.query(&prepared).await {
         close(sink, positions).await;
         return Err(error.into());
     }
@@ -169,8 +181,12 @@ async fn start(
             || recognition.as_ref().is_some_and(|look| look.message_prefix().is_some()),
         way_out: &unread_rows,
     };
-    let started = ReplicationStream::start(stream, unread, what).await;
-    let stream = match started {
+    let stream = if in_bites {
+        Ok(ReplicationStream::at_rest(stream, unread, &unread_rows))
+    } else {
+        ReplicationStream::start(stream, unread, what).await
+    };
+    let stream = match stream {
         Ok(stream) => stream,
         Err(error) => {
             close(sink, positions).await;
@@ -186,7 +202,6 @@ async fn start(
         );
     }
     monitor.state(State::Active);
-    let (head, position) = (system.flush, remembered.position.flush);
     if recognition.is_none() {
         memory.accepted_gap = None;
     }
@@ -206,7 +221,9 @@ async fn start(
         recognition,
         gap_accepted: memory.accepted_gap.is_some_and(|gap| gap != position),
         watch: Watch::start(Arc::clone(config), host, fingerprint),
-        head,
+        head: system.flush,
+        backend_pid,
+        way_out: unread_rows,
         alone_up_to: memory.alone_up_to,
         alone_after_commit: memory.alone_after_commit,
         parking,
@@ -424,6 +441,10 @@ async fn free_slot(
         ));
     }
     let mut told = None;
+    memory.handed_over = match memory.lock.take() {
+        Some(held) => take_over(session, held, &config.postgres.slot, memory.walsender).await?,
+        None => false,
+    };
     // first of all, and for as long as the session lasts
     while !slot_lock::try_take(session, &config.postgres.slot).await? {
         let holder = slot_lock::named_holder(session, &config.postgres.slot).await?;
@@ -450,6 +471,25 @@ async fn free_slot(
         }
         tokio::time::sleep(SLOT_WAIT).await;
     }
+}
+
+/// Takes the lock over from the last session. Others ask for it and ask again, so who waits in between comes before them. Says
+/// whether it was there to be taken over: then this is the server of the last session, and its log the one that was read.
+async fn take_over(
+    session: &mut Session,
+    held: HeldLock,
+    slot: &str,
+    last: Option<i32>,
+) -> Result<bool, Error> {
+    if last.is_none() || slot_lock::holder(session, slot).await? != last {
+        return Ok(false);
+    }
+    let (taken, ()) = tokio::join!(slot_lock::take(session, slot), async {
+        tokio::time::sleep(IN_LINE).await;
+        drop(held);
+    });
+    taken?;
+    Ok(true)
 }
 
 /// Says whom the router waits for.

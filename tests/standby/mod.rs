@@ -18,7 +18,7 @@ use crate::support::writers::Writers;
 const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
 
 /// How long the server waits for a router. A quarter of it is what a slow machine may take from a router.
-const TIMEOUT: Duration = Duration::from_secs(4);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
     Settings::new(outbox, kafka)
@@ -27,13 +27,13 @@ fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
 }
 
 /// What consumers may count on in this mode after so many takeovers.
-async fn as_promised(outbox: &Outbox, kafka: &Kafka, mode: &str, repeats: Repeats) {
+pub(crate) async fn as_promised(outbox: &Outbox, kafka: &Kafka, mode: &str, repeats: Repeats) {
     let records: Vec<Record> = kafka.committed(&outbox.name).await.unwrap();
     same(outbox, &records, if mode == "exactly-once" { Repeats::Never } else { repeats }).await;
 }
 
 /// When all that was written is confirmed, and none has ended before.
-async fn all_stop(outbox: &Outbox, writers: Writers, routers: impl IntoIterator<Item = Router>) {
+pub(crate) async fn all_stop(outbox: &Outbox, writers: Writers, routers: impl IntoIterator<Item = Router>) {
     writers.finish().await;
     outbox.all_confirmed().await;
     for mut router in routers {

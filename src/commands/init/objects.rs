@@ -1,9 +1,9 @@
 //! What there is to make, as SQL with the configured names.
 
 use super::emit_message::{self, Payload};
-use super::{dead_letters, general_remedy, heartbeat, outbox_table, role};
+use super::{bites, dead_letters, general_remedy, heartbeat, outbox_table, role};
 use crate::config::secret::Secret;
-use crate::config::{Config, TableName};
+use crate::config::{CatchUp, Config, TableName};
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
 
@@ -110,6 +110,12 @@ impl<'a> Objects<'a> {
 
     pub(super) fn connect_privilege(&self, role: &str) -> Object {
         role::connect_privilege(role, &self.config.postgres.conninfo.dbname)
+    }
+
+    /// `None`: the slot is only streamed.
+    pub(super) fn bites_privilege(&self, role: &str) -> Option<Object> {
+        let bites = self.config.postgres.catch_up == CatchUp::Auto;
+        bites.then(|| bites::privilege_object(role))
     }
 
     /// `None`: no heartbeat is written.

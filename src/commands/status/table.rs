@@ -73,7 +73,8 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push(("main loop", format!("stuck for {:.0} s", report.last_turn_seconds)));
     }
     let behind = report.lag.bytes.map(|behind| format!(", {} of log", bytes(behind))).unwrap_or_default();
-    lines.push(("lag", format!("{:.1} s{behind}", report.lag.seconds)));
+    let how = if report.in_bites { ", read in bites" } else { "" };
+    lines.push(("lag", format!("{:.1} s{behind}{how}", report.lag.seconds)));
     lines.push((
         "in flight",
         format!("{} records, {}", report.in_flight.records, bytes(report.in_flight.bytes)),

@@ -22,8 +22,8 @@ use crate::config::read::{Located, Reader};
 use crate::config::secret::Secret;
 use crate::config::source::{Problems, Sources};
 use crate::config::{
-    Admin, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, Route, TableName,
-    Topics,
+    Admin, CatchUp, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, Route,
+    TableName, Topics,
 };
 use crate::error::Error;
 use crate::postgres::heartbeat::PREFIX as HEARTBEAT_PREFIX;
@@ -137,6 +137,9 @@ fn postgres(
     let publication = reader.checked("postgres.publication", raw.publication, check_name);
     let wal_sender_timeout =
         reader.duration("postgres.wal_sender_timeout", raw.wal_sender_timeout, Duration::from_secs(1));
+    let choices = [("auto", CatchUp::Auto), ("stream", CatchUp::Stream)];
+    let catch_up = reader.choice("postgres.catch_up", raw.catch_up, &choices).unwrap_or(CatchUp::Stream);
+    let catch_up_lag = reader.size("postgres.catch_up_lag", raw.catch_up_lag).unwrap_or(64 << 20);
     if let Some(Password::File(file)) = conninfo.as_ref().and_then(|conninfo| conninfo.password.as_ref()) {
         secrets.files.push(file.clone());
     }
@@ -145,6 +148,8 @@ fn postgres(
         slot: slot.unwrap_or_else(|| "outbox_router".to_owned()),
         publication: publication.unwrap_or_else(|| "outbox_router".to_owned()),
         wal_sender_timeout: wal_sender_timeout.unwrap_or(Duration::from_secs(10)),
+        catch_up,
+        catch_up_lag,
     })
 }
 

@@ -9,7 +9,7 @@ use crate::config::identifiers::format_table;
 use crate::config::kafka_properties::is_secret;
 use crate::config::secret::REDACTED;
 use crate::config::units::{format_duration, format_size};
-use crate::config::{Config, OnUpdate};
+use crate::config::{CatchUp, Config, OnUpdate};
 
 impl Config {
     /// Everything that is in effect, defaults and the environment included, as a file that reads back to the same;
@@ -33,6 +33,13 @@ impl Config {
         writeln!(out, "slot = {}", quoted(&postgres.slot))?;
         writeln!(out, "publication = {}", quoted(&postgres.publication))?;
         writeln!(out, "wal_sender_timeout = {}", quoted(&format_duration(postgres.wal_sender_timeout)))?;
+        let catch_up = match postgres.catch_up {
+            CatchUp::Auto => "auto",
+            CatchUp::Stream => "stream",
+        };
+        writeln!(out, "catch_up = {}", quoted(catch_up))?;
+        let lag = u64::try_from(postgres.catch_up_lag).unwrap_or(u64::MAX);
+        writeln!(out, "catch_up_lag = {}", quoted(&format_size(lag)))?;
 
         writeln!(out, "\n[outbox]")?;
         let tables: Vec<String> =

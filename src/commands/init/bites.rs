@@ -1,0 +1,34 @@
+//! The privilege to read a slot that lags in bites, which everybody has until somebody takes it away.
+
+use super::objects::Object;
+use crate::postgres::bites::FUNCTIONS;
+use crate::postgres::quoting;
+use crate::postgres::quoting::literal;
+
+pub(super) fn privilege_object(role: &str) -> Object {
+    let name = quoting::name(role);
+    let may = |whose: &str, what: &str| {
+        let may =
+            |function: &&str| format!("pg_catalog.has_function_privilege({whose}, '{function}', '{what}')");
+        FUNCTIONS.iter().map(may).collect::<Vec<_>>().join("\n    AND ")
+    };
+    Object {
+        name: format!("privilege of {name} to read the slot in bites"),
+        purpose: "To catch up fast. PUBLIC may call these unless somebody revoked it".to_owned(),
+        // the role is made before, but not by the time that the script is read
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {}\n    AND {})",
+            literal(role),
+            may("r.oid", "EXECUTE")
+        ),
+        as_wanted: None,
+        possible: Some((
+            may("current_user", "EXECUTE WITH GRANT OPTION"),
+            "it takes a superuser to grant it; until then the slot is streamed, which is slower where it lags"
+                .to_owned(),
+        )),
+        make: format!("GRANT EXECUTE ON FUNCTION {} TO {name};", FUNCTIONS.join(",\n  ")),
+        done: "granted",
+        remedy: "Connect with --url as a superuser, or set `catch_up = \"stream\"` under [postgres]".to_owned(),
+    }
+}

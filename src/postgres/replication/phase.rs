@@ -1,0 +1,205 @@
+//! What the session does, and what the server's messages mean in it: it waits for a command, streams, or brings a bite.
+
+use super::{ADMIN_SHUTDOWN, Receiving, ReplicationStream, StreamOf, ended, lost, unexpected};
+use crate::error::Error;
+use crate::postgres::frames::Frame;
+use crate::postgres::quoting::{identifier, replication_literal};
+use crate::postgres::server_error::ServerError;
+use crate::postgres::stream::Transport;
+
+/// What a session does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It waits for a command.
+    AtRest,
+    /// `START_REPLICATION` was sent.
+    Starting,
+    /// CopyData goes both ways.
+    Streaming,
+    /// CopyDone was sent: what still comes is thrown away.
+    Leaving,
+    /// A statement was sent; this is the last row that has come.
+    Asking(Vec<Option<String>>),
+    /// The COPY of a bite was sent; so much of it was dealt with, and this row has come behind it.
+    Biting(Bitten, Vec<Option<String>>),
+}
+
+/// What a bite has brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bitten {
+    /// Messages of pgoutput.
+    pub rows: u32,
+    /// On the wire.
+    pub bytes: usize,
+}
+
+/// What came of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The stream has begun.
+    Streaming,
+    /// The stream is over, and nothing of it is still to come.
+    Left,
+    /// The last row of a statement, as text; empty if there was none.
+    Row(Vec<Option<String>>),
+    /// All of a bite has been dealt with. With the row of the statement that came with it.
+    Bitten(Bitten, Vec<Option<String>>),
+    /// The server has refused. After an error that is not fatal the session can go on.
+    Refused(Box<ServerError>),
+}
+
+impl<S: Transport> ReplicationStream<S> {
+    /// Sends START_REPLICATION. Only for a session at rest, as are the other commands.
+    pub fn begin(&mut self, what: StreamOf<'_>) {
+        let StreamOf { slot, publication, start, messages, .. } = what;
+        let command = format!(
+            "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names {}{})",
+            identifier(slot),
+            replication_literal(&identifier(publication)),
+            if messages { ", messages 'true'" } else { "" },
+        );
+        self.command(&command, Phase::Starting);
+    }
+
+    /// Sends statements, of which the last one's last row counts.
+    pub fn ask(&mut self, sql: &str) {
+        self.command(sql, Phase::Asking(Vec::new()));
+    }
+
+    /// Sends the statements of a bite, whose messages come as those of the stream do. Also while another is under way: then the
+    /// server works on this one as soon as it has sent that.
+    pub fn bite(&mut self, sql: &str) {
+        if matches!(self.phase, Phase::Biting(..)) {
+            self.send(sql);
+            self.another = true;
+        } else {
+            self.command(sql, Phase::Biting(Bitten::default(), Vec::new()));
+        }
+    }
+
+    /// Ends the streaming. What the server has sent meanwhile is thrown away.
+    pub(super) fn leave(&mut self) {
+        self.queue(b'c', |_| {});
+        self.phase = Phase::Leaving;
+    }
+
+    fn command(&mut self, command: &str, phase: Phase) {
+        self.send(command);
+        (self.phase, self.another) = (phase, false);
+        (self.answer, self.refused) = (None, None);
+    }
+
+    fn send(&mut self, command: &str) {
+        self.queue(b'Q', |body| {
+            body.extend_from_slice(command.as_bytes());
+            body.push(0);
+        });
+    }
+
+    /// Whether CopyData goes both ways, so that status updates can be sent.
+    pub fn is_streaming(&self) -> bool {
+        self.phase == Phase::Streaming
+    }
+
+    /// Whether a command can be sent.
+    pub fn is_at_rest(&self) -> bool {
+        self.phase == Phase::AtRest
+    }
+
+    /// How many rows of a bite were dealt with so far.
+    pub fn bitten(&self) -> u32 {
+        if let Phase::Biting(bitten, _) = &self.phase { bitten.rows } else { 0 }
+    }
+
+    /// What came of the last command, once. Nothing behind it is shown before.
+    pub fn answer(&mut self) -> Option<Answer> {
+        self.answer.take()
+    }
+
+    /// Takes in a message that brings no data to be dealt with.
+    pub(super) fn pass_over(&mut self) -> Result<(), Error> {
+        let Some(frame) = self.frames.peek()? else { return Ok(()) };
+        let length = frame.wire_len();
+        let over = match frame.tag {
+            b'N' | b'S' => None,
+            b'E' => {
+                let refused =
+                    ServerError::parse(frame.body).map_err(|_| lost("an error that cannot be read"))?;
+                self.sent_away = refused.code.code() == ADMIN_SHUTDOWN;
+                if matches!(self.phase, Phase::Streaming | Phase::Leaving) {
+                    return Err(ended(refused, &self.way_out));
+                }
+                // after a fatal one nothing comes any more
+                let at_once = refused.severity != "ERROR" || self.phase == Phase::Starting;
+                self.refused = Some(Box::new(refused));
+                at_once.then_some(Answer::Left)
+            }
+            b'W' if self.phase == Phase::Starting => Some(Answer::Streaming),
+            // CommandComplete without CopyDone: a walsender says goodbye so when the server is stopped
+            b'c' | b'C' if self.phase == Phase::Streaming => {
+                return Err(lost("the server ended the stream, as it does when it is stopped"));
+            }
+            b'Z' => match std::mem::replace(&mut self.phase, Phase::AtRest) {
+                Phase::Leaving => Some(Answer::Left),
+                Phase::Asking(row) => Some(Answer::Row(row)),
+                Phase::Biting(bitten, row) => Some(Answer::Bitten(bitten, row)),
+                // the end of a command that was answered
+                Phase::AtRest => None,
+                Phase::Starting | Phase::Streaming => return Err(unexpected(b'Z')),
+            },
+            b'D' if let Phase::Asking(last) | Phase::Biting(_, last) = &mut self.phase => {
+                *last = row(frame).ok_or_else(|| lost("a row cannot be read"))?;
+                None
+            }
+            b'T' | b'H' | b'I' | b'c' | b'C' | b'd'
+                if matches!(self.phase, Phase::Asking(_) | Phase::Biting(..) | Phase::Leaving) =>
+            {
+                None
+            }
+            other => return Err(unexpected(other)),
+        };
+        self.frames.consume(length);
+        if let Some(answer) = over {
+            self.phase = match answer {
+                Answer::Streaming => Phase::Streaming,
+                // of a fatal one there is no other
+                _ if std::mem::take(&mut self.another) => Phase::Biting(Bitten::default(), Vec::new()),
+                _ => Phase::AtRest,
+            };
+            self.answer = Some(self.refused.take().map_or(answer, Answer::Refused));
+        }
+        Ok(())
+    }
+
+    /// Waits for what comes of the last command; what it brings is thrown away.
+    pub(super) async fn answered(&mut self) -> Result<Answer, Error> {
+        loop {
+            while let Some((_, length)) = self.peek()? {
+                self.consume(length);
+            }
+            if let Some(answer) = self.answer() {
+                return Ok(answer);
+            }
+            self.io(Receiving::AtOnce).await?;
+        }
+    }
+}
+
+/// The columns of a DataRow.
+fn row(frame: Frame<'_>) -> Option<Vec<Option<String>>> {
+    let (count, mut rest) = frame.body.split_first_chunk::<2>()?;
+    let mut columns = Vec::new();
+    for _ in 0..u16::from_be_bytes(*count) {
+        let (length, after) = rest.split_first_chunk::<4>()?;
+        rest = after;
+        columns.push(match i32::from_be_bytes(*length) {
+            -1 => None,
+            length => {
+                let (value, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+                rest = after;
+                Some(String::from_utf8(value.to_vec()).ok()?)
+            }
+        });
+    }
+    Some(columns)
+}

@@ -1,0 +1,453 @@
+//! Reading a slot that lags in bites, and going over to the stream near the end of the log.
+//!
+//! ```text
+//!     far behind, at the start of a session
+//!         |
+//!         v   everything is acknowledged and remembered       near the end
+//!     settling -----------------------------------> looking ---------------> calming --> starting --> streaming
+//!         ^                                            | far behind                                       |
+//!         | near the end                               v                                       far behind |
+//!         +----- biting <-------------------------- copying                                               v
+//!                 ^  |                                                                          another session
+//!                 |  v now and then
+//!                moving
+//! ```
+//!
+//! Bites are read of a copy of the slot, each asked for while the one before is on its way, and the slot follows what is
+//! acknowledged, remembered and confirmed. The stream begins where that ends. A walsender streams a slot once: a second
+//! START_REPLICATION of a session ends as soon as it has begun. So who has streamed makes another session for bites.
+
+use tokio::time::{Duration, Instant};
+
+use super::bite_size::{BiteSize, SlotAt};
+use super::ending::Outcome;
+use super::feedback::silence;
+use super::{Parts, Relay};
+use crate::config::{CatchUp, Config};
+use crate::error::{Error, Peer};
+use crate::lsn::Lsn;
+use crate::postgres::bites::{self, Extent};
+use crate::postgres::replication::{Answer, Bitten, NotStarted, StreamOf};
+use crate::postgres::server_error::ServerError;
+use crate::postgres::stream::Transport;
+
+/// Going back at the very bound would make the router go over and back all the time.
+const NEAR: u64 = 4;
+
+/// How often the slot is moved while there are bites: the server reads all that it is moved past once more.
+const MOVE_EVERY: Duration = Duration::from_secs(10);
+
+/// Where the way between stream and bites has got to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Streaming,
+    /// Nothing more is to come before all that has come is certain.
+    Settling,
+    /// The slot is moved there, if it is not, and looked at.
+    Looking(Lsn),
+    /// The session gets its copy of the slot.
+    Copying,
+    Biting(Bite),
+    /// The slot is moved there between two bites.
+    Moving(Lsn),
+    /// The session is made fit for the stream.
+    Calming,
+    Starting,
+    /// The server is reminded of this session.
+    Reminding,
+}
+
+/// A bite under way, and the one that was asked for behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bite {
+    extent: Extent,
+    next: Option<Extent>,
+}
+
+/// How the slot is read.
+pub(super) struct CatchingUp {
+    step: Step,
+    /// Bytes; `None`: bites are not taken at all.
+    bound: Option<u64>,
+    size: BiteSize,
+    /// The slot is confirmed so far, and when it was moved there.
+    slot_at: Lsn,
+    moved: Instant,
+    /// The copy, once there is one, and what its last bite passed.
+    copy: Option<SlotAt>,
+    passed: u64,
+    /// All is well with the log up to here, by the last look.
+    checked: Lsn,
+    /// Up to here the stream is the quicker.
+    stream_until: Lsn,
+    /// When the session was last read, or waited for.
+    listened: Instant,
+    /// The server process of this session, which holds the lock.
+    backend_pid: i32,
+    way_out: String,
+}
+
+/// Whether the session begins with bites, for one that reads on from `position` while the log ends at `head`.
+pub(crate) fn begins_with_bites(config: &Config, position: Lsn, head: Lsn) -> bool {
+    bound(config).is_some_and(|bound| head.0.saturating_sub(position.0) > bound)
+}
+
+/// Without a positions topic what is parked is acknowledged when the stream has come to the end of the log, and
+/// bites wait for acknowledgements before.
+fn bound(config: &Config) -> Option<u64> {
+    let possible = config.delivery.positions_topic.is_some() || !config.dead_letters.park();
+    let lag = u64::try_from(config.postgres.catch_up_lag).unwrap_or(u64::MAX);
+    (config.postgres.catch_up == CatchUp::Auto && possible).then_some(lag)
+}
+
+impl CatchingUp {
+    pub(super) fn new<S: Transport>(parts: &Parts<S>) -> Self {
+        CatchingUp {
+            step: if parts.stream.is_streaming() { Step::Streaming } else { Step::Settling },
+            bound: bound(&parts.config),
+            size: BiteSize::new(parts.config.delivery.window_bytes),
+            slot_at: parts.confirmed,
+            moved: Instant::now(),
+            copy: None,
+            passed: 0,
+            checked: Lsn::INVALID,
+            stream_until: Lsn::INVALID,
+            listened: Instant::now(),
+            backend_pid: parts.backend_pid,
+            way_out: parts.way_out.clone(),
+        }
+    }
+
+    /// Whether nothing more is read before everything is certain.
+    pub(super) fn waits(&self) -> bool {
+        !matches!(self.step, Step::Streaming | Step::Biting(_) | Step::Moving(_))
+    }
+
+    /// A look has found all well up to `checked`.
+    pub(super) fn looked(&mut self, checked: Lsn) {
+        self.checked = self.checked.max(checked);
+    }
+
+    /// The statement that moves the slot to `confirmed`, if it has not been.
+    pub(super) fn last_move(&self, config: &Config, confirmed: Lsn) -> Option<String> {
+        (confirmed > self.slot_at).then(|| bites::advance(&config.postgres.slot, confirmed))
+    }
+
+    fn lag(&self, read: Lsn) -> u64 {
+        self.checked.0.saturating_sub(read.0)
+    }
+
+    /// Whether the stream is better for what comes behind `read`.
+    fn is_near(&self, read: Lsn) -> bool {
+        self.bound.is_none_or(|bound| self.lag(read) <= bound / NEAR) || read < self.stream_until
+    }
+}
+
+impl<S: Transport> Relay<S> {
+    /// Takes the next step, if its time has come. `read`: everything that has come is dealt with. Says whether there may be more
+    /// to deal with by that.
+    pub(super) fn catch_up(&mut self, read: bool) -> Result<bool, Error> {
+        if read {
+            self.catching_up.listened = Instant::now();
+        }
+        // what a session that ends is still told it does not act on
+        if self.recognizing.is_under_way() || self.ending.is_some() {
+            return Ok(false);
+        }
+        if let Some(answer) = self.stream.answer() {
+            self.answered(answer)?;
+            return Ok(true);
+        }
+        match self.catching_up.step {
+            Step::Streaming if self.is_far_behind() => {
+                let behind = self.catching_up.lag(self.received);
+                tracing::info!(behind, "far behind: reading in bites from here on");
+                self.end_intake(Outcome::FarBehind);
+            }
+            Step::Settling if self.stream.is_at_rest() && self.catching_up.checked > Lsn::INVALID => {
+                if self.is_certain() {
+                    self.look_at_slot();
+                }
+            }
+            Step::Biting(Bite { extent, next: None }) if self.stream.bitten() > 0 => self.bite_behind(extent),
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    fn is_far_behind(&self) -> bool {
+        let known = &self.catching_up;
+        known
+            .bound
+            .is_some_and(|bound| known.lag(self.received) > bound && self.received >= known.stream_until)
+    }
+
+    /// Whether all that was read is delivered, remembered and confirmed, or can be confirmed.
+    fn is_certain(&mut self) -> bool {
+        let progress = &self.sending.progress;
+        let position = progress.position();
+        if progress.span() > 0 || !self.sending.is_settled() || !self.remembering.is_settled() {
+            return false;
+        }
+        let durable = self.remembering.durable(progress);
+        if durable < position.flush {
+            return false;
+        }
+        self.confirmation.checked(durable, self.catching_up.checked);
+        if self.confirmation.confirmed() < durable {
+            self.watch.look_now();
+            return false;
+        }
+        true
+    }
+
+    fn look_at_slot(&mut self) {
+        self.sending.progress.begin_again();
+        let to = self.move_slot();
+        self.catching_up.step = Step::Looking(to);
+    }
+
+    /// Moves the slot to what is confirmed, if it is not there, and looks at it.
+    fn move_slot(&mut self) -> Lsn {
+        let (slot, confirmed) = (&self.config.postgres.slot, self.confirmation.confirmed());
+        let look = bites::look(slot);
+        match self.catching_up.last_move(&self.config, confirmed) {
+            Some(moved) => self.stream.ask(&format!("{moved}; {look}")),
+            None => self.stream.ask(&look),
+        }
+        self.catching_up.moved = Instant::now();
+        self.monitor.confirmed(confirmed);
+        confirmed
+    }
+
+    /// Nobody else moves the slot.
+    fn moved(&mut self, to: Lsn, row: &[Option<String>]) -> Result<(), Error> {
+        let slot = slot_at(row)?;
+        if slot.confirmed != to {
+            return Err(moved_by_another(&self.config.postgres.slot, slot.confirmed));
+        }
+        self.catching_up.slot_at = to;
+        Ok(())
+    }
+
+    /// Something has come of what was asked.
+    fn answered(&mut self, answer: Answer) -> Result<(), Error> {
+        let step = self.catching_up.step;
+        match (step, answer) {
+            (_, Answer::Refused(refused)) => self.refused(*refused)?,
+            (Step::Reminding, Answer::Row(_)) => self.catching_up.step = Step::Settling,
+            (Step::Looking(to), Answer::Row(row)) => {
+                self.moved(to, &row)?;
+                self.begin_bites_or_stream(to);
+            }
+            (Step::Copying, Answer::Row(row)) => {
+                self.catching_up.copy = Some(slot_at(&row)?);
+                self.bite();
+            }
+            (Step::Biting(bite), Answer::Bitten(bitten, row)) => self.bitten(bite, bitten, slot_at(&row)?)?,
+            (Step::Moving(to), Answer::Row(row)) => {
+                self.moved(to, &row)?;
+                self.bite();
+            }
+            (Step::Calming, Answer::Row(_)) => {
+                self.catching_up.copy = None;
+                let postgres = &self.config.postgres;
+                let start = self.sending.progress.position().flush;
+                self.stream.begin(StreamOf {
+                    slot: &postgres.slot,
+                    publication: &postgres.publication,
+                    start,
+                    messages: messages(&self.config),
+                    way_out: &self.catching_up.way_out,
+                });
+                self.catching_up.step = Step::Starting;
+            }
+            (Step::Starting, Answer::Streaming) => {
+                self.catching_up.step = Step::Streaming;
+                self.monitor.reads_in_bites(false);
+                self.answers.not_listening(Instant::now());
+                tracing::info!(
+                    position = %self.sending.progress.position().flush,
+                    "near the end of the log: streaming"
+                );
+            }
+            (step, answer) => return Err(out_of_turn(&format!("{answer:?} while {step:?}"))),
+        }
+        Ok(())
+    }
+
+    fn begin_bites_or_stream(&mut self, confirmed: Lsn) {
+        let copy = bites::copy_name(self.catching_up.backend_pid);
+        if self.catching_up.is_near(confirmed) {
+            let copy = self.catching_up.copy.map(|_| copy);
+            self.stream.ask(&bites::before_streaming(copy.as_deref()));
+            self.catching_up.step = Step::Calming;
+        } else if self.catching_up.copy.is_some() {
+            self.bite();
+        } else {
+            let postgres = &self.config.postgres;
+            self.stream.ask(&bites::copy_slot(&postgres.slot, &copy));
+            self.monitor.reads_in_bites(true);
+            self.catching_up.step = Step::Copying;
+        }
+    }
+
+    /// All of a bite has been dealt with, though not acknowledged.
+    fn bitten(&mut self, bite: Bite, bitten: Bitten, copy: SlotAt) -> Result<(), Error> {
+        if self.sending.progress.inside_transaction() {
+            return Err(out_of_turn("a bite has ended inside a transaction"));
+        }
+        // else there may be more before
+        if bitten.rows < bite.extent.rows {
+            self.received = self.received.max(bite.extent.upto);
+            self.sending.progress.reached(self.received);
+        }
+        let known = &mut self.catching_up;
+        let before = known.copy.replace(copy).unwrap_or(copy);
+        known.passed = copy.confirmed.0.saturating_sub(before.confirmed.0);
+        if let Some(stream_until) = known.size.brought(before, bitten, copy.confirmed) {
+            known.stream_until = stream_until;
+        }
+        tracing::debug!(
+            rows = bitten.rows, bytes = bitten.bytes, upto = %copy.confirmed, restart = %copy.restart,
+            "a bite was read"
+        );
+        self.monitor.bite();
+        match bite.next {
+            Some(extent) => self.catching_up.step = Step::Biting(Bite { extent, next: None }),
+            None if self.catching_up.is_near(copy.confirmed) => self.catching_up.step = Step::Settling,
+            None => self.bite(),
+        }
+        Ok(())
+    }
+
+    /// Asks for a bite, or moves the slot first if that is due.
+    fn bite(&mut self) {
+        let Some(copy) = self.catching_up.copy else { return };
+        if self.is_time_to_move() {
+            let to = self.move_slot();
+            self.catching_up.step = Step::Moving(to);
+            return;
+        }
+        let extent = self.ask_for_bite(copy);
+        self.catching_up.step = Step::Biting(Bite { extent, next: None });
+    }
+
+    /// Asks for the next bite while this one comes, so that the server reads the log meanwhile.
+    fn bite_behind(&mut self, extent: Extent) {
+        let Some(copy) = self.catching_up.copy else { return };
+        let expected = Lsn(copy.confirmed.0.saturating_add(self.catching_up.passed));
+        if self.catching_up.is_near(expected) || self.is_time_to_move() {
+            return;
+        }
+        let next = Some(self.ask_for_bite(SlotAt { confirmed: expected, ..copy }));
+        self.catching_up.step = Step::Biting(Bite { extent, next });
+    }
+
+    fn ask_for_bite(&mut self, copy: SlotAt) -> Extent {
+        // what the next one may take in is known by then
+        self.watch.look_now();
+        let extent = self.catching_up.size.next(copy, self.catching_up.checked);
+        let name = bites::copy_name(self.catching_up.backend_pid);
+        let publication = &self.config.postgres.publication;
+        self.stream.bite(&bites::bite(&name, publication, messages(&self.config), extent));
+        extent
+    }
+
+    fn is_time_to_move(&self) -> bool {
+        self.catching_up.moved.elapsed() >= MOVE_EVERY
+    }
+
+    /// Whatever it was, the stream says better what is wrong, if anything is.
+    fn refused(&mut self, refused: ServerError) -> Result<(), Error> {
+        let slot = &self.config.postgres.slot;
+        if self.catching_up.step == Step::Starting {
+            return Err(NotStarted::Server(refused).into_error(slot));
+        }
+        if refused.severity != "ERROR" || !self.stream.is_at_rest() || self.catching_up.bound.is_none() {
+            return Err(Error::transient(
+                Peer::Postgres,
+                format!("Postgres has ended the session: {refused}"),
+            ));
+        }
+        tracing::warn!(
+            reason = %refused,
+            remedy = "If it is a privilege: outbox-router init --print-sql has the GRANTs for it. `catch_up = \"stream\"` under [postgres] \
+                      does without",
+            "Postgres refuses to let the slot {slot} be read in bites; it is streamed, which is slower"
+        );
+        // with any error the server drops what is temporary
+        (self.catching_up.bound, self.catching_up.copy) = (None, None);
+        self.catching_up.step = Step::Settling;
+        Ok(())
+    }
+
+    /// A look that was asked for at `asked` has found this server process to hold the lock of the slot.
+    pub(super) fn still_ours(&mut self, asked: Instant, holder: Option<i32>) -> Result<(), Error> {
+        // the stream's own messages tell, and sooner
+        if self.stream.is_streaming() {
+            return Ok(());
+        }
+        if holder != Some(self.catching_up.backend_pid) {
+            let what = "the server has ended this session: it does not hold the lock of the slot any more";
+            return Err(Error::transient(Peer::Postgres, what));
+        }
+        self.answers.seen(asked);
+        Ok(())
+    }
+
+    /// Where no status updates go: ends the session of a router that cannot know any more that the slot is its own.
+    pub(super) fn remind(&mut self) -> Result<(), Error> {
+        let limit = silence(&self.config);
+        let unanswered = self.answers.unanswered(Instant::now());
+        if unanswered > limit {
+            let what = format!(
+                "whether Postgres still keeps the slot for this router has not been seen for {:.1} s",
+                unanswered.as_secs_f32()
+            );
+            return Err(Error::transient(Peer::Postgres, what));
+        }
+        let held = self.catching_up.listened.elapsed();
+        if matches!(self.catching_up.step, Step::Biting(_)) && held > limit {
+            return Err(Error::transient(Peer::Kafka, unread(held)));
+        }
+        if self.catching_up.step == Step::Settling && self.stream.is_at_rest() {
+            self.stream.ask("SELECT 1");
+            self.catching_up.step = Step::Reminding;
+        }
+        Ok(())
+    }
+}
+
+fn messages(config: &Config) -> bool {
+    config.outbox.message_prefix.is_some() || config.heartbeat.is_some()
+}
+
+fn slot_at(row: &[Option<String>]) -> Result<SlotAt, Error> {
+    let parsed = || {
+        let [Some(confirmed), Some(restart), Some(work_mem)] = row else { return None };
+        Some(SlotAt {
+            confirmed: confirmed.parse().ok()?,
+            restart: restart.parse().ok()?,
+            work_mem: work_mem.parse().ok()?,
+        })
+    };
+    parsed().ok_or_else(|| out_of_turn("the slot's row cannot be read"))
+}
+
+/// Somebody else has moved the slot.
+pub(super) fn moved_by_another(slot: &str, to: Lsn) -> Error {
+    Error::transient(
+        Peer::Postgres,
+        format!("the slot {slot} is confirmed up to {to}, and not by this session"),
+    )
+}
+
+/// The server gives a bite up whose rows nobody takes.
+fn unread(held: Duration) -> String {
+    format!("Kafka has taken nothing for {:.1} s in the middle of a bite", held.as_secs_f32())
+}
+
+fn out_of_turn(what: &str) -> Error {
+    Error::transient(Peer::Postgres, format!("the session with Postgres is out of step: {what}"))
+}

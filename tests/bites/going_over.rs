@@ -1,0 +1,88 @@
+//! From the stream to bites and back, again and again: no gap, no event twice, no key out of order.
+
+use super::{MODES, backlog, counted, delivered_once, settings, streams, took_bites};
+use crate::faults::broker_stopped::broker_killed_at_random_points;
+use crate::faults::sigkill::{KILLS, killed_at_random_points};
+use crate::support::comparison::{Repeats, same};
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::private_kafka::PrivateKafka;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::writers::Writers;
+
+#[tokio::test]
+async fn bites_take_a_backlog_and_the_stream_what_comes_after() {
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        backlog(&outbox, 3_000).await;
+        let mut router = Router::active(&settings(&outbox, &kafka, mode, "1MiB")).await;
+        outbox.all_confirmed().await;
+        took_bites(&mut router, 2).await;
+        streams(&mut router).await;
+        let bites = counted(&router, "bites_total");
+        // live again, and not a bite more
+        backlog(&outbox, 1).await;
+        kafka.holds(&outbox.name, 30_010).await;
+        outbox.all_confirmed().await;
+        assert_eq!(counted(&router, "bites_total"), bites);
+        assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0));
+        router.stop().await;
+        delivered_once(&outbox, &kafka).await;
+    }
+}
+
+#[tokio::test]
+async fn bites_and_stream_in_turns_while_applications_write() {
+    for mode in MODES {
+        let mut random = seed::random();
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let mut router = Router::active(&settings(&outbox, &kafka, mode, "1")).await;
+        let writers = Writers::start(&outbox, 4, &mut random).await;
+        router.logs_times("near the end of the log: streaming", 4).await;
+        writers.finish().await;
+        outbox.all_confirmed().await;
+        assert!(counted(&router, "bites_total") >= Some(4));
+        assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0));
+        router.stop().await;
+        delivered_once(&outbox, &kafka).await;
+    }
+}
+
+#[tokio::test]
+async fn bites_and_sigkill_at_random_points_lose_nothing() {
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        killed_at_random_points(&outbox, &kafka, &settings(&outbox, &kafka, mode, "1")).await;
+        let repeats = if mode == MODES[1] { Repeats::Never } else { Repeats::Restarts(KILLS) };
+        same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), repeats).await;
+    }
+}
+
+#[tokio::test]
+async fn bites_and_a_broker_that_is_killed_again_and_again_show_no_event_twice() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    broker_killed_at_random_points(&broker, &outbox, &settings(&outbox, &kafka, MODES[1], "1"), 3).await;
+    delivered_once(&outbox, &kafka).await;
+}
+
+/// Both begin in one session and end in the next: what is remembered is the same for both.
+#[tokio::test]
+async fn bites_begin_where_a_stream_has_stopped_and_the_other_way_round() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    backlog(&outbox, 500).await;
+    let mut seen = 0;
+    for lag in ["1", "1GiB", "1", "1GiB"] {
+        let settings = settings(&outbox, &kafka, MODES[0], lag).set("delivery.window.records", 20);
+        let router = Router::start(&settings);
+        kafka.holds(&outbox.name, seen + 500).await;
+        router.stop().await;
+        seen = kafka.count(&outbox.name).await.unwrap();
+        assert!(seen < 5_000, "it had sent everything before it was stopped");
+    }
+    let router = Router::start(&settings(&outbox, &kafka, MODES[0], "1"));
+    outbox.all_confirmed().await;
+    router.stop().await;
+    delivered_once(&outbox, &kafka).await;
+}

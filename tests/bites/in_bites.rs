@@ -1,0 +1,117 @@
+//! What has to hold inside of a bite too.
+
+use super::{MODES, backlog, delivered_once, settings, streams, took_bites};
+use crate::support::comparison::{Repeats, in_order};
+use crate::support::kafka::Kafka;
+use crate::support::mock::Mock;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+const BOUND: u64 = 64 << 20;
+
+#[tokio::test]
+async fn bites_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
+    const ROWS: usize = 200_000;
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        outbox
+            .execute(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+                 SELECT 'large', 'a' || n % 100, jsonb_build_object('n', n / 100 + 1, 'text', repeat('x', 300)) \
+                 FROM generate_series(0, {ROWS} - 1) n"
+            ))
+            .await;
+        let mut router = Router::active(&settings(&outbox, &kafka, mode, "1")).await;
+        outbox.all_confirmed().await;
+        took_bites(&mut router, 1).await;
+        let memory = router.peak_memory();
+        router.stop().await;
+        let records = kafka.committed(&outbox.name).await.unwrap();
+        assert_eq!(records.len(), ROWS, "{mode}");
+        in_order(&records, Repeats::Never);
+        assert!(memory < BOUND, "{mode}: {} kB, more than {} kB", memory / 1024, BOUND / 1024);
+    }
+}
+
+#[tokio::test]
+async fn bites_are_left_in_order_when_the_router_stops() {
+    for positions in [None, Some("")] {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let mut settings = settings(&outbox, &kafka, MODES[0], "1").set("delivery.window.records", 20);
+        if let Some(off) = positions {
+            settings = settings.set("delivery.positions_topic", off);
+        }
+        backlog(&outbox, 2_000).await;
+        let mut router = Router::start(&settings);
+        kafka.holds(&outbox.name, 2_000).await;
+        router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
+        router.stop().await;
+        let sent = kafka.count(&outbox.name).await.unwrap();
+        assert!(sent < 20_000, "it had sent everything before it was stopped");
+        let router = Router::start(&settings);
+        outbox.all_confirmed().await;
+        router.stop().await;
+        let records = kafka.records(&outbox.name).await;
+        // of a slot alone the transaction under way is not known in part
+        let repeated = records.len() - 20_000;
+        assert!(repeated < if positions.is_some() { 10 } else { 1 }, "{repeated} events twice");
+    }
+}
+
+/// Its rows stay at the server meanwhile, and the server gives them up after a while.
+#[tokio::test]
+async fn bites_that_the_broker_does_not_take_are_read_again_later() {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
+    let kafka = mock.client();
+    mock.create_topic(&outbox.topic("order"), 1, 2);
+    let settings = settings(&outbox, &kafka, MODES[0], "1")
+        .set("delivery.window.records", 100)
+        .set("postgres.wal_sender_timeout", "2s");
+    backlog(&outbox, 500).await;
+    let mut router = Router::start(&settings);
+    kafka.holds(&outbox.name, 300).await;
+    mock.down(2);
+    router.logs("Kafka has taken nothing for").await;
+    mock.up(2);
+    outbox.all_confirmed().await;
+    router.stop().await;
+    in_order(&kafka.records(&outbox.name).await, Repeats::Mocked);
+}
+
+#[tokio::test]
+async fn bites_without_the_privilege_are_streamed_and_it_is_said() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let role = format!("{}_plain", outbox.name);
+    outbox
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN REPLICATION; GRANT SELECT ON outbox TO {role}; \
+             REVOKE EXECUTE ON FUNCTION pg_logical_slot_get_binary_changes(name, pg_lsn, integer, text[]) FROM PUBLIC"
+        ))
+        .await;
+    backlog(&outbox, 500).await;
+    let url = format!("postgres://{role}@{}/{}", outbox.address(), outbox.name);
+    let settings = settings(&outbox, &kafka, MODES[0], "1").set("postgres.url", url);
+    let mut router = Router::active(&settings).await;
+    router.logs("Postgres refuses to let the slot").await;
+    outbox.all_confirmed().await;
+    streams(&mut router).await;
+    let log = router.log();
+    assert!(log.contains("permission denied for function pg_logical_slot_get_binary_changes"), "{log}");
+    assert!(log.contains("catch_up = \\\"stream\\\"") || log.contains("catch_up = \"stream\""), "{log}");
+    router.stop().await;
+    delivered_once(&outbox, &kafka).await;
+    outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+#[tokio::test]
+async fn bites_are_never_taken_where_the_user_wants_the_stream() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    backlog(&outbox, 500).await;
+    let settings: Settings = settings(&outbox, &kafka, MODES[0], "1").set("postgres.catch_up", "stream");
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    assert_eq!(super::counted(&router, "bites_total"), Some(0));
+    router.stop().await;
+    delivered_once(&outbox, &kafka).await;
+}

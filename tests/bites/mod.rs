@@ -1,0 +1,58 @@
+//! A slot that lags is read in bites, and the router goes over to the stream and back.
+
+mod going_over;
+mod in_bites;
+mod taken_over;
+
+use crate::support::comparison::{Repeats, same};
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
+
+/// How many bytes of log make this router read in bites.
+fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
+    Settings::new(outbox, kafka)
+        .set("delivery.mode", mode)
+        .set("postgres.catch_up", "auto")
+        .set("postgres.catch_up_lag", lag)
+}
+
+/// Ten rows a transaction, `transactions` of them, of twenty aggregates in turns.
+async fn backlog(outbox: &Outbox, transactions: u32) {
+    outbox
+        .execute(
+            "CREATE TABLE IF NOT EXISTS counter (n int); INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT FROM counter); \
+             CREATE OR REPLACE PROCEDURE backlog(times int) LANGUAGE plpgsql AS $$ DECLARE start int; BEGIN FOR t IN 1..times LOOP \
+             UPDATE counter SET n = n + 10 RETURNING n - 10 INTO start; \
+             INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             SELECT 'order', i % 20, jsonb_build_object('n', i / 20 + 1, 'text', repeat('x', 100)) \
+             FROM generate_series(start, start + 9) i; COMMIT; END LOOP; END $$",
+        )
+        .await;
+    outbox.execute(&format!("CALL backlog({transactions})")).await;
+}
+
+/// The value of a counter.
+fn counted(router: &Router, name: &str) -> Option<u64> {
+    let (_, metrics) = router.get("/metrics")?;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("outbox_router_{name} ")))?;
+    line.parse().ok()
+}
+
+async fn took_bites(router: &mut Router, least: u64) {
+    router
+        .shows("bites were taken", |status| (status["totals"]["bites"].as_u64()? >= least).then_some(()))
+        .await;
+}
+
+async fn streams(router: &mut Router) {
+    router.shows("it streams", |status| (status["in_bites"] == false).then_some(())).await;
+}
+
+/// All that is written is delivered, each event once and in the order of its aggregate.
+async fn delivered_once(outbox: &Outbox, kafka: &Kafka) {
+    same(outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+}
