@@ -23,8 +23,8 @@ const FIRST_NORMAL_OBJECT_ID: u32 = 16_384;
 pub(super) struct Layout {
     /// The number of the table among the outboxes.
     pub(super) table: usize,
-    /// For each column of the table, which fields it holds, as a bit set: one column may serve several.
-    fields: Vec<u8>,
+    /// For each column up to the last one of a field, which fields it holds: one column may serve several.
+    fields: Vec<Vec<Field>>,
     types: [ColumnType; FIELDS.len()],
     /// Where the other columns are that are wanted; `None` for one that the table may lack.
     extra: Vec<Option<(usize, ColumnType)>>,
@@ -60,12 +60,13 @@ impl Layout {
         {
             return Err(fault);
         }
-        let mut fields = vec![0u8; relation.columns().count()];
+        let mut fields: Vec<Vec<Field>> = Vec::new();
         let mut types = [ColumnType::NONE; FIELDS.len()];
         for field in FIELDS {
             let Some((index, of)) = field.column(&wanted.columns).and_then(find) else { continue };
-            if let Some(bits) = fields.get_mut(index) {
-                *bits |= 1 << field as u8;
+            fields.resize(fields.len().max(index + 1), Vec::new());
+            if let Some(held) = fields.get_mut(index) {
+                held.push(field);
             }
             if let Some(known) = types.get_mut(field as usize) {
                 *known = of;
@@ -91,25 +92,23 @@ impl Layout {
         table: &'a TableName,
         insert: &Insert<'a>,
     ) -> Result<OutboxEvent<'a>, OutboxError> {
-        if insert.new.len() != self.fields.len() {
+        if insert.new.len() != self.columns.len() {
             return Err(OutboxError::Mismatch(insert.relation.0));
         }
         let mut fields = [None; FIELDS.len()];
-        for (value, bits) in insert.new.values().zip(&self.fields) {
-            if *bits == 0 {
-                continue;
-            }
+        for (held, value) in self.fields.iter().zip(insert.new.values()) {
+            let Some(first) = held.first() else { continue };
             let text = match value {
                 Value::Null => continue,
                 Value::Text(text) => text,
-                Value::Binary(_) => return Err(unreadable(wanted, table, *bits, "binary")),
+                Value::Binary(_) => return Err(unreadable(wanted, table, *first, "binary")),
                 Value::UnchangedToast => {
-                    return Err(unreadable(wanted, table, *bits, "unchanged TOAST value"));
+                    return Err(unreadable(wanted, table, *first, "unchanged TOAST value"));
                 }
             };
-            for (n, field) in fields.iter_mut().enumerate() {
-                if bits & (1 << n) != 0 {
-                    *field = Some(text);
+            for field in held {
+                if let Some(value) = fields.get_mut(*field as usize) {
+                    *value = Some(text);
                 }
             }
         }
@@ -166,8 +165,7 @@ fn wrong_type(
     Some(OutboxError::ColumnType { table, column, type_id: type_id.0, expected })
 }
 
-fn unreadable(wanted: &Wanted, table: &TableName, bits: u8, form: &'static str) -> OutboxError {
-    let field = FIELDS.into_iter().find(|field| bits & (1 << *field as u8) != 0);
-    let column = field.and_then(|field| field.column(&wanted.columns)).unwrap_or_default();
+fn unreadable(wanted: &Wanted, table: &TableName, field: Field, form: &'static str) -> OutboxError {
+    let column = field.column(&wanted.columns).unwrap_or_default();
     OutboxError::Form { table: table.to_string(), column: column.to_owned(), form }
 }
