@@ -23,41 +23,43 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
+    /// The next `N` bytes. Borrowed, since what is small and in a `Result` is packed together with the error, and unpacked.
+    pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<&'a [u8; N], DecodeError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated(field))?;
         self.rest = rest;
-        Ok(*head)
+        Ok(head)
     }
 
     pub(super) fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
-        self.array::<1>(field).map(|[byte]| byte)
+        self.array::<1>(field).map(|[byte]| *byte)
     }
 
     pub(super) fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
-        self.array(field).map(u32::from_be_bytes)
+        Ok(u32::from_be_bytes(*self.array(field)?))
     }
 
     pub(super) fn i32(&mut self, field: &'static str) -> Result<i32, DecodeError> {
-        self.array(field).map(i32::from_be_bytes)
+        Ok(i32::from_be_bytes(*self.array(field)?))
     }
 
     pub(super) fn i64(&mut self, field: &'static str) -> Result<i64, DecodeError> {
-        self.array(field).map(i64::from_be_bytes)
+        Ok(i64::from_be_bytes(*self.array(field)?))
     }
 
     pub(super) fn lsn(&mut self, field: &'static str) -> Result<Lsn, DecodeError> {
-        self.array(field).map(u64::from_be_bytes).map(Lsn)
+        Ok(Lsn(u64::from_be_bytes(*self.array(field)?)))
     }
 
     /// A count that Postgres sends as a signed 16-bit number.
     pub(super) fn count16(&mut self, field: &'static str) -> Result<usize, DecodeError> {
-        let count = self.array(field).map(i16::from_be_bytes)?;
+        let count = i16::from_be_bytes(*self.array(field)?);
         usize::try_from(count).map_err(|_| DecodeError::Invalid(field))
     }
 
     /// A count or length that Postgres sends as a signed 32-bit number.
     pub(super) fn count32(&mut self, field: &'static str) -> Result<usize, DecodeError> {
-        usize::try_from(self.i32(field)?).map_err(|_| DecodeError::Invalid(field))
+        let count = i32::from_be_bytes(*self.array(field)?);
+        usize::try_from(count).map_err(|_| DecodeError::Invalid(field))
     }
 
     pub(super) fn bytes(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {

@@ -30,9 +30,12 @@ impl<'a> Tuple<'a> {
     pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let count = reader.count16("number of values")?;
         let values = *reader;
+        // what is behind a reference is written back after each value
+        let mut rest = values;
         for _ in 0..count {
-            Value::decode(reader)?;
+            Value::decode(&mut rest)?;
         }
+        *reader = rest;
         Ok(Tuple { values, count })
     }
 
@@ -67,11 +70,11 @@ impl fmt::Debug for Value<'_> {
 
 impl<'a> Value<'a> {
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        match reader.u8("kind of value")? {
-            b'n' => Ok(Value::Null),
-            b'u' => Ok(Value::UnchangedToast),
-            b't' => Ok(Value::Text(sized(reader)?)),
-            b'b' => Ok(Value::Binary(sized(reader)?)),
+        match reader.array("kind of value")? {
+            b"n" => Ok(Value::Null),
+            b"u" => Ok(Value::UnchangedToast),
+            b"t" => Ok(Value::Text(sized(reader)?)),
+            b"b" => Ok(Value::Binary(sized(reader)?)),
             _ => Err(DecodeError::Invalid("kind of value")),
         }
     }
