@@ -10,7 +10,7 @@ mod layout;
 mod message;
 mod owned;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::connect;
@@ -30,8 +30,8 @@ pub use owned::OwnedRow;
 pub struct Outbox {
     tables: Vec<Table>,
     wanted: Wanted,
-    /// `None` for a table that is not ours.
-    relations: HashMap<Oid, Option<Layout>>,
+    /// `None` for a table that is not ours. It is asked for each row: a few comparisons take less than a hash.
+    relations: BTreeMap<Oid, Option<Layout>>,
     /// Those that cannot be read, of which no row was asked for yet.
     unreadable: HashMap<Oid, OutboxError>,
     /// The types that are not those of Postgres itself.
@@ -87,7 +87,7 @@ impl Outbox {
         Outbox {
             tables: tables.into_iter().map(|name| Table { name, known: None, id: None }).collect(),
             wanted: Wanted { columns, extra, created_at: needs_created_at },
-            relations: HashMap::new(),
+            relations: BTreeMap::new(),
             unreadable: HashMap::new(),
             types: HashMap::new(),
             messages: None,
