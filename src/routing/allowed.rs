@@ -1,10 +1,11 @@
-//! Which topics may be written to: those of `[topics] allow`, and never the one of the positions.
+//! Which topics may be written to: those whose names Kafka takes and `[topics] allow` lists, and never the one of the positions.
 
 use std::collections::HashSet;
 
 use super::unroutable::Unroutable;
 use crate::config::pattern::Pattern;
-use crate::topic_name::TopicNameError;
+use crate::outbox::printable;
+use crate::topic_name::{self, TopicNameError};
 
 /// How many topics are remembered that were found to be allowed.
 const REMEMBERED: usize = 1_000;
@@ -14,6 +15,8 @@ pub(super) struct Allowed {
     positions: Option<String>,
     patterns: Vec<Pattern>,
     known: HashSet<Box<str>>,
+    /// The one that was found to be allowed last; empty if there was none.
+    last: String,
 }
 
 impl Allowed {
@@ -22,11 +25,25 @@ impl Allowed {
             positions: positions.map(str::to_owned),
             patterns: patterns.to_vec(),
             known: HashSet::new(),
+            last: String::new(),
         }
     }
 
-    /// Any topic is allowed where no pattern is given.
+    /// Any name that Kafka takes is allowed where no pattern is given.
     pub(super) fn check(&mut self, topic: &str) -> Result<(), Unroutable> {
+        // most events go where the one before them went; no topic has an empty name
+        if topic == self.last && !topic.is_empty() {
+            return Ok(());
+        }
+        topic_name::check(topic)
+            .map_err(|error| Unroutable::Topic { name: printable(topic.as_bytes()), error })?;
+        self.check_lists(topic)?;
+        self.last.clear();
+        self.last.push_str(topic);
+        Ok(())
+    }
+
+    fn check_lists(&mut self, topic: &str) -> Result<(), Unroutable> {
         if self.positions.as_deref() == Some(topic) {
             return Err(Unroutable::Topic { name: topic.to_owned(), error: TopicNameError::Positions });
         }
@@ -41,5 +58,21 @@ impl Allowed {
             self.known.insert(topic.into());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_allowed_before_allows_no_other() {
+        let mut allowed = Allowed::new(&[], Some("positions"));
+        for (topic, takes) in
+            [("", false), ("a", true), ("a", true), ("", false), ("a b", false), ("a b", false), ("a", true)]
+        {
+            assert_eq!(allowed.check(topic).is_ok(), takes, "{topic:?}");
+        }
+        assert!(allowed.check("positions").is_err());
     }
 }

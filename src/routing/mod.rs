@@ -33,10 +33,10 @@ use crate::config::{
     Columns, Config, NamedTemplate, RecordTimestamp, Route, TextForm, Topics, Unmatched, ValueForm,
 };
 use crate::contracts::Contracts;
+use crate::json;
 use crate::outbox::{
     ExtraColumn, Field, IN_ENVELOPE, IN_PARTITION, IN_ROUTE_HEADERS, IN_TOPIC, OutboxEvent, printable,
 };
-use crate::{json, topic_name};
 use allowed::Allowed;
 use bytea::KEPT;
 use cloudevents::Attributes;
@@ -191,8 +191,6 @@ impl Router {
 
         let template = parts.and_then(|parts| parts.topic.as_ref()).unwrap_or(&plan.topic);
         template.render(&row, topic).map_err(|missing| missing.of(Made::Topic))?;
-        topic_name::check(topic)
-            .map_err(|error| Unroutable::Topic { name: printable(topic.as_bytes()), error })?;
         allowed.check(topic)?;
 
         let partition = parts.and_then(|parts| parts.partition.as_ref()).or(plan.partition.as_ref());

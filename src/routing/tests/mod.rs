@@ -9,7 +9,7 @@ use crate::config::template::Template;
 use crate::lsn::Lsn;
 use crate::outbox::Outbox;
 use crate::postgres::pgoutput::{Message, PgTimestamp, wire};
-use crate::topic_name::TopicNameError;
+use crate::topic_name::{self, TopicNameError};
 
 const ORIGIN: Origin =
     Origin { final_lsn: Lsn(0x16_b374), xid: 741, commit_time: PgTimestamp(5_000_000), ordinal: 2 };
