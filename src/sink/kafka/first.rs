@@ -23,20 +23,35 @@ pub(super) type Place = (usize, Option<i32>);
 /// Which partitions have had their first record.
 #[derive(Debug, Default)]
 pub(super) struct FirstRecords {
-    places: HashMap<Place, Known>,
+    /// By the topic's number, then by [`slot`]. Small: what is for a partition that the topic lacks comes to no sending.
+    places: Vec<Vec<Option<Known>>>,
     under_way: HashMap<Sequence, Place>,
 }
 
 impl FirstRecords {
     /// What the broker knows there; `None` before the first record, which may be sent now. No other may while that is
     /// [`Known::NotYet`].
-    pub(super) fn known(&self, place: Place) -> Option<Known> {
-        self.places.get(&place).copied()
+    pub(super) fn known(&self, (topic, partition): Place) -> Option<Known> {
+        self.places.get(topic)?.get(slot(partition)).copied().flatten()
+    }
+
+    fn set(&mut self, (topic, partition): Place, known: Known) {
+        let slot = slot(partition);
+        if self.places.len() <= topic {
+            self.places.resize(topic + 1, Vec::new());
+        }
+        let Some(slots) = self.places.get_mut(topic) else { return };
+        if slots.len() <= slot {
+            slots.resize(slot + 1, None);
+        }
+        if let Some(place) = slots.get_mut(slot) {
+            *place = Some(known);
+        }
     }
 
     /// The first record was sent there.
     pub(super) fn sent(&mut self, place: Place, sequence: Sequence) {
-        self.places.insert(place, Known::NotYet);
+        self.set(place, Known::NotYet);
         self.under_way.insert(sequence, place);
     }
 
@@ -46,14 +61,21 @@ impl FirstRecords {
             return;
         }
         if let Some(place) = self.under_way.remove(&sequence) {
-            self.places.insert(place, Known::Established);
+            self.set(place, Known::Established);
         }
     }
 
     /// The brokers may have forgotten the producer in this topic, to which nothing is under way.
     pub(super) fn forget(&mut self, topic: usize) {
-        self.places.retain(|(number, _), known| *number != topic || *known == Known::NotYet);
+        for place in self.places.get_mut(topic).into_iter().flatten() {
+            *place = place.filter(|known| *known == Known::NotYet);
+        }
     }
+}
+
+/// The place of a topic as a whole is the first, and those of its partitions follow.
+fn slot(partition: Option<i32>) -> usize {
+    partition.and_then(|number| usize::try_from(number).ok()).map_or(0, |number| number + 1)
 }
 
 /// The partition that a Java producer, and librdkafka's `murmur2`, choose for a key.
