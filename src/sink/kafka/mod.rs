@@ -98,6 +98,8 @@ pub struct KafkaSink {
     /// The prepared topics, and their places among them by name.
     topics: Vec<Topic>,
     numbers: HashMap<Box<str>, usize>,
+    /// The number of the topic that a record was last sent to.
+    last: usize,
     known: Arc<KnownTopics>,
     looks: Looks,
     /// Records sent and not yet acknowledged.
@@ -176,6 +178,7 @@ impl KafkaSink {
             keeper,
             topics: Vec::new(),
             numbers: HashMap::new(),
+            last: 0,
             known,
             looks: Looks::new(),
             under_way: 0,
@@ -223,7 +226,7 @@ impl KafkaSink {
 
     /// Hands one record over. Never blocks.
     pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        let number = *self.numbers.get(record.topic).ok_or(NotSent::TopicUnknown)?;
+        let number = self.number(record.topic).ok_or(NotSent::TopicUnknown)?;
         let topic = self.topics.get_mut(number).ok_or(NotSent::TopicUnknown)?;
         let limits = &topic.limits;
         if topic.stale {
@@ -274,6 +277,7 @@ impl KafkaSink {
                 if known.is_none() {
                     self.first.sent(place, sequence);
                 }
+                self.last = number;
                 if let Some(topic) = self.topics.get_mut(number) {
                     topic.last_sent = self.now;
                 }
@@ -283,8 +287,16 @@ impl KafkaSink {
         }
     }
 
+    fn number(&self, name: &str) -> Option<usize> {
+        // most records follow one of the same topic
+        match self.topics.get(self.last) {
+            Some(last) if *last.name == *name => Some(self.last),
+            _ => self.numbers.get(name).copied(),
+        }
+    }
+
     fn known_topic(&mut self, name: &str) -> Option<&mut Topic> {
-        let number = *self.numbers.get(name)?;
+        let number = self.number(name)?;
         self.topics.get_mut(number)
     }
 
