@@ -15,10 +15,11 @@ pub(super) const TYPE: &str = "type";
 /// The header of an event that is sent again because the position was reset: when that was.
 pub(crate) const REPLAY: &str = "outbox-router-replay";
 
-/// A record's headers, in one buffer that is used again for each record.
+/// A record's headers, in buffers that are used again for each record.
 #[derive(Default)]
 pub struct Headers {
-    bytes: Vec<u8>,
+    names: String,
+    values: Vec<u8>,
     entries: Vec<Entry>,
 }
 
@@ -30,7 +31,7 @@ struct Entry {
 
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Headers({} of {} bytes)", self.entries.len(), self.bytes.len())
+        write!(f, "Headers({} of {} bytes)", self.entries.len(), self.size())
     }
 }
 
@@ -38,10 +39,9 @@ impl Headers {
     /// Names and values, in order. A value may be null.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, Option<&[u8]>)> {
         self.entries.iter().map(|entry| {
-            let name = self.bytes.get(entry.name.clone()).unwrap_or_default();
-            let value = entry.value.clone().and_then(|range| self.bytes.get(range));
-            // only text is ever written as a name
-            (std::str::from_utf8(name).unwrap_or_default(), value)
+            let name = self.names.get(entry.name.clone()).unwrap_or_default();
+            let value = entry.value.clone().and_then(|range| self.values.get(range));
+            (name, value)
         })
     }
 
@@ -57,38 +57,37 @@ impl Headers {
 
     /// The bytes of all names and values.
     pub fn size(&self) -> usize {
-        self.bytes.len()
+        self.names.len() + self.values.len()
     }
 
     pub(super) fn clear(&mut self) {
-        self.bytes.clear();
+        self.names.clear();
+        self.values.clear();
         self.entries.clear();
     }
 
     pub(super) fn push(&mut self, name: &str, value: Option<&[u8]>) {
-        let name = self.append(name.as_bytes());
-        let value = value.map(|value| self.append(value));
-        self.entries.push(Entry { name, value });
+        self.push_prefixed("", name, value);
     }
 
     /// The same with a name of two parts.
     pub(super) fn push_prefixed(&mut self, prefix: &str, name: &str, value: Option<&[u8]>) {
-        let start = self.append(prefix.as_bytes()).start;
-        let end = self.append(name.as_bytes()).end;
-        let value = value.map(|value| self.append(value));
-        self.entries.push(Entry { name: start..end, value });
+        let start = self.names.len();
+        self.names.push_str(prefix);
+        self.names.push_str(name);
+        let name = start..self.names.len();
+        let value = value.map(|value| {
+            let start = self.values.len();
+            self.values.extend_from_slice(value);
+            start..self.values.len()
+        });
+        self.entries.push(Entry { name, value });
     }
 
     /// Whether one of the first `count` has this name.
     fn first_have(&self, count: usize, name: &str) -> bool {
-        let mut names = self.entries.iter().take(count).map(|entry| self.bytes.get(entry.name.clone()));
-        names.any(|known| known == Some(name.as_bytes()))
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> Range<usize> {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(bytes);
-        start..self.bytes.len()
+        let mut names = self.entries.iter().take(count).map(|entry| self.names.get(entry.name.clone()));
+        names.any(|known| known == Some(name))
     }
 
     /// Adds the members of a JSON object: strings as they are, other values as JSON text, null as a null value.
