@@ -167,12 +167,12 @@ impl Outbox {
 
     /// Reads one new row; `None` if its table is no outbox.
     pub fn event<'a>(&'a self, insert: &Insert<'a>) -> Result<Option<OutboxEvent<'a>>, OutboxError> {
-        let mismatch = OutboxError::Mismatch(insert.relation.0);
+        let mismatch = || OutboxError::Mismatch(insert.relation.0);
         let Some(layout) = self.relations.get(&insert.relation) else {
-            return Err(self.unreadable.get(&insert.relation).cloned().unwrap_or(mismatch));
+            return Err(self.unreadable.get(&insert.relation).cloned().unwrap_or_else(mismatch));
         };
         let Some(layout) = layout else { return Ok(None) };
-        let table = self.tables.get(layout.table).ok_or(mismatch)?;
+        let table = self.tables.get(layout.table).ok_or_else(mismatch)?;
         layout.read(&self.wanted, &table.name, insert).map(Some)
     }
 
