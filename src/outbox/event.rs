@@ -67,8 +67,8 @@ impl ColumnType {
 /// Where the values of the other columns are.
 #[derive(Clone, Copy)]
 pub(super) enum Extra<'a> {
-    /// In the row, at these places; `None` for a column that the table lacks.
-    Row { tuple: Tuple<'a>, places: &'a [Option<(usize, ColumnType)>] },
+    /// In the row, at these places; `None` for a column that the table lacks. The rest is what is behind the last field.
+    Row { tuple: Tuple<'a>, rest: Tuple<'a>, places: &'a [Option<(usize, ColumnType)>] },
     /// In one text, at these places; `None` for a column that is not there.
     Owned { text: &'a str, places: &'a [Option<(Range, ColumnType)>] },
 }
@@ -111,9 +111,14 @@ impl<'a> OutboxEvent<'a> {
     /// column that the table does not have.
     pub fn extra(&self, n: usize) -> Option<&'a [u8]> {
         match self.extra {
-            Extra::Row { tuple, places } => {
+            Extra::Row { tuple, rest, places } => {
                 let (index, _) = places.get(n).copied().flatten()?;
-                match tuple.values().nth(index)? {
+                // further columns are most often behind the fields
+                let value = match index.checked_sub(tuple.len() - rest.len()) {
+                    Some(index) => rest.values().nth(index)?,
+                    None => tuple.values().nth(index)?,
+                };
+                match value {
                     Value::Text(text) => Some(text),
                     Value::Null | Value::UnchangedToast | Value::Binary(_) => None,
                 }

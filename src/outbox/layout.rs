@@ -96,7 +96,9 @@ impl Layout {
             return Err(OutboxError::Mismatch(insert.relation.0));
         }
         let mut fields = [None; FIELDS.len()];
-        for (held, value) in self.fields.iter().zip(insert.new.values()) {
+        let mut rest = insert.new;
+        for held in &self.fields {
+            let Some(value) = rest.take_first() else { break };
             let Some(first) = held.first() else { continue };
             let text = match value {
                 Value::Null => continue,
@@ -112,7 +114,7 @@ impl Layout {
                 }
             }
         }
-        let extra = Extra::Row { tuple: insert.new, places: &self.extra };
+        let extra = Extra::Row { tuple: insert.new, rest, places: &self.extra };
         Ok(OutboxEvent { fields, types: &self.types, extra, table })
     }
 }

@@ -1,6 +1,6 @@
 //! The values of one row.
 
-use std::fmt;
+use std::{fmt, iter};
 
 use super::DecodeError;
 use super::reader::Reader;
@@ -49,11 +49,17 @@ impl<'a> Tuple<'a> {
         self.count == 0
     }
 
+    /// Takes the value of the first column off the row.
+    pub fn take_first(&mut self) -> Option<Value<'a>> {
+        self.count = self.count.checked_sub(1)?;
+        // decode() has walked all of them, so none fails here
+        Value::decode(&mut self.values).ok()
+    }
+
     /// The values from the first column to the last.
     pub fn values(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
-        let mut reader = self.values;
-        // decode() has walked all of them, so none fails here
-        (0..self.count).map_while(move |_| Value::decode(&mut reader).ok())
+        let mut rest = *self;
+        iter::from_fn(move || rest.take_first())
     }
 }
 
