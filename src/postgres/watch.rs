@@ -36,7 +36,7 @@ pub enum Report {
         /// The server's flush LSN, taken before the look.
         checked: Lsn,
         /// The slot as it was then.
-        slot: Slot,
+        slot: Box<Slot>,
         /// What was written of the heartbeat; `None`: it is switched off.
         heartbeat: Option<Written>,
         /// When the look began.
@@ -191,7 +191,8 @@ impl Watcher {
         }
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
-        Ok(Report::Well { checked, slot: catalog.slot.ok_or_else(missing)?, heartbeat, asked, holder })
+        let slot = Box::new(catalog.slot.ok_or_else(missing)?);
+        Ok(Report::Well { checked, slot, heartbeat, asked, holder })
     }
 }
 

@@ -158,17 +158,14 @@ impl<S: Transport> Relay<S> {
             self.answered(answer)?;
             return Ok(true);
         }
-        match self.catching_up.step {
+        let (step, looked) = (self.catching_up.step, self.catching_up.checked > Lsn::INVALID);
+        match step {
             Step::Streaming if self.is_far_behind() => {
                 let behind = self.catching_up.lag(self.received);
                 tracing::info!(behind, "far behind: reading in bites from here on");
                 self.end_intake(Outcome::FarBehind);
             }
-            Step::Settling if self.stream.is_at_rest() && self.catching_up.checked > Lsn::INVALID => {
-                if self.is_certain() {
-                    self.look_at_slot();
-                }
-            }
+            Step::Settling if looked && self.stream.is_at_rest() && self.is_certain() => self.look_at_slot(),
             Step::Biting(Bite { extent, next: None }) if self.stream.bitten() > 0 => self.bite_behind(extent),
             _ => {}
         }
