@@ -67,7 +67,9 @@ impl Headers {
     }
 
     pub(super) fn push(&mut self, name: &str, value: Option<&[u8]>) {
-        self.push_prefixed("", name, value);
+        let start = self.names.len();
+        self.names.push_str(name);
+        self.end(start, value);
     }
 
     /// The same with a name of two parts.
@@ -75,6 +77,11 @@ impl Headers {
         let start = self.names.len();
         self.names.push_str(prefix);
         self.names.push_str(name);
+        self.end(start, value);
+    }
+
+    /// Ends the header whose name begins at `start`.
+    fn end(&mut self, start: usize, value: Option<&[u8]>) {
         let name = start..self.names.len();
         let value = value.map(|value| {
             let start = self.values.len();
