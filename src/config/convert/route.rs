@@ -108,13 +108,10 @@ pub(super) fn topic(
     columns: &Columns,
     groups: &[String],
 ) -> Option<Template> {
-    let Located { text, span, .. } = reader.text(key, value)?;
-    let checked = parsed(&text, columns, groups).and_then(|template| {
-        names_no_payload(&template, columns)?;
-        may_be_topic(&template)?;
-        Ok(template)
-    });
-    checked.map_err(|what| reader.fault(&span, key, what, TOPIC_FORM)).ok()
+    checked(reader, key, value, TOPIC_FORM, columns, groups, |template| {
+        names_no_payload(template, columns)?;
+        may_be_topic(template)
+    })
 }
 
 /// Any template.
@@ -126,8 +123,7 @@ pub(super) fn template(
     columns: &Columns,
     groups: &[String],
 ) -> Option<Template> {
-    let Located { text, span, .. } = reader.text(key, value)?;
-    parsed(&text, columns, groups).map_err(|what| reader.fault(&span, key, what, form)).ok()
+    checked(reader, key, value, form, columns, groups, |_| Ok(()))
 }
 
 /// A template for the partition's number: one without values is that number.
@@ -138,14 +134,26 @@ pub(super) fn partition(
     columns: &Columns,
     groups: &[String],
 ) -> Option<Template> {
-    let Located { text, span, .. } = reader.text(key, value)?;
-    let checked = parsed(&text, columns, groups).and_then(|template| match template.fixed() {
+    checked(reader, key, value, PARTITION_FORM, columns, groups, |template| match template.fixed() {
         Some(number) if !number.parse::<i32>().is_ok_and(|number| number >= 0) => {
             Err(format!("{number:?} is not a number from 0 to {}", i32::MAX))
         }
-        _ => Ok(template),
-    });
-    checked.map_err(|what| reader.fault(&span, key, what, PARTITION_FORM)).ok()
+        _ => Ok(()),
+    })
+}
+
+fn checked(
+    reader: &mut Reader<'_>,
+    key: &str,
+    value: Value,
+    form: &str,
+    columns: &Columns,
+    groups: &[String],
+    check: impl FnOnce(&Template) -> Result<(), String>,
+) -> Option<Template> {
+    let Located { text, span, .. } = reader.text(key, value)?;
+    let checked = parsed(&text, columns, groups).and_then(|template| check(&template).map(|()| template));
+    checked.map_err(|what| reader.fault(&span, key, what, form)).ok()
 }
 
 fn parsed(text: &str, columns: &Columns, groups: &[String]) -> Result<Template, String> {
