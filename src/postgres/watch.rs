@@ -17,8 +17,8 @@ use super::heartbeat::{Writer, Written};
 use super::server_error::{QueryError, leaves};
 use super::session::Session;
 use super::slot_lock;
-use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, Host};
+use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer, Transient};
 use crate::lsn::Lsn;
 
@@ -41,7 +41,7 @@ pub enum Report {
         heartbeat: Option<Written>,
         /// When the look began.
         asked: Instant,
-        /// The server process that held the slot's lock after that.
+        /// The server process that held the slot's lock after that; not asked for where no bites are taken.
         holder: Option<i32>,
     },
     /// Events may be missing from the stream, or the server asks everybody to leave. Either way the session is over.
@@ -180,7 +180,11 @@ impl Watcher {
 
     async fn look(&self, session: &mut Session) -> Result<Report, NoLook> {
         let asked = Instant::now();
-        let holder = slot_lock::holder(session, &self.config.postgres.slot).await?;
+        // a stream's own messages tell, and sooner
+        let holder = match self.config.postgres.catch_up {
+            CatchUp::Auto => slot_lock::holder(session, &self.config.postgres.slot).await?,
+            CatchUp::Stream => None,
+        };
         let checked = session.query_one(FLUSH_LSN).await?;
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
