@@ -61,8 +61,8 @@ async fn bad_input_unreachable_servers_are_waited_for_and_told_once() {
 async fn bad_input_an_address_that_answers_later_is_reached_without_a_restart() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (socket, address) = dead();
-    let url = outbox.url().replace(outbox.address(), &address.to_string());
-    let mut router = Router::start(&Settings::new(&outbox, &kafka).set("postgres.url", url));
+    let settings = Settings::new(&outbox, &kafka).reached_at(&outbox, &address.to_string());
+    let mut router = Router::start(&settings);
     outbox.insert("order", "a", "{\"n\": 1}").await;
     router
         .shows("several attempts", |status| (status["reconnects"]["postgres"].as_u64()? >= 2).then_some(()))

@@ -3,7 +3,7 @@
 use rand::Rng;
 
 use super::{MODES, settings};
-use crate::standby::{TIMEOUT, all_stop, as_promised};
+use crate::standby::{TIMEOUT, all_stop, as_promised, two_behind_proxies};
 use crate::support::comparison::Repeats;
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -36,11 +36,7 @@ async fn taken_over(
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = settings(&outbox, &kafka, mode, "1")
         .set("postgres.wal_sender_timeout", format!("{}s", TIMEOUT.as_secs()));
-    let proxies = [Proxy::to(outbox.address()), Proxy::to(outbox.address())];
-    let behind = |proxy: &Proxy| {
-        settings.clone().set("postgres.url", outbox.url().replace(outbox.address(), &proxy.address()))
-    };
-    let mut routers = [Router::active(&behind(&proxies[0])).await, Router::start(&behind(&proxies[1]))];
+    let (proxies, mut routers) = two_behind_proxies(&settings, &outbox).await;
     let writers = Writers::start(&outbox, 4, &mut random).await;
     let mut seen = 0;
     for round in 0..4 {

@@ -114,7 +114,7 @@ async fn network_lost_while_a_router_starts_is_told_and_it_starts_when_it_is_bac
     for after in [0, 100, 450, 700, 1500] {
         let proxy = Proxy::to(outbox.address());
         let settings = Settings::new(&outbox, &kafka)
-            .set("postgres.url", outbox.url().replace(outbox.address(), &proxy.address()))
+            .reached_at(&outbox, &proxy.address())
             .set("postgres.wal_sender_timeout", "1s");
         proxy.cut_after(Direction::ToClient, after, Cut::Hole);
         let mut router = Router::start(&settings);

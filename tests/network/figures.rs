@@ -30,7 +30,7 @@ async fn network_lost_with_default_settings() {
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let to_postgres = Proxy::to(outbox.address());
     let settings = Settings::new(&outbox, &kafka)
-        .set("postgres.url", outbox.url().replace(outbox.address(), &to_postgres.address()))
+        .reached_at(&outbox, &to_postgres.address())
         .set("kafka.'bootstrap.servers'", to_kafka.address());
     let mut router = Router::active(&settings).await;
     let writers = Writers::start(&outbox, 2, &mut seed::random()).await;

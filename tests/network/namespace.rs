@@ -23,7 +23,7 @@ async fn network_link_down_and_up_again_loses_nothing_and_reorders_nothing() {
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let to_postgres = Proxy::at(namespace.host, outbox.address());
     let settings = Settings::new(&outbox, &kafka)
-        .set("postgres.url", outbox.url().replace(outbox.address(), &to_postgres.address()))
+        .reached_at(&outbox, &to_postgres.address())
         .set("postgres.wal_sender_timeout", "2s")
         .set("kafka.'bootstrap.servers'", to_kafka.address())
         .set("kafka.'socket.timeout.ms'", 2_000);

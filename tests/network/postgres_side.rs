@@ -32,7 +32,7 @@ impl Setting {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let proxy = Proxy::to(outbox.address());
         let settings = Settings::new(&outbox, &kafka)
-            .set("postgres.url", outbox.url().replace(outbox.address(), &proxy.address()))
+            .reached_at(&outbox, &proxy.address())
             .set("postgres.wal_sender_timeout", TIMEOUT);
         let router = Router::active(&settings).await;
         let writers = Writers::start(&outbox, 2, &mut seed::random()).await;

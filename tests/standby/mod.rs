@@ -115,17 +115,21 @@ async fn standby_takes_over_from_killed_routers_exactly_once() {
     killed(MODES[1]).await;
 }
 
+/// Two routers, of which the first is active, each behind a proxy of its own.
+pub(crate) async fn two_behind_proxies(settings: &Settings, outbox: &Outbox) -> ([Proxy; 2], [Router; 2]) {
+    let proxies = [Proxy::to(outbox.address()), Proxy::to(outbox.address())];
+    let behind = |proxy: &Proxy| settings.clone().reached_at(outbox, &proxy.address());
+    let routers = [Router::active(&behind(&proxies[0])).await, Router::start(&behind(&proxies[1]))];
+    (proxies, routers)
+}
+
 /// Cut off from Postgres, and not from Kafka, while it has plenty to send.
 async fn cut(mode: &str) {
     const CUTS: usize = 3;
     let mut random = seed::random();
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = settings(&outbox, &kafka, mode);
-    let proxies = [Proxy::to(outbox.address()), Proxy::to(outbox.address())];
-    let behind = |proxy: &Proxy| {
-        settings.clone().set("postgres.url", outbox.url().replace(outbox.address(), &proxy.address()))
-    };
-    let mut routers = [Router::active(&behind(&proxies[0])).await, Router::start(&behind(&proxies[1]))];
+    let (proxies, mut routers) = two_behind_proxies(&settings, &outbox).await;
     let writers = Writers::start(&outbox, 4, &mut random).await;
     let mut seen = 0;
     for round in 0..CUTS {

@@ -36,6 +36,11 @@ impl Settings {
         self
     }
 
+    /// Reaches Postgres by another address, a proxy's for instance.
+    pub(crate) fn reached_at(self, outbox: &Outbox, address: &str) -> Self {
+        self.set("postgres.url", outbox.url().replace(outbox.address(), address))
+    }
+
     /// Takes a key back.
     pub(crate) fn without(mut self, key: &str) -> Self {
         self.0.remove(key);
