@@ -67,6 +67,13 @@ pub struct Config {
     pub contracts: Option<ContractSettings>,
 }
 
+impl Config {
+    /// Whether logical messages have to come with the stream: as events, or as the heartbeat.
+    pub fn reads_messages(&self) -> bool {
+        self.outbox.message_prefix.is_some() || self.heartbeat.is_some()
+    }
+}
+
 /// `[postgres]`: where the outbox is and how it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Postgres {

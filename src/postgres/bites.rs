@@ -37,16 +37,6 @@ pub fn copy_name(backend_pid: i32) -> String {
     format!("outbox_router_bites_{backend_pid}")
 }
 
-/// Makes it, and asks where it is.
-pub fn copy_slot(slot: &str, copy: &str) -> String {
-    format!(
-        "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, true); {}",
-        literal(slot),
-        literal(copy),
-        look(copy)
-    )
-}
-
 /// Asks for a bite, and where the copy is then.
 pub fn bite(copy: &str, publication: &str, messages: bool, extent: Extent) -> String {
     let Extent { upto, rows } = extent;
@@ -58,11 +48,6 @@ pub fn bite(copy: &str, publication: &str, messages: bool, extent: Extent) -> St
         if messages { ", 'messages', 'true'" } else { "" },
         look(copy)
     )
-}
-
-/// Moves a slot forward to `to`.
-pub fn advance(slot: &str, to: Lsn) -> String {
-    format!("SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')", literal(slot))
 }
 
 /// Asks where a slot is, and what the server sorts in memory: `confirmed_flush_lsn`, `restart_lsn`, `work_mem` in bytes.
@@ -86,12 +71,8 @@ pub fn prepare(timeout: Duration) -> String {
     )
 }
 
-/// Before the stream is started. TCP's own timeout would end the connection of one that lives and reads nothing for a while, and
-/// the copy, where there is one, would keep the log from being removed.
-pub fn before_streaming(copy: Option<&str>) -> String {
-    let dropped = copy.map(|copy| format!("SELECT pg_catalog.pg_drop_replication_slot({}); ", literal(copy)));
-    dropped.unwrap_or_default() + "SET tcp_user_timeout = 0"
-}
+/// Before the stream is started: TCP's own timeout would end the connection of one that lives and reads nothing for a while.
+pub const BEFORE_STREAMING: &str = "SET tcp_user_timeout = 0";
 
 /// One piece of a COPY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,9 +185,5 @@ mod tests {
              TO STDOUT (FORMAT binary)"
         );
         assert!(look.ends_with("WHERE s.slot_name = 's''lot'"), "{look}");
-        assert_eq!(
-            advance("s'lot", Lsn(1)),
-            "SELECT pg_catalog.pg_replication_slot_advance('s''lot', '0/1')"
-        );
     }
 }

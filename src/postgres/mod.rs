@@ -34,6 +34,7 @@ pub mod replication;
 pub mod room;
 pub mod server_error;
 pub mod session;
+pub mod slot_functions;
 pub mod slot_lock;
 pub mod sql;
 pub mod stream;

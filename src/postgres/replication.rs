@@ -170,8 +170,6 @@ pub struct StreamOf<'a> {
     pub start: Lsn,
     /// Logical messages too, those of all prefixes.
     pub messages: bool,
-    /// Statements that show what the server does not decode for this stream, for the message of an error.
-    pub way_out: &'a str,
 }
 
 impl<S: Transport> ReplicationStream<S> {
@@ -198,13 +196,12 @@ impl<S: Transport> ReplicationStream<S> {
         }
     }
 
-    /// Starts the slot's stream, and waits until it has begun.
-    pub async fn start(stream: S, unread: Vec<u8>, what: StreamOf<'_>) -> Result<Self, NotStarted> {
-        let mut this = Self::at_rest(stream, unread, what.way_out);
-        this.begin(what);
-        match tokio::time::timeout(START_TIMEOUT, this.answered()).await {
+    /// Starts the slot's stream in a session at rest, and waits until it has begun.
+    pub async fn start(mut self, what: StreamOf<'_>) -> Result<Self, NotStarted> {
+        self.begin(what);
+        match tokio::time::timeout(START_TIMEOUT, self.answered()).await {
             Ok(Ok(Answer::Refused(error))) => Err(NotStarted::Server(*error)),
-            Ok(Ok(_)) => Ok(this),
+            Ok(Ok(_)) => Ok(self),
             Ok(Err(error)) => Err(NotStarted::Failed(error)),
             Err(_) => Err(NotStarted::Failed(lost("START_REPLICATION was not answered in time"))),
         }

@@ -29,6 +29,7 @@ use crate::lsn::Lsn;
 use crate::postgres::bites::{self, Extent};
 use crate::postgres::replication::{Answer, Bitten, NotStarted, StreamOf};
 use crate::postgres::server_error::ServerError;
+use crate::postgres::slot_functions;
 use crate::postgres::stream::Transport;
 
 /// Going back at the very bound would make the router go over and back all the time.
@@ -84,7 +85,6 @@ pub(super) struct CatchingUp {
     listened: Instant,
     /// The server process of this session, which holds the lock.
     backend_pid: i32,
-    way_out: String,
 }
 
 /// Whether the session begins with bites, for one that reads on from `position` while the log ends at `head`.
@@ -114,7 +114,6 @@ impl CatchingUp {
             stream_until: Lsn::INVALID,
             listened: Instant::now(),
             backend_pid: parts.backend_pid,
-            way_out: parts.way_out.clone(),
         }
     }
 
@@ -130,7 +129,7 @@ impl CatchingUp {
 
     /// The statement that moves the slot to `confirmed`, if it has not been.
     pub(super) fn last_move(&self, config: &Config, confirmed: Lsn) -> Option<String> {
-        (confirmed > self.slot_at).then(|| bites::advance(&config.postgres.slot, confirmed))
+        (confirmed > self.slot_at).then(|| slot_functions::advance(&config.postgres.slot, confirmed))
     }
 
     fn lag(&self, read: Lsn) -> u64 {
@@ -254,8 +253,7 @@ impl<S: Transport> Relay<S> {
                     slot: &postgres.slot,
                     publication: &postgres.publication,
                     start,
-                    messages: messages(&self.config),
-                    way_out: &self.catching_up.way_out,
+                    messages: self.config.reads_messages(),
                 });
                 self.catching_up.step = Step::Starting;
             }
@@ -276,14 +274,16 @@ impl<S: Transport> Relay<S> {
     fn begin_bites_or_stream(&mut self, confirmed: Lsn) {
         let copy = bites::copy_name(self.catching_up.backend_pid);
         if self.catching_up.is_near(confirmed) {
-            let copy = self.catching_up.copy.map(|_| copy);
-            self.stream.ask(&bites::before_streaming(copy.as_deref()));
+            // a copy would keep the log from being removed
+            let dropped = self.catching_up.copy.map(|_| slot_functions::drop(&copy) + "; ");
+            self.stream.ask(&(dropped.unwrap_or_default() + bites::BEFORE_STREAMING));
             self.catching_up.step = Step::Calming;
         } else if self.catching_up.copy.is_some() {
             self.bite();
         } else {
             let postgres = &self.config.postgres;
-            self.stream.ask(&bites::copy_slot(&postgres.slot, &copy));
+            let copied = slot_functions::copy(&postgres.slot, &copy, true);
+            self.stream.ask(&format!("{copied}; {}", bites::look(&copy)));
             self.monitor.reads_in_bites(true);
             self.catching_up.step = Step::Copying;
         }
@@ -347,7 +347,7 @@ impl<S: Transport> Relay<S> {
         let extent = self.catching_up.size.next(copy, self.catching_up.checked);
         let name = bites::copy_name(self.catching_up.backend_pid);
         let publication = &self.config.postgres.publication;
-        self.stream.bite(&bites::bite(&name, publication, messages(&self.config), extent));
+        self.stream.bite(&bites::bite(&name, publication, self.config.reads_messages(), extent));
         extent
     }
 
@@ -414,10 +414,6 @@ impl<S: Transport> Relay<S> {
         }
         Ok(())
     }
-}
-
-fn messages(config: &Config) -> bool {
-    config.outbox.message_prefix.is_some() || config.heartbeat.is_some()
 }
 
 fn slot_at(row: &[Option<String>]) -> Result<SlotAt, Error> {

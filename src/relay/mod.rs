@@ -121,8 +121,6 @@ pub struct Parts<S> {
     pub alone_after_commit: Option<Partial>,
     /// The server process of the stream's session.
     pub backend_pid: i32,
-    /// Statements that show what the server does not decode for the stream.
-    pub way_out: String,
     /// Shows what goes on.
     pub monitor: Monitor,
     /// Cancelled when the router is asked to stop.

@@ -160,12 +160,9 @@ async fn start(
     let position = remembered.position.flush;
     let in_bites = recognition.is_none() && begins_with_bites(config, position, system.flush);
     // From here on the server finds out that the router is gone: by wal_sender_timeout if it streams.
-    let prepared = if in_bites {
-        bites::prepare(config.postgres.wal_sender_timeout)
-    } else {
-        bites::before_streaming(None)
-    };
-    if let Err(error) = session.query(&prepared).await {
+    let prepared =
+        if in_bites { &bites::prepare(config.postgres.wal_sender_timeout) } else { bites::BEFORE_STREAMING };
+    if let Err(error) = session.query(prepared).await {
         close(sink, positions).await;
         return Err(error.into());
     }
@@ -176,16 +173,11 @@ async fn start(
         slot: slot_name,
         publication: &config.postgres.publication,
         start: recognition.as_ref().map_or(remembered.position.flush, Recognition::start),
-        messages: config.outbox.message_prefix.is_some()
-            || config.heartbeat.is_some()
+        messages: config.reads_messages()
             || recognition.as_ref().is_some_and(|look| look.message_prefix().is_some()),
-        way_out: &unread_rows,
     };
-    let stream = if in_bites {
-        Ok(ReplicationStream::at_rest(stream, unread, &unread_rows))
-    } else {
-        ReplicationStream::start(stream, unread, what).await
-    };
+    let stream = ReplicationStream::at_rest(stream, unread, &unread_rows);
+    let stream = if in_bites { Ok(stream) } else { stream.start(what).await };
     let stream = match stream {
         Ok(stream) => stream,
         Err(error) => {
@@ -223,7 +215,6 @@ async fn start(
         watch: Watch::start(Arc::clone(config), host, fingerprint),
         head: system.flush,
         backend_pid,
-        way_out: unread_rows,
         alone_up_to: memory.alone_up_to,
         alone_after_commit: memory.alone_after_commit,
         parking,

@@ -76,14 +76,14 @@ pub(super) async fn between(
         publication: &config.postgres.publication,
         start: start.flush,
         messages: config.outbox.message_prefix.is_some(),
-        way_out: "",
     };
-    let mut stream = ReplicationStream::start(stream, unread, what).await.map_err(|error| match error {
-        NotStarted::Failed(error) => error,
-        NotStarted::Server(error) => {
-            error.into_error("START_REPLICATION", |_| bookmarks::REPLICATION.to_owned())
-        }
-    })?;
+    let mut stream =
+        ReplicationStream::at_rest(stream, unread, "").start(what).await.map_err(|error| match error {
+            NotStarted::Failed(error) => error,
+            NotStarted::Server(error) => {
+                error.into_error("START_REPLICATION", |_| bookmarks::REPLICATION.to_owned())
+            }
+        })?;
 
     let router = Router::of(config);
     let mut counting = Counting {

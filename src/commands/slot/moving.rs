@@ -25,6 +25,7 @@ use crate::postgres::connect::Startup;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::postgres::quoting::literal;
 use crate::postgres::session::Session;
+use crate::postgres::slot_functions;
 use crate::postgres::slot_lock;
 use crate::postgres::timeline::System;
 use crate::progress::Position;
@@ -296,7 +297,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     // an altered publication is left behind with the rest
     before.write(config, ahead, replay, None).await?;
     if confirmed_lsn < to {
-        let sql = format!("SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')", literal(slot));
+        let sql = slot_functions::advance(slot, to);
         // the server reads all the log in between
         locked.answers_within(None);
         locked.query(&sql).await.map_err(|error| again(error.or_remedy(REPLICATION)))?;

@@ -11,6 +11,7 @@ use super::catalog::FLUSH_LSN;
 use super::quoting::literal;
 use super::server_error::QueryError;
 use super::session::Session;
+use super::slot_functions;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::utc::Utc;
@@ -103,27 +104,15 @@ async fn stamp(session: &mut Session) -> Result<String, Error> {
 
 /// Copies a slot with all that it keeps.
 pub async fn copy(session: &mut Session, from: &str, to: &str, temporary: bool) -> Result<(), Error> {
-    session.query(&copying(from, to, temporary)).await.map(drop).map_err(not_copied)
+    session.query(&slot_functions::copy(from, to, temporary)).await.map(drop).map_err(not_copied)
 }
 
 /// Puts a copy of a bookmark in the slot's place, `exists` saying whether there is a slot. In one message: the server does
 /// both though this process be killed, and there is no moment at which a start would find no slot and ask for another.
 pub async fn put_back(session: &mut Session, bookmark: &str, slot: &str, exists: bool) -> Result<(), Error> {
-    let drop_first = if exists { dropping(slot) + "; " } else { String::new() };
-    let sql = drop_first + &copying(bookmark, slot, false);
+    let drop_first = if exists { slot_functions::drop(slot) + "; " } else { String::new() };
+    let sql = drop_first + &slot_functions::copy(bookmark, slot, false);
     session.query(&sql).await.map(drop).map_err(not_copied)
-}
-
-fn copying(from: &str, to: &str, temporary: bool) -> String {
-    format!(
-        "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
-        literal(from),
-        literal(to)
-    )
-}
-
-fn dropping(slot: &str) -> String {
-    format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(slot))
 }
 
 fn not_copied(error: QueryError) -> Error {
@@ -138,7 +127,7 @@ fn not_copied(error: QueryError) -> Error {
 
 /// Drops a slot.
 pub async fn drop_slot(session: &mut Session, slot: &str) -> Result<(), Error> {
-    session.query(&dropping(slot)).await.map(drop).map_err(|error| error.or_remedy(REPLICATION))
+    session.query(&slot_functions::drop(slot)).await.map(drop).map_err(|error| error.or_remedy(REPLICATION))
 }
 
 /// What working with slots takes.

@@ -51,7 +51,7 @@ pub enum Answer {
 impl<S: Transport> ReplicationStream<S> {
     /// Sends START_REPLICATION. Only for a session at rest, as are the other commands.
     pub fn begin(&mut self, what: StreamOf<'_>) {
-        let StreamOf { slot, publication, start, messages, .. } = what;
+        let StreamOf { slot, publication, start, messages } = what;
         let command = format!(
             "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names {}{})",
             identifier(slot),

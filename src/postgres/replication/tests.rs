@@ -13,18 +13,16 @@ fn frame(tag: u8, body: &[u8]) -> Vec<u8> {
 /// How much the other side may leave unread.
 const PIPE: usize = 4096;
 
+fn at_rest() -> (ReplicationStream<DuplexStream>, DuplexStream) {
+    let (ours, theirs) = duplex(PIPE);
+    (ReplicationStream::at_rest(ours, Vec::new(), ""), theirs)
+}
+
 async fn started() -> (ReplicationStream<DuplexStream>, DuplexStream) {
-    let (ours, mut theirs) = duplex(PIPE);
+    let (stream, mut theirs) = at_rest();
     theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
-    let what = StreamOf {
-        slot: "s\"lot",
-        publication: "pub'lication",
-        start: Lsn(0x10),
-        messages: true,
-        way_out: "",
-    };
-    let start = ReplicationStream::start(ours, Vec::new(), what);
-    let stream = start.await.unwrap();
+    let what = StreamOf { slot: "s\"lot", publication: "pub'lication", start: Lsn(0x10), messages: true };
+    let stream = stream.start(what).await.unwrap();
     let expected = "START_REPLICATION SLOT \"s\"\"lot\" LOGICAL 0/10 (proto_version '1', publication_names \
                     '\"pub''lication\"', messages 'true')\0";
     let mut command = vec![0; expected.len() + 5];
@@ -88,8 +86,8 @@ async fn feedback_never_starves_while_reading_is_held_back() {
 async fn over_a_unix_socket() -> (ReplicationStream<Stream>, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
-    let what = StreamOf { slot: "s", publication: "p", start: Lsn(0), messages: false, way_out: "" };
-    let stream = ReplicationStream::start(Stream::Unix(ours), Vec::new(), what).await.unwrap();
+    let what = StreamOf { slot: "s", publication: "p", start: Lsn(0), messages: false };
+    let stream = ReplicationStream::at_rest(Stream::Unix(ours), Vec::new(), "").start(what).await.unwrap();
     let mut command = vec![0; 4096];
     assert_ne!(theirs.read(&mut command).await.unwrap(), 0);
     (stream, theirs)
@@ -267,11 +265,11 @@ async fn the_end_of_the_stream_is_transient() {
 
 #[tokio::test]
 async fn the_servers_refusal_to_start_keeps_its_code() {
-    let (ours, mut theirs) = duplex(PIPE);
+    let (stream, mut theirs) = at_rest();
     let body = b"SERROR\0VERROR\0C55006\0Mreplication slot \"x\" is active for PID 7\0\0";
     theirs.write_all(&frame(b'E', body)).await.unwrap();
-    let what = StreamOf { slot: "x", publication: "p", start: Lsn(0), messages: false, way_out: "" };
-    match ReplicationStream::start(ours, Vec::new(), what).await {
+    let what = StreamOf { slot: "x", publication: "p", start: Lsn(0), messages: false };
+    match stream.start(what).await {
         Err(NotStarted::Server(error)) => assert_eq!(error.code.code(), "55006"),
         other => panic!("{other:?}"),
     }
@@ -325,18 +323,17 @@ async fn answer(theirs: &mut DuplexStream, answer: &[Vec<u8>]) -> String {
 
 #[tokio::test]
 async fn what_comes_together_with_the_start_is_not_lost() {
-    let (ours, mut theirs) = duplex(PIPE);
+    let (stream, mut theirs) = at_rest();
     theirs.write_all(&[frame(b'W', &[0, 0, 0]), change(1), change(2)].concat()).await.unwrap();
-    let what = StreamOf { slot: "s", publication: "p", start: Lsn(0), messages: false, way_out: "" };
-    let mut stream = ReplicationStream::start(ours, Vec::new(), what).await.unwrap();
+    let what = StreamOf { slot: "s", publication: "p", start: Lsn(0), messages: false };
+    let mut stream = stream.start(what).await.unwrap();
     let (message, _) = stream.peek().unwrap().unwrap();
     assert!(matches!(message, ReplicationMessage::XLogData { wal_end: Lsn(1), .. }), "{message:?}");
 }
 
 #[tokio::test]
 async fn a_statement_is_answered_by_the_last_row_once_the_server_is_ready() {
-    let (ours, mut theirs) = duplex(PIPE);
-    let mut stream = ReplicationStream::at_rest(ours, Vec::new(), "");
+    let (mut stream, mut theirs) = at_rest();
     stream.ask("SELECT 1; SELECT 2, NULL");
     assert!(!stream.is_at_rest());
     let rows = [frame(b'T', b""), row(&[Some("1")]), frame(b'C', b"SELECT 1\0"), row(&[Some("2"), None])];
@@ -352,8 +349,7 @@ async fn a_statement_is_answered_by_the_last_row_once_the_server_is_ready() {
 
 #[tokio::test]
 async fn the_rows_of_a_bite_come_as_those_of_the_stream_do() {
-    let (ours, mut theirs) = duplex(PIPE);
-    let mut stream = ReplicationStream::at_rest(ours, Vec::new(), "");
+    let (mut stream, mut theirs) = at_rest();
     stream.bite("COPY ...; SELECT ...");
     let rows = [
         frame(b'H', b"\x01\0\x02\0\x01\0\x01"),
@@ -382,8 +378,7 @@ async fn the_rows_of_a_bite_come_as_those_of_the_stream_do() {
 
 #[tokio::test]
 async fn a_bite_without_rows_is_one_too() {
-    let (ours, mut theirs) = duplex(PIPE);
-    let mut stream = ReplicationStream::at_rest(ours, Vec::new(), "");
+    let (mut stream, mut theirs) = at_rest();
     stream.bite("COPY ...; SELECT ...");
     let rows = [frame(b'd', &[COPY_HEADER, &[255, 255]].concat()), frame(b'Z', b"I")];
     let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));
@@ -392,8 +387,7 @@ async fn a_bite_without_rows_is_one_too() {
 
 #[tokio::test]
 async fn a_bite_can_be_asked_for_while_another_comes() {
-    let (ours, mut theirs) = duplex(PIPE);
-    let mut stream = ReplicationStream::at_rest(ours, Vec::new(), "");
+    let (mut stream, mut theirs) = at_rest();
     stream.bite("first");
     let bite = |lsn| {
         let data = frame(b'd', &[COPY_HEADER, &copied(lsn, b"data")].concat());
@@ -430,7 +424,7 @@ async fn what_comes_after_leaving_is_thrown_away_and_another_command_can_follow(
     assert_eq!(stream.answered().await.unwrap(), Answer::Left);
     theirs.read_exact(&mut done).await.unwrap();
     assert_eq!(done, [b'c', 0, 0, 0, 4]);
-    let what = StreamOf { slot: "s", publication: "p", start: Lsn(7), messages: false, way_out: "" };
+    let what = StreamOf { slot: "s", publication: "p", start: Lsn(7), messages: false };
     stream.begin(what);
     let started = [frame(b'W', &[0, 0, 0]), change(5)];
     let (_, command) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &started));
@@ -445,8 +439,7 @@ async fn what_comes_after_leaving_is_thrown_away_and_another_command_can_follow(
 #[tokio::test]
 async fn a_refusal_counts_when_the_server_is_ready_again_and_a_fatal_one_at_once() {
     for (severity, ready) in [("ERROR", true), ("FATAL", false)] {
-        let (ours, mut theirs) = duplex(PIPE);
-        let mut stream = ReplicationStream::at_rest(ours, Vec::new(), "");
+        let (mut stream, mut theirs) = at_rest();
         stream.bite("COPY ...; SELECT ...");
         let body = format!("S{severity}\0V{severity}\0C42501\0Mno\0\0");
         let error = [frame(b'E', body.as_bytes())];
@@ -464,8 +457,7 @@ async fn a_refusal_counts_when_the_server_is_ready_again_and_a_fatal_one_at_once
 
 #[tokio::test]
 async fn finishing_inside_a_bite_reads_it_to_its_end_and_moves_the_slot() {
-    let (ours, mut theirs) = duplex(PIPE);
-    let mut stream = ReplicationStream::at_rest(ours, Vec::new(), "");
+    let (mut stream, mut theirs) = at_rest();
     stream.bite("COPY ...; SELECT ...");
     let rows = [frame(b'd', &[COPY_HEADER, &copied(3, b"one")].concat())];
     let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));

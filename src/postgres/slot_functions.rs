@@ -1,0 +1,41 @@
+//! Postgres' functions that copy, move and drop slots, as statements (Postgres manual, "Replication Management Functions").
+
+use super::quoting::literal;
+use crate::lsn::Lsn;
+
+/// Makes `to` a copy of `from` with all that it keeps. A temporary one ends with its session, and with any error in it.
+pub fn copy(from: &str, to: &str, temporary: bool) -> String {
+    format!(
+        "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
+        literal(from),
+        literal(to)
+    )
+}
+
+/// Drops a slot.
+pub fn drop(slot: &str) -> String {
+    format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(slot))
+}
+
+/// Moves a slot forward to `to`. The server reads what it is moved past.
+pub fn advance(slot: &str, to: Lsn) -> String {
+    format!("SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')", literal(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_as_literals() {
+        assert_eq!(
+            copy("s'lot", "co'py", true),
+            "SELECT pg_catalog.pg_copy_logical_replication_slot('s''lot', 'co''py', true)"
+        );
+        assert_eq!(drop("s'lot"), "SELECT pg_catalog.pg_drop_replication_slot('s''lot')");
+        assert_eq!(
+            advance("s'lot", Lsn(1)),
+            "SELECT pg_catalog.pg_replication_slot_advance('s''lot', '0/1')"
+        );
+    }
+}
