@@ -1,6 +1,7 @@
 //! What a user types.
 
 mod dead_letters;
+mod shards;
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -13,6 +14,8 @@ use crate::logging::LogFormat;
 use crate::lsn::Lsn;
 use dead_letters::HELP as DEAD_LETTERS_HELP;
 pub use dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand, DecideArgs};
+use shards::HELP as SHARDS_HELP;
+pub use shards::{ShardArgs, ShardsArgs, ShardsCommand};
 
 // A paragraph is one line here; clap breaks it to fit the terminal.
 
@@ -228,6 +231,9 @@ pub enum Command {
     /// Look at the position, go back to a bookmark, or leave events out
     #[command(after_long_help = SLOT_HELP)]
     Slot(SlotArgs),
+    /// Deal the outbox out to another number of shards
+    #[command(after_long_help = SHARDS_HELP)]
+    Shards(ShardsArgs),
     /// Look at parked events, send them again, or throw them away
     #[command(after_long_help = DEAD_LETTERS_HELP)]
     DeadLetters(DeadLettersArgs),
@@ -257,6 +263,10 @@ pub struct RunArgs {
     /// stops it again.
     #[arg(long, value_name = "LSN")]
     pub accept_gap: Option<Lsn>,
+
+    /// Which shards.
+    #[command(flatten)]
+    pub shards: ShardArgs,
 }
 
 /// `slot`
@@ -265,6 +275,10 @@ pub struct SlotArgs {
     /// What to do.
     #[command(subcommand)]
     pub command: SlotCommand,
+
+    /// Which shards.
+    #[command(flatten)]
+    pub shards: ShardArgs,
 }
 
 /// What to do with the position.

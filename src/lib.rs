@@ -28,7 +28,7 @@
 //! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
 //! [`terminal`] are what a person sees, [`quantity`] how sizes and times are written for one. [`error`] tells what may pass by itself from what needs a person. [`lsn`] is a
 //! place in the log, [`contracts`] what payloads are judged by, [`connect`] how Debezium and Kafka Connect write values,
-//! [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name.
+//! [`shards`] how aggregates are dealt out to several slots, [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name.
 
 pub mod admin;
 pub mod cli;
@@ -53,6 +53,7 @@ pub mod quantity;
 mod redacted;
 pub mod relay;
 pub mod routing;
+pub mod shards;
 pub mod sink;
 pub mod supervisor;
 pub mod terminal;

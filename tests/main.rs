@@ -22,6 +22,7 @@ mod postgres_connection;
 mod routing;
 mod secure_connection;
 mod security;
+mod shards;
 mod slot;
 mod standby;
 mod stopping;

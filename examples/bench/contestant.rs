@@ -22,6 +22,9 @@ use crate::measure::progress::Progress;
 use crate::stage::process::{cpu_time, peak_memory};
 use crate::topics::Topics;
 
+/// The slots of the contestants with several.
+pub(crate) const SHARDS: u32 = 2;
+
 /// What `init` calls it unless it is told otherwise.
 pub(crate) const PUBLICATION: &str = "outbox_router";
 
@@ -38,6 +41,12 @@ pub(crate) enum Contestant {
     GatheringReader(Transport),
     PgRecvlogical,
     Router(Transport, DeliveryMode),
+    /// The same, which reads a slot that lags in bites.
+    InBites(Transport, DeliveryMode),
+    /// The same in one process with as many slots as there are `SHARDS`.
+    Shards(Transport, DeliveryMode),
+    /// As many bare readers at once.
+    BareShards(Transport),
     Debezium {
         tuned: bool,
     },
@@ -45,7 +54,7 @@ pub(crate) enum Contestant {
 
 impl Contestant {
     /// Those that need nothing but what is here.
-    pub(crate) const OWN: [Contestant; 9] = [
+    pub(crate) const OWN: [Contestant; 16] = [
         Contestant::BareReader(Transport::Tcp),
         Contestant::GatheringReader(Transport::Tcp),
         Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce),
@@ -55,6 +64,13 @@ impl Contestant {
         Contestant::Router(Transport::Unix, DeliveryMode::AtLeastOnce),
         Contestant::Router(Transport::Unix, DeliveryMode::ExactlyOnce),
         Contestant::PgRecvlogical,
+        Contestant::InBites(Transport::Tcp, DeliveryMode::AtLeastOnce),
+        Contestant::InBites(Transport::Tcp, DeliveryMode::ExactlyOnce),
+        Contestant::InBites(Transport::Unix, DeliveryMode::AtLeastOnce),
+        Contestant::InBites(Transport::Unix, DeliveryMode::ExactlyOnce),
+        Contestant::BareShards(Transport::Tcp),
+        Contestant::Shards(Transport::Tcp, DeliveryMode::AtLeastOnce),
+        Contestant::Shards(Transport::Tcp, DeliveryMode::ExactlyOnce),
     ];
 
     pub(crate) const PEERS: [Contestant; 2] =
@@ -77,6 +93,13 @@ impl Contestant {
             Contestant::GatheringReader(over) => format!("bare reader that gathers, {}", transport(over)),
             Contestant::PgRecvlogical => "pg_recvlogical to /dev/null, TCP".to_owned(),
             Contestant::Router(over, mode) => format!("router, {}, {}", mode.name(), transport(over)),
+            Contestant::InBites(over, mode) => {
+                format!("router in bites, {}, {}", mode.name(), transport(over))
+            }
+            Contestant::Shards(over, mode) => {
+                format!("router with {SHARDS} shards, {}, {}", mode.name(), transport(over))
+            }
+            Contestant::BareShards(over) => format!("{SHARDS} bare readers of shards, {}", transport(over)),
             Contestant::Debezium { tuned: false } => "Debezium, default".to_owned(),
             Contestant::Debezium { tuned: true } => "Debezium, tuned".to_owned(),
         }
@@ -87,7 +110,10 @@ impl Contestant {
         match self {
             Contestant::BareReader(over)
             | Contestant::GatheringReader(over)
-            | Contestant::Router(over, _) => Contestant::BareReader(over),
+            | Contestant::BareShards(over)
+            | Contestant::Router(over, _)
+            | Contestant::InBites(over, _)
+            | Contestant::Shards(over, _) => Contestant::BareReader(over),
             Contestant::PgRecvlogical | Contestant::Debezium { .. } => Contestant::BareReader(Transport::Tcp),
         }
     }
@@ -150,9 +176,10 @@ pub(crate) async fn catch_up(
     let measured = match contestant {
         Contestant::BareReader(over) => bare(place, &base, over, false, case).await?,
         Contestant::GatheringReader(over) => bare(place, &base, over, true, case).await?,
+        Contestant::BareShards(over) => bare_shards(place, &base, over, case).await?,
         Contestant::PgRecvlogical => recvlogical(place, &base, case).await?,
-        Contestant::Router(over, mode) => {
-            let run = run_of(place, case, over, mode, round);
+        Contestant::Router(over, mode) | Contestant::InBites(over, mode) | Contestant::Shards(over, mode) => {
+            let run = variant(contestant, run_of(place, case, over, mode, round));
             let found = catch_up::measure(&place.ground, &base, &run, case.rows, progress).await?;
             Measured {
                 events_per_second: found.events_per_second,
@@ -197,6 +224,74 @@ pub(crate) fn run_of(place: &Place, case: &Case, over: Transport, mode: Delivery
     }
 }
 
+/// What is special about its router.
+fn variant(contestant: Contestant, run: Run) -> Run {
+    match contestant {
+        Contestant::InBites(..) => {
+            let settings =
+                format!("postgres.catch_up = \"auto\"\npostgres.catch_up_lag = \"1MiB\"\n{}", run.settings);
+            Run { name: format!("{}-bites", run.name), settings, ..run }
+        }
+        Contestant::Shards(..) => Run { name: format!("{}-shards", run.name), shards: SHARDS, ..run },
+        _ => run,
+    }
+}
+
+fn server_of(place: &Place, over: Transport) -> Server {
+    match over {
+        Transport::Tcp => Server::Tcp(place.tcp.clone()),
+        Transport::Unix => Server::Unix(place.unix.clone()),
+    }
+}
+
+/// The rows are those of both, and the time from the first of either to the last of either.
+async fn bare_shards(place: &Place, base: &str, over: Transport, case: &Case) -> anyhow::Result<Measured> {
+    let mut readers = Vec::new();
+    let mut slots = Vec::new();
+    for number in 0..SHARDS {
+        let slot = format!("{base}_bare_{number}");
+        place.ground.copy_slot(base, &slot).await?;
+        slots.push(slot);
+    }
+    // how many rows each has to wait for
+    let counted = place
+        .ground
+        .client
+        .query(
+            &format!(
+                "SELECT count(*), (pg_catalog.hashtext(aggregate_id) & 2147483647) % {SHARDS} FROM outbox GROUP BY 2 ORDER BY 2"
+            ),
+            &[],
+        )
+        .await
+        .context("count the rows of each shard")?;
+    let begun = Instant::now();
+    for (number, (slot, row)) in slots.iter().zip(&counted).enumerate() {
+        let (server, slot, publication) =
+            (server_of(place, over), slot.clone(), format!("{PUBLICATION}_{number}_of_{SHARDS}"));
+        let rows = u64::try_from(row.try_get::<_, i64>(0)?)?;
+        readers.push(tokio::task::spawn_blocking(move || {
+            let read = bare_reader::read(&server, &slot, &publication, rows, false)?;
+            anyhow::Ok((read.first_after, Instant::now()))
+        }));
+    }
+    let (mut first, mut last) = (Duration::MAX, begun);
+    for reader in readers {
+        let (first_after, ended) = reader.await??;
+        (first, last) = (first.min(first_after), last.max(ended));
+    }
+    for slot in slots {
+        place.ground.drop_slot(&slot).await?;
+    }
+    let took = last.duration_since(begun).saturating_sub(first);
+    Ok(Measured {
+        events_per_second: case.rows as f64 / took.as_secs_f64(),
+        first_after: Some(first),
+        cpu: None,
+        memory: None,
+    })
+}
+
 async fn bare(
     place: &Place,
     base: &str,
@@ -206,10 +301,7 @@ async fn bare(
 ) -> anyhow::Result<Measured> {
     let slot = format!("{base}_bare");
     place.ground.copy_slot(base, &slot).await?;
-    let server = match over {
-        Transport::Tcp => Server::Tcp(place.tcp.clone()),
-        Transport::Unix => Server::Unix(place.unix.clone()),
-    };
+    let server = server_of(place, over);
     let (name, rows) = (slot.clone(), case.rows);
     let read =
         tokio::task::spawn_blocking(move || bare_reader::read(&server, &name, PUBLICATION, rows, gathers))

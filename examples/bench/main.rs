@@ -34,7 +34,7 @@ use outbox_router::terminal;
 
 use crate::case::Case;
 use crate::connect::Installation;
-use crate::contestant::{Contestant, Place, Transport};
+use crate::contestant::{Contestant, Place, SHARDS, Transport};
 use crate::debezium::Peers;
 use crate::measure::ground::Ground;
 use crate::measure::machine::Machine;
@@ -266,6 +266,7 @@ async fn compare(
 ) -> anyhow::Result<()> {
     let peers = if settings.peers { &Contestant::PEERS[..] } else { &[] };
     let contestants: Vec<Contestant> = Contestant::OWN.iter().chain(peers).copied().collect();
+    place.ground.prepare_shards(SHARDS).await?;
     let case = Case { payload: 286, ..Case::plain(COMPARED, settings.rows) };
     of_case(place, case, &contestants, settings.rounds, progress, measured).await
 }

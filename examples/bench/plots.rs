@@ -33,8 +33,8 @@ pub(crate) fn draw(report: &Report, folder: &Path) -> anyhow::Result<usize> {
 fn catch_up(report: &Report) -> Chart {
     let bars = Contestant::OWN.into_iter().chain(Contestant::PEERS).filter_map(|contestant| {
         let series = match contestant {
-            Contestant::BareReader(_) | Contestant::GatheringReader(_) => 1,
-            Contestant::Router(..) => 0,
+            Contestant::BareReader(_) | Contestant::GatheringReader(_) | Contestant::BareShards(_) => 1,
+            Contestant::Router(..) | Contestant::InBites(..) | Contestant::Shards(..) => 0,
             Contestant::PgRecvlogical => 2,
             Contestant::Debezium { .. } => 3,
         };

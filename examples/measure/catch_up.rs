@@ -50,7 +50,9 @@ pub(crate) async fn measure(
     rows: u64,
     progress: &Progress,
 ) -> anyhow::Result<CatchUp> {
-    ground.copy_slot(from, &run.slot()).await?;
+    for slot in run.slots() {
+        ground.copy_slot(from, &slot).await?;
+    }
     let mut router = ground.router(run, "only")?;
     let start = Instant::now();
     let process = router.start()?;
@@ -82,7 +84,9 @@ pub(crate) async fn measure(
         sleep(LOOK_EVERY).await;
     }
     router.stop().await?;
-    ground.drop_slot(&run.slot()).await?;
+    for slot in run.slots() {
+        ground.drop_slot(&slot).await?;
+    }
     // all that came in one look was counted in less than two
     let seconds = last.duration_since(since).max(LOOK_EVERY).as_secs_f64();
     Ok(CatchUp {

@@ -34,18 +34,28 @@ pub(crate) struct Run {
     pub(crate) postgres: Option<String>,
     /// Lines of the router's configuration besides.
     pub(crate) settings: String,
+    /// How many slots it reads.
+    pub(crate) shards: u32,
 }
 
 impl Run {
     pub(crate) fn new(part: &str, mode: DeliveryMode, number: u32) -> Self {
         let name = format!("{part}-{}-{number}", mode.name());
         let (topic, settings) = (name.clone(), String::new());
-        Run { mode, name, topic, partitions: PARTITIONS, postgres: None, settings }
+        Run { mode, name, topic, partitions: PARTITIONS, postgres: None, settings, shards: 1 }
     }
 
     /// The name as Postgres takes it.
     pub(crate) fn slot(&self) -> String {
         self.name.replace('-', "_")
+    }
+
+    /// Those that it reads.
+    pub(crate) fn slots(&self) -> Vec<String> {
+        match self.shards {
+            1 => vec![self.slot()],
+            of => (0..of).map(|number| format!("{}_{number}_of_{of}", self.slot())).collect(),
+        }
     }
 }
 
@@ -81,6 +91,16 @@ impl Ground {
         Ok(ground)
     }
 
+    /// Makes the publications of so many shards, for slots that are made later.
+    pub(crate) async fn prepare_shards(&self, count: u32) -> anyhow::Result<()> {
+        let run = Run { shards: count, ..Run::new("of-init", DeliveryMode::AtLeastOnce, count) };
+        self.router(&run, "only")?.init().await?;
+        for slot in run.slots() {
+            self.drop_slot(&slot).await?;
+        }
+        Ok(())
+    }
+
     /// What the program says of itself.
     pub(crate) async fn router_version(&self) -> anyhow::Result<String> {
         let router = Router::new(&self.program, &self.folder.join("init"), &self.url, &self.brokers, "")?;
@@ -89,10 +109,10 @@ impl Ground {
 
     /// A router for `run`; `seat` tells those of one run apart. Starts nothing.
     pub(crate) fn router(&self, run: &Run, seat: &str) -> anyhow::Result<Router> {
-        let Run { mode, name, topic, partitions, postgres, settings } = run;
+        let Run { mode, name, topic, partitions, postgres, settings, shards } = run;
         let settings = format!(
             "name = \"{name}\"\npostgres.slot = \"{slot}\"\nroute.topic = \"{topic}\"\n\
-             topics.partitions = {partitions}\ndelivery.mode = \"{mode}\"\n{settings}",
+             topics.partitions = {partitions}\ndelivery.mode = \"{mode}\"\nshards.count = {shards}\n{settings}",
             slot = run.slot(),
             mode = mode.name(),
         );

@@ -1,7 +1,7 @@
 //! The HTTP endpoint for metrics, probes and `status`.
 //!
 //! It runs on a thread and a runtime of its own, so that it answers also while the main loop is busy or stuck, which
-//! is when it is needed most. It only reads the [`Monitor`]; nothing in it can change the router.
+//! is when it is needed most. It only reads the [`Monitors`]; nothing in it can change the router.
 
 pub(crate) mod client;
 mod routes;
@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::monitor::Monitor;
+use crate::monitor::Monitors;
 
 /// The endpoint's address, taken but not yet answered on. Bind it before anything else starts.
 #[derive(Debug)]
@@ -53,7 +53,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The system gives no thread or no event queue.
-    pub fn serve(self, monitor: Monitor, stop: CancellationToken) -> Result<Serving, Error> {
+    pub fn serve(self, monitors: impl Into<Monitors>, stop: CancellationToken) -> Result<Serving, Error> {
+        let monitors = monitors.into();
         let address = self.address;
         let no_resources = |error: io::Error| {
             Error::usage(
@@ -64,7 +65,7 @@ impl Endpoint {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_resources)?;
         let work = move || {
-            if let Err(error) = runtime.block_on(serve::serve(self.listener, monitor, stop)) {
+            if let Err(error) = runtime.block_on(serve::serve(self.listener, monitors, stop)) {
                 tracing::error!(%error, "the admin endpoint ended");
             }
         };

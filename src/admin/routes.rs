@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 
-use crate::monitor::{Monitor, Probe};
+use crate::monitor::{Monitors, Probe};
 
 /// The version of the Prometheus text format that the exporter writes.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -18,23 +18,23 @@ const PAGES: &str = "\
 /status   all of it as JSON
 ";
 
-pub(super) fn routes(monitor: Monitor) -> Router {
+pub(super) fn routes(monitors: Monitors) -> Router {
     Router::new()
         .route("/", get(|| async { index() }))
         .route("/metrics", get(metrics))
-        .route("/healthz", get(async |State(monitor): State<Monitor>| probe(monitor.health())))
-        .route("/readyz", get(async |State(monitor): State<Monitor>| probe(monitor.readiness())))
-        .route("/status", get(async |State(monitor): State<Monitor>| Json(monitor.snapshot())))
+        .route("/healthz", get(async |State(monitors): State<Monitors>| probe(monitors.health())))
+        .route("/readyz", get(async |State(monitors): State<Monitors>| probe(monitors.readiness())))
+        .route("/status", get(async |State(monitors): State<Monitors>| Json(monitors.snapshot())))
         .fallback(async || (StatusCode::NOT_FOUND, index()))
-        .with_state(monitor)
+        .with_state(monitors)
 }
 
 fn index() -> String {
     format!("outbox-router {}\n\n{PAGES}", env!("CARGO_PKG_VERSION"))
 }
 
-async fn metrics(State(monitor): State<Monitor>) -> Response {
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], monitor.render_metrics()).into_response()
+async fn metrics(State(monitors): State<Monitors>) -> Response {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], monitors.render_metrics()).into_response()
 }
 
 fn probe(probe: Probe) -> Response {

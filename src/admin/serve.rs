@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::routes;
-use crate::monitor::Monitor;
+use crate::monitor::Monitors;
 
 /// Connections at one time; who comes later waits.
 const CONNECTIONS: usize = 64;
@@ -41,16 +41,16 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// Answers on `listener`, which must not block, until `stop`.
 pub(super) async fn serve(
     listener: std::net::TcpListener,
-    monitor: Monitor,
+    monitors: Monitors,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let app = routes::routes(monitor.clone());
+    let app = routes::routes(monitors.clone());
     let connections = TaskTracker::new();
     tokio::select! {
         () = stop.cancelled() => {}
         () = accept(listener, &app, &connections, &stop) => {}
-        () = upkeep(&monitor) => {}
+        () = upkeep(&monitors) => {}
     }
     connections.close();
     // what has not finished by then ends with the runtime
@@ -90,17 +90,18 @@ async fn converse(stream: TcpStream, app: Router, stop: CancellationToken, _perm
     let _ = time::timeout(STOP_TIMEOUT, connection).await;
 }
 
-async fn upkeep(monitor: &Monitor) {
+async fn upkeep(monitors: &Monitors) {
     let mut interval = time::interval(UPKEEP);
     loop {
         interval.tick().await;
-        monitor.run_upkeep();
+        monitors.run_upkeep();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::monitor::Monitor;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::Instant;
 
@@ -112,7 +113,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let server = tokio::spawn(serve(listener, monitor, stop.clone()));
+        let server = tokio::spawn(serve(listener, monitor.into(), stop.clone()));
 
         let mut client = TcpStream::connect(address).await.unwrap();
         let (begun, mut answers) = (Instant::now(), 0);

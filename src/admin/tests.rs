@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 
 use super::*;
 use crate::error::{Exit, Peer};
-use crate::monitor::{SetClock, State, StatusReport};
+use crate::monitor::{Monitor, SetClock, State, StatusReport};
 
 /// An endpoint on a port of its own, and what it shows.
 struct Admin {

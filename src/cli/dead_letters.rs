@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 
+use super::ShardArgs;
 use crate::dead_letters::Reason;
 
 pub(super) const HELP: &str = "\
@@ -32,6 +33,20 @@ pub struct DeadLettersArgs {
     /// What to do.
     #[command(subcommand)]
     pub command: DeadLettersCommand,
+
+    /// Which shards.
+    #[command(flatten)]
+    pub shards: ShardArgs,
+}
+
+impl DeadLettersCommand {
+    /// Whether it prints JSON.
+    pub fn json(&self) -> bool {
+        match self {
+            DeadLettersCommand::List { json, .. } | DeadLettersCommand::Show { json, .. } => *json,
+            DeadLettersCommand::Retry(decide) | DeadLettersCommand::Discard { decide, .. } => decide.json,
+        }
+    }
 }
 
 /// What to do with parked events.

@@ -5,8 +5,10 @@ pub mod contracts;
 pub mod dead_letters;
 pub mod import_debezium;
 pub mod init;
+mod kept;
 pub mod route;
 pub mod run;
+pub mod shards;
 pub mod slot;
 pub mod status;
 
@@ -15,7 +17,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, ShardArgs};
 use crate::config::Config;
 use crate::config::environment::Environment;
 use crate::config::load::load;
@@ -57,8 +59,9 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
     survey::verify(config)?;
     match cli.command {
         Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),
-        Command::Run(args) => block_on(run::run(loaded.config, &args))?.map(|()| ExitCode::SUCCESS),
-        Command::Slot(args) => block_on(slot::slot(loaded.config, &args))?,
+        Command::Run(args) => block_on(run::run(config, &args))?.map(|()| ExitCode::SUCCESS),
+        Command::Slot(args) => block_on(slot::slot(config, &args))?,
+        Command::Shards(args) => block_on(shards::shards(config, &args))?,
         Command::DeadLetters(args) => block_on(dead_letters::dead_letters(config, &args))?,
         Command::Check(args) => block_on(check::check(&loaded, &args))?,
         Command::Route(args) => block_on(route::route(config, &args))?,
@@ -88,6 +91,42 @@ async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Erro
     let mut session = Session::connect(&conninfo, startup).await?;
     session.answers_within(Some(ANSWER_TIMEOUT));
     Ok(session)
+}
+
+/// The configurations of the shards that a command is for: those that it names, else those of `[shards] only`, else all. Without
+/// shards the one that there is.
+fn chosen_shards(config: &Config, ShardArgs { chosen }: &ShardArgs) -> Result<Vec<Config>, Error> {
+    let count = config.shards.count;
+    if chosen.is_empty() {
+        return Ok(config.shards_here());
+    }
+    let all = config.every_shard();
+    let find = |number: &u32| all.get(usize::try_from(*number).unwrap_or(usize::MAX)).cloned();
+    let no_such = |number: &u32| {
+        let (what, remedy) = match count {
+            1 => ("there are no shards".to_owned(), "Leave out --shard, or set `[shards] count`".to_owned()),
+            _ => (
+                format!("there is no shard {number} of {count}"),
+                format!("Name one from 0 to {}", count - 1),
+            ),
+        };
+        Error::usage(format!("--shard {number}: {what}"), remedy)
+    };
+    if count == 1 {
+        return Err(no_such(chosen.first().unwrap_or(&0)));
+    }
+    let mut wanted: Vec<u32> = chosen.to_vec();
+    wanted.sort_unstable();
+    wanted.dedup();
+    wanted.iter().map(|number| find(number).ok_or_else(|| no_such(number))).collect()
+}
+
+/// What stands above the output for one of several shards.
+fn heading(config: &Config) -> Result<(), Error> {
+    match config.shard {
+        Some(shard) => terminal::print(&format!("{shard}\n")),
+        None => Ok(()),
+    }
 }
 
 /// Whether a person types the number of events that it is about, asked with `before` in front. Nothing is done where nobody can be asked.

@@ -1,7 +1,5 @@
 //! `run`: the router, its admin endpoint and the signals that stop it.
 
-use std::sync::Arc;
-
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -10,23 +8,35 @@ use crate::cli::RunArgs;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
-use crate::monitor::Monitor;
-use crate::supervisor;
+use crate::monitor::{Monitor, Monitors};
+use crate::supervisor::{self, Orders, Router};
 
 /// Runs until stopped.
 ///
 /// # Errors
 /// The definite failure that ended it.
-pub async fn run(config: Config, args: &RunArgs) -> Result<(), Error> {
-    let contracts = Contracts::configured(&config)?;
-    let monitor = Monitor::new(&config.name);
-    if let Some(interval) = config.heartbeat {
-        monitor.heartbeat_on(interval);
+pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
+    let shards = super::chosen_shards(config, &args.shards)?;
+    if shards.len() > 1 && args.accept_gap.is_some() {
+        return Err(Error::usage(
+            "--accept-gap is for one shard, the one that has named the position",
+            "Add --shard with its number",
+        ));
     }
+    let mut routers = Vec::new();
+    for shard in shards {
+        let monitor = Monitor::of_shard(&shard.name, shard.shard.map(|shard| shard.number));
+        if let Some(interval) = config.heartbeat {
+            monitor.heartbeat_on(interval);
+        }
+        routers.push(Router { contracts: Contracts::configured(config)?, config: shard, monitor });
+    }
+    let monitors = routers.iter().map(|router| router.monitor.clone()).collect();
+    let monitors = Monitors::of_shards(&config.name, monitors);
     let admin_stop = CancellationToken::new();
     // taken first: a second router with the same configuration is told so before it touches a server
     let admin = match &config.admin.listen {
-        Some(listen) => Some(Endpoint::bind(listen)?.serve(monitor.clone(), admin_stop.clone())?),
+        Some(listen) => Some(Endpoint::bind(listen)?.serve(monitors, admin_stop.clone())?),
         None => None,
     };
     let listen = admin.as_ref().map(|admin| admin.address().to_string());
@@ -34,12 +44,13 @@ pub async fn run(config: Config, args: &RunArgs) -> Result<(), Error> {
     let stop = CancellationToken::new();
     tokio::spawn(Signals::new()?.obey(stop.clone()));
 
-    let result = supervisor::run(Arc::new(config), contracts, args.accept_gap, monitor, stop).await;
+    let orders = Orders { accept_gap: args.accept_gap, until: None };
+    let result = supervisor::run_all(routers, orders, &stop).await;
     admin_stop.cancel();
     if let Some(admin) = admin {
         admin.join();
     }
-    Ok(result?)
+    result
 }
 
 struct Signals {

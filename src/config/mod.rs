@@ -19,6 +19,7 @@ mod raw;
 mod read;
 mod route;
 pub mod secret;
+mod shards;
 mod source;
 pub mod template;
 #[cfg(test)]
@@ -35,7 +36,9 @@ pub use dead_letters::DeadLetters;
 use pattern::Pattern;
 pub use route::*;
 use secret::Secret;
+pub use shards::Shards;
 
+use crate::shards::Shard;
 use crate::topic_name;
 
 /// The whole configuration of one router.
@@ -65,6 +68,10 @@ pub struct Config {
     pub dead_letters: DeadLetters,
     /// `[contracts]`; `None`: payloads are not looked at.
     pub contracts: Option<ContractSettings>,
+    /// `[shards]`
+    pub shards: Shards,
+    /// The shard that this configuration is of; the names in it are those of the shard then.
+    pub shard: Option<Shard>,
 }
 
 impl Config {

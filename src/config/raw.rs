@@ -45,6 +45,8 @@ pub(super) struct RawConfig {
     pub(super) dead_letters: RawDeadLetters,
     #[serde(deserialize_with = "table")]
     pub(super) contracts: RawContracts,
+    #[serde(deserialize_with = "table")]
+    pub(super) shards: RawShards,
 }
 
 #[derive(Default, Deserialize)]
@@ -201,6 +203,13 @@ pub(super) struct RawDeadLetters {
 pub(super) struct RawContracts {
     pub(super) directory: Value,
     pub(super) on_violation: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawShards {
+    pub(super) count: Value,
+    pub(super) only: List,
 }
 
 /// What serde says that it expected where a table must stand.

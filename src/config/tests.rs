@@ -332,7 +332,7 @@ fn messages_for_unknown_keys() {
         "[postgress]\nurl = 1",
         "[outbox.columns]\nagregate_id = \"x\"",
         "[delivery]\nwindow.record = 1",
-        "[shards]\ncount = 2",
+        "[shard]\ncount = 2",
     ]));
 }
 

@@ -3,6 +3,8 @@
 //! Each [`Exposition`] has a recorder of its own rather than the process's one global, so that two routers in one
 //! process, and two tests, do not count into each other.
 
+use std::collections::BTreeMap;
+
 use ::metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
@@ -18,10 +20,13 @@ const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 pub(crate) struct Exposition {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+    /// A label on every metric.
+    shard: Option<String>,
 }
 
-impl Default for Exposition {
-    fn default() -> Self {
+impl Exposition {
+    /// Of one shard, or of a router without shards.
+    pub(crate) fn new(shard: Option<u32>) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         for metric in super::ALL {
@@ -33,17 +38,15 @@ impl Default for Exposition {
                 Kind::Histogram => recorder.describe_histogram(name, metric.unit, help),
             }
         }
-        Exposition { recorder, handle }
+        Exposition { recorder, handle, shard: shard.map(|number| number.to_string()) }
     }
-}
 
-impl Exposition {
     /// All metrics as text. `report` holds every topic.
     pub(crate) fn render(&self, report: &StatusReport, commit_to_ack: &Histogram) -> String {
         self.fill_counters(report);
         self.fill_gauges(report);
         let mut text = self.handle.render();
-        commit_to_ack.render(&super::COMMIT_TO_ACK_SECONDS, &mut text);
+        commit_to_ack.render(&super::COMMIT_TO_ACK_SECONDS, self.shard.as_deref(), &mut text);
         text
     }
 
@@ -108,22 +111,45 @@ impl Exposition {
     }
 
     fn counter(&self, metric: &Metric, label: Option<&str>) -> Counter {
-        self.recorder.register_counter(&key(metric, label), &METADATA)
+        self.recorder.register_counter(&self.key(metric, label), &METADATA)
     }
 
     fn gauge(&self, metric: &Metric, label: Option<&str>) -> Gauge {
-        self.recorder.register_gauge(&key(metric, label), &METADATA)
+        self.recorder.register_gauge(&self.key(metric, label), &METADATA)
     }
+
+    /// No metric has more than one label of its own.
+    fn key(&self, metric: &Metric, value: Option<&str>) -> Key {
+        let own = metric.labels.iter().zip(value).map(|(name, value)| Label::new(*name, value.to_owned()));
+        let shard = self.shard.iter().map(|number| Label::new(SHARD, number.clone()));
+        Key::from_parts(metric.name, shard.chain(own).collect::<Vec<_>>())
+    }
+}
+
+/// The label of what is of one shard.
+pub(super) const SHARD: &str = "shard";
+
+/// One text of several, in which each metric stands once, as the format demands.
+pub(crate) fn joined(texts: &[String]) -> String {
+    const HEADING: &str = "# HELP ";
+    let mut metrics: BTreeMap<&str, (&str, Vec<&str>)> = BTreeMap::new();
+    for part in texts.iter().flat_map(|text| text.split(HEADING)).filter(|part| !part.is_empty()) {
+        let name = part.split(' ').next().unwrap_or_default();
+        // help and type, then the samples
+        let end = part.match_indices('\n').nth(1).map_or(part.len(), |(end, _)| end + 1);
+        let (heading, samples) = part.split_at_checked(end).unwrap_or((part, ""));
+        metrics.entry(name).or_insert((heading, Vec::new())).1.push(samples.trim_end_matches('\n'));
+    }
+    let mut text = String::new();
+    for (heading, samples) in metrics.values() {
+        text += &format!("{HEADING}{heading}");
+        for lines in samples.iter().filter(|lines| !lines.is_empty()) {
+            text += &format!("{lines}\n");
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// The exporter does not look at it.
 static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
-
-/// No metric has more than one label.
-fn key(metric: &Metric, value: Option<&str>) -> Key {
-    let labels = metric.labels.iter().zip(value);
-    Key::from_parts(
-        metric.name,
-        labels.map(|(name, value)| Label::new(*name, value.to_owned())).collect::<Vec<_>>(),
-    )
-}

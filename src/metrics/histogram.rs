@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Metric;
+use super::exposition::SHARD;
 
 /// The upper bounds in seconds: from half a millisecond, below which no broker answers, to a minute.
 pub(crate) const BOUNDS: [f64; 16] =
@@ -31,20 +32,25 @@ impl Histogram {
         self.sum_micros.fetch_add(micros.saturating_mul(count), Relaxed);
     }
 
-    /// Appends the histogram in Prometheus's text format.
-    pub(crate) fn render(&self, metric: &Metric, text: &mut String) {
+    /// Appends the histogram in Prometheus's text format, that of a shard with its number as a label.
+    pub(crate) fn render(&self, metric: &Metric, shard: Option<&str>, text: &mut String) {
         let name = metric.name;
+        let shard = shard.map(|number| format!("{SHARD}=\"{number}\""));
+        let first = shard.as_ref().map(|label| format!("{label},")).unwrap_or_default();
+        let alone = shard.map(|label| format!("{{{label}}}")).unwrap_or_default();
         let mut count = 0;
         // writing to a String does not fail
         let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} histogram", metric.help);
         for (bound, bucket) in BOUNDS.iter().zip(&self.buckets) {
             count += bucket.load(Relaxed);
-            let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {count}");
+            let _ = writeln!(text, "{name}_bucket{{{first}le=\"{bound}\"}} {count}");
         }
         count += self.beyond.load(Relaxed);
         let sum = self.sum_micros.load(Relaxed) as f64 / 1e6;
-        let _ =
-            writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {sum}\n{name}_count {count}");
+        let _ = writeln!(
+            text,
+            "{name}_bucket{{{first}le=\"+Inf\"}} {count}\n{name}_sum{alone} {sum}\n{name}_count{alone} {count}"
+        );
     }
 }
 
@@ -62,7 +68,7 @@ mod tests {
         histogram.record(45.0, 1);
         histogram.record(61.0, 1);
         let mut text = String::new();
-        histogram.render(&COMMIT_TO_ACK_SECONDS, &mut text);
+        histogram.render(&COMMIT_TO_ACK_SECONDS, None, &mut text);
         insta::assert_snapshot!(text);
     }
 

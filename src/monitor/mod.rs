@@ -12,6 +12,7 @@ mod clock;
 mod dead_letters;
 mod heartbeat;
 mod report;
+mod several;
 mod state;
 mod topics;
 
@@ -36,6 +37,7 @@ pub use report::{
     DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Problem, Reconnects, Slot, StatusReport,
     Totals,
 };
+pub use several::Monitors;
 pub use state::{State, StateKind};
 pub use topics::{OTHER_TOPICS, TOPIC_LIMIT, TopicCounters, TopicReport};
 
@@ -108,17 +110,22 @@ pub struct Probe {
 impl Monitor {
     /// The picture of a router called `name` that has just started.
     pub fn new(name: impl Into<String>) -> Self {
-        Self::with_clock(name.into(), Clock::system())
+        Self::of_shard(name, None)
+    }
+
+    /// The same of one shard, whose metrics say so.
+    pub fn of_shard(name: impl Into<String>, shard: Option<u32>) -> Self {
+        Self::with_clock(name.into(), shard, Clock::system())
     }
 
     /// The same with a clock that the test sets.
     #[cfg(test)]
     pub(crate) fn for_test(name: &str) -> (Self, Arc<SetClock>) {
         let clock = Arc::new(SetClock::default());
-        (Self::with_clock(name.to_owned(), Clock::Set(Arc::clone(&clock))), clock)
+        (Self::with_clock(name.to_owned(), None, Clock::Set(Arc::clone(&clock))), clock)
     }
 
-    fn with_clock(name: String, clock: Clock) -> Self {
+    fn with_clock(name: String, shard: Option<u32>, clock: Clock) -> Self {
         let since = clock.now();
         Monitor(Arc::new(Inner {
             name,
@@ -152,7 +159,7 @@ impl Monitor {
             slot: Mutex::new(Slot::default()),
             heartbeat: Mutex::default(),
             last_problem: Mutex::new(None),
-            exposition: Exposition::default(),
+            exposition: Exposition::new(shard),
         }))
     }
 
@@ -430,6 +437,7 @@ impl Monitor {
                 kafka: inner.reconnects_kafka.load(Relaxed),
             },
             last_problem: lock(&inner.last_problem).clone(),
+            shards: Vec::new(),
         }
     }
 

@@ -52,6 +52,10 @@ pub struct StatusReport {
     pub reconnects: Reconnects,
     /// The last thing that went wrong, even if all is well again.
     pub last_problem: Option<Problem>,
+    /// Each shard that runs in this process, where there are several; what stands above is their sum then, or what is
+    /// worst or furthest behind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<StatusReport>,
 }
 
 /// Positions in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.

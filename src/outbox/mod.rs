@@ -16,6 +16,7 @@ use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::connect;
 use crate::dead_letters::Whole;
 use crate::postgres::pgoutput::{Insert, LogicalMessage, Oid, Relation, TypeName};
+use crate::shards::{Ids, Shard};
 pub use error::{OutboxError, named_by};
 pub use event::{ColumnType, OutboxEvent, printable};
 pub use field::{
@@ -38,6 +39,8 @@ pub struct Outbox {
     types: HashMap<Oid, Named>,
     /// `None` where messages are no events.
     messages: Option<OwnedRow>,
+    /// Whose messages are events: every slot gets all of them.
+    shard: Option<(Shard, Ids)>,
 }
 
 /// What the stream says of a type.
@@ -91,6 +94,7 @@ impl Outbox {
             unreadable: HashMap::new(),
             types: HashMap::new(),
             messages: None,
+            shard: None,
         }
     }
 
@@ -99,6 +103,12 @@ impl Outbox {
         self.messages = prefix.map(|prefix| {
             OwnedRow::new(TableName { schema: message::SCHEMA.to_owned(), name: prefix.to_owned() })
         });
+        self
+    }
+
+    /// Of the messages, those of this shard are events. Rows are dealt out by Postgres.
+    pub fn of_shard(mut self, shard: Option<(Shard, Ids)>) -> Self {
+        self.shard = shard;
         self
     }
 
@@ -181,7 +191,7 @@ impl Outbox {
         self.messages.as_ref().is_some_and(|row| row.source().name == prefix)
     }
 
-    /// Reads one message; `None` if it is no event.
+    /// Reads one message; `None` if it is no event, or one of another shard.
     pub fn message<'a>(
         &'a mut self,
         message: &LogicalMessage<'_>,
@@ -189,7 +199,10 @@ impl Outbox {
         match &mut self.messages {
             Some(row) if row.source().name == message.prefix => {
                 message::read(&self.wanted, message.content, row)?;
-                Ok(Some(row.event()))
+                let event = row.event();
+                let aggregate = event.field(Field::AggregateId);
+                let ours = self.shard.is_none_or(|(shard, ids)| shard.holds(ids, aggregate));
+                Ok(ours.then_some(event))
             }
             _ => Ok(None),
         }

@@ -33,6 +33,8 @@ pub enum Outcome {
     Refused(Refusal),
     /// The slot lags so far that another session reads on in bites.
     FarBehind,
+    /// Everything before the end of its part of the log is acknowledged.
+    EndOfPart,
     /// The server's log is not the one that was read before. Nothing of it was sent.
     OtherLog(OtherLog),
 }
@@ -90,7 +92,7 @@ impl<S: Transport> Relay<S> {
                 }
                 None
             }
-            Outcome::FarBehind | Outcome::Refused(_) | Outcome::OtherLog(_) => None,
+            Outcome::FarBehind | Outcome::EndOfPart | Outcome::Refused(_) | Outcome::OtherLog(_) => None,
         };
         self.ending = Some((outcome, deadline));
     }

@@ -119,6 +119,8 @@ pub struct Parts<S> {
     pub retries_alone: bool,
     /// The change that was refused: it is sent when everything before it is certain.
     pub alone_after_commit: Option<Partial>,
+    /// Where this router's part of the log ends: what was committed from there on is for others. `None`: nowhere.
+    pub until: Option<Lsn>,
     /// The server process of the stream's session.
     pub backend_pid: i32,
     /// Shows what goes on.
@@ -143,6 +145,8 @@ pub struct Relay<S> {
     stop: CancellationToken,
 
     preparing: Preparing,
+    /// Where its part of the log ends.
+    until: Option<Lsn>,
     received: Lsn,
     answers: Answers,
     /// The end of the server's log, as of the last look at it.
@@ -223,6 +227,7 @@ impl<S: Transport> Relay<S> {
             monitor: parts.monitor,
             stop: parts.stop,
             preparing: Preparing::default(),
+            until: parts.until,
             received: parts.confirmed,
             answers: Answers::new(Instant::now()),
             server_end: parts.head,

@@ -144,7 +144,10 @@ impl Sending {
         let event = match event {
             Ok(Some(event)) => event,
             Ok(None) => {
-                self.monitor.ignored_changes(1);
+                // a message is another shard's
+                if matches!(written, Written::Row(_)) {
+                    self.monitor.ignored_changes(1);
+                }
                 self.progress.acknowledge(sequence);
                 return Handled::Done;
             }

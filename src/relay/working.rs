@@ -65,9 +65,14 @@ impl<S: Transport> Relay<S> {
                     {
                         return Ok(self.other_log(other));
                     }
-                    self.sending.progress.reached(wal_end);
+                    self.sending.progress.reached(self.until.map_or(wal_end, |until| wal_end.min(until)));
                     if reply_requested {
                         self.queue_status(false);
+                    }
+                    if self.until.is_some_and(|until| wal_end >= until)
+                        && !self.sending.progress.inside_transaction()
+                    {
+                        return Ok(self.end_of_part());
                     }
                 }
                 ReplicationMessage::XLogData { wal_end, data } => {
@@ -78,6 +83,11 @@ impl<S: Transport> Relay<S> {
                     }
                     match message {
                         Message::Begin(begin) => {
+                            // as the server does where a stream starts, by the place of the commit
+                            if let Some(until) = self.until.filter(|until| begin.final_lsn >= *until) {
+                                self.sending.progress.reached(until);
+                                return Ok(self.end_of_part());
+                            }
                             self.sending.origin = Origin {
                                 final_lsn: begin.final_lsn,
                                 xid: begin.xid,
@@ -151,6 +161,12 @@ impl<S: Transport> Relay<S> {
                 }
             }
         }
+    }
+
+    /// What comes from here on is for others.
+    fn end_of_part(&mut self) -> Pause {
+        self.end_intake(Outcome::EndOfPart);
+        Pause::HeldBack
     }
 
     /// Nothing of it is sent, confirmed or remembered.

@@ -19,6 +19,8 @@ pub(super) struct Memory {
     pub(super) remembered: Option<Remembered>,
     /// The gap that was accepted on the command line, until a session has come past it.
     pub(super) accepted_gap: Option<Lsn>,
+    /// Where this router's part of the log ends.
+    pub(super) until: Option<Lsn>,
     /// What the last session found where the log was to be recognized, and the epoch that it had begun.
     pub(super) other_log: Option<(u64, OtherLog)>,
     /// The publication and table that it was read from.
@@ -56,6 +58,7 @@ impl Default for Memory {
         Memory {
             remembered: None,
             accepted_gap: None,
+            until: None,
             other_log: None,
             fingerprint: None,
             batch_bytes: DEFAULT_BATCH_BYTES,

@@ -3,6 +3,7 @@
 mod backoff;
 mod memory;
 mod session;
+mod several;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,12 +22,22 @@ use crate::sink::Refusal;
 use backoff::Backoff;
 use memory::Memory;
 use session::NoSession;
+pub use several::{Router, run_all};
 
 /// While waiting the main loop still turns, and says so this often.
 const TURN: Duration = Duration::from_secs(1);
 
 /// A session that lasted this long was a good one, even if nothing was to be done.
 const SETTLED: Duration = Duration::from_secs(10);
+
+/// What a person has said besides the configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Orders {
+    /// Go on here although events may be missing before.
+    pub accept_gap: Option<Lsn>,
+    /// Deliver what was committed before this position, and end.
+    pub until: Option<Lsn>,
+}
 
 /// What follows the end of a session.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,18 +48,19 @@ enum Next {
     Never(Definite),
 }
 
-/// Runs the router until it is asked to stop, or must. `accepted_gap` is where a person has said to go on.
+/// Runs the router until it is asked to stop, or must, or has done what it was ordered to.
 ///
 /// # Errors
 /// The definite failure that stopped it. What may pass by itself is waited out here.
 pub async fn run(
     config: Arc<Config>,
     contracts: Option<Contracts>,
-    accepted_gap: Option<Lsn>,
+    orders: Orders,
     monitor: Monitor,
     stop: CancellationToken,
 ) -> Result<(), Definite> {
-    let mut memory = Memory { contracts: contracts.map(Arc::new), accepted_gap, ..Memory::default() };
+    let Orders { accept_gap: accepted_gap, until } = orders;
+    let mut memory = Memory { contracts: contracts.map(Arc::new), accepted_gap, until, ..Memory::default() };
     let mut backoff = Backoff::default();
     loop {
         monitor.turned();
@@ -126,6 +138,7 @@ fn after_session(ended: Ended, park: bool, memory: &mut Memory) -> Next {
             tracing::info!(%position, "stopped");
             Next::Stop
         }
+        Outcome::EndOfPart => Next::Stop,
         Outcome::Failed(error) => after_failure(error, memory),
         Outcome::Refused(refusal) if let Some(retry) = ended.retry => after_retry(&refusal, retry, memory),
         Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, park, memory),

@@ -30,6 +30,7 @@ use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
 use crate::relay::{Ended, HeldLock, Parts, Relay, begins_with_bites, no_gap_to_accept};
 use crate::routing::Router;
+use crate::shards::{Ids, Shard};
 use crate::sink::Outcomes;
 use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::{Positions, look_up};
@@ -119,6 +120,8 @@ async fn start(
     if !config.dead_letters.park() {
         none_left_parked(config, &mut looks).await?;
     }
+    let (shard, other_slots) = shards(config, &mut looks, memory).await?;
+    let outbox = outbox.of_shard(shard);
     looks.close().await;
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
@@ -135,7 +138,7 @@ async fn start(
     let mut sink = opened(sink, memory)?;
 
     let mut positions = Positions::Off;
-    let found = (&catalog, &slot, &system);
+    let found = (&catalog, &slot, &system, other_slots.as_slice());
     let other_log = memory.other_log.take();
     let started =
         where_to_start(config, &mut session, memory, found, other_log, (&mut sink, &mut positions)).await;
@@ -214,6 +217,7 @@ async fn start(
         gap_accepted: memory.accepted_gap.is_some_and(|gap| gap != position),
         watch: Watch::start(Arc::clone(config), host, fingerprint),
         head: system.flush,
+        until: memory.until,
         backend_pid,
         alone_up_to: memory.alone_up_to,
         alone_after_commit: memory.alone_after_commit,
@@ -223,6 +227,37 @@ async fn start(
         monitor: monitor.clone(),
         stop: stop.clone(),
     })
+}
+
+/// The shard that this router is of, with what its aggregates' ids are; and the slots of this router that are for another number
+/// of shards.
+async fn shards(
+    config: &Config,
+    looks: &mut Session,
+    memory: &Memory,
+) -> Result<(Option<(Shard, Ids)>, Vec<String>), Error> {
+    let shard = match config.shard {
+        Some(shard) => {
+            let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
+            Some((shard, catalog::shards_verdict(looks, std::slice::from_ref(config), missing).await?))
+        }
+        None => None,
+    };
+    Ok((shard, catalog::slots_of_other_shards(looks, config).await?))
+}
+
+/// Whoever starts beside them sends what they still hold once more, or leaves it out.
+fn another_number_of_shards(config: &Config, slots: &[String]) -> Error {
+    let count = config.shards.count;
+    Error::not_safe(
+        format!(
+            "nothing is remembered for the router {}, and there are slots of it for another number of shards than {count}: {}",
+            config.name,
+            slots.join(", ")
+        ),
+        "Stop all routers of that number, and let `outbox-router shards change --from NUMBER` deliver what their slots hold and hand \
+         over. If they are left over from something else, drop them: SELECT pg_drop_replication_slot(...)",
+    )
 }
 
 /// Events that come after parked ones of their aggregate must not be sent past them.
@@ -289,7 +324,7 @@ async fn where_to_start(
     config: &Arc<Config>,
     session: &mut Session,
     memory: &Memory,
-    (catalog, slot, system): (&Catalog, &Slot, &System),
+    (catalog, slot, system, other_slots): (&Catalog, &Slot, &System, &[String]),
     other_log: Option<(u64, OtherLog)>,
     (sink, positions): (&mut KafkaSink, &mut Positions),
 ) -> Result<(Remembered, Option<Recognition>), Error> {
@@ -320,6 +355,10 @@ async fn where_to_start(
     };
     let start =
         positions::judge(before.as_ref(), &found, memory.accepted_gap).map_err(positions::Gap::refusal)?;
+    // those of a router that only delivers its last part are there on purpose
+    if matches!(start, Start::First(_)) && !other_slots.is_empty() && memory.until.is_none() {
+        return Err(another_number_of_shards(config, other_slots));
+    }
     let position = start.position();
     let (tail, reading, recognition) = positions::begin(before.as_ref(), start, confirmed, reading);
     match start {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use toml::Value;
@@ -55,6 +56,33 @@ impl Settings {
         command.arg("-c").arg(&file).args(arguments).current_dir(folder.path());
         command.env_clear().env("HOME", folder.path());
         Ran::of(process::output(&mut command))
+    }
+
+    /// The same, while other tasks of the test go on.
+    pub(crate) async fn run_beside(&self, arguments: &[&str]) -> Ran {
+        let (settings, arguments) =
+            (self.clone(), arguments.iter().map(|&text| text.to_owned()).collect::<Vec<_>>());
+        let run = move || settings.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        tokio::task::spawn_blocking(run).await.unwrap()
+    }
+
+    /// Runs another command and kills it after this time. Returns its exit code if it has ended before.
+    pub(crate) async fn run_killed_after(&self, arguments: &[&str], after: Duration) -> Option<i32> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = self.write_to(&folder);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
+        command.arg("-c").arg(&file).args(arguments).current_dir(folder.path());
+        command.env_clear().env("HOME", folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = process::start(&mut command);
+        let deadline = Instant::now() + after;
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status.code();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap().code()
     }
 
     /// Runs one on a terminal, and types `answer` to its question when `meanwhile` is done. Returns what stands there then.

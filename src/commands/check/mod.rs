@@ -15,6 +15,7 @@ pub(in crate::commands) mod report;
 mod role;
 mod row_sizes;
 mod server;
+mod shards;
 mod slot;
 mod topics;
 
@@ -43,14 +44,14 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<ExitCode, Error>
     let mut findings = Findings::default();
     configuration(loaded, &mut findings);
     contracts(config, &mut findings);
-    let ((postgres, outbox, start), (kafka, seen)) =
+    let ((postgres, outbox, starts), (kafka, seen)) =
         tokio::join!(postgres::look(config), kafka::look(config));
     findings.0.extend(postgres.0);
     findings.0.extend(kafka.0);
     if let Some(seen) = &seen {
         topics::judge(config, seen, outbox.as_ref(), &mut findings);
     }
-    positions::judge(config, seen.as_ref(), start.as_ref(), &mut findings).await;
+    positions::judge(config, seen.as_ref(), &starts, &mut findings).await;
     report::print(&findings.0, args.json)?;
     let bad = findings.0.iter().any(|finding| finding.level == Level::Error);
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })

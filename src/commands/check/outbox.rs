@@ -40,13 +40,7 @@ pub(super) async fn judge(
     catalog: &Catalog,
     findings: &mut Findings,
 ) -> Result<OutboxLook, Error> {
-    let verdict = catalog.publication_verdict(&config.postgres, &config.outbox, Missing::AtStart);
-    let name = &config.postgres.publication;
-    let fine = match config.outbox.tables.as_slice() {
-        [] => format!("{name} is there"),
-        _ => format!("{name} publishes the inserts of {}", config.outbox.table_names()),
-    };
-    let published = findings.verdict("publication", verdict, fine);
+    let published = judge_published(config, catalog, findings);
     judge_messages(session, config, findings).await?;
     judge_template(config, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
@@ -59,7 +53,10 @@ pub(super) async fn judge(
         let type_of = |name: &str| find(&columns, name).map(|column| column.type_id);
         let complete = judge_columns(config, outbox, name, &columns, findings);
         if published {
-            judge_row_filter(config, name, table, findings);
+            // those of shards are judged together
+            if config.shard.is_none() {
+                judge_row_filter(config, name, table, findings);
+            }
             if complete && server.number >= 150_000 {
                 let listed = published_columns(session, config, name).await?;
                 let of_listed =
@@ -73,6 +70,17 @@ pub(super) async fn judge(
         look.sizes = look.sizes.into_iter().chain(sizes).max_by_key(|sizes| sizes.largest);
     }
     Ok(look)
+}
+
+/// Whether the publication is there and publishes what it has to.
+pub(super) fn judge_published(config: &Config, catalog: &Catalog, findings: &mut Findings) -> bool {
+    let verdict = catalog.publication_verdict(&config.postgres, &config.outbox, Missing::AtStart);
+    let name = &config.postgres.publication;
+    let fine = match config.outbox.tables.as_slice() {
+        [] => format!("{name} is there"),
+        _ => format!("{name} publishes the inserts of {}", config.outbox.table_names()),
+    };
+    findings.verdict("publication", verdict, fine)
 }
 
 /// Whoever may write messages can forge events.

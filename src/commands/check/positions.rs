@@ -11,6 +11,8 @@ use crate::sink::kafka::positions;
 
 /// What the catalogues say of the router's own.
 pub(super) struct Ours {
+    /// The router's name; that of one shard where there are several.
+    name: String,
     confirmed: Lsn,
     /// Whether a router reads the slot now.
     active: bool,
@@ -22,16 +24,16 @@ impl Ours {
     pub(super) fn of(config: &Config, catalog: &Catalog) -> Option<Self> {
         let slot = catalog.slot.as_ref()?;
         let reading = catalog.reading(&config.outbox);
-        Some(Ours { confirmed: slot.confirmed_flush_lsn?, active: slot.active_pid.is_some(), reading })
+        Some(Ours {
+            name: config.name.clone(),
+            confirmed: slot.confirmed_flush_lsn?,
+            active: slot.active_pid.is_some(),
+            reading,
+        })
     }
 }
 
-pub(super) async fn judge(
-    config: &Config,
-    seen: Option<&Seen>,
-    ours: Option<&Ours>,
-    findings: &mut Findings,
-) {
+pub(super) async fn judge(config: &Config, seen: Option<&Seen>, ours: &[Ours], findings: &mut Findings) {
     let Some(topic) = &config.delivery.positions_topic else {
         return findings.warning(
             "positions_topic",
@@ -66,7 +68,10 @@ pub(super) async fn judge(
                 );
             }
             durability(found, settings.as_ref(), findings);
-            remembered(config, topic, ours, findings).await;
+            for shard in config.every_shard() {
+                let ours = ours.iter().find(|ours| ours.name == shard.name);
+                remembered(&shard, topic, ours, findings).await;
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::finding::Findings;
 use super::outbox::OutboxLook;
-use super::{dead_letters, failover, heartbeat, outbox, positions, role, server, slot};
+use super::{dead_letters, failover, heartbeat, outbox, positions, role, server, shards, slot};
 use crate::commands::connect;
 use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -17,7 +17,7 @@ use crate::routing::Router;
 const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";
 
 /// Looks at Postgres. What is learnt of the table is needed to judge the topics.
-pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Option<positions::Ours>) {
+pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<positions::Ours>) {
     let mut findings = Findings::default();
     encryption(&config.postgres.conninfo, &mut findings);
     let application_name = format!("{} check", config.name);
@@ -26,14 +26,14 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Opti
         Ok(session) => session,
         Err(error) => {
             findings.failure("postgres_connection", error, UNREACHABLE);
-            return (findings, None, None);
+            return (findings, None, Vec::new());
         }
     };
     let (outbox, ours) = match look_with(&mut session, config, &mut findings).await {
         Ok((outbox, ours)) => (Some(outbox), ours),
         Err(error) => {
             findings.failure("postgres_connection", error, UNREACHABLE);
-            (None, None)
+            (None, Vec::new())
         }
     };
     session.close().await;
@@ -44,7 +44,10 @@ async fn look_with(
     session: &mut Session,
     config: &Config,
     findings: &mut Findings,
-) -> Result<(OutboxLook, Option<positions::Ours>), Error> {
+) -> Result<(OutboxLook, Vec<positions::Ours>), Error> {
+    let shards = config.every_shard();
+    // what is not a shard's own is looked at once
+    let Some((config, others)) = shards.split_first() else { return Ok((OutboxLook::default(), Vec::new())) };
     let server = server::Server::look(session).await?;
     let encrypted = if session.is_tls() { "with TLS" } else { "without TLS" };
     findings.ok(
@@ -61,7 +64,15 @@ async fn look_with(
     dead_letters::judge(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;
-    Ok((looked, positions::Ours::of(config, &catalog)))
+    let mut ours: Vec<positions::Ours> = positions::Ours::of(config, &catalog).into_iter().collect();
+    for shard in others {
+        let catalog = Catalog::look(session, &shard.postgres, &shard.outbox).await?;
+        slot::judge(session, shard, &catalog, findings).await?;
+        outbox::judge_published(shard, &catalog, findings);
+        ours.extend(positions::Ours::of(shard, &catalog));
+    }
+    shards::judge(session, &shards, findings).await?;
+    Ok((looked, ours))
 }
 
 /// A host that is not this machine should prove who it is.

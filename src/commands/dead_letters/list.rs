@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use comfy_table::{Attribute, Cell};
 use serde::Serialize;
 
-use super::{condition, events, rows};
+use super::{condition, events, rows, session};
 use crate::cli::ChooseArgs;
 use crate::commands::status::table::{Look, trimmed};
 use crate::config::Config;
@@ -76,6 +76,26 @@ pub(super) async fn list(
     Ok(ExitCode::SUCCESS)
 }
 
+/// How many there are of all shards together.
+pub(super) async fn sum(shards: &[Config], choose: &ChooseArgs) -> Result<(), Error> {
+    let Some(first) = shards.first() else { return Ok(()) };
+    let mut session = session(first).await?;
+    let (mut all, mut aggregates) = (0, 0);
+    for shard in shards {
+        let counted = session.query(&sql::count_both(&shard.name, &condition(choose))).await?;
+        let count =
+            |n: usize| -> usize { counted.first().and_then(|row| row.get(n)?.parse().ok()).unwrap_or(0) };
+        all += count(0);
+        aggregates += count(1);
+    }
+    session.close().await;
+    terminal::print(&format!("{} shards: {} of {}\n", shards.len(), events(all), of_aggregates(aggregates)))
+}
+
+fn of_aggregates(count: usize) -> String {
+    format!("{count} aggregate{}", if count == 1 { "" } else { "s" })
+}
+
 /// A line each, and how many there are in all.
 pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Look) -> String {
     if listed.is_empty() {
@@ -104,7 +124,7 @@ pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Lo
     } else {
         String::new()
     };
-    let of = format!("{aggregates} aggregate{}", if aggregates == 1 { "" } else { "s" });
+    let of = of_aggregates(aggregates);
     format!("{}\n{} of {of}{more}\n", trimmed(&table), events(all))
 }
 

@@ -7,7 +7,7 @@ mod show;
 use std::process::ExitCode;
 
 use crate::cli::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
-use crate::commands::connect;
+use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
@@ -21,8 +21,24 @@ use crate::postgres::session::Session;
 /// # Errors
 /// Postgres refuses or cannot be reached, or the arguments choose nothing.
 pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<ExitCode, Error> {
-    let name = format!("{} dead-letters", config.name);
-    let mut session = connect(config, &Startup { application_name: &name, ..Startup::default() }).await?;
+    let shards = chosen_shards(config, &args.shards)?;
+    for shard in &shards {
+        if !args.command.json() {
+            heading(shard)?;
+        }
+        of_one(shard, args).await?;
+    }
+    match &args.command {
+        DeadLettersCommand::List { choose, json: false, .. } if shards.len() > 1 => {
+            list::sum(&shards, choose).await?;
+        }
+        _ => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<ExitCode, Error> {
+    let mut session = session(config).await?;
     let code = match &args.command {
         DeadLettersCommand::List { choose, limit, json } => {
             list::list(config, &mut session, choose, *limit, *json).await
@@ -37,6 +53,11 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Exi
     };
     session.close().await;
     code
+}
+
+async fn session(config: &Config) -> Result<Session, Error> {
+    let name = format!("{} dead-letters", config.name);
+    connect(config, &Startup { application_name: &name, ..Startup::default() }).await
 }
 
 /// The rows that are chosen.

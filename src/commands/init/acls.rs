@@ -42,12 +42,14 @@ pub(super) fn commands(config: &Config) -> String {
         );
     }
     if config.delivery.mode == DeliveryMode::ExactlyOnce {
-        let name = &config.name;
-        text += &format!(
-            "# The transactions of the router {name}: its transactional ids begin with its name and a full stop.\n{tool} \\\n  \
-             --operation Describe --operation Write \\\n  --transactional-id {} --resource-pattern-type prefixed\n\n",
-            word(&format!("{name}."))
-        );
+        for shard in config.every_shard() {
+            let name = &shard.name;
+            text += &format!(
+                "# The transactions of the router {name}: its transactional ids begin with its name and a full stop.\n{tool} \\\n  \
+                 --operation Describe --operation Write \\\n  --transactional-id {} --resource-pattern-type prefixed\n\n",
+                word(&format!("{name}."))
+            );
+        }
     }
     for (resource, which) in resources {
         let operations = operations.join(" ");

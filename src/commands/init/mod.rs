@@ -14,6 +14,7 @@ mod outbox_table;
 mod role;
 mod router_schema;
 mod script;
+mod shards;
 mod slot;
 
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::config::conninfo::ConnInfo;
 use crate::config::environment::Environment;
 use crate::error::Error;
 use crate::outbox::Outbox;
-use crate::postgres::catalog::{Catalog, Missing};
+use crate::postgres::catalog::{Catalog, Missing, shards_verdict};
 use crate::postgres::connect::Startup;
 use crate::postgres::quoting;
 use crate::postgres::server_error::QueryError;
@@ -128,7 +129,7 @@ impl<'a> Init<'a> {
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
-        slot::preconditions(&mut self.session, &self.config.postgres).await?;
+        slot::preconditions(&mut self.session, &self.config.every_shard()).await?;
         self.one_at_a_time().await?;
         let objects = Objects::new(self.config, self.role);
         self.make(&objects.router_schema()).await?;
@@ -169,12 +170,20 @@ impl<'a> Init<'a> {
                 self.make(&privilege).await?;
             }
         }
-        let publication = objects.publication();
-        if self.is_there(&publication.name, &publication.there).await? {
-            self.verify_publication().await?;
+        let shards = self.config.every_shard();
+        // of publications that are not there yet it asks only what they would be of
+        self.verify_shards(&shards).await?;
+        for shard in &shards {
+            let publication = Objects::new(shard, self.role).publication();
+            if self.is_there(&publication.name, &publication.there).await? {
+                self.verify_publication(shard).await?;
+            }
+            self.make(&publication).await?;
         }
-        self.make(&publication).await?;
-        self.make_slot().await?;
+        self.verify_shards(&shards).await?;
+        for shard in &shards {
+            self.make_slot(shard).await?;
+        }
         let open = match self.config.outbox.message_prefix {
             Some(_) => self.session.query(OPEN_TO_ALL).await?,
             None => Vec::new(),
@@ -235,16 +244,23 @@ impl<'a> Init<'a> {
         pending.iter().try_for_each(|migration| self.say(migration, Fate::Made("applied".to_owned())))
     }
 
+    async fn verify_shards(&mut self, shards: &[Config]) -> Result<(), Error> {
+        match shards {
+            [_] => Ok(()),
+            shards => shards_verdict(&mut self.session, shards, Missing::AtStart).await.map(drop),
+        }
+    }
+
     /// A publication that was there before is used only if it publishes what is needed.
-    async fn verify_publication(&mut self) -> Result<(), Error> {
-        let (postgres, outbox) = (&self.config.postgres, &self.config.outbox);
+    async fn verify_publication(&mut self, config: &Config) -> Result<(), Error> {
+        let (postgres, outbox) = (&config.postgres, &config.outbox);
         let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
         catalog.publication_verdict(postgres, outbox, Missing::AtStart)
     }
 
-    async fn make_slot(&mut self) -> Result<(), Error> {
-        let name = format!("slot {}", self.config.postgres.slot);
-        let (postgres, outbox) = (&self.config.postgres, &self.config.outbox);
+    async fn make_slot(&mut self, config: &Config) -> Result<(), Error> {
+        let name = format!("slot {}", config.postgres.slot);
+        let (postgres, outbox) = (&config.postgres, &config.outbox);
         let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
         if let Some(found) = &catalog.slot {
             slot::usable(&catalog, found, postgres, outbox)?;

@@ -1,7 +1,7 @@
 //! What there is to make, as SQL with the configured names.
 
 use super::emit_message::{self, Payload};
-use super::{bites, dead_letters, general_remedy, heartbeat, outbox_table, role};
+use super::{bites, dead_letters, general_remedy, heartbeat, outbox_table, role, shards};
 use crate::config::secret::Secret;
 use crate::config::{CatchUp, Config, TableName};
 use crate::postgres::quoting;
@@ -142,17 +142,23 @@ impl<'a> Objects<'a> {
         let owner = if tables.is_empty() { String::new() } else { format!(" and the ownership of {tables}") };
         Object {
             name: format!("publication {sql}"),
-            purpose: "What the stream holds: the inserts of the outbox, and nothing else".to_owned(),
+            purpose: match self.config.shard {
+                None => "What the stream holds: the inserts of the outbox, and nothing else".to_owned(),
+                Some(shard) => format!("What the stream of {shard} holds: the inserts of its aggregates"),
+            },
             there: format!(
                 "EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = {})",
                 literal(name)
             ),
             as_wanted: None,
             possible: None,
-            make: format!(
-                "CREATE PUBLICATION {sql}{of_tables}\n  \
-                 WITH (publish = 'insert', publish_via_partition_root = true);"
-            ),
+            make: match self.config.shard {
+                Some(shard) if !tables.is_empty() => shards::create_publication(self.config, shard),
+                _ => format!(
+                    "CREATE PUBLICATION {sql}{of_tables}\n  \
+                     WITH (publish = 'insert', publish_via_partition_root = true);"
+                ),
+            },
             done: "created",
             remedy: format!(
                 "It takes CREATE on the database{owner}: connect as its owner or as an \

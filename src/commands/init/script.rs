@@ -39,16 +39,20 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
     parts.extend(role.and_then(|role| objects.bites_privilege(role)));
     parts.extend(role.and_then(|role| objects.heartbeat_privilege(role)));
     parts.extend(role.and_then(|role| objects.dead_letters_privilege(role)));
-    parts.push(objects.publication());
+    let shards = config.every_shard();
+    parts.extend(shards.iter().map(|shard| Objects::new(shard, role).publication()));
     for object in &parts {
         add(&object.purpose, &guarded(object));
     }
-    let slot = literal(&config.postgres.slot);
     let create = |failover: &str| {
-        format!(
-            "SELECT pg_catalog.pg_create_logical_replication_slot({slot}, 'pgoutput'{failover})\n\
-             WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot});"
-        )
+        let statements = shards.iter().map(|shard| {
+            let slot = literal(&shard.postgres.slot);
+            format!(
+                "SELECT pg_catalog.pg_create_logical_replication_slot({slot}, 'pgoutput'{failover})\n\
+                 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot});"
+            )
+        });
+        statements.collect::<Vec<_>>().join("\n")
     };
     // psql chooses: in a DO block Postgres cannot always make a slot ("snapshot reference is not owned by resource owner")
     add(

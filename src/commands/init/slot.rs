@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use super::OLDEST_POSTGRES;
 use crate::config::conninfo::ConnInfo;
-use crate::config::{Outbox, Postgres};
+use crate::config::{Config, Outbox, Postgres};
 use crate::error::Error;
-use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot};
 use crate::postgres::connect::Startup;
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
@@ -29,14 +29,15 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 pub(in crate::commands) const FAILOVER_SLOTS: u32 = 170_000;
 
 /// What no slot can be made without, looked at before anything is made.
-pub(super) async fn preconditions(session: &mut Session, postgres: &Postgres) -> Result<(), Error> {
+pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> Result<(), Error> {
+    let slots: Vec<String> = shards.iter().map(|shard| literal(&shard.postgres.slot)).collect();
     let rows = session
         .query(&format!(
             "SELECT current_setting('server_version_num'), current_setting('server_version'), \
              current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), current_setting('max_replication_slots'), \
              (SELECT count(*) FROM pg_catalog.pg_replication_slots), \
-             EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {})",
-            literal(&postgres.slot)
+             (SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name IN ({}))",
+            slots.join(", ")
         ))
         .await?;
     let value = |index| rows.first().and_then(|row| row.get(index)).unwrap_or_default();
@@ -59,8 +60,18 @@ pub(super) async fn preconditions(session: &mut Session, postgres: &Postgres) ->
             WAL_LEVEL_REMEDY,
         ));
     }
-    if value(6) != "t" && number(5) >= number(4) {
-        return Err(no_free_slot(value(5), value(4)));
+    let missing = (slots.len() as u32).saturating_sub(number(6));
+    if missing > number(4).saturating_sub(number(5)) {
+        return Err(no_free_slot(value(5), value(4), missing));
+    }
+    if slots.len() > 1 && number(0) < ROW_FILTERS {
+        return Err(Error::refused(
+            format!(
+                "the server is Postgres {}, and shards need the row filters of 15; nothing was changed",
+                value(1)
+            ),
+            "Upgrade the server, or take `[shards] count` away",
+        ));
     }
     Ok(())
 }
@@ -70,11 +81,15 @@ pub(in crate::commands) const WAL_LEVEL_REMEDY: &str = "Run ALTER SYSTEM SET wal
      and Aurora set rds.logical_replication = 1 in the parameter group, on Cloud SQL the flag \
      cloudsql.logical_decoding, and reboot";
 
-fn no_free_slot(used: &str, max: &str) -> Error {
-    Error::refused(
-        format!(
-            "all replication slots are taken ({used} of max_replication_slots = {max}); nothing was changed"
+fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
+    let what = match missing {
+        1 => format!("all replication slots are taken ({used} of max_replication_slots = {max})"),
+        _ => format!(
+            "{missing} replication slots are to be made, and {used} of max_replication_slots = {max} are taken"
         ),
+    };
+    Error::refused(
+        format!("{what}; nothing was changed"),
         "Raise max_replication_slots and restart Postgres, or drop a slot that nobody needs: \
          SELECT slot_name, active FROM pg_replication_slots",
     )
@@ -173,7 +188,7 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
             quoting::name(&conninfo.user)
         ),
         // somebody took the last one since it was looked at
-        Some("53400") => return no_free_slot("all", "as it is"),
+        Some("53400") => return no_free_slot("all", "as it is", 1),
         Some("55000") => WAL_LEVEL_REMEDY.to_owned(),
         _ => "Run `outbox-router check`, which looks at slots and settings".to_owned(),
     };

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::cli::{SlotArgs, SlotCommand};
-use crate::commands::connect;
+use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks::{self, Bookmark};
@@ -21,8 +21,18 @@ use crate::terminal;
 ///
 /// # Errors
 /// A server refuses or cannot be reached, or what was asked for is not possible.
-pub async fn slot(config: Config, args: &SlotArgs) -> Result<ExitCode, Error> {
-    let config = Arc::new(config);
+pub async fn slot(config: &Config, args: &SlotArgs) -> Result<ExitCode, Error> {
+    for shard in chosen_shards(config, &args.shards)? {
+        // JSON names the slot
+        if !matches!(&args.command, SlotCommand::List(args) if args.json) {
+            heading(&shard)?;
+        }
+        of_one(Arc::new(shard), args).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<ExitCode, Error> {
     match &args.command {
         SlotCommand::List(args) => list::list(&config, args.json).await,
         SlotCommand::Bookmark { name } => bookmark(&config, name).await,

@@ -13,154 +13,31 @@ use time::OffsetDateTime;
 use super::count::{self, Count};
 use super::no_bookmark;
 use crate::cli::MoveArgs;
-use crate::commands::init::alter_failover;
-use crate::commands::{ANSWER_TIMEOUT, connect, typed_out};
+use crate::commands::kept::Kept;
+use crate::commands::{ANSWER_TIMEOUT, typed_out};
 use crate::config::Config;
-use crate::error::{Error, Peer};
+use crate::error::Error;
 use crate::lsn::Lsn;
-use crate::positions::{Reading, Remembered, Replay, Tail};
+use crate::positions::Replay;
 use crate::postgres::bookmarks::{self, REPLICATION};
-use crate::postgres::catalog::{Catalog, Slot};
-use crate::postgres::connect::Startup;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::postgres::quoting::literal;
 use crate::postgres::session::Session;
 use crate::postgres::slot_functions;
 use crate::postgres::slot_lock;
-use crate::postgres::timeline::System;
 use crate::progress::Position;
-use crate::sink::kafka::positions::{PositionsTopic, look_up};
 use crate::terminal;
 use crate::utc::Utc;
 
 /// How long a running router may take to let go of the slot.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long Kafka may take to make the topic of the positions, or to show it.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
-
 /// How often it is asked to.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// What there is before a move.
-struct Before {
-    /// A walsender session.
-    session: Session,
-    system: System,
-    catalog: Catalog,
-    topic: Option<PositionsTopic>,
-    remembered: Option<Remembered>,
-}
-
-impl Before {
-    async fn look(config: &Arc<Config>) -> Result<Self, Error> {
-        let name = format!("{} slot", config.name);
-        let startup = Startup { replication: true, application_name: &name, settings: &[] };
-        let mut session = connect(config, &startup).await?;
-        let system = System::identify(&mut session).await?;
-        let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
-        // without making the topic: what is only shown leaves no trace
-        let remembered = match &config.delivery.positions_topic {
-            Some(topic) => look_up(config, topic).await?,
-            None => None,
-        };
-        Ok(Before { session, system, catalog, topic: None, remembered })
-    }
-
-    /// What it takes to write a position. Nobody waits for a broker here as long as a router does.
-    async fn open(&mut self, config: &Arc<Config>) -> Result<(), Error> {
-        let late =
-            |_| Err(Error::transient(Peer::Kafka, "the topic of the positions is not to be had: no answer"));
-        let opened = tokio::time::timeout(OPEN_TIMEOUT, PositionsTopic::open(config)).await;
-        self.topic = opened.unwrap_or_else(late)?;
-        Ok(())
-    }
-
-    /// Again, while nobody else writes.
-    async fn read(&mut self) -> Result<(), Error> {
-        self.remembered = match &self.topic {
-            Some(topic) => topic.read().await?,
-            None => None,
-        };
-        Ok(())
-    }
-
-    fn slot(&self) -> Option<&Slot> {
-        self.catalog.slot.as_ref()
-    }
-
-    /// What is acknowledged, as far as is known.
-    fn position(&self) -> Position {
-        let confirmed = self.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID);
-        match &self.remembered {
-            Some(remembered) => remembered.position,
-            None => Position { flush: confirmed, partial: None },
-        }
-    }
-
-    /// Writes where the router is to go on.
-    async fn write(
-        &mut self,
-        config: &Config,
-        position: Position,
-        replay: Option<Replay>,
-        reading: Option<Reading>,
-    ) -> Result<(), Error> {
-        let Some(topic) = &mut self.topic else { return Ok(()) };
-        let known = self.remembered.as_ref();
-        let reading = reading.unwrap_or_else(|| self.catalog.reading(&config.outbox));
-        topic
-            .begin(&Remembered {
-                // greater than any that a running router knows, if its topic was deleted
-                epoch: known.map_or_else(seconds, |known| known.epoch.saturating_add(1)),
-                slot: config.postgres.slot.clone(),
-                system_identifier: self.system.identifier.clone(),
-                timeline: self.system.timeline,
-                position,
-                // slot and position are at one place
-                tail: Tail::Quiet { from: position.flush },
-                reading,
-                replay,
-                // rows of parked events stay where they are
-                parked: known.and_then(|known| known.parked),
-                retried: known.map(|known| known.retried.clone()).unwrap_or_default(),
-                // by itself
-                exactly_once: false,
-            })
-            .await
-    }
-
-    /// A copied slot is none that standbys keep a copy of, even where the slot before was. What keeps it from being made
-    /// one is a sentence, and no error: the slot serves as it is.
-    async fn allow_failover(&mut self, slot: &str) -> String {
-        if self.slot().and_then(|slot| slot.failover) != Some(true) {
-            return String::new();
-        }
-        match self.session.query(&alter_failover(slot)).await {
-            Ok(_) => String::new(),
-            Err(error) => format!(
-                " No standby keeps a copy of the slot any more, as it did before: {error}. Stop the router and run \
-                 `outbox-router init`, which lets them."
-            ),
-        }
-    }
-
-    async fn close(self) {
-        self.session.close().await;
-        if let Some(topic) = self.topic {
-            topic.close().await;
-        }
-    }
-}
-
-/// Since 1970.
-fn seconds() -> u64 {
-    u64::try_from(OffsetDateTime::now_utc().unix_timestamp()).unwrap_or(1)
-}
-
 /// Goes back to a bookmark.
 pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<ExitCode, Error> {
-    let mut before = Before::look(config).await?;
+    let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
     let known = bookmarks::list(&mut before.session, slot).await?;
     let Some(bookmark) = bookmarks::find(&known, to, OffsetDateTime::now_utc()) else {
@@ -230,7 +107,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
 
 /// Leaves events out.
 pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<ExitCode, Error> {
-    let mut before = Before::look(config).await?;
+    let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
     before.catalog.slot_verdict(&config.postgres, &config.outbox)?;
     let (now, ahead) = (before.position(), Position { flush: to, partial: None });

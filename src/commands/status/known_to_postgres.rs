@@ -36,11 +36,41 @@ pub struct SlotReport {
     pub problem: Option<String>,
 }
 
+/// The slot, or those of all shards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Known {
+    /// Without shards.
+    One(SlotReport),
+    /// In the order of their numbers.
+    Shards(Vec<SlotReport>),
+}
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Known::One(slot) => slot.fmt(f),
+            Known::Shards(slots) => slots.iter().try_for_each(|slot| slot.fmt(f)),
+        }
+    }
+}
+
 /// Asks Postgres.
 ///
 /// # Errors
 /// It cannot be reached, or refuses.
-pub async fn ask(config: &Config) -> Result<SlotReport, Error> {
+pub async fn ask(config: &Config) -> Result<Known, Error> {
+    if config.shards.count == 1 {
+        return Ok(Known::One(ask_one(config).await?));
+    }
+    let mut slots = Vec::new();
+    for shard in config.shards_here() {
+        slots.push(ask_one(&shard).await?);
+    }
+    Ok(Known::Shards(slots))
+}
+
+async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
     let application_name = format!("{} status", config.name);
     let startup = Startup { application_name: &application_name, ..Startup::default() };
     let mut session = connect(config, &startup).await?;

@@ -58,11 +58,42 @@ pub(super) fn render(report: &StatusReport, look: &Look) -> String {
         table.add_row([Cell::new(name).add_attribute(Attribute::Bold), cell]);
     }
     let mut text = trimmed(&table);
+    if !report.shards.is_empty() {
+        text.push('\n');
+        text += &trimmed(&shards(&report.shards, look));
+    }
     if !report.topics.is_empty() {
         text.push('\n');
         text += &trimmed(&topics(&report.topics, look));
     }
     text
+}
+
+fn shards(shards: &[StatusReport], look: &Look) -> Table {
+    let mut table = look.table();
+    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let number = |text: &str| heading(text).set_alignment(CellAlignment::Right);
+    table.add_row([
+        heading("shard"),
+        heading("state"),
+        number("lag"),
+        number("events"),
+        number("parked"),
+        heading("acknowledged"),
+    ]);
+    for shard in shards {
+        let lag = format!("{:.1} s, {}", shard.lag.seconds, bytes(shard.lag.bytes.unwrap_or_default()));
+        table.add_row([
+            Cell::new(&shard.name),
+            Cell::new(shard.state.label()).fg(colour(shard.state)),
+            right(lag),
+            right(shard.totals.events.to_string()),
+            right(shard.dead_letters.events.to_string()),
+            Cell::new(shard.positions.flushed.as_deref().unwrap_or("unknown")),
+        ]);
+    }
+    table
 }
 
 fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {

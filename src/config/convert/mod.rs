@@ -48,6 +48,7 @@ pub(super) fn convert(
     let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat);
     let dead_letters = crate::config::dead_letters::dead_letters(&mut reader, raw.dead_letters);
     let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
+    let shards = crate::config::shards::shards(&mut reader, raw.shards);
     let name = reader.checked("name", raw.name, check_router_name);
     if let (None, Some(postgres)) = (&name, &postgres) {
         let default = default_name(postgres);
@@ -57,6 +58,10 @@ pub(super) fn convert(
                 "Set it: the default, made of database and slot, is too long or has control characters",
             );
         }
+    }
+    if let Some(postgres) = &postgres {
+        let name = name.clone().unwrap_or_else(|| default_name(postgres));
+        crate::config::shards::check_names(&mut reader, &shards, &name, postgres);
     }
     reader.problems.into_result()?;
     // a missing conninfo was noted as a problem, so it is here
@@ -76,6 +81,8 @@ pub(super) fn convert(
             heartbeat,
             dead_letters,
             contracts,
+            shards,
+            shard: None,
         },
     })
 }

@@ -114,7 +114,8 @@ impl Config {
         crate::config::bookmarks::write_toml(self, out)?;
         crate::config::heartbeat::write_toml(self, out)?;
         crate::config::dead_letters::write_toml(self, out)?;
-        crate::config::contracts::write_toml(self, out)
+        crate::config::contracts::write_toml(self, out)?;
+        crate::config::shards::write_toml(self, out)
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod columns;
 mod publication;
+mod shards;
 mod slot;
 #[cfg(test)]
 pub(crate) use slot::tests;
@@ -12,6 +13,7 @@ pub mod way_out;
 
 pub use columns::{Columns, WITHHELD, sent};
 pub use publication::{Publication, Table};
+pub use shards::{ROW_FILTERS, shards_verdict, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
 
 use super::quoting::literal;

@@ -1,0 +1,39 @@
+//! The shards together: whether every aggregate is in exactly one, and nothing is left of another number of them.
+
+use super::finding::Findings;
+use crate::config::Config;
+use crate::error::Error;
+use crate::postgres::catalog::{Missing, shards_verdict, slots_of_other_shards};
+use crate::postgres::session::Session;
+
+/// `shards` are the configurations of all.
+pub(super) async fn judge(
+    session: &mut Session,
+    shards: &[Config],
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let Some(config) = shards.first() else { return Ok(()) };
+    if shards.len() > 1 {
+        let verdict = match shards_verdict(session, shards, Missing::AtStart).await {
+            Err(error @ Error::Transient(_)) => return Err(error),
+            verdict => verdict.map(drop),
+        };
+        let fine = format!("{} publications take every aggregate exactly once", shards.len());
+        findings.verdict("shards", verdict, fine);
+    }
+    let left = slots_of_other_shards(session, config).await?;
+    if !left.is_empty() {
+        findings.error(
+            "shards",
+            format!(
+                "there are slots of this router for another number of shards than {}: {}. They keep the log, and what they hold may \
+                 not have been sent",
+                shards.len(),
+                left.join(", ")
+            ),
+            "If the number was changed, stop the routers of the other number and run `outbox-router shards change --from NUMBER`. \
+             If the slots belong to something else, give this router another `[postgres] slot`",
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! `shards change`: one position of the log up to which the old slots deliver, and from which the new ones do.
+//!
+//! What ends this in the middle leaves one of two states, which the next run tells apart: nothing is decided, and the old slots
+//! deliver on; or the position is, and what is left is to begin there and to drop the old slots.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::drain::{self, Locks};
+use super::plan;
+use crate::commands::connect;
+use crate::commands::kept::Kept;
+use crate::config::Config;
+use crate::error::{Error, Peer};
+use crate::lsn::Lsn;
+use crate::positions::Remembered;
+use crate::postgres::bookmarks;
+use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, shards_verdict};
+use crate::postgres::connect::Startup;
+use crate::postgres::dead_letters::sql as dead_letters;
+use crate::postgres::quoting;
+use crate::postgres::session::Session;
+use crate::postgres::slot_functions;
+use crate::progress::Position;
+use crate::terminal;
+
+pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<ExitCode, Error> {
+    let to = config.shards.count;
+    if from == to {
+        return Err(Error::usage(
+            format!("--from {from} is the number of shards that the configuration says"),
+            "Set `[shards] count` to the new number and run `outbox-router init`, then name the old one with --from",
+        ));
+    }
+    let shards = |config: &Config| config.every_shard().into_iter().map(Arc::new).collect::<Vec<_>>();
+    let (old, new) = (shards(&config.with_shards(from)), shards(&config.with_shards(to)));
+    let name = format!("{} shards", config.name);
+    let mut session = connect(config, &Startup { application_name: &name, ..Startup::default() }).await?;
+    ready(&mut session, &new).await?;
+    let left = existing(&mut session, &old).await?;
+    let decided = if left.is_empty() { None } else { plan::read(config).await? };
+    match decided {
+        None if left.is_empty() => {
+            return Err(Error::refused(
+                format!("there is no slot of {from} {}: {}", plural(from), names(&old)),
+                "Name the number that there was with --from; `outbox-router check` shows what slots there are",
+            ));
+        }
+        None if left.len() < old.len() => {
+            return Err(Error::not_safe(
+                format!("of the slots {} only these are there: {}", names(&old), names(&left)),
+                "What the others held may be missing in Kafka: compare the outbox table with the topics, then drop the rest, and \
+                 the new slots, and run `outbox-router init`",
+            ));
+        }
+        _ => {}
+    }
+    terminal::print(&format!("{}: {from} {} -> {to} {}\n", config.name, plural(from), plural(to)))?;
+    if dry_run {
+        return preview(&mut session, &left, &new, decided).await;
+    }
+    let (at, locks) = match decided {
+        Some(at) => (at, locked_at(&mut session, &left, at).await?),
+        None => deliver(&mut session, &left).await?,
+    };
+    if config.delivery.positions_topic.is_some() && decided.is_none() {
+        plan::decide(config, at).await?;
+    }
+    for shard in &new {
+        begin_at(shard, at).await?;
+    }
+    terminal::print(&format!("The new shards begin at {at}, before which everything is delivered.\n"))?;
+    for shard in &left {
+        let slot = &shard.postgres.slot;
+        session
+            .query(&slot_functions::drop(slot))
+            .await
+            .map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
+        terminal::print(&format!("dropped the slot {slot}\n"))?;
+    }
+    locks.give_back().await;
+    if config.delivery.positions_topic.is_some() {
+        plan::done(config, at).await?;
+    }
+    let done = say_what_is_next(&mut session, &old, to).await;
+    session.close().await;
+    done
+}
+
+fn names(shards: &[Arc<Config>]) -> String {
+    let names: Vec<&str> = shards.iter().map(|shard| shard.postgres.slot.as_str()).collect();
+    names.join(", ")
+}
+
+fn plural(count: u32) -> &'static str {
+    if count == 1 { "shard" } else { "shards" }
+}
+
+/// Whether all that `init` makes for the new number is there.
+async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> {
+    for shard in new {
+        let catalog = Catalog::look(session, &shard.postgres, &shard.outbox).await?;
+        if catalog.slot.is_none() {
+            return Err(Error::refused(
+                format!("the slot {} does not exist yet", shard.postgres.slot),
+                "Run `outbox-router init` with the new `[shards] count`",
+            ));
+        }
+        catalog.verdict(&shard.postgres, &shard.outbox, Missing::AtStart)?;
+    }
+    let sharded: Vec<Config> =
+        new.iter().filter(|shard| shard.shard.is_some()).map(|shard| Config::clone(shard)).collect();
+    match sharded.is_empty() {
+        true => Ok(()),
+        false => shards_verdict(session, &sharded, Missing::AtStart).await.map(drop),
+    }
+}
+
+async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<Config>>, Error> {
+    let mut existing = Vec::new();
+    for shard in old {
+        let catalog = Catalog::look(session, &shard.postgres, &shard.outbox).await?;
+        if catalog.slot.is_some() {
+            existing.push(Arc::clone(shard));
+        }
+    }
+    Ok(existing)
+}
+
+async fn preview(
+    session: &mut Session,
+    old: &[Arc<Config>],
+    new: &[Arc<Config>],
+    decided: Option<Lsn>,
+) -> Result<ExitCode, Error> {
+    let mut text = String::new();
+    match decided {
+        Some(at) => text += &format!("was decided by an earlier run: the new shards begin at {at}\n"),
+        None => {
+            let end = session.query_one(FLUSH_LSN).await?.unwrap_or_default();
+            text += &format!("would deliver, up to the end of the log, now {end}, from\n");
+            for shard in old {
+                let position = drain::delivered(shard, session).await?.unwrap_or_default().flush;
+                text +=
+                    &format!("  {} (slot {}), delivered up to {position}\n", shard.name, shard.postgres.slot);
+            }
+            text += "would go on there with\n";
+            for shard in new {
+                text += &format!("  {} (slot {})\n", shard.name, shard.postgres.slot);
+            }
+        }
+    }
+    text += &format!("would drop the slots {}\n", names(old));
+    terminal::print(&text)?;
+    nothing_parked(session, old).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Delivers what the old slots hold up to the end of the log. They stay locked.
+async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<(Lsn, Locks), Error> {
+    nothing_parked(session, old).await?;
+    // what they deliver meanwhile need not be delivered here
+    Locks::wait(old).await?.give_back().await;
+    let end = session.query_one(FLUSH_LSN).await?.and_then(|text| text.parse().ok());
+    let at: Lsn = end.ok_or_else(|| Error::transient(Peer::Postgres, "the flush LSN cannot be read"))?;
+    drain::deliver(old, at).await?;
+    Ok((at, locked_at(session, old, at).await?))
+}
+
+/// The locks of the old slots, if none has delivered more than what lies before `at`, or less.
+async fn locked_at(session: &mut Session, old: &[Arc<Config>], at: Lsn) -> Result<Locks, Error> {
+    let locks = Locks::take(old).await?;
+    for shard in old {
+        // one whose name a new shard bears has handed it over
+        let Some(position) = drain::delivered(shard, session).await? else { continue };
+        if position != (Position { flush: at, partial: None }) {
+            return Err(Error::not_safe(
+                format!(
+                    "the router {} has delivered up to {}, and not up to {at}",
+                    shard.name, position.flush
+                ),
+                format!(
+                    "One with the old number of shards has run meanwhile: stop it, and run this again. If it says the same then, the new \
+                     shards have begun at {at} already: SELECT pg_drop_replication_slot('{}') has what lies between delivered a \
+                     second time by them",
+                    shard.postgres.slot
+                ),
+            ));
+        }
+    }
+    // an event may have been parked just now
+    nothing_parked(session, old).await?;
+    Ok(locks)
+}
+
+/// The position first, then the slot: in between, a start finds a slot that is behind, which is as it always is.
+async fn begin_at(shard: &Arc<Config>, at: Lsn) -> Result<(), Error> {
+    let mut kept = Kept::look(shard).await?;
+    let confirmed = kept.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
+    let begun = |known: &Remembered| known.slot == shard.postgres.slot && known.position.flush >= at;
+    if kept.remembered.as_ref().is_some_and(begun) {
+        kept.close().await;
+        return Ok(());
+    }
+    if confirmed > at {
+        return Err(Error::not_safe(
+            format!("the slot {} is at {confirmed} already, beyond {at}", shard.postgres.slot),
+            "Somebody has moved it, or a router has read from it: stop that, drop the slot, run `outbox-router init`, and run this \
+             again",
+        ));
+    }
+    kept.open(shard).await?;
+    kept.read().await?;
+    kept.write(shard, Position { flush: at, partial: None }, None, None).await?;
+    if confirmed < at {
+        // the server reads all the log in between
+        kept.session.answers_within(None);
+        let sql = slot_functions::advance(&shard.postgres.slot, at);
+        kept.session.query(&sql).await.map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
+    }
+    kept.close().await;
+    Ok(())
+}
+
+/// Parked events are of one shard, and what comes after them in their aggregates would go to another.
+async fn nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Result<(), Error> {
+    if session.query_one(dead_letters::READABLE).await?.as_deref() != Some("t") {
+        return Ok(());
+    }
+    for shard in old {
+        let count = session.query_one(&dead_letters::count(&shard.name, "true")).await?.unwrap_or_default();
+        if count != "0" {
+            return Err(Error::not_safe(
+                format!(
+                    "events of {} are parked ({count}), and later ones of their aggregates would be sent past them",
+                    shard.name
+                ),
+                "Start the routers with the old number of shards, decide what becomes of these events (outbox-router dead-letters \
+                 list), and run this again when none is left",
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<ExitCode, Error> {
+    let publications: Vec<String> =
+        old.iter().map(|shard| quoting::name(&shard.postgres.publication)).collect();
+    let mut text = format!(
+        "\nNext:\n  start the routers with `[shards] count = {to}`\n  DROP PUBLICATION IF EXISTS {};\n",
+        publications.join(", ")
+    );
+    for shard in old {
+        for bookmark in bookmarks::list(session, &shard.postgres.slot).await? {
+            text += &format!(
+                "  {};   a bookmark of the old slot, which keeps log\n",
+                slot_functions::drop(&bookmark.slot)
+            );
+        }
+    }
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

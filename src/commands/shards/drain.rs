@@ -1,0 +1,125 @@
+//! The old shards for the last time: they deliver what was committed before one position, and then nobody may read on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::commands::connect;
+use crate::config::{CatchUp, Config};
+use crate::contracts::Contracts;
+use crate::error::Error;
+use crate::lsn::Lsn;
+use crate::monitor::Monitor;
+use crate::postgres::catalog::{self, Catalog};
+use crate::postgres::connect::Startup;
+use crate::postgres::session::Session;
+use crate::postgres::slot_lock;
+use crate::progress::Position;
+use crate::sink::kafka::positions::look_up;
+use crate::supervisor::{self, Orders, Router};
+use crate::terminal;
+
+/// How long the server may take to end a session that has said goodbye.
+const LET_GO: Duration = Duration::from_secs(10);
+
+/// How often it is asked whether it has.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Runs the routers of `shards` until all that was committed before `until` is delivered.
+pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Error> {
+    let mut routers = Vec::new();
+    for shard in shards {
+        // for a moment, without what is for the long run
+        let mut config = Config { bookmarks: None, heartbeat: None, ..Config::clone(shard) };
+        config.postgres.catch_up = CatchUp::Stream;
+        let monitor = Monitor::new(&config.name);
+        routers.push(Router { contracts: Contracts::configured(&config)?, config, monitor });
+    }
+    let orders = Orders { accept_gap: None, until: Some(until) };
+    supervisor::run_all(routers, orders, &CancellationToken::new()).await
+}
+
+/// The sessions that hold the locks of the old slots, so that no router reads on.
+pub(super) struct Locks(Vec<Session>);
+
+impl Locks {
+    /// Takes those of the slots that are there, as soon as the routers that have them are stopped.
+    pub(super) async fn wait(shards: &[Arc<Config>]) -> Result<Self, Error> {
+        Self::of(shards, None).await
+    }
+
+    /// Takes those of the slots that are there, which nobody has but sessions that have said goodbye.
+    pub(super) async fn take(shards: &[Arc<Config>]) -> Result<Self, Error> {
+        Self::of(shards, Some(LET_GO)).await
+    }
+
+    async fn of(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Self, Error> {
+        let mut sessions = Vec::new();
+        for shard in shards {
+            let name = format!("{} shards", shard.name);
+            let mut session =
+                connect(shard, &Startup { application_name: &name, ..Startup::default() }).await?;
+            free(&mut session, &shard.postgres.slot, within).await?;
+            sessions.push(session);
+        }
+        Ok(Locks(sessions))
+    }
+
+    pub(super) async fn give_back(self) {
+        for session in self.0 {
+            session.close().await;
+        }
+    }
+}
+
+async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Result<(), Error> {
+    let reads = format!(
+        "SELECT s.active_pid FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {}",
+        crate::postgres::quoting::literal(slot)
+    );
+    let deadline = within.map(|within| Instant::now() + within);
+    let (mut locked, mut told) = (false, false);
+    loop {
+        locked = locked || slot_lock::try_take(session, slot).await?;
+        let reader: Option<i32> = session.query_one(&reads).await?.and_then(|pid| pid.parse().ok());
+        if locked && reader.is_none() {
+            return Ok(());
+        }
+        let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if late || !told && deadline.is_none() {
+            let holder = match reader {
+                Some(pid) => catalog::holder(session, pid).await?,
+                None => slot_lock::named_holder(session, slot)
+                    .await?
+                    .map_or_else(|| "another".to_owned(), |(_, of)| of),
+            };
+            if late {
+                return Err(Error::refused(
+                    format!("the slot {slot} is still read by {holder}"),
+                    "Stop every router with the old number of shards, its standbys too, and run this again; nothing was handed over",
+                ));
+            }
+            told = true;
+            terminal::print(&format!(
+                "Waiting until the slot {slot} is free: {holder} reads it. Stop that router.\n"
+            ))?;
+        }
+        sleep(ASK_AGAIN).await;
+    }
+}
+
+/// What a shard has delivered, as it is kept. `None`: its record is another's by now.
+pub(super) async fn delivered(config: &Config, session: &mut Session) -> Result<Option<Position>, Error> {
+    let remembered = match &config.delivery.positions_topic {
+        Some(topic) => look_up(config, topic).await?,
+        None => None,
+    };
+    if let Some(remembered) = remembered {
+        return Ok((remembered.slot == config.postgres.slot).then_some(remembered.position));
+    }
+    let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+    let confirmed = catalog.slot.and_then(|slot| slot.confirmed_flush_lsn);
+    Ok(Some(Position { flush: confirmed.unwrap_or_default(), partial: None }))
+}

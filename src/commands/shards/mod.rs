@@ -1,0 +1,21 @@
+//! `shards`: another number of them.
+
+mod change;
+mod drain;
+mod plan;
+
+use std::process::ExitCode;
+
+use crate::cli::{ShardsArgs, ShardsCommand};
+use crate::config::Config;
+use crate::error::Error;
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// A server refuses or cannot be reached, or events could be lost or sent twice.
+pub async fn shards(config: &Config, args: &ShardsArgs) -> Result<ExitCode, Error> {
+    match args.command {
+        ShardsCommand::Change { from, dry_run } => change::change(config, from, dry_run).await,
+    }
+}

@@ -1,0 +1,173 @@
+//! `[shards]`: one outbox read by several slots, each with a part of its aggregates.
+
+use std::fmt::{self, Write};
+
+use toml::Spanned;
+
+use super::identifiers::{check_name, check_router_name, check_slot};
+use super::raw::{Node, RawShards};
+use super::read::Reader;
+use super::{Config, Postgres};
+use crate::shards::Shard;
+
+/// The most that there can be: each is a slot, a walsender and a producer.
+const MOST: u32 = 64;
+
+/// `[shards]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shards {
+    /// `count`. 1, the default: there are no shards.
+    pub count: u32,
+    /// `only`: those that this process is for. Empty: all.
+    pub only: Vec<u32>,
+}
+
+impl Default for Shards {
+    fn default() -> Self {
+        Shards { count: 1, only: Vec::new() }
+    }
+}
+
+impl Config {
+    /// The configuration of each shard, of all that there are. Without shards: this one.
+    pub fn every_shard(&self) -> Vec<Config> {
+        (0..self.shards.count).map(|number| self.of_shard(number)).collect()
+    }
+
+    /// The same of those that this process is for.
+    pub fn shards_here(&self) -> Vec<Config> {
+        match self.shards.only.as_slice() {
+            [] => self.every_shard(),
+            only => only.iter().map(|number| self.of_shard(*number)).collect(),
+        }
+    }
+
+    /// This configuration with another number of shards, of which the process is for all.
+    pub fn with_shards(&self, count: u32) -> Config {
+        Config { shards: Shards { count, only: Vec::new() }, ..self.clone() }
+    }
+
+    fn of_shard(&self, number: u32) -> Config {
+        let of = self.shards.count;
+        if of == 1 || self.shard.is_some() {
+            return self.clone();
+        }
+        let mut config = self.clone();
+        let shard = Shard { number, of };
+        config.name = name_of(&self.name, shard);
+        config.postgres.slot = object_of(&self.postgres.slot, shard);
+        config.postgres.publication = object_of(&self.postgres.publication, shard);
+        config.shard = Some(shard);
+        config
+    }
+
+    /// The name of the slot without the part that says which shard it is of.
+    pub fn slot_of_all(&self) -> &str {
+        let slot = &self.postgres.slot;
+        self.shard.and_then(|shard| slot.strip_suffix(&suffix(shard))).unwrap_or(slot)
+    }
+}
+
+fn name_of(name: &str, shard: Shard) -> String {
+    format!("{name}/{}", shard.number)
+}
+
+fn object_of(name: &str, shard: Shard) -> String {
+    name.to_owned() + &suffix(shard)
+}
+
+/// The number of shards is in it, so that two sets can be there at once while the number is changed.
+fn suffix(Shard { number, of }: Shard) -> String {
+    format!("_{number}_of_{of}")
+}
+
+pub(super) fn shards(reader: &mut Reader<'_>, raw: RawShards) -> Shards {
+    let count = reader.integer("shards.count", raw.count, 1..=MOST.into());
+    let count = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
+    let mut only = Vec::new();
+    let Some(listed) = raw.only else { return Shards { count, only } };
+    let span = listed.span();
+    let mut fault = |what: String| {
+        let last = count - 1;
+        reader.fault(
+            &span,
+            "shards.only",
+            what,
+            format!("Name shards by their numbers, 0 to {last}, each once"),
+        );
+    };
+    for number in numbers(listed) {
+        match number {
+            Some(number) if number >= count => fault(format!("there is no shard {number} of {count}")),
+            Some(number) if only.contains(&number) => fault(format!("shard {number} is named twice")),
+            Some(number) => only.push(number),
+            None => fault("it is not a list of whole numbers".to_owned()),
+        }
+    }
+    Shards { count, only }
+}
+
+/// A number, or several in an array; in a variable commas stand between them.
+fn numbers(listed: Spanned<Node>) -> Vec<Option<u32>> {
+    match listed.into_inner() {
+        Node::Array(items) => items.into_iter().flat_map(numbers).collect(),
+        Node::Integer(number) => vec![u32::try_from(number).ok()],
+        Node::Text(text) if text.trim().is_empty() => Vec::new(),
+        Node::Text(text) => text.split(',').map(|number| number.trim().parse().ok()).collect(),
+        Node::Boolean(_) | Node::Table(_) | Node::Other(_) => vec![None],
+    }
+}
+
+/// Names that are too long with what is added to them for the last shard, which is the longest.
+pub(super) fn check_names(reader: &mut Reader<'_>, shards: &Shards, name: &str, postgres: &Postgres) {
+    if shards.count == 1 {
+        return;
+    }
+    let shard = Shard { number: shards.count - 1, of: shards.count };
+    let (slot, publication) = (object_of(&postgres.slot, shard), object_of(&postgres.publication, shard));
+    for (key, checked, long) in [
+        ("postgres.slot", check_slot(&slot), slot.as_str()),
+        ("postgres.publication", check_name(&publication), publication.as_str()),
+        ("name", check_router_name(&name_of(name, shard)), name),
+    ] {
+        if let Err(expected) = checked {
+            let what = format!("`{key}`: with shards it becomes {long}: {expected}");
+            reader.problems.push(super::source::Place::Nowhere, what, "Choose a shorter one");
+        }
+    }
+}
+
+pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
+    let Shards { count, only } = &config.shards;
+    writeln!(out, "\n[shards]")?;
+    writeln!(out, "count = {count}")?;
+    let only: Vec<String> = only.iter().map(u32::to_string).collect();
+    match only.as_slice() {
+        [] => Ok(()),
+        only => writeln!(out, "only = [{}]", only.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::minimal_with;
+
+    #[test]
+    fn each_shard_has_names_of_its_own() {
+        let config = minimal_with("shards.count = 12\nshards.only = [3, 11]\n");
+        let here = config.shards_here();
+        let names: Vec<&str> = here.iter().map(|shard| shard.name.as_str()).collect();
+        assert_eq!(names, ["shop.outbox_router/3", "shop.outbox_router/11"]);
+        assert_eq!(here[0].postgres.slot, "outbox_router_3_of_12");
+        assert_eq!(here[0].postgres.publication, "outbox_router_3_of_12");
+        assert_eq!(here[0].slot_of_all(), "outbox_router");
+        assert_eq!(config.every_shard().len(), 12);
+    }
+
+    #[test]
+    fn one_shard_is_none() {
+        let config = minimal_with("shards.count = 1\n");
+        assert_eq!(config.every_shard().as_slice(), std::slice::from_ref(&config));
+        assert_eq!(config.slot_of_all(), "outbox_router");
+    }
+}

@@ -1,0 +1,286 @@
+//! The routers of one process, one for each shard, seen as one.
+
+use std::collections::BTreeMap;
+
+use super::report::{
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Reconnects, Slot, StatusReport, Totals,
+};
+use super::{Monitor, Probe, StateKind, TOPICS_REPORTED, TopicReport};
+use crate::lsn::Lsn;
+use crate::metrics::exposition;
+
+/// One monitor, or those of the shards.
+#[derive(Debug, Clone)]
+pub struct Monitors {
+    name: String,
+    each: Vec<Monitor>,
+}
+
+impl From<Monitor> for Monitors {
+    fn from(monitor: Monitor) -> Self {
+        Monitors { name: monitor.0.name.clone(), each: vec![monitor] }
+    }
+}
+
+impl Monitors {
+    /// Those of the shards of the router `name`.
+    pub fn of_shards(name: &str, each: Vec<Monitor>) -> Self {
+        Monitors { name: name.to_owned(), each }
+    }
+
+    /// As [`Monitor::health`], of all.
+    pub fn health(&self) -> Probe {
+        self.probe(Monitor::health)
+    }
+
+    /// As [`Monitor::readiness`], of all.
+    pub fn readiness(&self) -> Probe {
+        self.probe(Monitor::readiness)
+    }
+
+    fn probe(&self, one: impl Fn(&Monitor) -> Probe) -> Probe {
+        let probes: Vec<(&str, Probe)> =
+            self.each.iter().map(|monitor| (monitor.0.name.as_str(), one(monitor))).collect();
+        let ok = probes.iter().all(|(_, probe)| probe.ok);
+        let mut texts: Vec<String> = probes.iter().map(|(_, probe)| probe.text.clone()).collect();
+        texts.dedup();
+        if let [text] = texts.as_mut_slice() {
+            return Probe { ok, text: std::mem::take(text) };
+        }
+        let texts: Vec<String> =
+            probes.iter().map(|(name, probe)| format!("{name} {}", probe.text)).collect();
+        Probe { ok, text: texts.join("; ") }
+    }
+
+    /// The whole picture: of one router, or the sum of all shards with each of them.
+    pub fn snapshot(&self) -> StatusReport {
+        match self.each.as_slice() {
+            [only] => only.snapshot(),
+            each => {
+                let whole: Vec<StatusReport> = each.iter().map(Monitor::report).collect();
+                let shards = each.iter().map(Monitor::snapshot).collect();
+                StatusReport { shards, ..sum(&self.name, &whole) }
+            }
+        }
+    }
+
+    /// The metrics in Prometheus's text format, those of shards with the label `shard`.
+    pub fn render_metrics(&self) -> String {
+        let texts: Vec<String> = self.each.iter().map(Monitor::render_metrics).collect();
+        match texts.as_slice() {
+            [only] => only.clone(),
+            texts => exposition::joined(texts),
+        }
+    }
+
+    /// What the metrics exporter wants done every few seconds.
+    pub fn run_upkeep(&self) {
+        self.each.iter().for_each(Monitor::run_upkeep);
+    }
+}
+
+/// From what asks for a person to what is well.
+const WORST_FIRST: [StateKind; 7] = [
+    StateKind::Refused,
+    StateKind::Stopping,
+    StateKind::Starting,
+    StateKind::Connecting,
+    StateKind::Reconnecting,
+    StateKind::Waiting,
+    StateKind::Active,
+];
+
+/// Counts are added up; of what is no count, that of the shard that needs most attention stands for all.
+fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
+    let badness = |state: StateKind| WORST_FIRST.iter().position(|kind| *kind == state);
+    let worst = shards.iter().min_by_key(|shard| badness(shard.state));
+    let total = |count: fn(&StatusReport) -> u64| shards.iter().map(count).sum();
+    let reason = worst.and_then(|worst| Some(format!("{}: {}", worst.name, worst.reason.as_ref()?)));
+    StatusReport {
+        name: name.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        state: worst.map_or(StateKind::Starting, |worst| worst.state),
+        peer: worst.and_then(|worst| worst.peer.clone()),
+        reason,
+        since: worst.map(|worst| worst.since.clone()).unwrap_or_default(),
+        ready: shards.iter().all(|shard| shard.ready),
+        healthy: shards.iter().all(|shard| shard.healthy),
+        last_turn_seconds: greatest(shards.iter().map(|shard| shard.last_turn_seconds)).unwrap_or(0.0),
+        positions: positions(shards),
+        lag: Lag {
+            bytes: shards.iter().filter_map(|shard| shard.lag.bytes).max(),
+            seconds: greatest(shards.iter().map(|shard| shard.lag.seconds)).unwrap_or(0.0),
+        },
+        in_bites: shards.iter().any(|shard| shard.in_bites),
+        in_flight: InFlight {
+            records: total(|shard| shard.in_flight.records),
+            bytes: total(|shard| shard.in_flight.bytes),
+        },
+        slot: slot(shards),
+        heartbeat: heartbeat(shards),
+        dead_letters: dead_letters(shards),
+        totals: Totals {
+            events: total(|shard| shard.totals.events),
+            bytes: total(|shard| shard.totals.bytes),
+            events_dropped: total(|shard| shard.totals.events_dropped),
+            keyless_events: total(|shard| shard.totals.keyless_events),
+            headers_dropped: total(|shard| shard.totals.headers_dropped),
+            timestamps_replaced: total(|shard| shard.totals.timestamps_replaced),
+            partitions_grown: total(|shard| shard.totals.partitions_grown),
+            bites: total(|shard| shard.totals.bites),
+            contract_violations: total(|shard| shard.totals.contract_violations),
+            ignored_changes: total(|shard| shard.totals.ignored_changes),
+        },
+        topics: topics(shards),
+        reconnects: Reconnects {
+            postgres: total(|shard| shard.reconnects.postgres),
+            kafka: total(|shard| shard.reconnects.kafka),
+        },
+        last_problem: shards
+            .iter()
+            .filter_map(|shard| shard.last_problem.clone())
+            // RFC 3339 in UTC sorts by time
+            .max_by(|one, other| one.at.cmp(&other.at)),
+        shards: Vec::new(),
+    }
+}
+
+fn greatest(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    numbers.max_by(f64::total_cmp)
+}
+
+/// What holds of every shard: the least of each position, and the furthest end of the log that one has heard of.
+fn positions(shards: &[StatusReport]) -> Positions {
+    let all = |position: fn(&Positions) -> &Option<String>| -> Vec<Lsn> {
+        shards.iter().filter_map(|shard| position(&shard.positions).as_ref()?.parse().ok()).collect()
+    };
+    let least = |position: fn(&Positions) -> &Option<String>| {
+        let known = all(position);
+        // one that is not known yet may be any
+        known.into_iter().min().filter(|_| all(position).len() == shards.len()).map(|lsn| lsn.to_string())
+    };
+    Positions {
+        server_wal_end: all(|of| &of.server_wal_end).into_iter().max().map(|lsn| lsn.to_string()),
+        received: least(|of| &of.received),
+        flushed: least(|of| &of.flushed),
+        remembered: least(|of| &of.remembered),
+        not_remembered: shards.iter().find_map(|shard| shard.positions.not_remembered.clone()),
+        confirmed: least(|of| &of.confirmed),
+    }
+}
+
+/// The slot that holds most back, or has least room.
+fn slot(shards: &[StatusReport]) -> Slot {
+    const WORST_LAST: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
+    let slots = || shards.iter().map(|shard| &shard.slot);
+    let badness = |status: &String| WORST_LAST.iter().position(|known| known == status);
+    Slot {
+        retained_bytes: slots().filter_map(|slot| slot.retained_bytes).max(),
+        wal_status: slots().filter_map(|slot| slot.wal_status.clone()).max_by_key(badness),
+        safe_wal_bytes: slots().filter_map(|slot| slot.safe_wal_bytes).min(),
+        safe_wal_seconds: slots().filter_map(|slot| slot.safe_wal_seconds).min_by(f64::total_cmp),
+        room: slots().map(|slot| slot.room).max().unwrap_or_default(),
+    }
+}
+
+/// The oldest.
+fn heartbeat(shards: &[StatusReport]) -> Option<Heartbeat> {
+    let beats = shards.iter().filter_map(|shard| shard.heartbeat.clone());
+    beats.max_by(|one, other| one.age_seconds.total_cmp(&other.age_seconds))
+}
+
+fn dead_letters(shards: &[StatusReport]) -> DeadLetters {
+    let mut all = DeadLetters::default();
+    for one in shards.iter().map(|shard| &shard.dead_letters) {
+        all.aggregates += one.aggregates;
+        all.events += one.events;
+        all.retried += one.retried;
+        all.discarded += one.discarded;
+        for ParkedFor { reason, events } in &one.parked {
+            match all.parked.iter_mut().find(|known| known.reason == *reason) {
+                Some(known) => known.events += events,
+                None => all.parked.push(ParkedFor { reason: reason.clone(), events: *events }),
+            }
+        }
+    }
+    all
+}
+
+/// Those with the most events, most first.
+fn topics(shards: &[StatusReport]) -> Vec<TopicReport> {
+    let mut all: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for topic in shards.iter().flat_map(|shard| &shard.topics) {
+        let (events, bytes) = all.entry(&topic.topic).or_default();
+        *events += topic.events;
+        *bytes += topic.bytes;
+    }
+    let report =
+        |(topic, (events, bytes)): (&str, (u64, u64))| TopicReport { topic: topic.to_owned(), events, bytes };
+    let mut topics: Vec<TopicReport> = all.into_iter().map(report).collect();
+    topics.sort_by_key(|topic| std::cmp::Reverse(topic.events));
+    topics.truncate(TOPICS_REPORTED);
+    topics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Peer;
+    use crate::monitor::State;
+
+    fn two() -> (Monitors, Vec<Monitor>) {
+        let each = vec![Monitor::of_shard("shop/0", Some(0)), Monitor::of_shard("shop/1", Some(1))];
+        (Monitors::of_shards("shop", each.clone()), each)
+    }
+
+    #[test]
+    fn counts_are_added_up_and_the_worst_state_stands_for_all() {
+        let (all, each) = two();
+        each[0].state(State::Active);
+        each[0].topic_counters("a").delivered(3, 30);
+        each[1].state(State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() });
+        each[1].topic_counters("a").delivered(4, 40);
+        each[1].topic_counters("b").delivered(5, 50);
+        each[0].flushed(Lsn(7));
+        each[0].server_wal_end(Lsn(9));
+        let report = all.snapshot();
+        assert_eq!(
+            (report.name.as_str(), report.state, report.ready),
+            ("shop", StateKind::Reconnecting, false)
+        );
+        assert_eq!(report.reason.as_deref(), Some("shop/1: all brokers are down"));
+        assert_eq!((report.totals.events, report.totals.bytes), (12, 120));
+        assert_eq!(report.topics[0], TopicReport { topic: "a".to_owned(), events: 7, bytes: 70 });
+        assert_eq!(report.positions.flushed, None, "that of the other shard is not known");
+        each[1].flushed(Lsn(5));
+        assert_eq!(all.snapshot().positions.flushed.as_deref(), Some("0/5"));
+        assert_eq!(all.snapshot().positions.server_wal_end.as_deref(), Some("0/9"));
+        assert_eq!(report.shards.len(), 2);
+    }
+
+    #[test]
+    fn all_have_to_be_ready() {
+        let (all, each) = two();
+        each.iter().for_each(|monitor| monitor.state(State::Active));
+        assert_eq!(all.readiness(), Probe { ok: true, text: "active".to_owned() });
+        each[1].state(State::Refused { reason: "slot s is gone".to_owned() });
+        let text = "shop/0 active; shop/1 refused: slot s is gone".to_owned();
+        assert_eq!(all.readiness(), Probe { ok: false, text });
+    }
+
+    #[test]
+    fn each_metric_stands_once_with_the_samples_of_every_shard() {
+        let (all, each) = two();
+        each[0].topic_counters("a").delivered(3, 30);
+        each[1].commit_to_ack(0.001, 2);
+        let text = all.render_metrics();
+        for metric in crate::metrics::ALL {
+            let heading = format!("# TYPE {} ", metric.name);
+            assert!(text.matches(&heading).count() <= 1, "{text}");
+        }
+        assert!(text.contains("outbox_router_events_total{shard=\"0\",topic=\"a\"} 3\n"), "{text}");
+        assert!(text.contains("outbox_router_in_flight_records{shard=\"0\"} 0\n"), "{text}");
+        assert!(text.contains("outbox_router_in_flight_records{shard=\"1\"} 0\n"), "{text}");
+        assert!(text.contains("outbox_router_commit_to_ack_seconds_count{shard=\"1\"} 2\n"), "{text}");
+    }
+}

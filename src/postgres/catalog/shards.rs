@@ -1,0 +1,168 @@
+//! Whether the publications of shards deal the rows out as they have to: every aggregate to exactly one.
+
+use super::Missing;
+use crate::config::{Config, TableName};
+use crate::error::{Error, Peer};
+use crate::postgres::quoting::{self, literal};
+use crate::postgres::server_error::QueryError;
+use crate::postgres::session::Session;
+use crate::shards::{Ids, Shard, disagreement};
+
+/// Row filters are known from this version on.
+pub const ROW_FILTERS: u32 = 150_000;
+
+/// Looks at the publications of `shards`, each the configuration of one, with the same tables. Returns what the ids of the
+/// aggregates are.
+///
+/// # Errors
+/// The server has no row filters, the ids cannot be dealt out, or a publication does it otherwise. A table or publication
+/// that is not there is no matter of this one.
+pub async fn shards_verdict(
+    session: &mut Session,
+    shards: &[Config],
+    missing: Missing,
+) -> Result<Ids, Error> {
+    let version = session.query_one("SELECT pg_catalog.current_setting('server_version_num')").await?;
+    let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+    if version < ROW_FILTERS {
+        return Err(Error::refused(
+            format!("the server is Postgres {}, and shards need the row filters of 15", version / 10_000),
+            "Upgrade the server, or take `[shards] count` away",
+        ));
+    }
+    let Some(config) = shards.first() else { return Ok(Ids::Texts) };
+    let mut found: Option<(Ids, &TableName)> = None;
+    for table in &config.outbox.tables {
+        let Some(column) = Column::look(session, config, table).await? else { continue };
+        let ids = column.ids(config, table)?;
+        match found {
+            Some((before, first)) if before != ids => return Err(mixed((before, first), (ids, table))),
+            _ => found = found.or(Some((ids, table))),
+        }
+        for of_one in shards {
+            let Some(shard) = of_one.shard else { continue };
+            if let Some(fault) = fault(session, of_one, table, ids, &column.sql_type, shard).await? {
+                return Err(judged(fault, of_one, missing));
+            }
+        }
+    }
+    Ok(found.map_or(Ids::Texts, |(ids, _)| ids))
+}
+
+/// The column of the aggregates' ids.
+struct Column {
+    type_id: u32,
+    sql_type: String,
+}
+
+impl Column {
+    async fn look(session: &mut Session, config: &Config, table: &TableName) -> Result<Option<Self>, Error> {
+        let sql = format!(
+            "SELECT a.atttypid, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a \
+             JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = {} AND c.relname = {} AND a.attname = {} AND NOT a.attisdropped",
+            literal(&table.schema),
+            literal(&table.name),
+            literal(&config.outbox.columns.aggregate_id)
+        );
+        let rows = session.query(&sql).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let read = row.get(0).and_then(|text| text.parse().ok()).zip(row.get(1));
+        let (type_id, sql_type) = read.ok_or_else(|| {
+            Error::transient(Peer::Postgres, "the catalogues gave a row that cannot be read")
+        })?;
+        Ok(Some(Column { type_id, sql_type: sql_type.to_owned() }))
+    }
+
+    fn ids(&self, config: &Config, table: &TableName) -> Result<Ids, Error> {
+        Ids::of_type(self.type_id).ok_or_else(|| {
+            let (column, sql_type) = (&config.outbox.columns.aggregate_id, &self.sql_type);
+            Error::refused(
+                format!("aggregates of {table} cannot be dealt out to shards: its column {column} is of type {sql_type}"),
+                "Make it text, varchar, uuid or an integer, for which Postgres has a hash function that filters may use",
+            )
+        })
+    }
+}
+
+fn mixed((ids, table): (Ids, &TableName), (others, other): (Ids, &TableName)) -> Error {
+    Error::refused(
+        format!(
+            "the aggregates of {table} have {} for ids and those of {other} {}: one that is in both would be in two shards",
+            ids.name(),
+            others.name()
+        ),
+        "Give the columns one type, or read the tables by two routers of different names",
+    )
+}
+
+/// What is wrong with what one publication takes of a table.
+async fn fault(
+    session: &mut Session,
+    config: &Config,
+    table: &TableName,
+    ids: Ids,
+    sql_type: &str,
+    shard: Shard,
+) -> Result<Option<String>, Error> {
+    let publication = &config.postgres.publication;
+    let sql = format!(
+        "SELECT t.rowfilter FROM pg_catalog.pg_publication_tables t WHERE t.pubname = {} AND t.schemaname = {} AND t.tablename = {}",
+        literal(publication),
+        literal(&table.schema),
+        literal(&table.name)
+    );
+    let rows = session.query(&sql).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let Some(filter) = row.get(0) else {
+        return Ok(Some(format!(
+            "the publication {publication} has no row filter on {table}: {shard} would send all of it"
+        )));
+    };
+    let column = &config.outbox.columns.aggregate_id;
+    let differs = match session.query_one(&disagreement(filter, ids, column, sql_type, shard)).await {
+        Ok(count) => count.as_deref() != Some("0"),
+        // it asks for another column
+        Err(QueryError::Server { .. }) => true,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(differs.then(|| {
+        format!("the row filter of the publication {publication} on {table} is not that of {shard}: WHERE {filter}")
+    }))
+}
+
+fn judged(fault: String, config: &Config, missing: Missing) -> Error {
+    let publication = quoting::name(&config.postgres.publication);
+    let remedy = format!(
+        "Aggregates would be sent twice, or not at all. While no router runs, DROP PUBLICATION {publication}, and run \
+         `outbox-router init`, which makes it as it has to be; rows written in between are left out by the stream"
+    );
+    match missing {
+        Missing::AtStart => Error::refused(fault, remedy),
+        Missing::WhileRunning => Error::not_safe(fault, remedy),
+    }
+}
+
+/// The slots of this router with another number of shards than `config` says.
+pub async fn slots_of_other_shards(
+    session: &mut Session,
+    config: &Config,
+) -> Result<Vec<String>, QueryError> {
+    let base = config.slot_of_all();
+    // a slot's name has no character that means something in an expression
+    let sql = format!(
+        "SELECT s.slot_name FROM pg_catalog.pg_replication_slots s WHERE s.database = pg_catalog.current_database() \
+         AND s.plugin = 'pgoutput' AND NOT s.temporary \
+         AND (s.slot_name = {} OR s.slot_name ~ {}) ORDER BY s.slot_name",
+        literal(base),
+        literal(&format!("^{base}_[0-9]+_of_[0-9]+$"))
+    );
+    let rows = session.query(&sql).await?;
+    let count = config.shards.count;
+    let ours = |slot: &str| match count {
+        1 => slot == base,
+        _ => slot.ends_with(&format!("_of_{count}")),
+    };
+    let names = rows.iter().filter_map(|row| row.get(0));
+    Ok(names.filter(|slot| !ours(slot)).map(str::to_owned).collect())
+}

@@ -1,0 +1,126 @@
+//! Shards: the aggregates of an outbox, dealt out to several slots by a hash of their id.
+//!
+//! Postgres deals out the rows, by the row filters of as many publications; messages ignore publications, so each shard
+//! drops those of the others, by the same hash.
+
+mod filter;
+mod hash;
+
+pub use filter::{disagreement, row_filter};
+
+use std::fmt;
+
+/// One of several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// Which, from 0.
+    pub number: u32,
+    /// Of how many.
+    pub of: u32,
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shard {} of {}", self.number, self.of)
+    }
+}
+
+/// What the ids of aggregates are, which decides by which function of Postgres they are hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ids {
+    /// `text`, `varchar`
+    Texts,
+    /// `uuid`
+    Uuids,
+    /// `smallint`, `integer`, `bigint`
+    Integers,
+}
+
+impl Ids {
+    /// Those of a column of this type, by its OID in Postgres; `None`: Postgres has no filter for them.
+    pub fn of_type(oid: u32) -> Option<Self> {
+        match oid {
+            25 | 1043 => Some(Ids::Texts),
+            2950 => Some(Ids::Uuids),
+            20 | 21 | 23 => Some(Ids::Integers),
+            _ => None,
+        }
+    }
+
+    /// For a message to a person.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ids::Texts => "texts",
+            Ids::Uuids => "UUIDs",
+            Ids::Integers => "integers",
+        }
+    }
+}
+
+impl Shard {
+    /// Whether an aggregate is its own, by the text of the id as Postgres prints it; `None` is NULL.
+    pub fn holds(self, ids: Ids, aggregate: Option<&[u8]>) -> bool {
+        let hash = match (ids, aggregate) {
+            (Ids::Texts, aggregate) => hash::bytes(aggregate.unwrap_or_default()),
+            (Ids::Uuids | Ids::Integers, None) => 0,
+            (Ids::Uuids, Some(text)) => {
+                uuid(text).map_or_else(|| hash::bytes(text), |bytes| hash::bytes(&bytes))
+            }
+            (Ids::Integers, Some(text)) => integer(text).map_or_else(|| hash::bytes(text), hash::integer),
+        };
+        (hash & 0x7fff_ffff).checked_rem(self.of) == Some(self.number)
+    }
+}
+
+/// The bytes of a UUID as Postgres prints it. Another form of it is another text, and so another aggregate.
+fn uuid(text: &[u8]) -> Option<[u8; 16]> {
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 36)?;
+    let hyphens = [8, 13, 18, 23].iter().all(|place| text.as_bytes().get(*place) == Some(&b'-'));
+    let digits: String = text.chars().filter(|c| matches!(c, '0'..='9' | 'a'..='f')).collect();
+    if !hyphens || digits.len() != 32 {
+        return None;
+    }
+    u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
+}
+
+/// An integer as Postgres prints it.
+fn integer(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_postgres_would_print_otherwise_is_another_aggregate() {
+        let canonical = b"550e8400-e29b-41d4-a716-446655440000";
+        assert!(uuid(canonical).is_some());
+        for other in [
+            "550E8400-e29b-41d4-a716-446655440000",
+            "{550e8400-e29b-41d4-a716-44665544000}",
+            "550e8400e29b41d4a716446655440000",
+            "",
+        ] {
+            assert_eq!(uuid(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(integer(b"-42"), Some(-42));
+        for other in ["+42", "042", "4 2", "9223372036854775808", ""] {
+            assert_eq!(integer(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_aggregate_is_in_exactly_one_shard(
+            id in prop::option::of(prop::collection::vec(any::<u8>(), 0..40)),
+            of in 1u32..=64,
+            ids in prop::sample::select(vec![Ids::Texts, Ids::Uuids, Ids::Integers]),
+        ) {
+            let holders = (0..of).filter(|number| Shard { number: *number, of }.holds(ids, id.as_deref()));
+            prop_assert_eq!(holders.count(), 1);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Another number of shards, while applications write.
+
+use rand::Rng;
+
+use super::{MODES, all_confirmed, done, has_row_filters, outbox, refused, settings, slots};
+use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::writers::Writers;
+
+async fn change(settings: &Settings, from: &str) {
+    let ran = settings.run_beside(&["shards", "change", "--from", from]).await;
+    done(ran, &["before which everything is delivered", "DROP PUBLICATION"]);
+}
+
+#[tokio::test]
+async fn shards_change_their_number_while_applications_write() {
+    for mode in MODES {
+        let mut random = seed::random();
+        let (outbox, kafka) = (outbox().await, Kafka::shared());
+        if !has_row_filters(&outbox).await {
+            return;
+        }
+        let of = |count| settings(&outbox, &kafka, mode, count);
+        done(of(1).run_beside(&["init"]).await, &[]);
+        let mut router = Router::active(&of(1)).await;
+        let writers = Writers::start(&outbox, 4, &mut random).await;
+        let mut seen = 0;
+        for (from, to) in [(1, 2), (2, 3), (3, 2), (2, 1), (1, 2)] {
+            kafka.holds(&outbox.name, seen + random.random_range(1..300)).await;
+            done(of(to).run_beside(&["init"]).await, &[]);
+            router.stop().await;
+            change(&of(to), &from.to_string()).await;
+            assert_eq!(slots(&outbox).await.len(), usize::try_from(to).unwrap());
+            seen = kafka.count(&outbox.name).await.unwrap();
+            router = Router::active(&of(to)).await;
+        }
+        kafka.holds(&outbox.name, seen + 1).await;
+        writers.finish().await;
+        all_confirmed(&outbox).await;
+        router.stop().await;
+        same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+    }
+}
+
+/// Cut off at random points, it is run again until it is done.
+#[tokio::test]
+async fn shards_change_under_sigkill() {
+    for mode in MODES {
+        let mut random = seed::random();
+        let (outbox, kafka) = (outbox().await, Kafka::shared());
+        if !has_row_filters(&outbox).await {
+            return;
+        }
+        let of = |count| settings(&outbox, &kafka, mode, count);
+        done(of(2).run_beside(&["init"]).await, &[]);
+        let mut router = Router::active(&of(2)).await;
+        let writers = Writers::start(&outbox, 4, &mut random).await;
+        kafka.holds(&outbox.name, 200).await;
+        let mut kills = 0;
+        for (from, to) in [("2", 3), ("3", 2)] {
+            done(of(to).run_beside(&["init"]).await, &[]);
+            router.stop().await;
+            for _ in 0..4 {
+                let delay = std::time::Duration::from_millis(random.random_range(0..1_500));
+                let ran = of(to).run_killed_after(&["shards", "change", "--from", from], delay).await;
+                kills += 1;
+                if ran.is_some_and(|code| code == 0) {
+                    break;
+                }
+            }
+            // what was done already is done again, or is not there any more
+            let ran = of(to).run_beside(&["shards", "change", "--from", from]).await;
+            assert!(ran.code == 0 || ran.err.contains("there is no slot of"), "{}{}", ran.out, ran.err);
+            assert_eq!(slots(&outbox).await.len(), usize::try_from(to).unwrap());
+            router = Router::active(&of(to)).await;
+        }
+        writers.finish().await;
+        all_confirmed(&outbox).await;
+        router.stop().await;
+        let repeats = if mode == MODES[1] { Repeats::Never } else { Repeats::Restarts(kills) };
+        same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), repeats).await;
+    }
+}
+
+async fn changed(outbox: &Outbox, kafka: &Kafka) -> (Settings, Settings) {
+    let (two, three) = (settings(outbox, kafka, MODES[0], 2), settings(outbox, kafka, MODES[0], 3));
+    done(two.run_beside(&["init"]).await, &[]);
+    let router = Router::active(&two).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    kafka.holds(&outbox.name, 3).await;
+    router.stop().await;
+    (two, three)
+}
+
+#[tokio::test]
+async fn shards_that_have_handed_over_do_not_start_again() {
+    let (outbox, kafka) = (outbox().await, Kafka::shared());
+    if !has_row_filters(&outbox).await {
+        return;
+    }
+    let (two, three) = changed(&outbox, &kafka).await;
+    refused(
+        &three.run(&["shards", "change", "--from", "2"]),
+        1,
+        &["does not exist yet", "outbox-router init"],
+    );
+    done(three.run_beside(&["init"]).await, &[]);
+    let shown = done(
+        three.run(&["shards", "change", "--from", "2", "--dry-run"]),
+        &["would deliver", "_0_of_2", "_2_of_3"],
+    );
+    assert!(!shown.out.contains("dropped"), "{}", shown.out);
+    assert_eq!(slots(&outbox).await.len(), 5);
+    change(&three, "2").await;
+    Router::start(&two).exits(3).await;
+    refused(
+        &two.run(&["shards", "change", "--from", "2"]),
+        2,
+        &["is the number of shards that the configuration says"],
+    );
+    let router = Router::active(&three).await;
+    outbox.insert_numbers("order", "a", 4..7).await;
+    all_confirmed(&outbox).await;
+    router.stop().await;
+    same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+}
+
+/// A router of the old number that still runs is waited for, and handed over from when it is stopped.
+#[tokio::test]
+async fn shards_wait_for_routers_of_the_old_number() {
+    let (outbox, kafka) = (outbox().await, Kafka::shared());
+    if !has_row_filters(&outbox).await {
+        return;
+    }
+    let (two, three) = changed(&outbox, &kafka).await;
+    done(three.run_beside(&["init"]).await, &[]);
+    let router = Router::active(&two).await;
+    let handing_over = {
+        let three = three.clone();
+        tokio::spawn(async move { three.run_beside(&["shards", "change", "--from", "2"]).await })
+    };
+    eventually("it waits in line", async || {
+        let waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_try_advisory_lock%' \
+                     AND application_name LIKE '%/_ shards'";
+        outbox.query(waits).await.pop().map(drop)
+    })
+    .await;
+    outbox.insert_numbers("order", "a", 4..7).await;
+    kafka.holds(&outbox.name, 6).await;
+    router.stop().await;
+    done(handing_over.await.unwrap(), &["Waiting until the slot", "before which everything is delivered"]);
+    let router = Router::active(&three).await;
+    outbox.insert_numbers("order", "a", 7..9).await;
+    all_confirmed(&outbox).await;
+    router.stop().await;
+    same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+}
+
+#[tokio::test]
+async fn shards_with_parked_events_are_not_changed() {
+    let (outbox, kafka) = (outbox().await, Kafka::shared());
+    if !has_row_filters(&outbox).await {
+        return;
+    }
+    let of = |count| {
+        settings(&outbox, &kafka, MODES[0], count)
+            .set("dead_letters.policy", "park")
+            .set("route.topic", outbox.topic("${aggregate_type}"))
+    };
+    done(of(2).run_beside(&["init"]).await, &[]);
+    let mut router = Router::active(&of(2)).await;
+    // no topic can be called so
+    outbox.insert("a b", "a", "{}").await;
+    outbox.insert("order", "b", "{\"n\": 1}").await;
+    all_confirmed(&outbox).await;
+    router.shows("one is parked", |status| (status["dead_letters"]["events"] == 1).then_some(())).await;
+    done(
+        of(2).run(&["dead-letters", "list"]),
+        &["shard 0 of 2", "shard 1 of 2", "2 shards: 1 event of 1 aggregate"],
+    );
+    done(of(3).run_beside(&["init"]).await, &[]);
+    router.stop().await;
+    refused(&of(3).run(&["shards", "change", "--from", "2"]), 3, &["events of", "are parked (1)"]);
+    let router = Router::active(&of(2)).await;
+    done(of(2).run(&["dead-letters", "discard", "--all", "--yes"]), &["1 event will be thrown away"]);
+    eventually("none is parked", async || {
+        let parked: i64 = outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await[0].get(0);
+        (parked == 0).then_some(())
+    })
+    .await;
+    router.stop().await;
+    change(&of(3), "2").await;
+}

@@ -1,0 +1,69 @@
+//! One outbox read by several slots, each with a part of its aggregates.
+
+mod change;
+mod coverage;
+mod dealt_out;
+
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::{Outbox, TABLE};
+use crate::support::place::Ran;
+use crate::support::settings::Settings;
+use crate::support::shared;
+
+const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
+
+/// With the table, and without publication and slot.
+async fn outbox() -> Outbox {
+    let outbox = Outbox::bare(shared::postgres()).await;
+    outbox.execute(TABLE).await;
+    outbox
+}
+
+/// Whether the server knows row filters. On one that does not, shards are refused, which has a test of its own.
+async fn has_row_filters(outbox: &Outbox) -> bool {
+    outbox.server_version().await >= 150_000
+}
+
+fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, count: i64) -> Settings {
+    Settings::new(outbox, kafka).set("delivery.mode", mode).set("shards.count", count)
+}
+
+fn done(ran: Ran, parts: &[&str]) -> Ran {
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    for part in parts {
+        assert!(ran.out.contains(part), "no {part:?} in {}", ran.out);
+    }
+    ran
+}
+
+fn refused(ran: &Ran, code: i32, parts: &[&str]) {
+    assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+    for part in parts {
+        assert!(ran.err.contains(part), "no {part:?} in {}", ran.err);
+    }
+}
+
+/// Waits until every slot of the database is confirmed past all that is committed by now.
+async fn all_confirmed(outbox: &Outbox) {
+    let lsn = outbox.lsn().await;
+    let sql = format!(
+        "SELECT coalesce(bool_and(confirmed_flush_lsn >= '{lsn}'), false) FROM pg_replication_slots \
+         WHERE database = current_database()"
+    );
+    eventually(&format!("every slot is confirmed up to {lsn}"), async || {
+        outbox.query(&sql).await[0].get::<_, bool>(0).then_some(())
+    })
+    .await;
+}
+
+/// The slots of the database, in the order of their names, without the name that they begin with.
+async fn slots(outbox: &Outbox) -> Vec<String> {
+    let rows = outbox
+        .query(
+            "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database() ORDER BY 1",
+        )
+        .await;
+    let name = |row: &tokio_postgres::Row| row.get::<_, &str>(0).replacen(&outbox.name, "", 1);
+    rows.iter().map(name).collect()
+}
