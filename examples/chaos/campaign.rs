@@ -51,6 +51,8 @@ pub(crate) struct Setup {
     pub(crate) standbys: usize,
     /// Whether some events cannot be sent by every other router that is started.
     pub(crate) park: bool,
+    /// From how many bytes of log on a slot that lags is read in bites; `None`: never.
+    pub(crate) bites: Option<u64>,
     pub(crate) span: Duration,
     pub(crate) rate: u64,
     pub(crate) seed: u64,
@@ -233,7 +235,11 @@ fn configured(setup: &Setup) -> String {
     } else {
         String::new()
     };
-    format!("delivery.mode = \"{mode}\"\n{park}")
+    let bites = match setup.bites {
+        Some(lag) => format!("postgres.catch_up = \"auto\"\npostgres.catch_up_lag = {lag}\n"),
+        None => String::new(),
+    };
+    format!("delivery.mode = \"{mode}\"\n{park}{bites}")
 }
 
 /// Has what is parked sent again, for ever.

@@ -2,6 +2,7 @@
 
 mod going_over;
 mod in_bites;
+mod kept;
 mod taken_over;
 
 use crate::support::comparison::{Repeats, same};

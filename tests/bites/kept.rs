@@ -1,0 +1,98 @@
+//! What is parked, and what is gone back to, in bites too.
+
+use super::{MODES, backlog, delivered_once, settings, took_bites};
+use crate::support::comparison::{REPLAY, Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::Router;
+
+#[tokio::test]
+async fn bites_park_what_cannot_be_sent_and_what_comes_behind_it() {
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let table = include_str!("../../migrations/V2__dead_letters.sql");
+        outbox.execute(&format!("CREATE SCHEMA outbox_router; {table}")).await;
+        backlog(&outbox, 500).await;
+        // no topic can be called so
+        outbox.insert("two words", "poisoned", "{\"n\": 1}").await;
+        outbox.insert_numbers("order", "poisoned", 2..5).await;
+        backlog(&outbox, 500).await;
+        let settings = settings(&outbox, &kafka, mode, "1").set("dead_letters.policy", "park");
+        let mut router = Router::active(&settings).await;
+        outbox.all_confirmed().await;
+        took_bites(&mut router, 1).await;
+        let parked: i64 = outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await[0].get(0);
+        assert_eq!(parked, 4);
+        assert_eq!(kafka.committed(&outbox.name).await.unwrap().len(), 10_000);
+        let discarded = settings.run(&["dead-letters", "discard", "--all", "--yes"]);
+        assert_eq!(discarded.code, 0, "{}{}", discarded.out, discarded.err);
+        eventually("none is parked", async || {
+            let parked: i64 = outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await[0].get(0);
+            (parked == 0).then_some(())
+        })
+        .await;
+        outbox.insert("order", "poisoned", "{\"n\": 1}").await;
+        outbox.all_confirmed().await;
+        router.stop().await;
+        outbox.execute("DELETE FROM outbox WHERE aggregate_id = 'poisoned'").await;
+        let records = kafka.committed(&outbox.name).await.unwrap();
+        let others: Vec<_> =
+            records.iter().filter(|record| record.key() != Some("poisoned")).cloned().collect();
+        assert_eq!(others.len() + 1, records.len());
+        same(&outbox, &others, Repeats::Never).await;
+    }
+}
+
+#[tokio::test]
+async fn bites_go_back_to_a_bookmark_and_mark_what_is_sent_again() {
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let settings = settings(&outbox, &kafka, mode, "1");
+        let router = Router::active(&settings).await;
+        backlog(&outbox, 20).await;
+        outbox.all_confirmed().await;
+        let made = settings.run(&["slot", "bookmark", "before"]);
+        assert_eq!(made.code, 0, "{}{}", made.out, made.err);
+        backlog(&outbox, 1_000).await;
+        outbox.all_confirmed().await;
+        router.stop().await;
+        let reset = settings.run(&["slot", "reset", "--to", "before", "--yes"]);
+        assert_eq!(reset.code, 0, "{}{}", reset.out, reset.err);
+        assert!(reset.out.contains("10000 events"), "{}", reset.out);
+        let mut router = Router::active(&settings).await;
+        eventually("all is there a second time", async || {
+            (kafka.committed(&outbox.name).await.ok()?.len() >= 20_200).then_some(())
+        })
+        .await;
+        outbox.all_confirmed().await;
+        took_bites(&mut router, 1).await;
+        router.stop().await;
+        let records = kafka.committed(&outbox.name).await.unwrap();
+        let marked = records.iter().filter(|record| record.header(REPLAY).is_some()).count();
+        assert_eq!((records.len(), marked), (20_200, 10_000));
+        same(&outbox, &records, Repeats::Restarts(1)).await;
+        let router = Router::active(&settings).await;
+        router.stop().await;
+        assert_eq!(kafka.committed(&outbox.name).await.unwrap().len(), 20_200);
+    }
+}
+
+/// Bookmarks that the router makes by itself meanwhile.
+#[tokio::test]
+async fn bites_leave_bookmarks_alone() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings =
+        settings(&outbox, &kafka, MODES[0], "1").set("bookmarks.every", "1h").set("bookmarks.keep", 2);
+    let mut router = Router::active(&settings).await;
+    backlog(&outbox, 1_000).await;
+    outbox.all_confirmed().await;
+    took_bites(&mut router, 1).await;
+    eventually("a bookmark is made", async || {
+        let ran = settings.run(&["slot", "list", "--json"]);
+        ran.out.contains("_bookmark_").then_some(())
+    })
+    .await;
+    router.stop().await;
+    delivered_once(&outbox, &kafka).await;
+}
