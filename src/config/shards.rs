@@ -31,7 +31,10 @@ impl Default for Shards {
 impl Config {
     /// The configuration of each shard, of all that there are. Without shards: this one.
     pub fn every_shard(&self) -> Vec<Config> {
-        (0..self.shards.count).map(|number| self.of_shard(number)).collect()
+        match self.shard {
+            Some(_) => vec![self.clone()],
+            None => (0..self.shards.count).map(|number| self.of_shard(number)).collect(),
+        }
     }
 
     /// The same of those that this process is for.
@@ -49,7 +52,7 @@ impl Config {
 
     fn of_shard(&self, number: u32) -> Config {
         let of = self.shards.count;
-        if of == 1 || self.shard.is_some() {
+        if of == 1 {
             return self.clone();
         }
         let mut config = self.clone();
@@ -59,6 +62,21 @@ impl Config {
         config.postgres.publication = object_of(&self.postgres.publication, shard);
         config.shard = Some(shard);
         config
+    }
+
+    /// The slots of all shards, also where this is the configuration of one.
+    pub fn slots_of_all_shards(&self) -> Vec<String> {
+        match self.shards.count {
+            1 => vec![self.postgres.slot.clone()],
+            of => (0..of).map(|number| object_of(self.slot_of_all(), Shard { number, of })).collect(),
+        }
+    }
+
+    /// The name of the router without it.
+    pub fn name_of_all(&self) -> &str {
+        let name = &self.name;
+        let number = self.shard.map(|shard| format!("/{}", shard.number));
+        number.and_then(|number| name.strip_suffix(&number)).unwrap_or(name)
     }
 
     /// The name of the slot without the part that says which shard it is of.
@@ -115,6 +133,17 @@ fn numbers(listed: Spanned<Node>) -> Vec<Option<u32>> {
         Node::Text(text) if text.trim().is_empty() => Vec::new(),
         Node::Text(text) => text.split(',').map(|number| number.trim().parse().ok()).collect(),
         Node::Boolean(_) | Node::Table(_) | Node::Other(_) => vec![None],
+    }
+}
+
+/// What is handed over when the number is changed is written into the positions topic.
+pub(super) fn check_positions(reader: &mut Reader<'_>, shards: &Shards, positions_topic: Option<&str>) {
+    if shards.count > 1 && positions_topic.is_none() {
+        reader.problems.push(
+            super::source::Place::Nowhere,
+            "`shards.count` is more than 1, and `delivery.positions_topic` is switched off: there is written what shards hand over",
+            "Remove `positions_topic = \"\"`",
+        );
     }
 }
 

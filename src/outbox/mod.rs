@@ -112,6 +112,11 @@ impl Outbox {
         self
     }
 
+    /// The shard that this is the outbox of.
+    pub fn shard(&self) -> Option<Shard> {
+        self.shard.map(|(shard, _)| shard)
+    }
+
     /// The tables that bear the names now have these OIDs: rows in the log that were written before one was renamed to
     /// that are the outbox's too.
     pub fn known_as(mut self, oids: impl IntoIterator<Item = Option<Oid>>) -> Self {

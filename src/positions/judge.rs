@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::postgres::timeline::{self, Descent, System};
 use crate::progress::{Partial, Position};
+use crate::shards::{self, Shard};
 
 /// What a start finds.
 #[derive(Debug, Clone, Copy)]
@@ -63,11 +64,12 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// As the failure that stops the router.
-    pub fn refusal(self) -> Error {
+    /// As the failure that stops the router, or that of one shard.
+    pub fn refusal(self, shard: Option<Shard>) -> Error {
         let Gap { what, remedy, go_on, before, .. } = self;
         let accept = format!(
-            "{remedy}. To go on at {go_on} as things are: `outbox-router run --accept-gap {go_on}`, once"
+            "{remedy}. To go on at {go_on} as things are: `outbox-router run --accept-gap {go_on}{}`, once",
+            shards::argument(shard)
         );
         let remedy = match before {
             Some(before) => format!("{accept}. {before}"),
@@ -442,7 +444,7 @@ mod tests {
             // only exactly what was shown is accepted
             assert!(case.judged(Some(go_on + 1)).unwrap_err().what.contains("does not fit"));
             assert_eq!(case.judged(Some(go_on)), Ok(Start::Accepted(at(go_on))));
-            let Error::Definite(definite) = gap.refusal() else { panic!() };
+            let Error::Definite(definite) = gap.refusal(None) else { panic!() };
             assert!(definite.remedy.contains(&format!("--accept-gap {}", Lsn(go_on))), "{definite}");
         }
     }

@@ -9,10 +9,12 @@
 //! Postgres saves a slot's position only at checkpoints and lets anybody move it. So the router keeps its own in Kafka,
 //! beside the events that it vouches for, and confirms nothing to Postgres that is not durable there.
 
+mod handover;
 mod judge;
 mod recognition;
 mod record;
 
+pub use handover::{Handover, key as handover_key, subject as handover_subject};
 pub use judge::{Found, Gap, Start, judge};
 pub use recognition::{OtherLog, Recognition, Verdict, begin};
 pub use record::{NotReadable, Reading, Remembered, Replay, Tail};

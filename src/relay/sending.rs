@@ -11,6 +11,7 @@ use crate::positions::Replay;
 use crate::postgres::pgoutput::{Insert, LogicalMessage};
 use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
 use crate::routing::{Origin, Routed, Router, Unroutable};
+use crate::shards::{self, Shard};
 use crate::sink::kafka::{KafkaSink, NotSent};
 
 /// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
@@ -137,6 +138,7 @@ impl Sending {
             },
         };
         let Change::New(sequence) = change else { return Handled::Done };
+        let shard = self.outbox.shard();
         let event = match written {
             Written::Row(insert) => self.outbox.event(&insert),
             Written::Message(message) => self.outbox.message(&message),
@@ -152,7 +154,7 @@ impl Sending {
                 return Handled::Done;
             }
             Err(error @ (OutboxError::Message { .. } | OutboxError::MissingMember { .. })) => {
-                let way_past = way_past(self.origin.final_lsn);
+                let way_past = way_past(self.origin.final_lsn, shard);
                 return Handled::Failed(Error::not_safe(
                     error.to_string(),
                     format!(
@@ -217,7 +219,7 @@ impl Sending {
                 return Handled::NeedsTopic(Waiting {
                     topic: record.topic.to_owned(),
                     id: event.printable_id(),
-                    way_past: way_past(final_lsn),
+                    way_past: way_past(final_lsn, shard),
                     event: Some(this),
                 });
             }
@@ -254,7 +256,7 @@ impl Sending {
         }
         self.sent_alone = alone.then(|| SentAlone {
             event: format!("{} to the topic {}", event.printable_id(), record.topic),
-            way_past: way_past(final_lsn),
+            way_past: way_past(final_lsn, shard),
             nothing_before,
         });
         Handled::Done
@@ -270,7 +272,7 @@ impl Sending {
     ) -> Handled {
         let Origin { final_lsn, xid, commit_time, ordinal } = self.origin;
         let Some(parking) = &mut self.parking else {
-            let way_past = way_past(final_lsn);
+            let way_past = way_past(final_lsn, self.outbox.shard());
             return Handled::Failed(unsendable(&about.printable_id, &why.what, &why.remedy, &way_past));
         };
         let letter = Letter {
@@ -300,7 +302,7 @@ impl Sending {
             }
             let (what, remedy) =
                 (format!("{}; and {too_many}", why.what), format!("{}, or {MORE_ROOM}", why.remedy));
-            let way_past = way_past(final_lsn);
+            let way_past = way_past(final_lsn, self.outbox.shard());
             return Handled::Failed(unsendable(&about.printable_id, &what, &remedy, &way_past));
         }
         self.window.sent(sequence, InFlight { bytes: 0, memory, commit_time, topic: NO_TOPIC });
@@ -381,13 +383,13 @@ fn not_routed(error: &Unroutable) -> Unsendable {
 }
 
 /// An UPDATE of an outbox row, which is no event.
-pub(super) fn updated(table: &str, final_lsn: Lsn) -> Error {
+pub(super) fn updated(table: &str, final_lsn: Lsn, shard: Option<Shard>) -> Error {
     Error::not_safe(
         format!("a row of the outbox table {table} was updated, and `[outbox] on_update` is \"stop\""),
         format!(
             "Nothing was skipped. Correct what updates rows, and set `[outbox] on_update` to \"warn\" to go on; or, if its \
              transaction inserts no events, {}",
-            way_past(final_lsn)
+            way_past(final_lsn, shard)
         ),
     )
 }
@@ -432,8 +434,9 @@ fn unsendable(id: &str, reason: &str, remedy: &str, way_past: &str) -> Error {
 
 /// The row is in the log for good: correcting or deleting it in the table changes nothing for the router. True only when
 /// everything before the transaction is acknowledged, which the relay waits for.
-fn way_past(final_lsn: Lsn) -> String {
+fn way_past(final_lsn: Lsn, shard: Option<Shard>) -> String {
     // a transaction is left out by a position behind the beginning of its commit
     let past = Lsn(final_lsn.0 + 1);
-    format!("leave its whole transaction out: outbox-router slot advance --to {past}")
+    let shard = shards::argument(shard);
+    format!("leave its whole transaction out: outbox-router slot advance --to {past}{shard}")
 }

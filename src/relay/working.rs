@@ -209,7 +209,7 @@ impl<S: Transport> Relay<S> {
             let lsn = self.sending.origin.final_lsn;
             let first = !std::mem::replace(&mut self.update_told, true);
             match self.config.outbox.on_update {
-                OnUpdate::Stop => return Some(updated(&table, lsn)),
+                OnUpdate::Stop => return Some(updated(&table, lsn, self.sending.outbox.shard())),
                 OnUpdate::Error if first => {
                     tracing::error!(table, position = %lsn, "{UPDATED}");
                 }

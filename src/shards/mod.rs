@@ -6,7 +6,7 @@
 mod filter;
 mod hash;
 
-pub use filter::{disagreement, row_filter};
+pub use filter::{is_that_of, row_filter};
 
 use std::fmt;
 
@@ -55,6 +55,11 @@ impl Ids {
             Ids::Integers => "integers",
         }
     }
+}
+
+/// What a command line needs besides to be for this shard alone; nothing where there are none.
+pub fn argument(shard: Option<Shard>) -> String {
+    shard.map_or_else(String::new, |shard| format!(" --shard {}", shard.number))
 }
 
 impl Shard {

@@ -15,7 +15,7 @@ use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::positions::{self, OtherLog, Recognition, Remembered, Start};
+use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start, handover_key};
 use crate::postgres::bites;
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
@@ -246,18 +246,42 @@ async fn shards(
     Ok((shard, catalog::slots_of_other_shards(looks, config).await?))
 }
 
-/// Whoever starts beside them sends what they still hold once more, or leaves it out.
-fn another_number_of_shards(config: &Config, slots: &[String]) -> Error {
-    let count = config.shards.count;
-    Error::not_safe(
+/// Where there are slots of it for another number of shards, a router goes on that has delivered before, unless they are
+/// handing over. Another one would send what these hold once more, or leave it out.
+async fn beside_other_shards(
+    config: &Config,
+    before: Option<&Remembered>,
+    slots: &[String],
+) -> Result<(), Error> {
+    let handover = match &config.delivery.positions_topic {
+        Some(topic) => {
+            let record = Config { name: handover_key(config.name_of_all()), ..config.clone() };
+            look_up(&record, topic).await?
+        }
+        None => None,
+    };
+    let (others, count) = (slots.join(", "), config.shards.count);
+    if Handover::is_under_way(handover.as_ref()) {
+        return Err(Error::not_safe(
+            format!(
+                "`outbox-router shards change` was cut off, and the slots of another number of shards are there: {others}"
+            ),
+            "Run it again, with the new `[shards] count` and the old number as --from: it goes on where it was",
+        ));
+    }
+    if before.is_some_and(|before| before.slot == config.postgres.slot) {
+        return Ok(());
+    }
+    Err(Error::not_safe(
         format!(
-            "nothing is remembered for the router {}, and there are slots of it for another number of shards than {count}: {}",
-            config.name,
-            slots.join(", ")
+            "the router {} has not delivered from the slot {} yet, and there are slots of it for another number of shards than {count}: \
+             {others}",
+            config.name, config.postgres.slot
         ),
-        "Stop all routers of that number, and let `outbox-router shards change --from NUMBER` deliver what their slots hold and hand \
-         over. If they are left over from something else, drop them: SELECT pg_drop_replication_slot(...)",
-    )
+        "If the number is to be changed, stop all routers of the other number and run `outbox-router shards change --from NUMBER`: it \
+         delivers what their slots hold, and hands over. If the slots are left over from something else, drop them: SELECT \
+         pg_drop_replication_slot(...)",
+    ))
 }
 
 /// Events that come after parked ones of their aggregate must not be sent past them.
@@ -331,6 +355,10 @@ async fn where_to_start(
     *positions = opened(Positions::open(config).await, memory)?;
     let stored = opened(positions.read(config).await, memory)?;
     let before = memory.or_stored(stored);
+    // those of a router that only delivers its last part are there on purpose
+    if !other_slots.is_empty() && memory.until.is_none() {
+        beside_other_shards(config, before.as_ref(), other_slots).await?;
+    }
     let history = match &before {
         // an older one has no history that could hold the position
         Some(before) if before.timeline > system.timeline => Some(String::new()),
@@ -353,12 +381,8 @@ async fn where_to_start(
             .filter(|(epoch, _)| before.as_ref().is_some_and(|before| before.epoch == *epoch))
             .map(|(_, other)| other),
     };
-    let start =
-        positions::judge(before.as_ref(), &found, memory.accepted_gap).map_err(positions::Gap::refusal)?;
-    // those of a router that only delivers its last part are there on purpose
-    if matches!(start, Start::First(_)) && !other_slots.is_empty() && memory.until.is_none() {
-        return Err(another_number_of_shards(config, other_slots));
-    }
+    let start = positions::judge(before.as_ref(), &found, memory.accepted_gap)
+        .map_err(|gap| gap.refusal(config.shard))?;
     let position = start.position();
     let (tail, reading, recognition) = positions::begin(before.as_ref(), start, confirmed, reading);
     match start {

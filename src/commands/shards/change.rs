@@ -13,7 +13,7 @@ use crate::commands::kept::Kept;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::positions::Remembered;
+use crate::positions::{Handover, Remembered};
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, shards_verdict};
 use crate::postgres::connect::Startup;
@@ -22,6 +22,7 @@ use crate::postgres::quoting;
 use crate::postgres::session::Session;
 use crate::postgres::slot_functions;
 use crate::progress::Position;
+use crate::sink::kafka::positions::look_up;
 use crate::terminal;
 
 pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<ExitCode, Error> {
@@ -38,36 +39,44 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     let mut session = connect(config, &Startup { application_name: &name, ..Startup::default() }).await?;
     ready(&mut session, &new).await?;
     let left = existing(&mut session, &old).await?;
-    let decided = if left.is_empty() { None } else { plan::read(config).await? };
-    match decided {
-        None if left.is_empty() => {
+    let decided = match plan::read(config).await? {
+        Some(Handover::Done(at)) if left.is_empty() => {
+            let text = format!("The {to} {} have begun at {at}; nothing is left to do.\n", plural(to));
+            return terminal::print(&text).map(|()| ExitCode::SUCCESS);
+        }
+        Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
+        // none was decided, or none has come of it: the old shards may have gone on since
+        _ if left.is_empty() => {
             return Err(Error::refused(
                 format!("there is no slot of {from} {}: {}", plural(from), names(&old)),
                 "Name the number that there was with --from; `outbox-router check` shows what slots there are",
             ));
         }
-        None if left.len() < old.len() => {
+        _ if left.len() < old.len() => {
             return Err(Error::not_safe(
                 format!("of the slots {} only these are there: {}", names(&old), names(&left)),
-                "What the others held may be missing in Kafka: compare the outbox table with the topics, then drop the rest, and \
-                 the new slots, and run `outbox-router init`",
+                "Nothing was handed over, so what the others held may be missing in Kafka: compare the outbox table with the topics, then \
+                 drop the rest and the new slots, and run `outbox-router init`",
             ));
         }
-        _ => {}
-    }
+        _ => None,
+    };
     terminal::print(&format!("{}: {from} {} -> {to} {}\n", config.name, plural(from), plural(to)))?;
     if dry_run {
         return preview(&mut session, &left, &new, decided).await;
     }
     let (at, locks) = match decided {
-        Some(at) => (at, locked_at(&mut session, &left, at).await?),
-        None => deliver(&mut session, &left).await?,
+        Some(at) => (at, locked_at(&mut session, &left, at, true).await?),
+        None => {
+            let (at, locks) = deliver(&mut session, &left).await?;
+            // delivering may have taken long, and a session that nobody uses may be ended meanwhile
+            session = connect(config, &Startup { application_name: &name, ..Startup::default() }).await?;
+            (at, locks)
+        }
     };
-    if config.delivery.positions_topic.is_some() && decided.is_none() {
-        plan::decide(config, at).await?;
-    }
+    plan::write(config, at, false).await?;
     for shard in &new {
-        begin_at(shard, at).await?;
+        begin_at(shard, at, left.first()).await?;
     }
     terminal::print(&format!("The new shards begin at {at}, before which everything is delivered.\n"))?;
     for shard in &left {
@@ -79,9 +88,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         terminal::print(&format!("dropped the slot {slot}\n"))?;
     }
     locks.give_back().await;
-    if config.delivery.positions_topic.is_some() {
-        plan::done(config, at).await?;
-    }
+    plan::write(config, at, true).await?;
     let done = say_what_is_next(&mut session, &old, to).await;
     session.close().await;
     done
@@ -127,6 +134,22 @@ async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<
     Ok(existing)
 }
 
+/// Whether a new shard's position was written.
+async fn any_has_begun(new: &[Arc<Config>], at: Lsn) -> Result<bool, Error> {
+    for shard in new {
+        let Some(topic) = &shard.delivery.positions_topic else { continue };
+        if look_up(shard, topic).await?.is_some_and(|known| has_begun(shard, &known, at)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// One of an earlier time with this number of shards is further back.
+fn has_begun(shard: &Config, known: &Remembered, at: Lsn) -> bool {
+    known.slot == shard.postgres.slot && known.position.flush >= at
+}
+
 async fn preview(
     session: &mut Session,
     old: &[Arc<Config>],
@@ -161,32 +184,55 @@ async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<(Lsn, Loc
     nothing_parked(session, old).await?;
     // what they deliver meanwhile need not be delivered here
     Locks::wait(old).await?.give_back().await;
-    let end = session.query_one(FLUSH_LSN).await?.and_then(|text| text.parse().ok());
-    let at: Lsn = end.ok_or_else(|| Error::transient(Peer::Postgres, "the flush LSN cannot be read"))?;
+    // Where the next record of the log begins: within one, a shard would end behind it that sends its commit. With a number
+    // of its own the statement's transaction is written, and so what is before it soon.
+    let end = session
+        .query("SELECT pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_xact_id()")
+        .await?;
+    let end = end.first().and_then(|row| row.get(0)?.parse().ok());
+    let at: Lsn = end.ok_or_else(|| Error::transient(Peer::Postgres, "the end of the log cannot be read"))?;
     drain::deliver(old, at).await?;
-    Ok((at, locked_at(session, old, at).await?))
+    // by a session of its own, as the one before may not be there any more
+    let mut looks = super::drain::session(old).await?;
+    let locks = locked_at(&mut looks, old, at, false).await?;
+    looks.close().await;
+    Ok((at, locks))
 }
 
-/// The locks of the old slots, if none has delivered more than what lies before `at`, or less.
-async fn locked_at(session: &mut Session, old: &[Arc<Config>], at: Lsn) -> Result<Locks, Error> {
+/// The locks of the old slots, if each has delivered what lies before `at` and no more. Once it is `decided`, the name of one
+/// may be a new shard's.
+async fn locked_at(
+    session: &mut Session,
+    old: &[Arc<Config>],
+    at: Lsn,
+    decided: bool,
+) -> Result<Locks, Error> {
     let locks = Locks::take(old).await?;
     for shard in old {
-        // one whose name a new shard bears has handed it over
-        let Some(position) = drain::delivered(shard, session).await? else { continue };
-        if position != (Position { flush: at, partial: None }) {
-            return Err(Error::not_safe(
-                format!(
-                    "the router {} has delivered up to {}, and not up to {at}",
-                    shard.name, position.flush
-                ),
-                format!(
-                    "One with the old number of shards has run meanwhile: stop it, and run this again. If it says the same then, the new \
-                     shards have begun at {at} already: SELECT pg_drop_replication_slot('{}') has what lies between delivered a \
-                     second time by them",
-                    shard.postgres.slot
-                ),
+        let position = match drain::delivered(shard, session).await? {
+            None if decided => continue,
+            position => position.unwrap_or_default(),
+        };
+        if position == (Position { flush: at, partial: None }) {
+            continue;
+        }
+        let what =
+            format!("the router {} has delivered up to {}, and not up to {at}", shard.name, position.flush);
+        if !decided {
+            return Err(Error::refused(
+                what,
+                "One with the old number of shards has run meanwhile: stop it, and run this again; nothing was handed over",
             ));
         }
+        return Err(Error::not_safe(
+            what,
+            format!(
+                "An earlier run has handed over there, and a router with the old number of shards has run since: stop it. What it delivered \
+                 since then comes a second time from the new shards once you go on: SELECT pg_drop_replication_slot('{}'), and run this \
+                 again",
+                shard.postgres.slot
+            ),
+        ));
     }
     // an event may have been parked just now
     nothing_parked(session, old).await?;
@@ -194,25 +240,36 @@ async fn locked_at(session: &mut Session, old: &[Arc<Config>], at: Lsn) -> Resul
 }
 
 /// The position first, then the slot: in between, a start finds a slot that is behind, which is as it always is.
-async fn begin_at(shard: &Arc<Config>, at: Lsn) -> Result<(), Error> {
+async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Result<(), Error> {
     let mut kept = Kept::look(shard).await?;
     let confirmed = kept.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
-    let begun = |known: &Remembered| known.slot == shard.postgres.slot && known.position.flush >= at;
-    if kept.remembered.as_ref().is_some_and(begun) {
+    if kept.remembered.as_ref().is_some_and(|known| has_begun(shard, known, at)) {
         kept.close().await;
         return Ok(());
     }
     if confirmed > at {
-        return Err(Error::not_safe(
-            format!("the slot {} is at {confirmed} already, beyond {at}", shard.postgres.slot),
-            "Somebody has moved it, or a router has read from it: stop that, drop the slot, run `outbox-router init`, and run this \
-             again",
-        ));
+        let Some(old) = old else {
+            return Err(Error::not_safe(
+                format!("the slot {} is at {confirmed} already, beyond {at}", shard.postgres.slot),
+                "It was made again after the old slots were gone, so what was committed in between is in no slot: compare the outbox table \
+                 with the topics, and go on with `outbox-router slot advance`",
+            ));
+        };
+        // made again since; an old one still has what lies between
+        let slot = &shard.postgres.slot;
+        let statements = [slot_functions::drop(slot), slot_functions::copy(&old.postgres.slot, slot, false)];
+        for sql in statements {
+            kept.session.query(&sql).await.map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
+        }
+        let told = kept.allow_failover(slot).await;
+        if !told.is_empty() {
+            terminal::print(&format!("{}\n", told.trim_start()))?;
+        }
     }
     kept.open(shard).await?;
     kept.read().await?;
     kept.write(shard, Position { flush: at, partial: None }, None, None).await?;
-    if confirmed < at {
+    if confirmed != at {
         // the server reads all the log in between
         kept.session.answers_within(None);
         let sql = slot_functions::advance(&shard.postgres.slot, at);

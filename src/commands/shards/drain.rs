@@ -58,9 +58,7 @@ impl Locks {
     async fn of(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Self, Error> {
         let mut sessions = Vec::new();
         for shard in shards {
-            let name = format!("{} shards", shard.name);
-            let mut session =
-                connect(shard, &Startup { application_name: &name, ..Startup::default() }).await?;
+            let mut session = session(std::slice::from_ref(shard)).await?;
             free(&mut session, &shard.postgres.slot, within).await?;
             sessions.push(session);
         }
@@ -72,6 +70,13 @@ impl Locks {
             session.close().await;
         }
     }
+}
+
+/// An ordinary session with the first of them's name.
+pub(super) async fn session(shards: &[Arc<Config>]) -> Result<Session, Error> {
+    let Some(shard) = shards.first() else { return Err(Error::usage("There is no shard", "Name one")) };
+    let name = format!("{} shards", shard.name);
+    connect(shard, &Startup { application_name: &name, ..Startup::default() }).await
 }
 
 async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Result<(), Error> {

@@ -7,41 +7,25 @@ use crate::commands::kept::Kept;
 use crate::config::Config;
 use crate::error::Error;
 use crate::lsn::Lsn;
+use crate::positions::{Handover, handover_key, handover_subject};
 use crate::progress::Position;
 use crate::sink::kafka::positions::look_up;
 
-/// The record's slot where nothing is under way.
-const DONE: &str = "done";
-
-/// The key of the record is that of a router, which it is not: shards have numbers.
 fn of(config: &Config) -> Config {
-    Config { name: format!("{}/shards", config.name), ..config.clone() }
+    Config { name: handover_key(config.name_of_all()), ..config.clone() }
 }
 
-fn slot(config: &Config) -> String {
-    format!("{}_of_{}", config.slot_of_all(), config.shards.count)
-}
-
-/// Where the shards of `config` begin, if it was decided and is not done yet. Without a positions topic nothing is known.
-pub(super) async fn read(config: &Config) -> Result<Option<Lsn>, Error> {
+/// Where handing over to the shards of `config` is.
+pub(super) async fn read(config: &Config) -> Result<Option<Handover>, Error> {
     let Some(topic) = &config.delivery.positions_topic else { return Ok(None) };
-    let written = look_up(&of(config), topic).await?;
-    Ok(written.filter(|written| written.slot == slot(config)).map(|written| written.position.flush))
+    let record = look_up(&of(config), topic).await?;
+    Ok(Handover::to(record.as_ref(), config.slot_of_all(), config.shards.count))
 }
 
-/// The shards of `config` begin at this position.
-pub(super) async fn decide(config: &Config, at: Lsn) -> Result<(), Error> {
-    write(config, slot(config), at).await
-}
-
-/// They have begun, and nothing is left of the others.
-pub(super) async fn done(config: &Config, at: Lsn) -> Result<(), Error> {
-    write(config, DONE.to_owned(), at).await
-}
-
-async fn write(config: &Config, slot: String, at: Lsn) -> Result<(), Error> {
+/// The shards of `config` begin at this position; or, if it is `done`, have begun, and nothing is left of the others.
+pub(super) async fn write(config: &Config, at: Lsn, done: bool) -> Result<(), Error> {
     let mut plan = of(config);
-    plan.postgres.slot = slot;
+    plan.postgres.slot = handover_subject(config.slot_of_all(), config.shards.count, done);
     let plan = Arc::new(plan);
     let mut kept = Kept::look(&plan).await?;
     kept.open(&plan).await?;

@@ -22,7 +22,14 @@ use crate::terminal;
 /// # Errors
 /// A server refuses or cannot be reached, or what was asked for is not possible.
 pub async fn slot(config: &Config, args: &SlotArgs) -> Result<ExitCode, Error> {
-    for shard in chosen_shards(config, &args.shards)? {
+    let shards = chosen_shards(config, &args.shards)?;
+    if shards.len() > 1 && matches!(args.command, SlotCommand::Advance { .. }) {
+        return Err(Error::usage(
+            "What one shard leaves out, another may have to send",
+            "Add --shard with the number of the one that the position is for",
+        ));
+    }
+    for shard in shards {
         // JSON names the slot
         if !matches!(&args.command, SlotCommand::List(args) if args.json) {
             heading(&shard)?;

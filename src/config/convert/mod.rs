@@ -59,6 +59,7 @@ pub(super) fn convert(
             );
         }
     }
+    crate::config::shards::check_positions(&mut reader, &shards, delivery.positions_topic.as_deref());
     if let Some(postgres) = &postgres {
         let name = name.clone().unwrap_or_else(|| default_name(postgres));
         crate::config::shards::check_names(&mut reader, &shards, &name, postgres);

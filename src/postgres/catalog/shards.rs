@@ -6,7 +6,7 @@ use crate::error::{Error, Peer};
 use crate::postgres::quoting::{self, literal};
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
-use crate::shards::{Ids, Shard, disagreement};
+use crate::shards::{Ids, Shard, is_that_of};
 
 /// Row filters are known from this version on.
 pub const ROW_FILTERS: u32 = 150_000;
@@ -31,6 +31,18 @@ pub async fn shards_verdict(
         ));
     }
     let Some(config) = shards.first() else { return Ok(Ids::Texts) };
+    if config.outbox.message_prefix.is_some() {
+        let encoding = session.query_one("SELECT pg_catalog.current_setting('server_encoding')").await?;
+        if encoding.as_deref() != Some("UTF8") {
+            let encoding = encoding.unwrap_or_default();
+            return Err(Error::refused(
+                format!(
+                    "the database is in {encoding}: the router deals out messages by the bytes of UTF-8, and Postgres rows by those"
+                ),
+                "Take `[outbox] message_prefix` or `[shards] count` away, or use a database in UTF-8",
+            ));
+        }
+    }
     let mut found: Option<(Ids, &TableName)> = None;
     for table in &config.outbox.tables {
         let Some(column) = Column::look(session, config, table).await? else { continue };
@@ -41,7 +53,7 @@ pub async fn shards_verdict(
         }
         for of_one in shards {
             let Some(shard) = of_one.shard else { continue };
-            if let Some(fault) = fault(session, of_one, table, ids, &column.sql_type, shard).await? {
+            if let Some(fault) = fault(session, of_one, table, ids, shard).await? {
                 return Err(judged(fault, of_one, missing));
             }
         }
@@ -102,7 +114,6 @@ async fn fault(
     config: &Config,
     table: &TableName,
     ids: Ids,
-    sql_type: &str,
     shard: Shard,
 ) -> Result<Option<String>, Error> {
     let publication = &config.postgres.publication;
@@ -120,13 +131,7 @@ async fn fault(
         )));
     };
     let column = &config.outbox.columns.aggregate_id;
-    let differs = match session.query_one(&disagreement(filter, ids, column, sql_type, shard)).await {
-        Ok(count) => count.as_deref() != Some("0"),
-        // it asks for another column
-        Err(QueryError::Server { .. }) => true,
-        Err(error) => return Err(error.into()),
-    };
-    Ok(differs.then(|| {
+    Ok((!is_that_of(filter, ids, column, shard)).then(|| {
         format!("the row filter of the publication {publication} on {table} is not that of {shard}: WHERE {filter}")
     }))
 }
@@ -158,11 +163,7 @@ pub async fn slots_of_other_shards(
         literal(&format!("^{base}_[0-9]+_of_[0-9]+$"))
     );
     let rows = session.query(&sql).await?;
-    let count = config.shards.count;
-    let ours = |slot: &str| match count {
-        1 => slot == base,
-        _ => slot.ends_with(&format!("_of_{count}")),
-    };
-    let names = rows.iter().filter_map(|row| row.get(0));
-    Ok(names.filter(|slot| !ours(slot)).map(str::to_owned).collect())
+    let ours = config.slots_of_all_shards();
+    let names = rows.iter().filter_map(|row| row.get(0)).map(str::to_owned);
+    Ok(names.filter(|slot| !ours.contains(slot)).collect())
 }

@@ -1,0 +1,60 @@
+//! What shards write down when their number is changed, in a record of its own among those of the routers.
+
+use super::record::Remembered;
+use crate::lsn::Lsn;
+
+/// What precedes it once nothing is left to do.
+const DONE: &str = "done:";
+
+/// Where a change of the number of shards is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handover {
+    /// The shards of this number begin at this position; whether they have, and whether the others are gone, is to be seen.
+    Decided(Lsn),
+    /// They have begun there, and the others are gone.
+    Done(Lsn),
+}
+
+/// The key of the record, for a router of this name without the number of a shard. Shards have numbers, so it is none of theirs.
+pub fn key(name: &str) -> String {
+    format!("{name}/shards")
+}
+
+/// What stands for the slot in the record: the slots that it is about.
+pub fn subject(slot: &str, shards: u32, done: bool) -> String {
+    format!("{}{slot}_of_{shards}", if done { DONE } else { "" })
+}
+
+impl Handover {
+    /// Reads the record, as far as it is about so many shards.
+    pub fn to(record: Option<&Remembered>, slot: &str, shards: u32) -> Option<Handover> {
+        let record = record?;
+        let at = record.position.flush;
+        if record.slot == subject(slot, shards, false) {
+            return Some(Handover::Decided(at));
+        }
+        (record.slot == subject(slot, shards, true)).then_some(Handover::Done(at))
+    }
+
+    /// Whether one is under way, to whatever number.
+    pub fn is_under_way(record: Option<&Remembered>) -> bool {
+        record.is_some_and(|record| !record.slot.starts_with(DONE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::remembered;
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let record = |done| Remembered { slot: subject("outbox_router", 3, done), ..remembered() };
+        let at = remembered().position.flush;
+        assert_eq!(Handover::to(Some(&record(false)), "outbox_router", 3), Some(Handover::Decided(at)));
+        assert_eq!(Handover::to(Some(&record(true)), "outbox_router", 3), Some(Handover::Done(at)));
+        assert_eq!(Handover::to(Some(&record(false)), "outbox_router", 2), None);
+        assert!(Handover::is_under_way(Some(&record(false))));
+        assert!(!Handover::is_under_way(Some(&record(true))) && !Handover::is_under_way(None));
+    }
+}
