@@ -32,7 +32,7 @@ async fn shards_change_their_number_while_applications_write() {
         let mut seen = 0;
         for (from, to) in [(1, 2), (2, 3), (3, 2), (2, 1), (1, 2)] {
             kafka.holds(&outbox.name, seen + random.random_range(1..300)).await;
-            done(of(to).run_beside(&["init"]).await, &[]);
+            done(of(to).run_beside(&["init"]).await, &["outbox-router shards change --from NUMBER"]);
             router.stop().await;
             change(&of(to), &from.to_string()).await;
             assert_eq!(slots(&outbox).await.len(), usize::try_from(to).unwrap());

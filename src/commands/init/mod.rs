@@ -26,7 +26,7 @@ use crate::config::conninfo::ConnInfo;
 use crate::config::environment::Environment;
 use crate::error::Error;
 use crate::outbox::Outbox;
-use crate::postgres::catalog::{Catalog, Missing, shards_verdict};
+use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_shards};
 use crate::postgres::connect::Startup;
 use crate::postgres::quoting;
 use crate::postgres::server_error::QueryError;
@@ -189,7 +189,8 @@ impl<'a> Init<'a> {
             None => Vec::new(),
         };
         let open: Vec<&str> = open.iter().filter_map(|row| row.get(0)).collect();
-        self.say_what_is_next(&open)
+        let others = slots_of_other_shards(&mut self.session, self.config).await?;
+        self.say_what_is_next(&open, !others.is_empty())
     }
 
     /// Two at once, as containers may start, would make the same things and fail.
@@ -293,8 +294,9 @@ impl<'a> Init<'a> {
         terminal::print(&format!("{what}: {text}\n"))
     }
 
-    /// `open` are the functions with which everybody can write messages, of any prefix.
-    fn say_what_is_next(&self, open: &[&str]) -> Result<(), Error> {
+    /// `open` are the functions with which everybody can write messages, of any prefix; `others`: there are slots for another
+    /// number of shards.
+    fn say_what_is_next(&self, open: &[&str], others: bool) -> Result<(), Error> {
         let mut text = if self.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
         text.push_str("\nNext:\n");
         if let Some(role) = self.role {
@@ -313,7 +315,12 @@ impl<'a> Init<'a> {
         for function in open {
             text += &format!("    REVOKE EXECUTE ON FUNCTION pg_catalog.{function} FROM PUBLIC;\n");
         }
-        terminal::print(&(text + "  outbox-router check\n  outbox-router run\n"))
+        text += if others {
+            "  stop the routers with the other number of shards, and then\n  outbox-router shards change --from NUMBER\n"
+        } else {
+            "  outbox-router check\n"
+        };
+        terminal::print(&(text + "  outbox-router run\n"))
     }
 }
 
