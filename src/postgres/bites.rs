@@ -71,6 +71,12 @@ pub fn prepare(timeout: Duration) -> String {
     )
 }
 
+/// Makes the server end a session that is asked nothing for so long: that of a router which stands still while it holds the
+/// slot's lock.
+pub fn ends_when_idle(timeout: Duration) -> String {
+    format!("SET idle_session_timeout = {}", timeout.as_millis())
+}
+
 /// Before the stream is started: TCP's own timeout would end the connection of one that lives and reads nothing for a while.
 pub const BEFORE_STREAMING: &str = "SET tcp_user_timeout = 0";
 

@@ -408,8 +408,9 @@ impl<S: Transport> ReplicationStream<S> {
     }
 
     /// Sends what is queued and leaves the copy mode, so that the server has taken in the last status update when this
-    /// returns. What still arrives is thrown away. A session that does not stream tells it by `moved`, a statement.
-    pub async fn finish(mut self, moved: Option<&str>) -> Result<Self, Error> {
+    /// returns. What still arrives is thrown away. A session that does not stream tells it by `moved`, a statement; one that is
+    /// kept is told by `held` how long.
+    pub async fn finish(mut self, moved: Option<&str>, held: Option<&str>) -> Result<Self, Error> {
         let left = async {
             if self.is_streaming() {
                 self.leave();
@@ -421,6 +422,10 @@ impl<S: Transport> ReplicationStream<S> {
             }
             if let Some(moved) = moved.filter(|_| !streamed) {
                 self.ask(moved);
+                self.answered().await?;
+            }
+            if let Some(held) = held {
+                self.ask(held);
                 self.answered().await?;
             }
             Ok(())

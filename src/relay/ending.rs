@@ -12,6 +12,7 @@ use crate::dead_letters::Key;
 use crate::error::Error;
 use crate::monitor::State;
 use crate::positions::{OtherLog, Remembered};
+use crate::postgres::bites;
 use crate::postgres::stream::Transport;
 use crate::progress::Partial;
 use crate::sink::Refusal;
@@ -187,7 +188,9 @@ impl<S: Transport> Relay<S> {
         let (remembered, advanced) = remembering.close(&progress, parking.as_mut()).await;
         let mut lock = None;
         if orderly {
-            match stream.finish(moved.as_deref()).await {
+            let held = matches!(outcome, Outcome::FarBehind)
+                .then(|| bites::ends_when_idle(config.postgres.wal_sender_timeout));
+            match stream.finish(moved.as_deref(), held.as_deref()).await {
                 Ok(session) if matches!(outcome, Outcome::FarBehind) => {
                     lock = Some(HeldLock(Box::new(session)))
                 }

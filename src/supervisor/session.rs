@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::TURN;
 use super::memory::Memory;
 use crate::config::conninfo::Host;
-use crate::config::{Config, DeliveryMode};
+use crate::config::{Config, DeliveryMode, Postgres};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
@@ -496,7 +496,7 @@ async fn free_slot(
     }
     let mut told = None;
     memory.handed_over = match memory.lock.take() {
-        Some(held) => take_over(session, held, &config.postgres.slot, memory.walsender).await?,
+        Some(held) => take_over(session, held, &config.postgres, memory.walsender).await?,
         None => false,
     };
     // first of all, and for as long as the session lasts
@@ -532,12 +532,15 @@ async fn free_slot(
 async fn take_over(
     session: &mut Session,
     held: HeldLock,
-    slot: &str,
+    postgres: &Postgres,
     last: Option<i32>,
 ) -> Result<bool, Error> {
+    let slot = &postgres.slot;
     if last.is_none() || slot_lock::holder(session, slot).await? != last {
         return Ok(false);
     }
+    // one that stands still from here on must not keep the lock
+    session.query(&bites::ends_when_idle(postgres.wal_sender_timeout)).await?;
     let (taken, ()) = tokio::join!(slot_lock::take(session, slot), async {
         tokio::time::sleep(IN_LINE).await;
         drop(held);

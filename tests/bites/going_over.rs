@@ -8,8 +8,6 @@ use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
-use crate::support::seed;
-use crate::support::writers::Writers;
 
 #[tokio::test]
 async fn bites_take_a_backlog_and_the_stream_what_comes_after() {
@@ -32,20 +30,24 @@ async fn bites_take_a_backlog_and_the_stream_what_comes_after() {
     }
 }
 
+/// Twenty records at a time, each time after twenty milliseconds: a burst takes two seconds and more, and the router looks
+/// every second how far it is behind.
 #[tokio::test]
-async fn bites_and_stream_in_turns_while_applications_write() {
+async fn bites_and_stream_in_turns_as_applications_write() {
+    const NEAR: &str = "near the end of the log: streaming";
     for mode in MODES {
-        let mut random = seed::random();
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-        let mut router = Router::active(&settings(&outbox, &kafka, mode, "1")).await;
-        let writers = Writers::start(&outbox, 4, &mut random).await;
-        // each turn is waited for by itself: what other tests write has to be passed too
-        for turn in 1..=4 {
-            router.logs_times("near the end of the log: streaming", turn).await;
+        let slow = settings(&outbox, &kafka, mode, "1")
+            .set("delivery.window.records", 20)
+            .set("kafka.'linger.ms'", 20);
+        let mut router = Router::active(&slow).await;
+        for _ in 0..4 {
+            let (taken, turns) = (counted(&router, "bites_total"), router.log().matches(NEAR).count());
+            backlog(&outbox, 200).await;
+            router.logs_times(NEAR, turns + 1).await;
+            assert!(counted(&router, "bites_total") > taken);
         }
-        writers.finish().await;
         outbox.all_confirmed().await;
-        assert!(counted(&router, "bites_total") >= Some(4));
         assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0));
         router.stop().await;
         delivered_once(&outbox, &kafka).await;

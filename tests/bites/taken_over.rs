@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-use super::{MODES, settings};
+use super::{MODES, backlog, settings, streams};
 use crate::standby::{TIMEOUT, all_stop, as_promised, two_behind_proxies};
 use crate::support::comparison::Repeats;
 use crate::support::eventually::eventually;
@@ -13,6 +13,14 @@ use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::signal::Signal;
 use crate::support::writers::Writers;
+
+/// What a router says before it does, and after it has started.
+const GOES_OVER: &str = "far behind: reading in bites from here on";
+const CONNECTED: &str = "connected; events flow";
+
+/// Only a session that takes the lock over waits for it; others ask again and again.
+const WAITS: &str = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// Between two statements nobody reads the slot, so the lock tells who has it.
 async fn held_by_another(outbox: &Outbox, before: i32) {
@@ -69,5 +77,42 @@ async fn bites_of_routers_that_are_cut_off_are_taken_over() {
         let cut = |_: &Router, proxy: &Proxy| proxy.set(Network::BLACK_HOLE);
         let open = |_: &Router, proxy: &Proxy| proxy.set(Network::OPEN);
         taken_over(mode, cut, open, Repeats::Restarts(4)).await;
+    }
+}
+
+/// Between the stream and the bites one session holds the lock until another has it. Twenty records at a time keep the router
+/// behind until it looks.
+#[tokio::test]
+async fn bites_of_routers_that_are_frozen_while_they_go_over_are_taken_over() {
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let settings = settings(&outbox, &kafka, mode, "1")
+            .set("postgres.wal_sender_timeout", format!("{}s", TIMEOUT.as_secs()))
+            .set("delivery.window.records", 20)
+            .set("kafka.'linger.ms'", 20);
+        let mut routers = [Router::active(&settings).await, Router::start(&settings)];
+        for round in 0..2 {
+            let (active, waiting) = (round % 2, (round + 1) % 2);
+            routers[waiting].logs_times("waiting for the slot", 1 + round / 2).await;
+            outbox.all_confirmed().await;
+            streams(&mut routers[active]).await;
+            let times = routers[active].log().matches(GOES_OVER).count();
+            backlog(&outbox, 200).await;
+            let starts = routers[active].log().matches(CONNECTED).count();
+            routers[active].logs_times(GOES_OVER, times + 1).await;
+            // the next session stands in line for twenty milliseconds, which is long enough to be seen most of the time
+            while outbox.query(WAITS).await.is_empty()
+                && routers[active].log().matches(CONNECTED).count() == starts
+            {}
+            routers[active].signal(Signal::Stop);
+            let before = routers[waiting].log().matches(CONNECTED).count();
+            routers[waiting].logs_times(CONNECTED, before + 1).await;
+            routers[active].signal(Signal::Continue);
+        }
+        outbox.all_confirmed().await;
+        for router in routers {
+            router.stop().await;
+        }
+        as_promised(&outbox, &kafka, mode, Repeats::Late).await;
     }
 }

@@ -288,7 +288,7 @@ async fn finishing_waits_until_the_server_has_read_everything() {
         theirs.write_all(&frame(b'C', b"COPY 0\0")).await.unwrap();
         theirs.write_all(&frame(b'Z', b"I")).await.unwrap();
     };
-    let (finished, ()) = tokio::join!(stream.finish(None), server);
+    let (finished, ()) = tokio::join!(stream.finish(None, None), server);
     finished.unwrap();
 }
 
@@ -466,7 +466,7 @@ async fn finishing_inside_a_bite_reads_it_to_its_end_and_moves_the_slot() {
         theirs.write_all(&rest.concat()).await.unwrap();
         answer(&mut theirs, &[row(&[Some("(s,0/4)")]), frame(b'Z', b"I")]).await
     };
-    let (finished, moved) = tokio::join!(stream.finish(Some("SELECT advance")), server);
+    let (finished, moved) = tokio::join!(stream.finish(Some("SELECT advance"), None), server);
     finished.unwrap();
     assert_eq!(moved, "SELECT advance");
 }
