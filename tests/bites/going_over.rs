@@ -1,11 +1,12 @@
 //! From the stream to bites and back, again and again: no gap, no event twice, no key out of order.
 
-use super::{MODES, backlog, counted, delivered_once, settings, streams, took_bites};
+use super::{MODES, PG_HBA, backlog, counted, delivered_once, settings, streams, took_bites};
 use crate::faults::broker_stopped::broker_killed_at_random_points;
 use crate::faults::sigkill::{KILLS, killed_at_random_points};
 use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 
@@ -35,8 +36,9 @@ async fn bites_take_a_backlog_and_the_stream_what_comes_after() {
 #[tokio::test]
 async fn bites_and_stream_in_turns_as_applications_write() {
     const NEAR: &str = "near the end of the log: streaming";
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         let slow = settings(&outbox, &kafka, mode, "1")
             .set("delivery.window.records", 20)
             .set("kafka.'linger.ms'", 20);

@@ -84,8 +84,8 @@ async fn bites_leave_bookmarks_alone() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings =
         settings(&outbox, &kafka, MODES[0], "1").set("bookmarks.every", "1h").set("bookmarks.keep", 2);
-    let mut router = Router::active(&settings).await;
     backlog(&outbox, 1_000).await;
+    let mut router = Router::active(&settings).await;
     outbox.all_confirmed().await;
     took_bites(&mut router, 1).await;
     eventually("a bookmark is made", async || {

@@ -13,6 +13,9 @@ use crate::support::settings::Settings;
 
 const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
 
+/// On a server of its own: where others write much log, a stream is better for it.
+const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
+
 /// How many bytes of log make this router read in bites.
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
     Settings::new(outbox, kafka)

@@ -2,12 +2,13 @@
 
 use rand::Rng;
 
-use super::{MODES, backlog, settings, streams};
+use super::{MODES, PG_HBA, backlog, settings, streams};
 use crate::standby::{TIMEOUT, all_stop, as_promised, two_behind_proxies};
 use crate::support::comparison::Repeats;
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::postgres::PrivatePostgres;
 use crate::support::proxy::{Network, Proxy};
 use crate::support::router::Router;
 use crate::support::seed;
@@ -84,8 +85,9 @@ async fn bites_of_routers_that_are_cut_off_are_taken_over() {
 /// behind until it looks.
 #[tokio::test]
 async fn bites_of_routers_that_are_frozen_while_they_go_over_are_taken_over() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         let settings = settings(&outbox, &kafka, mode, "1")
             .set("postgres.wal_sender_timeout", format!("{}s", TIMEOUT.as_secs()))
             .set("delivery.window.records", 20)
