@@ -1,5 +1,7 @@
 //! `run`: the router, its admin endpoint and the signals that stop it.
 
+use std::sync::Arc;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -23,13 +25,14 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
             "Add --shard with its number",
         ));
     }
+    let contracts = Contracts::configured(config)?.map(Arc::new);
     let mut routers = Vec::new();
     for shard in shards {
         let monitor = Monitor::of_shard(&shard.name, shard.shard.map(|shard| shard.number));
         if let Some(interval) = config.heartbeat {
             monitor.heartbeat_on(interval);
         }
-        routers.push(Router { contracts: Contracts::configured(config)?, config: shard, monitor });
+        routers.push(Router { contracts: contracts.clone(), config: shard, monitor });
     }
     let monitors = routers.iter().map(|router| router.monitor.clone()).collect();
     let monitors = Monitors::of_shards(&config.name, monitors);

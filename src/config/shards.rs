@@ -8,6 +8,7 @@ use super::identifiers::{check_name, check_router_name, check_slot};
 use super::raw::{Node, RawShards};
 use super::read::Reader;
 use super::{Config, Postgres};
+use crate::positions::handover_key;
 use crate::shards::Shard;
 
 /// The most that there can be: each is a slot, a walsender and a producer.
@@ -72,8 +73,13 @@ impl Config {
         }
     }
 
-    /// The name of the router without it.
-    pub fn name_of_all(&self) -> &str {
+    /// With the key of the record of a handover for a name: that record is none of a router's own.
+    pub fn of_handover(&self) -> Config {
+        Config { name: handover_key(self.name_of_all()), ..self.clone() }
+    }
+
+    /// The name of the router without the number of the shard.
+    fn name_of_all(&self) -> &str {
         let name = &self.name;
         let number = self.shard.map(|shard| format!("/{}", shard.number));
         number.and_then(|number| name.strip_suffix(&number)).unwrap_or(name)

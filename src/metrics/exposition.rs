@@ -12,8 +12,8 @@ use super::histogram::Histogram;
 use super::{Kind, Metric};
 use crate::monitor::{StateKind, StatusReport};
 
-/// What `pg_replication_slots.wal_status` may be.
-const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
+/// What `pg_replication_slots.wal_status` may be, the worst last.
+pub(crate) const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
 /// The exporter, filled anew whenever it is asked.
 #[derive(Debug)]

@@ -157,7 +157,8 @@ fn positions(shards: &[StatusReport]) -> Positions {
     let least = |position: fn(&Positions) -> &Option<String>| {
         let known = all(position);
         // one that is not known yet may be any
-        known.into_iter().min().filter(|_| all(position).len() == shards.len()).map(|lsn| lsn.to_string())
+        let all_known = known.len() == shards.len();
+        known.into_iter().min().filter(|_| all_known).map(|lsn| lsn.to_string())
     };
     Positions {
         server_wal_end: all(|of| &of.server_wal_end).into_iter().max().map(|lsn| lsn.to_string()),
@@ -171,9 +172,8 @@ fn positions(shards: &[StatusReport]) -> Positions {
 
 /// The slot that holds most back, or has least room.
 fn slot(shards: &[StatusReport]) -> Slot {
-    const WORST_LAST: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
     let slots = || shards.iter().map(|shard| &shard.slot);
-    let badness = |status: &String| WORST_LAST.iter().position(|known| known == status);
+    let badness = |status: &String| exposition::WAL_STATUSES.iter().position(|known| known == status);
     Slot {
         retained_bytes: slots().filter_map(|slot| slot.retained_bytes).max(),
         wal_status: slots().filter_map(|slot| slot.wal_status.clone()).max_by_key(badness),

@@ -65,9 +65,10 @@ pub fn look(slot: &str) -> String {
 pub fn prepare(timeout: Duration) -> String {
     let millis = timeout.as_millis();
     format!(
-        "SET tcp_user_timeout = {millis}; SET idle_session_timeout = {millis}; SET statement_timeout = 0; SET lock_timeout = 0; \
+        "SET tcp_user_timeout = {millis}; {}; SET statement_timeout = 0; SET lock_timeout = 0; \
          SELECT pg_catalog.set_config('client_connection_check_interval', '1s', false) \
-         WHERE pg_catalog.version() LIKE '%linux%'"
+         WHERE pg_catalog.version() LIKE '%linux%'",
+        ends_when_idle(timeout)
     )
 }
 

@@ -54,13 +54,13 @@ enum Next {
 /// The definite failure that stopped it. What may pass by itself is waited out here.
 pub async fn run(
     config: Arc<Config>,
-    contracts: Option<Contracts>,
+    contracts: Option<Arc<Contracts>>,
     orders: Orders,
     monitor: Monitor,
     stop: CancellationToken,
 ) -> Result<(), Definite> {
     let Orders { accept_gap: accepted_gap, until } = orders;
-    let mut memory = Memory { contracts: contracts.map(Arc::new), accepted_gap, until, ..Memory::default() };
+    let mut memory = Memory { contracts, accepted_gap, until, ..Memory::default() };
     let mut backoff = Backoff::default();
     loop {
         monitor.turned();

@@ -15,7 +15,7 @@ use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start, handover_key};
+use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start};
 use crate::postgres::bites;
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
@@ -120,7 +120,7 @@ async fn start(
     if !config.dead_letters.park() {
         none_left_parked(config, &mut looks).await?;
     }
-    let (shard, other_slots) = shards(config, &mut looks, memory).await?;
+    let (shard, other_slots) = shards(config, &catalog, &mut looks, memory).await?;
     let outbox = outbox.of_shard(shard);
     looks.close().await;
     let fingerprint = catalog.fingerprint();
@@ -233,13 +233,14 @@ async fn start(
 /// of shards.
 async fn shards(
     config: &Config,
+    catalog: &Catalog,
     looks: &mut Session,
     memory: &Memory,
 ) -> Result<(Option<(Shard, Ids)>, Vec<String>), Error> {
     let shard = match config.shard {
         Some(shard) => {
             let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
-            Some((shard, catalog::shards_verdict(looks, std::slice::from_ref(config), missing).await?))
+            Some((shard, catalog::shards_verdict(looks, &[(config, catalog)], missing).await?))
         }
         None => None,
     };
@@ -254,10 +255,7 @@ async fn beside_other_shards(
     slots: &[String],
 ) -> Result<(), Error> {
     let handover = match &config.delivery.positions_topic {
-        Some(topic) => {
-            let record = Config { name: handover_key(config.name_of_all()), ..config.clone() };
-            look_up(&record, topic).await?
-        }
+        Some(topic) => look_up(&config.of_handover(), topic).await?,
         None => None,
     };
     let (others, count) = (slots.join(", "), config.shards.count);

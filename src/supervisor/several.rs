@@ -19,7 +19,7 @@ pub struct Router {
     /// Its configuration: of a shard where there are several.
     pub config: Config,
     /// What payloads are judged by.
-    pub contracts: Option<Contracts>,
+    pub contracts: Option<Arc<Contracts>>,
     /// Shows what it does.
     pub monitor: Monitor,
 }

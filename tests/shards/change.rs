@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-use super::{MODES, all_confirmed, done, has_row_filters, outbox, refused, settings, slots};
+use super::{MODES, all_confirmed, done, place, refused, settings, slots};
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -21,10 +21,7 @@ async fn change(settings: &Settings, from: &str) {
 async fn shards_change_their_number_while_applications_write() {
     for mode in MODES {
         let mut random = seed::random();
-        let (outbox, kafka) = (outbox().await, Kafka::shared());
-        if !has_row_filters(&outbox).await {
-            return;
-        }
+        let Some((outbox, kafka)) = place().await else { return };
         let of = |count| settings(&outbox, &kafka, mode, count);
         done(of(1).run_beside(&["init"]).await, &[]);
         let mut router = Router::active(&of(1)).await;
@@ -52,10 +49,7 @@ async fn shards_change_their_number_while_applications_write() {
 async fn shards_change_under_sigkill() {
     for mode in MODES {
         let mut random = seed::random();
-        let (outbox, kafka) = (outbox().await, Kafka::shared());
-        if !has_row_filters(&outbox).await {
-            return;
-        }
+        let Some((outbox, kafka)) = place().await else { return };
         let of = |count| settings(&outbox, &kafka, mode, count);
         done(of(2).run_beside(&["init"]).await, &[]);
         let mut router = Router::active(&of(2)).await;
@@ -99,10 +93,7 @@ async fn changed(outbox: &Outbox, kafka: &Kafka) -> (Settings, Settings) {
 
 #[tokio::test]
 async fn shards_that_have_handed_over_do_not_start_again() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     let (two, three) = changed(&outbox, &kafka).await;
     refused(
         &three.run(&["shards", "change", "--from", "2"]),
@@ -133,10 +124,7 @@ async fn shards_that_have_handed_over_do_not_start_again() {
 /// A router of the old number that still runs is waited for, and handed over from when it is stopped.
 #[tokio::test]
 async fn shards_wait_for_routers_of_the_old_number() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     let (two, three) = changed(&outbox, &kafka).await;
     done(three.run_beside(&["init"]).await, &[]);
     let router = Router::active(&two).await;
@@ -163,10 +151,7 @@ async fn shards_wait_for_routers_of_the_old_number() {
 
 #[tokio::test]
 async fn shards_with_parked_events_are_not_changed() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     let of = |count| {
         settings(&outbox, &kafka, MODES[0], count)
             .set("dead_letters.policy", "park")
@@ -209,10 +194,7 @@ fn record(slot: &str, identifier: &str, at: &str) -> String {
 /// It was decided where the new shards begin, one of them has begun, and the other's slot was made again since.
 #[tokio::test]
 async fn shards_that_are_half_handed_over_wait_until_it_is_done() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     let of = |count| settings(&outbox, &kafka, MODES[0], count);
     let insert = async |numbers: std::ops::Range<u32>| {
         for aggregate in ["a", "b", "c", "d", "e", "f"] {
@@ -263,10 +245,7 @@ async fn shards_that_are_half_handed_over_wait_until_it_is_done() {
 /// A shard that stops names itself in the way past the event, and nobody leaves out what another has to send.
 #[tokio::test]
 async fn shards_leave_out_only_what_their_own_transaction_is() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     let two = settings(&outbox, &kafka, MODES[0], 2);
     done(two.run(&["init"]), &[]);
     outbox.insert("a b", "a", "{}").await;

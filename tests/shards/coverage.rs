@@ -1,6 +1,6 @@
 //! A set of shards that does not take every aggregate exactly once is found.
 
-use super::{MODES, done, has_row_filters, outbox, refused, settings, slots};
+use super::{MODES, done, has_row_filters, outbox, place, refused, settings, slots};
 use crate::support::kafka::Kafka;
 use crate::support::router::Router;
 
@@ -18,10 +18,7 @@ async fn shards_need_a_server_with_row_filters() {
 
 #[tokio::test]
 async fn shards_that_do_not_cover_everything_exactly_once_are_found() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     let settings = settings(&outbox, &kafka, MODES[0], 2);
     done(settings.run(&["init"]), &[]);
     done(settings.run(&["check"]), &["2 publications take every aggregate exactly once"]);
@@ -64,10 +61,7 @@ async fn shards_that_do_not_cover_everything_exactly_once_are_found() {
 
 #[tokio::test]
 async fn shards_of_tables_with_different_ids_are_refused() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     outbox.execute("CREATE TABLE other (LIKE outbox INCLUDING ALL); ALTER TABLE other ALTER aggregate_id TYPE uuid USING NULL").await;
     let settings = settings(&outbox, &kafka, MODES[0], 2)
         .set("outbox.table", vec!["public.outbox".to_owned(), "public.other".to_owned()]);
@@ -77,10 +71,7 @@ async fn shards_of_tables_with_different_ids_are_refused() {
 
 #[tokio::test]
 async fn shards_of_another_number_that_are_left_are_found() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     let (two, three) = (settings(&outbox, &kafka, MODES[0], 2), settings(&outbox, &kafka, MODES[0], 3));
     done(two.run(&["init"]), &[]);
     let router = Router::active(&two).await;
@@ -162,10 +153,7 @@ async fn shards_need_a_positions_topic() {
 /// Of a database that is not in UTF-8 rows are dealt out all the same; messages are not.
 #[tokio::test]
 async fn shards_of_a_database_in_another_encoding() {
-    let (outbox, kafka) = (outbox().await, Kafka::shared());
-    if !has_row_filters(&outbox).await {
-        return;
-    }
+    let Some((outbox, kafka)) = place().await else { return };
     let name = format!("{}_latin", outbox.name);
     outbox
         .execute(&format!(

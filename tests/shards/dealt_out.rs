@@ -2,7 +2,7 @@
 
 use outbox_router::shards::{Ids, Shard};
 
-use super::{MODES, all_confirmed, done, has_row_filters, outbox, refused, settings, slots};
+use super::{MODES, all_confirmed, done, has_row_filters, outbox, place, refused, settings, slots};
 use crate::faults::sigkill::KILLS;
 use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
@@ -47,10 +47,7 @@ async fn shards_hash_as_postgres_does() {
 async fn shards_deliver_every_event_once_and_in_order() {
     for mode in MODES {
         let mut random = seed::random();
-        let (outbox, kafka) = (outbox().await, Kafka::shared());
-        if !has_row_filters(&outbox).await {
-            return;
-        }
+        let Some((outbox, kafka)) = place().await else { return };
         let settings = settings(&outbox, &kafka, mode, 3);
         done(settings.run(&["init"]), &["_0_of_3", "_2_of_3"]);
         assert_eq!(slots(&outbox).await, ["_0_of_3", "_1_of_3", "_2_of_3"]);
@@ -93,10 +90,7 @@ async fn shards_deliver_every_event_once_and_in_order() {
 async fn shards_in_several_processes_under_sigkill_lose_nothing() {
     for mode in MODES {
         let mut random = seed::random();
-        let (outbox, kafka) = (outbox().await, Kafka::shared());
-        if !has_row_filters(&outbox).await {
-            return;
-        }
+        let Some((outbox, kafka)) = place().await else { return };
         let settings = settings(&outbox, &kafka, mode, 2).set("postgres.wal_sender_timeout", "4s");
         done(settings.run(&["init"]), &[]);
         let start = |number: &str| Router::with_arguments(&settings, &["--shard", number]);
@@ -127,10 +121,7 @@ async fn shards_in_several_processes_under_sigkill_lose_nothing() {
 #[tokio::test]
 async fn shards_send_each_message_once_and_in_order_with_the_rows_of_its_aggregate() {
     for mode in MODES {
-        let (outbox, kafka) = (outbox().await, Kafka::shared());
-        if !has_row_filters(&outbox).await {
-            return;
-        }
+        let Some((outbox, kafka)) = place().await else { return };
         let settings = settings(&outbox, &kafka, mode, 3).set("outbox.message_prefix", "outbox");
         done(settings.run(&["init"]), &[]);
         let router = Router::active(&settings).await;

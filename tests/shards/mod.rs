@@ -25,6 +25,12 @@ async fn has_row_filters(outbox: &Outbox) -> bool {
     outbox.server_version().await >= 150_000
 }
 
+/// Both ends; `None` on a server without row filters.
+async fn place() -> Option<(Outbox, Kafka)> {
+    let outbox = outbox().await;
+    has_row_filters(&outbox).await.then(|| (outbox, Kafka::shared()))
+}
+
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, count: i64) -> Settings {
     Settings::new(outbox, kafka).set("delivery.mode", mode).set("shards.count", count)
 }

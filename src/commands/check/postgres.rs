@@ -64,15 +64,17 @@ async fn look_with(
     dead_letters::judge(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;
-    let mut ours: Vec<positions::Ours> = positions::Ours::of(config, &catalog).into_iter().collect();
+    let mut catalogs = vec![catalog];
     for shard in others {
         let catalog = Catalog::look(session, &shard.postgres, &shard.outbox).await?;
         slot::judge(session, shard, &catalog, findings).await?;
         outbox::judge_published(shard, &catalog, findings);
-        ours.extend(positions::Ours::of(shard, &catalog));
+        catalogs.push(catalog);
     }
-    shards::judge(session, &shards, findings).await?;
-    Ok((looked, ours))
+    let found: Vec<(&Config, &Catalog)> = shards.iter().zip(&catalogs).collect();
+    shards::judge(session, &found, findings).await?;
+    let ours = found.iter().filter_map(|(config, catalog)| positions::Ours::of(config, catalog));
+    Ok((looked, ours.collect()))
 }
 
 /// A host that is not this machine should prove who it is.

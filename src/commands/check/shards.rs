@@ -3,16 +3,16 @@
 use super::finding::Findings;
 use crate::config::Config;
 use crate::error::Error;
-use crate::postgres::catalog::{Missing, shards_verdict, slots_of_other_shards};
+use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_shards};
 use crate::postgres::session::Session;
 
-/// `shards` are the configurations of all.
+/// `shards` are the configurations of all, and what was found of each.
 pub(super) async fn judge(
     session: &mut Session,
-    shards: &[Config],
+    shards: &[(&Config, &Catalog)],
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let Some(config) = shards.first() else { return Ok(()) };
+    let Some((config, _)) = shards.first() else { return Ok(()) };
     if shards.len() > 1 {
         let verdict = match shards_verdict(session, shards, Missing::AtStart).await {
             Err(error @ Error::Transient(_)) => return Err(error),

@@ -70,10 +70,16 @@ pub(super) async fn list(
         terminal::print(&(serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let counted = session.query(&sql::count_both(&config.name, &condition)).await?;
-    let count = |n: usize| counted.first().and_then(|row| row.get(n)?.parse().ok()).unwrap_or(0);
-    terminal::print(&render(&listed, count(0), count(1), &Look::of_stdout()))?;
+    let (all, aggregates) = count(config, session, &condition).await?;
+    terminal::print(&render(&listed, all, aggregates, &Look::of_stdout()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many events there are, and of how many aggregates.
+async fn count(config: &Config, session: &mut Session, condition: &str) -> Result<(usize, usize), Error> {
+    let counted = session.query(&sql::count_both(&config.name, condition)).await?;
+    let count = |n: usize| counted.first().and_then(|row| row.get(n)?.parse().ok()).unwrap_or(0);
+    Ok((count(0), count(1)))
 }
 
 /// How many there are of all shards together.
@@ -82,11 +88,9 @@ pub(super) async fn sum(shards: &[Config], choose: &ChooseArgs) -> Result<(), Er
     let mut session = session(first).await?;
     let (mut all, mut aggregates) = (0, 0);
     for shard in shards {
-        let counted = session.query(&sql::count_both(&shard.name, &condition(choose))).await?;
-        let count =
-            |n: usize| -> usize { counted.first().and_then(|row| row.get(n)?.parse().ok()).unwrap_or(0) };
-        all += count(0);
-        aggregates += count(1);
+        let (events, of) = count(shard, &mut session, &condition(choose)).await?;
+        all += events;
+        aggregates += of;
     }
     session.close().await;
     terminal::print(&format!("{} shards: {} of {}\n", shards.len(), events(all), of_aggregates(aggregates)))

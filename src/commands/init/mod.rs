@@ -246,10 +246,15 @@ impl<'a> Init<'a> {
     }
 
     async fn verify_shards(&mut self, shards: &[Config]) -> Result<(), Error> {
-        match shards {
-            [_] => Ok(()),
-            shards => shards_verdict(&mut self.session, shards, Missing::AtStart).await.map(drop),
+        if let [_] = shards {
+            return Ok(());
         }
+        let mut catalogs = Vec::new();
+        for shard in shards {
+            catalogs.push(Catalog::look(&mut self.session, &shard.postgres, &shard.outbox).await?);
+        }
+        let found: Vec<_> = shards.iter().zip(&catalogs).collect();
+        shards_verdict(&mut self.session, &found, Missing::AtStart).await.map(drop)
     }
 
     /// A publication that was there before is used only if it publishes what is needed.

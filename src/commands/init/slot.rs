@@ -10,7 +10,7 @@ use super::OLDEST_POSTGRES;
 use crate::config::conninfo::ConnInfo;
 use crate::config::{Config, Outbox, Postgres};
 use crate::error::Error;
-use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot};
+use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 use crate::postgres::connect::Startup;
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
@@ -65,13 +65,7 @@ pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> R
         return Err(no_free_slot(value(5), value(4), missing));
     }
     if slots.len() > 1 && number(0) < ROW_FILTERS {
-        return Err(Error::refused(
-            format!(
-                "the server is Postgres {}, and shards need the row filters of 15; nothing was changed",
-                value(1)
-            ),
-            "Upgrade the server, or take `[shards] count` away",
-        ));
+        return Err(no_row_filters(value(1), "; nothing was changed"));
     }
     Ok(())
 }

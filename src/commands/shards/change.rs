@@ -65,15 +65,16 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     if dry_run {
         return preview(&mut session, &left, &new, decided).await;
     }
-    let (at, locks) = match decided {
-        Some(at) => (at, locked_at(&mut session, &left, at, true).await?),
+    let at = match decided {
+        Some(at) => at,
         None => {
-            let (at, locks) = deliver(&mut session, &left).await?;
-            // delivering may have taken long, and a session that nobody uses may be ended meanwhile
-            session = connect(config, &Startup { application_name: &name, ..Startup::default() }).await?;
-            (at, locks)
+            let at = deliver(&mut session, &left).await?;
+            // that may have taken long, and a session that nobody uses may be ended meanwhile
+            session = drain::session(&left).await?;
+            at
         }
     };
+    let locks = locked_at(&mut session, &left, at, decided.is_some()).await?;
     plan::write(config, at, false).await?;
     for shard in &new {
         begin_at(shard, at, left.first()).await?;
@@ -105,6 +106,7 @@ fn plural(count: u32) -> &'static str {
 
 /// Whether all that `init` makes for the new number is there.
 async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> {
+    let mut catalogs = Vec::new();
     for shard in new {
         let catalog = Catalog::look(session, &shard.postgres, &shard.outbox).await?;
         if catalog.slot.is_none() {
@@ -114,13 +116,13 @@ async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> 
             ));
         }
         catalog.verdict(&shard.postgres, &shard.outbox, Missing::AtStart)?;
+        catalogs.push(catalog);
     }
-    let sharded: Vec<Config> =
-        new.iter().filter(|shard| shard.shard.is_some()).map(|shard| Config::clone(shard)).collect();
-    match sharded.is_empty() {
-        true => Ok(()),
-        false => shards_verdict(session, &sharded, Missing::AtStart).await.map(drop),
+    if let [_] = new {
+        return Ok(());
     }
+    let found: Vec<(&Config, &Catalog)> = new.iter().map(AsRef::as_ref).zip(&catalogs).collect();
+    shards_verdict(session, &found, Missing::AtStart).await.map(drop)
 }
 
 async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<Config>>, Error> {
@@ -179,8 +181,8 @@ async fn preview(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Delivers what the old slots hold up to the end of the log. They stay locked.
-async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<(Lsn, Locks), Error> {
+/// Delivers what the old slots hold up to the end of the log, which is returned.
+async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Error> {
     nothing_parked(session, old).await?;
     // what they deliver meanwhile need not be delivered here
     Locks::wait(old).await?.give_back().await;
@@ -192,11 +194,7 @@ async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<(Lsn, Loc
     let end = end.first().and_then(|row| row.get(0)?.parse().ok());
     let at: Lsn = end.ok_or_else(|| Error::transient(Peer::Postgres, "the end of the log cannot be read"))?;
     drain::deliver(old, at).await?;
-    // by a session of its own, as the one before may not be there any more
-    let mut looks = super::drain::session(old).await?;
-    let locks = locked_at(&mut looks, old, at, false).await?;
-    looks.close().await;
-    Ok((at, locks))
+    Ok(at)
 }
 
 /// The locks of the old slots, if each has delivered what lies before `at` and no more. Once it is `decided`, the name of one

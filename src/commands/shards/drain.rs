@@ -29,13 +29,17 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Runs the routers of `shards` until all that was committed before `until` is delivered.
 pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Error> {
+    let contracts = match shards.first() {
+        Some(shard) => Contracts::configured(shard)?.map(Arc::new),
+        None => None,
+    };
     let mut routers = Vec::new();
     for shard in shards {
         // for a moment, without what is for the long run
         let mut config = Config { bookmarks: None, heartbeat: None, ..Config::clone(shard) };
         config.postgres.catch_up = CatchUp::Stream;
         let monitor = Monitor::new(&config.name);
-        routers.push(Router { contracts: Contracts::configured(&config)?, config, monitor });
+        routers.push(Router { contracts: contracts.clone(), config, monitor });
     }
     let orders = Orders { accept_gap: None, until: Some(until) };
     supervisor::run_all(routers, orders, &CancellationToken::new()).await

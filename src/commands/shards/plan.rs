@@ -7,24 +7,20 @@ use crate::commands::kept::Kept;
 use crate::config::Config;
 use crate::error::Error;
 use crate::lsn::Lsn;
-use crate::positions::{Handover, handover_key, handover_subject};
+use crate::positions::{Handover, handover_subject};
 use crate::progress::Position;
 use crate::sink::kafka::positions::look_up;
-
-fn of(config: &Config) -> Config {
-    Config { name: handover_key(config.name_of_all()), ..config.clone() }
-}
 
 /// Where handing over to the shards of `config` is.
 pub(super) async fn read(config: &Config) -> Result<Option<Handover>, Error> {
     let Some(topic) = &config.delivery.positions_topic else { return Ok(None) };
-    let record = look_up(&of(config), topic).await?;
+    let record = look_up(&config.of_handover(), topic).await?;
     Ok(Handover::to(record.as_ref(), config.slot_of_all(), config.shards.count))
 }
 
 /// The shards of `config` begin at this position; or, if it is `done`, have begun, and nothing is left of the others.
 pub(super) async fn write(config: &Config, at: Lsn, done: bool) -> Result<(), Error> {
-    let mut plan = of(config);
+    let mut plan = config.of_handover();
     plan.postgres.slot = handover_subject(config.slot_of_all(), config.shards.count, done);
     let plan = Arc::new(plan);
     let mut kept = Kept::look(&plan).await?;

@@ -13,7 +13,7 @@ pub mod way_out;
 
 pub use columns::{Columns, WITHHELD, sent};
 pub use publication::{Publication, Table};
-pub use shards::{ROW_FILTERS, shards_verdict, slots_of_other_shards};
+pub use shards::{ROW_FILTERS, no_row_filters, shards_verdict, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
 
 use super::quoting::literal;

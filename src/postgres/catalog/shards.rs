@@ -1,6 +1,8 @@
 //! Whether the publications of shards deal the rows out as they have to: every aggregate to exactly one.
 
-use super::Missing;
+use std::fmt::Display;
+
+use super::{Catalog, Missing, Table};
 use crate::config::{Config, TableName};
 use crate::error::{Error, Peer};
 use crate::postgres::quoting::{self, literal};
@@ -11,26 +13,31 @@ use crate::shards::{Ids, Shard, is_that_of};
 /// Row filters are known from this version on.
 pub const ROW_FILTERS: u32 = 150_000;
 
-/// Looks at the publications of `shards`, each the configuration of one, with the same tables. Returns what the ids of the
-/// aggregates are.
+/// What is said of a server of this version, which has none, and `besides`.
+pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
+    Error::refused(
+        format!("the server is Postgres {version}, and shards need the row filters of 15{besides}"),
+        "Upgrade the server, or take `[shards] count` away",
+    )
+}
+
+/// Judges the publications of `shards`, each the configuration of one, with the same tables, and what was found of it.
+/// Returns what the ids of the aggregates are.
 ///
 /// # Errors
 /// The server has no row filters, the ids cannot be dealt out, or a publication does it otherwise. A table or publication
 /// that is not there is no matter of this one.
 pub async fn shards_verdict(
     session: &mut Session,
-    shards: &[Config],
+    shards: &[(&Config, &Catalog)],
     missing: Missing,
 ) -> Result<Ids, Error> {
     let version = session.query_one("SELECT pg_catalog.current_setting('server_version_num')").await?;
     let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
     if version < ROW_FILTERS {
-        return Err(Error::refused(
-            format!("the server is Postgres {}, and shards need the row filters of 15", version / 10_000),
-            "Upgrade the server, or take `[shards] count` away",
-        ));
+        return Err(no_row_filters(version / 10_000, ""));
     }
-    let Some(config) = shards.first() else { return Ok(Ids::Texts) };
+    let Some((config, _)) = shards.first() else { return Ok(Ids::Texts) };
     if config.outbox.message_prefix.is_some() {
         let encoding = session.query_one("SELECT pg_catalog.current_setting('server_encoding')").await?;
         if encoding.as_deref() != Some("UTF8") {
@@ -44,16 +51,17 @@ pub async fn shards_verdict(
         }
     }
     let mut found: Option<(Ids, &TableName)> = None;
-    for table in &config.outbox.tables {
+    for (number, table) in config.outbox.tables.iter().enumerate() {
         let Some(column) = Column::look(session, config, table).await? else { continue };
         let ids = column.ids(config, table)?;
         match found {
             Some((before, first)) if before != ids => return Err(mixed((before, first), (ids, table))),
             _ => found = found.or(Some((ids, table))),
         }
-        for of_one in shards {
-            let Some(shard) = of_one.shard else { continue };
-            if let Some(fault) = fault(session, of_one, table, ids, shard).await? {
+        for (of_one, catalog) in shards {
+            let found = catalog.tables.get(number).and_then(Option::as_ref);
+            let Some((shard, found)) = of_one.shard.zip(found) else { continue };
+            if let Some(fault) = fault(of_one, table, found, ids, shard) {
                 return Err(judged(fault, of_one, missing));
             }
         }
@@ -109,31 +117,22 @@ fn mixed((ids, table): (Ids, &TableName), (others, other): (Ids, &TableName)) ->
 }
 
 /// What is wrong with what one publication takes of a table.
-async fn fault(
-    session: &mut Session,
-    config: &Config,
-    table: &TableName,
-    ids: Ids,
-    shard: Shard,
-) -> Result<Option<String>, Error> {
+fn fault(config: &Config, name: &TableName, table: &Table, ids: Ids, shard: Shard) -> Option<String> {
     let publication = &config.postgres.publication;
-    let sql = format!(
-        "SELECT t.rowfilter FROM pg_catalog.pg_publication_tables t WHERE t.pubname = {} AND t.schemaname = {} AND t.tablename = {}",
-        literal(publication),
-        literal(&table.schema),
-        literal(&table.name)
-    );
-    let rows = session.query(&sql).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let Some(filter) = row.get(0) else {
-        return Ok(Some(format!(
-            "the publication {publication} has no row filter on {table}: {shard} would send all of it"
-        )));
+    if !table.published {
+        return None;
+    }
+    let Some(filter) = &table.row_filter else {
+        return Some(format!(
+            "the publication {publication} has no row filter on {name}: {shard} would send all of it"
+        ));
     };
-    let column = &config.outbox.columns.aggregate_id;
-    Ok((!is_that_of(filter, ids, column, shard)).then(|| {
-        format!("the row filter of the publication {publication} on {table} is not that of {shard}: WHERE {filter}")
-    }))
+    let fits = is_that_of(filter, ids, &config.outbox.columns.aggregate_id, shard);
+    (!fits).then(|| {
+        format!(
+            "the row filter of the publication {publication} on {name} is not that of {shard}: WHERE {filter}"
+        )
+    })
 }
 
 fn judged(fault: String, config: &Config, missing: Missing) -> Error {
