@@ -39,8 +39,9 @@ impl Kept {
         let system = System::identify(&mut session).await?;
         let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
         // without making the topic: what is only shown leaves no trace
+        let confirmed = catalog.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
         let remembered = match &config.delivery.positions_topic {
-            Some(topic) => look_up(config, topic).await?,
+            Some(topic) => look_up(config, topic, confirmed).await?,
             None => None,
         };
         Ok(Kept { session, system, catalog, topic: None, remembered })
@@ -58,7 +59,7 @@ impl Kept {
     /// Again, while nobody else writes.
     pub(super) async fn read(&mut self) -> Result<(), Error> {
         self.remembered = match &self.topic {
-            Some(topic) => topic.read().await?,
+            Some(topic) => topic.read(self.confirmed()).await?,
             None => None,
         };
         Ok(())
@@ -68,12 +69,15 @@ impl Kept {
         self.catalog.slot.as_ref()
     }
 
+    fn confirmed(&self) -> Lsn {
+        self.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID)
+    }
+
     /// What is acknowledged, as far as is known.
     pub(super) fn position(&self) -> Position {
-        let confirmed = self.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID);
         match &self.remembered {
             Some(remembered) => remembered.position,
-            None => Position { flush: confirmed, partial: None },
+            None => Position { flush: self.confirmed(), partial: None },
         }
     }
 
@@ -91,7 +95,7 @@ impl Kept {
         topic
             .begin(&Remembered {
                 // greater than any that a running router knows, if its topic was deleted
-                epoch: known.map_or_else(seconds, |known| known.epoch.saturating_add(1)),
+                epoch: known.map_or_else(seconds, Remembered::epoch_of_reset),
                 slot: config.postgres.slot.clone(),
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,

@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 /// What one router remembers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
-    /// Grows by one with each session and each reset. A record of an earlier one that arrives late means nothing.
+    /// Grows with each session and each reset. A record of an earlier one that arrives late means nothing.
     pub epoch: u64,
     /// The slot that it was read from.
     pub slot: String,
@@ -236,12 +236,25 @@ impl Remembered {
         self.replay.clone().filter(|replay| same && !replay.is_over(position))
     }
 
-    /// Which of two records counts: that of the later epoch, and of one epoch that which was written later.
+    /// Which of two records counts: that of the later epoch. Within one epoch a position only goes forward, so one that lies
+    /// before is of a router that had stood still between reading what counts and beginning its epoch, while another began
+    /// the same.
     pub fn later(before: Option<Self>, next: Self) -> Option<Self> {
+        let order = |known: &Remembered| (known.epoch, known.position.flush, known.position.partial);
         match before {
-            Some(before) if before.epoch > next.epoch => Some(before),
+            Some(before) if order(&before) > order(&next) => Some(before),
             _ => Some(next),
         }
+    }
+
+    /// The epoch of a session that goes on from here.
+    pub fn next_epoch(before: Option<&Self>) -> u64 {
+        before.map_or(0, |before| before.epoch).saturating_add(1)
+    }
+
+    /// The epoch of a reset: a router that stands still, having read the same, may yet begin the next one.
+    pub fn epoch_of_reset(&self) -> u64 {
+        self.epoch.saturating_add(2)
     }
 }
 
@@ -380,6 +393,26 @@ pub(crate) mod tests {
         assert_eq!(counts, Some(newer.clone()));
         let late = Remembered { epoch: 4, ..remembered() };
         assert_eq!(Remembered::later(counts, late), Some(newer));
+    }
+
+    #[test]
+    fn a_late_beginning_of_the_same_epoch_does_not_count() {
+        let at = |flush, partial: Option<u64>| {
+            let partial = partial.map(|changes| Partial { final_lsn: Lsn(0x3000), changes });
+            Remembered { position: Position { flush: Lsn(flush), partial }, ..remembered() }
+        };
+        for (before, next, counts) in [
+            (at(0x2000, None), at(0x1000, None), at(0x2000, None)),
+            (at(0x2000, Some(5)), at(0x2000, None), at(0x2000, Some(5))),
+            (at(0x2000, Some(5)), at(0x2000, Some(4)), at(0x2000, Some(5))),
+            (at(0x2000, Some(5)), at(0x2000, Some(6)), at(0x2000, Some(6))),
+            (at(0x2000, Some(5)), at(0x3010, None), at(0x3010, None)),
+        ] {
+            assert_eq!(Remembered::later(Some(before), next), Some(counts));
+        }
+        // at one position, what is written later tells more
+        let sent = Remembered { retried: vec![Key { final_lsn: Lsn(1), change: 1 }], ..remembered() };
+        assert_eq!(Remembered::later(Some(remembered()), sent.clone()), Some(sent));
     }
 
     #[test]

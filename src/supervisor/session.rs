@@ -255,7 +255,7 @@ async fn beside_other_shards(
     slots: &[String],
 ) -> Result<(), Error> {
     let handover = match &config.delivery.positions_topic {
-        Some(topic) => look_up(&config.of_handover(), topic).await?,
+        Some(topic) => look_up(&config.of_handover(), topic, None).await?,
         None => None,
     };
     let (others, count) = (slots.join(", "), config.shards.count);
@@ -351,7 +351,8 @@ async fn where_to_start(
     (sink, positions): (&mut KafkaSink, &mut Positions),
 ) -> Result<(Remembered, Option<Recognition>), Error> {
     *positions = opened(Positions::open(config).await, memory)?;
-    let stored = opened(positions.read(config).await, memory)?;
+    let confirmed = slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID);
+    let stored = opened(positions.read(config, confirmed).await, memory)?;
     let before = memory.or_stored(stored);
     // those of a router that only delivers its last part are there on purpose
     if !other_slots.is_empty() && memory.until.is_none() {
@@ -365,7 +366,6 @@ async fn where_to_start(
     };
     let reading = catalog.reading(&config.outbox);
     let way_out = catalog.publication_way_out(&config.postgres, &config.outbox);
-    let confirmed = slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID);
     let found = positions::Found {
         router: &config.name,
         slot: &config.postgres.slot,
@@ -411,7 +411,7 @@ async fn where_to_start(
     let parked =
         before.as_ref().filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked);
     let remembered = Remembered {
-        epoch: before.map_or(0, |before| before.epoch).saturating_add(1),
+        epoch: Remembered::next_epoch(before.as_ref()),
         slot: config.postgres.slot.clone(),
         system_identifier: system.identifier.clone(),
         timeline: system.timeline,
@@ -431,7 +431,7 @@ async fn where_to_start(
 async fn with_position(error: Error, config: &Config, memory: &Memory) -> Error {
     let Error::Definite(Definite { exit: Exit::Unsafe, what, remedy }) = error else { return error };
     let stored = match &config.delivery.positions_topic {
-        Some(topic) => tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, topic)).await,
+        Some(topic) => tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, topic, None)).await,
         None => Ok(Ok(None)),
     };
     // what was found matters more than a broker that does not answer

@@ -12,8 +12,9 @@ use crate::support::router::Router;
 
 #[tokio::test]
 async fn bites_take_a_backlog_and_the_stream_what_comes_after() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         backlog(&outbox, 3_000).await;
         let mut router = Router::active(&settings(&outbox, &kafka, mode, "1MiB")).await;
         outbox.all_confirmed().await;

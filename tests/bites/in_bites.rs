@@ -1,10 +1,11 @@
 //! What has to hold inside of a bite too.
 
-use super::{MODES, backlog, delivered_once, settings, streams, took_bites};
+use super::{MODES, PG_HBA, backlog, delivered_once, settings, streams, took_bites};
 use crate::support::comparison::{Repeats, in_order};
 use crate::support::kafka::Kafka;
 use crate::support::mock::Mock;
 use crate::support::outbox::Outbox;
+use crate::support::postgres::PrivatePostgres;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
@@ -36,8 +37,9 @@ async fn bites_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
 
 #[tokio::test]
 async fn bites_are_left_in_order_when_the_router_stops() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for positions in [None, Some("")] {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         let mut settings = settings(&outbox, &kafka, MODES[0], "1").set("delivery.window.records", 20);
         if let Some(off) = positions {
             settings = settings.set("delivery.positions_topic", off);

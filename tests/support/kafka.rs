@@ -285,6 +285,15 @@ impl Kafka {
         producer.send(record, REQUEST).await.unwrap();
     }
 
+    /// Writes a record to the first partition so many times.
+    pub(crate) async fn write_times(&self, topic: &str, key: &str, value: &str, times: usize) {
+        let producer: FutureProducer = client(&self.bootstrap).create().unwrap();
+        let record = || FutureRecord::to(topic).partition(0).key(key).payload(value);
+        for sent in (0..times).map(|_| producer.send(record(), REQUEST)).collect::<Vec<_>>() {
+            sent.await.unwrap();
+        }
+    }
+
     /// Writes a record to the first partition in a transaction that stays open until the answer is dropped, or longer.
     pub(crate) async fn leave_open(&self, topic: &str, key: &str) -> BaseProducer {
         let mut config = client(&self.bootstrap);

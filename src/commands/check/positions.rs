@@ -77,7 +77,7 @@ pub(super) async fn judge(config: &Config, seen: Option<&Seen>, ours: &[Ours], f
 }
 
 async fn remembered(config: &Config, topic: &str, ours: Option<&Ours>, findings: &mut Findings) {
-    let remembered = match positions::look_up(config, topic).await {
+    let remembered = match positions::look_up(config, topic, ours.map(|ours| ours.confirmed)).await {
         Ok(Some(remembered)) => remembered,
         Ok(None) => {
             let what = format!(

@@ -14,7 +14,7 @@ use crate::sink::kafka::positions::look_up;
 /// Where handing over to the shards of `config` is.
 pub(super) async fn read(config: &Config) -> Result<Option<Handover>, Error> {
     let Some(topic) = &config.delivery.positions_topic else { return Ok(None) };
-    let record = look_up(&config.of_handover(), topic).await?;
+    let record = look_up(&config.of_handover(), topic, None).await?;
     Ok(Handover::to(record.as_ref(), config.slot_of_all(), config.shards.count))
 }
 

@@ -56,11 +56,13 @@ async fn look(config: &Config) -> Result<Listed, Error> {
     let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
     let bookmarks = bookmarks::list(&mut session, &config.postgres.slot).await?;
     session.close().await;
+    let slot = catalog.slot.as_ref();
     let remembered = match &config.delivery.positions_topic {
-        Some(topic) => positions::look_up(config, topic).await,
+        Some(topic) => {
+            positions::look_up(config, topic, slot.and_then(|slot| slot.confirmed_flush_lsn)).await
+        }
         None => Ok(None),
     };
-    let slot = catalog.slot.as_ref();
     Ok(Listed {
         slot: config.postgres.slot.clone(),
         confirmed: slot.and_then(|slot| slot.confirmed_flush_lsn).map(|lsn| lsn.to_string()),

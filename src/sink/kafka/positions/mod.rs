@@ -19,6 +19,7 @@ use super::topics::TopicKeeper;
 use super::{KafkaSink, NotCommitted, discard, properties};
 use crate::config::{Config, DeliveryMode, Topics};
 use crate::error::{Definite, Error, Exit, Peer};
+use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use reader::Patience;
 pub use writer::Written;
@@ -63,16 +64,17 @@ impl Positions {
         }
     }
 
-    /// What is remembered under the router's name, whoever wrote it. Who reads holds the slot's lock.
+    /// What is remembered under the router's name, whoever wrote it. Who reads holds the slot's lock, and knows up to where the
+    /// slot is `confirmed`.
     ///
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
-    pub async fn read(&self, config: &Config) -> Result<Option<Remembered>, Error> {
+    pub async fn read(&self, config: &Config, confirmed: Lsn) -> Result<Option<Remembered>, Error> {
         match self {
             Positions::Off => Ok(None),
-            Positions::After(topic) => topic.read().await,
+            Positions::After(topic) => topic.read(confirmed).await,
             // what was left open is ended by now: the producers have taken over
-            Positions::With(topic) => reader::read(config, topic, Patience::Ample).await,
+            Positions::With(topic) => reader::read(config, topic, confirmed, Patience::Ample).await,
         }
     }
 
@@ -142,19 +144,19 @@ impl PositionsTopic {
     }
 
     /// What is remembered under the router's name, whoever wrote it. Who reads holds the slot's lock, so a router that
-    /// delivers exactly once under this name and is not done yet is one that is gone, or frozen.
+    /// delivers exactly once under this name and is not done yet is one that is gone, or frozen. `confirmed`: by the slot.
     ///
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
-    pub async fn read(&self) -> Result<Option<Remembered>, Error> {
+    pub async fn read(&self, confirmed: Lsn) -> Result<Option<Remembered>, Error> {
         let shut_out = async || {
             // without the right to: it ends when it has timed out
             if let Err(error) = shut_out(&self.config).await {
                 tracing::debug!(peer = "kafka", %error, "transactions under this name");
             }
-            reader::read(&self.config, &self.topic, Patience::Ample).await
+            reader::read(&self.config, &self.topic, confirmed, Patience::Ample).await
         };
-        match reader::read(&self.config, &self.topic, Patience::Little).await {
+        match reader::read(&self.config, &self.topic, confirmed, Patience::Little).await {
             Ok(Some(Remembered { exactly_once: true, .. })) | Err(Error::Transient(_)) => shut_out().await,
             read => read,
         }
@@ -167,12 +169,17 @@ impl PositionsTopic {
     }
 }
 
-/// Looks a position up without writing anything, for commands. `None`: there is no such topic, or nothing in it.
+/// Looks a position up without writing anything, for commands. `None`: there is no such topic, or nothing in it. `confirmed`: by
+/// the slot, where it is known.
 ///
 /// # Errors
 /// As [`PositionsTopic::read`].
-pub async fn look_up(config: &Config, topic: &str) -> Result<Option<Remembered>, Error> {
-    reader::read(config, topic, Patience::Ample).await
+pub async fn look_up(
+    config: &Config,
+    topic: &str,
+    confirmed: Option<Lsn>,
+) -> Result<Option<Remembered>, Error> {
+    reader::read(config, topic, confirmed.unwrap_or_default(), Patience::Ample).await
 }
 
 /// The topic as the router makes it.

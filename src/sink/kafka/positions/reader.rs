@@ -10,6 +10,7 @@ use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
 use super::PARTITION;
 use crate::config::Config;
 use crate::error::{Error, Exit, Peer};
+use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use crate::sink::kafka::context::log;
 use crate::sink::kafka::properties;
@@ -34,10 +35,12 @@ pub(super) enum Patience {
 /// How far back the last record of a router is looked for before everything is read.
 const STRETCH: i64 = 1_000;
 
-/// The record that counts under the router's name.
+/// The record that counts under the router's name. `confirmed`: what the slot confirms. A router that wrote less last was late,
+/// and what counts may lie far before that.
 pub(super) async fn read(
     config: &Config,
     topic: &str,
+    confirmed: Lsn,
     patience: Patience,
 ) -> Result<Option<Remembered>, Error> {
     let mut settings = properties::client(config);
@@ -57,7 +60,7 @@ pub(super) async fn read(
     let uncommitted: BaseConsumer<Quiet> = properties::make(&settings, Quiet)?;
     let (topic, key) = (topic.to_owned(), config.name.clone());
     let read = move || {
-        let reader = Reader { committed, uncommitted, topic, key, patience };
+        let reader = Reader { committed, uncommitted, topic, key, confirmed, patience };
         let read = reader.read();
         // ending a consumer takes up to 100 ms, and nothing waits for it
         drop(tokio::task::spawn_blocking(move || drop(reader)));
@@ -73,6 +76,7 @@ struct Reader {
     uncommitted: BaseConsumer<Quiet>,
     topic: String,
     key: String,
+    confirmed: Lsn,
     patience: Patience,
 }
 
@@ -101,13 +105,14 @@ impl Reader {
             Err(error) => return Err(self.failed(&error)),
         };
         let near = low.max(high.saturating_sub(STRETCH));
-        for (from, to) in [(near, high), (low, near)] {
-            let found = self.stretch(from, to, deadline)?;
-            if let Some(found) = self.latest(&found)? {
-                return Ok(found);
-            }
+        let found = self.latest(&self.stretch(near, high, deadline)?)?;
+        let is_late = |found: &Remembered| found.position.flush < self.confirmed;
+        match found {
+            Some(Some(found)) if is_late(&found) => {}
+            Some(found) => return Ok(found),
+            None => {}
         }
-        Ok(None)
+        Ok(self.latest(&self.stretch(low, high, deadline)?)?.flatten())
     }
 
     /// Our records from one offset up to, not including, another, but for those that were taken back.
