@@ -13,7 +13,8 @@ before it is delivered from the old slots, what comes after it from the new ones
 hands over, and drops the old slots.
   4. Start the routers with the new number.
 
-Cut off anywhere, it is run again. Parked events have to be decided before.
+Where a server is away it waits, as `run` does, and says so. Cut off anywhere, also with Ctrl-C, it is run again. Parked events \
+have to be decided before.
 
 Exit codes:
   0  done, or with --dry-run: shown

@@ -11,11 +11,12 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::positions::{Reading, Remembered, Replay, Tail};
-use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::catalog::{Catalog, Missing, Slot, shards_verdict};
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
 use crate::postgres::timeline::System;
 use crate::progress::Position;
+use crate::shards::{Ids, Shard};
 use crate::sink::kafka::positions::{PositionsTopic, look_up};
 
 /// How long Kafka may take to make the topic of the positions, or to show it.
@@ -71,6 +72,16 @@ impl Kept {
 
     fn confirmed(&self) -> Lsn {
         self.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID)
+    }
+
+    /// The shard that `config` is of, with what the ids of its aggregates are, where messages have to be dealt out by that.
+    pub(super) async fn shard(&mut self, config: &Config) -> Result<Option<(Shard, Ids)>, Error> {
+        let Some(shard) = config.shard.filter(|_| config.outbox.message_prefix.is_some()) else {
+            return Ok(None);
+        };
+        let found = [(config, &self.catalog)];
+        let ids = shards_verdict(&mut self.session, &found, Missing::AtStart).await?;
+        Ok(Some((shard, ids)))
     }
 
     /// What is acknowledged, as far as is known.

@@ -117,7 +117,9 @@ pub(super) fn shards(reader: &mut Reader<'_>, raw: RawShards) -> Shards {
             &span,
             "shards.only",
             what,
-            format!("Name shards by their numbers, 0 to {last}, each once"),
+            format!(
+                "Name shards by their numbers, 0 to {last}, each once; in a variable with commas in between"
+            ),
         );
     };
     for number in numbers(listed) {

@@ -189,7 +189,7 @@ impl Watcher {
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
         let catalog = Catalog::look(session, &self.config.postgres, &self.config.outbox).await?;
-        catalog.verdict(&self.config.postgres, &self.config.outbox, Missing::WhileRunning)?;
+        catalog.verdict(&self.config, Missing::WhileRunning)?;
         if catalog.fingerprint() != self.baseline {
             return Err(altered(&self.config, &catalog).into());
         }
@@ -208,7 +208,7 @@ pub fn altered(config: &Config, catalog: &Catalog) -> Error {
             "the publication {publication}, or the table {tables}, was altered, or dropped and made again, while the \
              router ran"
         ),
-        catalog.publication_way_out(&config.postgres, &config.outbox),
+        catalog.publication_way_out(config),
     )
 }
 

@@ -171,7 +171,7 @@ async fn start(
     }
     let (stream, unread, _) = session.into_parts();
     let slot_name = &config.postgres.slot;
-    let unread_rows = way_out::in_commit_order(&config.postgres, &config.outbox, &catalog.tables);
+    let unread_rows = way_out::in_commit_order(config, &catalog.tables);
     let what = StreamOf {
         slot: slot_name,
         publication: &config.postgres.publication,
@@ -365,7 +365,7 @@ async fn where_to_start(
         _ => None,
     };
     let reading = catalog.reading(&config.outbox);
-    let way_out = catalog.publication_way_out(&config.postgres, &config.outbox);
+    let way_out = catalog.publication_way_out(config);
     let found = positions::Found {
         router: &config.name,
         slot: &config.postgres.slot,
@@ -511,7 +511,7 @@ async fn free_slot(
     told = None;
     loop {
         let catalog = Catalog::look(looks, &config.postgres, &config.outbox).await?;
-        catalog.verdict(&config.postgres, &config.outbox, missing)?;
+        catalog.verdict(config, missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
         };

@@ -169,6 +169,7 @@ async fn shards_with_parked_events_are_not_changed() {
         &["shard 0 of 2", "shard 1 of 2", "2 shards: 1 event of 1 aggregate"],
     );
     done(of(3).run_beside(&["init"]).await, &[]);
+    done(of(3).run(&["dead-letters", "list"]), &["slots for another number of shards too", "_0_of_2"]);
     router.stop().await;
     refused(&of(3).run(&["shards", "change", "--from", "2"]), 3, &["events of", "are parked (1)"]);
     let router = Router::active(&of(2)).await;

@@ -176,3 +176,17 @@ async fn shards_of_a_database_in_another_encoding() {
     outbox.query(&slots).await;
     outbox.execute(&format!("DROP DATABASE {name}")).await;
 }
+
+/// Filters take no collation of the user's own.
+#[tokio::test]
+async fn shards_of_ids_with_a_collation_of_the_users_own() {
+    let Some((outbox, kafka)) = place().await else { return };
+    outbox
+        .execute(
+            "CREATE COLLATION own (provider = icu, locale = 'und', deterministic = false); \
+             ALTER TABLE outbox ALTER aggregate_id TYPE text COLLATE own",
+        )
+        .await;
+    let settings = settings(&outbox, &kafka, MODES[0], 2);
+    refused(&settings.run(&["init"]), 1, &["collation", "COLLATE"]);
+}

@@ -74,7 +74,7 @@ pub(super) async fn judge(
 
 /// Whether the publication is there and publishes what it has to.
 pub(super) fn judge_published(config: &Config, catalog: &Catalog, findings: &mut Findings) -> bool {
-    let verdict = catalog.publication_verdict(&config.postgres, &config.outbox, Missing::AtStart);
+    let verdict = catalog.publication_verdict(config, Missing::AtStart);
     let name = &config.postgres.publication;
     let fine = match config.outbox.tables.as_slice() {
         [] => format!("{name} is there"),

@@ -20,7 +20,7 @@ pub(super) async fn judge(
         None => "nobody reads it now".to_owned(),
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
-    if findings.verdict("slot", catalog.slot_verdict(&config.postgres, &config.outbox), fine)
+    if findings.verdict("slot", catalog.slot_verdict(config), fine)
         && let Some(slot) = &catalog.slot
     {
         judge_room(name, slot, findings);

@@ -11,10 +11,12 @@ use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
+use crate::postgres::catalog::slots_of_other_shards;
 use crate::postgres::connect::Startup;
 use crate::postgres::dead_letters::sql::{self, REMEDY, Waiting};
 use crate::postgres::quoting::literal;
 use crate::postgres::session::Session;
+use crate::terminal;
 
 /// Does what the arguments say.
 ///
@@ -28,13 +30,30 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Exi
         }
         of_one(shard, args).await?;
     }
-    match &args.command {
-        DeadLettersCommand::List { choose, json: false, .. } if shards.len() > 1 => {
+    if let (DeadLettersCommand::List { choose, json: false, .. }, [first, ..]) = (&args.command, &*shards) {
+        if shards.len() > 1 {
             list::sum(&shards, choose).await?;
         }
-        _ => {}
+        if first.shard.is_some() {
+            say_whose_they_may_be(first).await?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A shard of another number of them parks under the same names.
+async fn say_whose_they_may_be(config: &Config) -> Result<(), Error> {
+    let mut session = session(config).await?;
+    let others = slots_of_other_shards(&mut session, config).await?;
+    session.close().await;
+    if others.is_empty() {
+        return Ok(());
+    }
+    terminal::print(&format!(
+        "There are slots for another number of shards too: {}. Shards have the same names there, and what is parked is of the old number \
+         until `outbox-router shards change` has handed over: decide it with that one.\n",
+        others.join(", ")
+    ))
 }
 
 async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<ExitCode, Error> {

@@ -259,9 +259,8 @@ impl<'a> Init<'a> {
 
     /// A publication that was there before is used only if it publishes what is needed.
     async fn verify_publication(&mut self, config: &Config) -> Result<(), Error> {
-        let (postgres, outbox) = (&config.postgres, &config.outbox);
-        let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
-        catalog.publication_verdict(postgres, outbox, Missing::AtStart)
+        let catalog = Catalog::look(&mut self.session, &config.postgres, &config.outbox).await?;
+        catalog.publication_verdict(config, Missing::AtStart)
     }
 
     async fn make_slot(&mut self, config: &Config) -> Result<(), Error> {
@@ -269,7 +268,7 @@ impl<'a> Init<'a> {
         let (postgres, outbox) = (&config.postgres, &config.outbox);
         let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
         if let Some(found) = &catalog.slot {
-            slot::usable(&catalog, found, postgres, outbox)?;
+            slot::usable(&catalog, found, config)?;
             if found.failover != Some(false) {
                 return self.say(&name, Fate::Left("is there already".to_owned()));
             }

@@ -7,8 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::OLDEST_POSTGRES;
+use crate::config::Config;
 use crate::config::conninfo::ConnInfo;
-use crate::config::{Config, Outbox, Postgres};
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 use crate::postgres::connect::Startup;
@@ -90,19 +90,14 @@ fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
 }
 
 /// Whether a slot that was there before can be used.
-pub(super) fn usable(
-    catalog: &Catalog,
-    slot: &Slot,
-    postgres: &Postgres,
-    outbox: &Outbox,
-) -> Result<(), Error> {
+pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<(), Error> {
     if let (None, Some(pid), Some(_)) = (slot.confirmed_flush_lsn, slot.active_pid, &slot.plugin) {
         return Err(Error::refused(
-            format!("the slot {} is still being made by server process {pid}", postgres.slot),
+            format!("the slot {} is still being made by server process {pid}", config.postgres.slot),
             format!("Wait for it, or end it with SELECT pg_cancel_backend({pid}), and run init again"),
         ));
     }
-    match catalog.slot_verdict(postgres, outbox) {
+    match catalog.slot_verdict(config) {
         // what makes `run` stop for safety is here no more than a refusal: nothing was lost by looking
         Err(Error::Definite(definite)) => Err(Error::refused(definite.what, definite.remedy)),
         other => other,

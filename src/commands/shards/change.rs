@@ -115,7 +115,7 @@ async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> 
                 "Run `outbox-router init` with the new `[shards] count`",
             ));
         }
-        catalog.verdict(&shard.postgres, &shard.outbox, Missing::AtStart)?;
+        catalog.verdict(shard, Missing::AtStart)?;
         catalogs.push(catalog);
     }
     if let [_] = new {

@@ -19,6 +19,7 @@ use crate::postgres::replication::{
 use crate::progress::{Change, Landmark, Position, Progress};
 use crate::quantity::bytes;
 use crate::routing::Router;
+use crate::shards::{Ids, Shard};
 use crate::utc::Utc;
 
 /// How often the server is told that somebody listens.
@@ -58,9 +59,11 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// Reads what the slot `from` holds between two positions, without moving it: a copy is read, that ends with its session.
+/// Reads what the slot `from` holds between two positions, without moving it: a copy is read, that ends with its session. `shard`:
+/// whose messages count.
 pub(super) async fn between(
     config: &Arc<Config>,
+    shard: Option<(Shard, Ids)>,
     from: &str,
     start: Position,
     end: Position,
@@ -87,7 +90,7 @@ pub(super) async fn between(
 
     let router = Router::of(config);
     let mut counting = Counting {
-        outbox: Outbox::of(config, router.extra_columns()),
+        outbox: Outbox::of(config, router.extra_columns()).of_shard(shard),
         progress: Progress::new(start),
         end,
         count: Count::default(),

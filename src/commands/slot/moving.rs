@@ -64,7 +64,8 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
             format!("Use `outbox-router slot advance --to {position}` to leave events out"),
         ));
     }
-    let count = count::between(config, &bookmark.slot, back, now).await?;
+    let shard = before.shard(config).await?;
+    let count = count::between(config, shard, &bookmark.slot, back, now).await?;
     let what = format!(
         "Back from {} to {position}, the bookmark {} made at {}: {count}.{}",
         now.flush,
@@ -109,7 +110,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
 pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<ExitCode, Error> {
     let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
-    before.catalog.slot_verdict(&config.postgres, &config.outbox)?;
+    before.catalog.slot_verdict(config)?;
     let (now, ahead) = (before.position(), Position { flush: to, partial: None });
     let flush = before.system.flush;
     if to > flush {
@@ -135,9 +136,10 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
             now.flush
         ));
     }
-    let counted = match readable.flush < to {
-        true => count::between(config, slot, readable, ahead).await,
-        false => Ok(Count::default()),
+    let counted = match before.shard(config).await {
+        Ok(shard) if readable.flush < to => count::between(config, shard, slot, readable, ahead).await,
+        Ok(_) => Ok(Count::default()),
+        Err(error) => Err(error),
     };
     let count = match counted {
         Ok(count) => count,

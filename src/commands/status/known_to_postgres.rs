@@ -81,7 +81,7 @@ async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
         None => None,
     };
     session.close().await;
-    let problem = catalog.slot_verdict(&config.postgres, &config.outbox).err().map(|error| error.to_string());
+    let problem = catalog.slot_verdict(config).err().map(|error| error.to_string());
     let slot = catalog.slot.as_ref();
     Ok(SlotReport {
         slot: config.postgres.slot.clone(),

@@ -19,7 +19,7 @@ pub use slot::{FLUSH_LSN, Slot, holder};
 use super::quoting::literal;
 use super::server_error::QueryError;
 use super::session::{Row, Session};
-use crate::config::{Outbox, Postgres};
+use crate::config::{Config, Outbox, Postgres};
 use crate::error::{Error, Peer};
 use crate::positions::Reading;
 
@@ -53,27 +53,22 @@ impl Catalog {
 
     /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
     /// slot is ours to read.
-    pub fn verdict(&self, postgres: &Postgres, outbox: &Outbox, missing: Missing) -> Result<(), Error> {
-        self.slot_verdict(postgres, outbox)?;
-        self.publication_verdict(postgres, outbox, missing)
+    pub fn verdict(&self, config: &Config, missing: Missing) -> Result<(), Error> {
+        self.slot_verdict(config)?;
+        self.publication_verdict(config, missing)
     }
 
     /// The part of it that concerns the slot.
-    pub fn slot_verdict(&self, postgres: &Postgres, outbox: &Outbox) -> Result<(), Error> {
+    pub fn slot_verdict(&self, config: &Config) -> Result<(), Error> {
         if self.standby {
-            slot::verdict_on_a_standby(self.slot.as_ref(), postgres)?;
+            slot::verdict_on_a_standby(self.slot.as_ref(), &config.postgres)?;
         }
-        slot::verdict(self.slot.as_ref(), postgres, outbox)
+        slot::verdict(self.slot.as_ref(), config)
     }
 
     /// The part of it that concerns tables and publication.
-    pub fn publication_verdict(
-        &self,
-        postgres: &Postgres,
-        outbox: &Outbox,
-        missing: Missing,
-    ) -> Result<(), Error> {
-        publication::verdict(self.publication.as_ref(), &self.tables, postgres, outbox, missing)
+    pub fn publication_verdict(&self, config: &Config, missing: Missing) -> Result<(), Error> {
+        publication::verdict(self.publication.as_ref(), &self.tables, config, missing)
     }
 
     /// What decides which changes the stream holds.
@@ -90,8 +85,8 @@ impl Catalog {
     }
 
     /// What an operator can do about rows that were written while nothing published them.
-    pub fn publication_way_out(&self, postgres: &Postgres, outbox: &Outbox) -> String {
-        publication::way_out(&self.tables, postgres, outbox)
+    pub fn publication_way_out(&self, config: &Config) -> String {
+        publication::way_out(&self.tables, config)
     }
 
     /// Changes when the publication or a table was altered, or dropped and made again, between two looks.

@@ -1,7 +1,7 @@
 //! The publication and the table that it has to publish.
 
 use super::{Missing, Unreadable, Values, flag, parsed, way_out};
-use crate::config::{Outbox, Postgres, TableName};
+use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::postgres::quoting;
 
@@ -91,14 +91,13 @@ impl Table {
 pub(super) fn verdict(
     publication: Option<&Publication>,
     tables: &[Option<Table>],
-    postgres: &Postgres,
-    outbox: &Outbox,
+    config: &Config,
     missing: Missing,
 ) -> Result<(), Error> {
-    fault(publication, tables, postgres, outbox).map_err(|Fault { what, remedy, logged }| match missing {
+    fault(publication, tables, config).map_err(|Fault { what, remedy, logged }| match missing {
         Missing::AtStart => Error::refused(what, remedy),
         Missing::WhileRunning if logged => {
-            Error::not_safe(what, format!("{remedy}. {}", way_out(tables, postgres, outbox)))
+            Error::not_safe(what, format!("{remedy}. {}", way_out(tables, config)))
         }
         Missing::WhileRunning => Error::not_safe(
             what,
@@ -124,13 +123,9 @@ impl Fault {
     }
 }
 
-fn fault(
-    publication: Option<&Publication>,
-    tables: &[Option<Table>],
-    postgres: &Postgres,
-    outbox: &Outbox,
-) -> Result<(), Fault> {
-    let (name, sql) = (&postgres.publication, quoting::name(&postgres.publication));
+fn fault(publication: Option<&Publication>, tables: &[Option<Table>], config: &Config) -> Result<(), Fault> {
+    let outbox = &config.outbox;
+    let (name, sql) = (&config.postgres.publication, quoting::name(&config.postgres.publication));
     for (table_name, table) in outbox.tables.iter().zip(tables) {
         if table.is_none() {
             return Err(Fault::logged(
@@ -147,7 +142,7 @@ fn fault(
         ));
     };
     for (table_name, table) in outbox.tables.iter().zip(tables.iter().flatten()) {
-        table_fault(publication, table, table_name, name)?;
+        table_fault(publication, table, table_name, config)?;
     }
     if !publication.publishes_inserts && !outbox.tables.is_empty() {
         return Err(Fault::logged(
@@ -164,8 +159,9 @@ fn table_fault(
     publication: &Publication,
     table: &Table,
     table_name: &TableName,
-    name: &str,
+    config: &Config,
 ) -> Result<(), Fault> {
+    let name = &config.postgres.publication;
     let (sql, table_sql) = (quoting::name(name), quoting::table(table_name));
     if table.unlogged {
         return Err(Fault {
@@ -187,28 +183,39 @@ fn table_fault(
     if !table.published {
         return Err(Fault::logged(
             format!("the publication {name} does not publish the outbox table {table_name}"),
-            format!("Run ALTER PUBLICATION {sql} ADD TABLE {table_sql}; rows written before it are not sent"),
+            if config.shard.is_some() {
+                // one without its row filter would send what other shards do
+                format!(
+                    "While no router runs, DROP PUBLICATION {sql}, and run `outbox-router init`, which makes it with its row \
+                     filters; rows written before it are not sent"
+                )
+            } else {
+                format!(
+                    "Run ALTER PUBLICATION {sql} ADD TABLE {table_sql}; rows written before it are not sent"
+                )
+            },
         ));
     }
     Ok(())
 }
 
 /// What an operator can do about rows that were written while nothing published them. Ends in SQL.
-pub(super) fn way_out(tables: &[Option<Table>], postgres: &Postgres, outbox: &Outbox) -> String {
+pub(super) fn way_out(tables: &[Option<Table>], config: &Config) -> String {
     format!(
         "Rows committed meanwhile may be missing in Kafka. The slot was not moved past the last good look: read what \
          comes after it before the router goes past it. A copy of the slot shows it in commit \
          order, deleted rows included. In one session: {}",
-        way_out::in_commit_order(postgres, outbox, tables)
+        way_out::in_commit_order(config, tables)
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Columns, OnUpdate};
+    use crate::config::Outbox;
     use crate::error::Exit;
-    use crate::postgres::catalog::slot::tests::postgres;
+    use crate::postgres::catalog::slot::tests::config;
+    use crate::shards::Shard;
 
     fn publication() -> Publication {
         Publication {
@@ -236,15 +243,12 @@ mod tests {
         publication: Option<Publication>,
         second: Option<Table>,
         missing: Missing,
+        shard: Option<Shard>,
     ) -> Option<(Exit, String)> {
         let named = |schema: &str| TableName { schema: schema.into(), name: "outbox".into() };
-        let outbox = Outbox {
-            tables: vec![named("orders"), named("public")],
-            columns: Columns::default(),
-            on_update: OnUpdate::Warn,
-            message_prefix: None,
-        };
-        match verdict(publication.as_ref(), &[Some(table()), second], &postgres(), &outbox, missing) {
+        let tables = vec![named("orders"), named("public")];
+        let config = Config { outbox: Outbox { tables, ..config().outbox }, shard, ..config() };
+        match verdict(publication.as_ref(), &[Some(table()), second], &config, missing) {
             Ok(()) => None,
             Err(Error::Definite(definite)) => Some((definite.exit, definite.to_string())),
             Err(other) => panic!("{other}"),
@@ -253,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_publication_of_inserts_is_enough() {
-        assert_eq!(judge(Some(publication()), Some(table()), Missing::AtStart), None);
+        assert_eq!(judge(Some(publication()), Some(table()), Missing::AtStart, None), None);
     }
 
     #[test]
@@ -276,9 +280,19 @@ mod tests {
         ] {
             for (missing, exit) in [(Missing::AtStart, Exit::Refused), (Missing::WhileRunning, Exit::Unsafe)]
             {
-                let (seen, text) = judge(publication.clone(), table.clone(), missing).unwrap();
+                let (seen, text) = judge(publication.clone(), table.clone(), missing, None).unwrap();
                 assert!(seen == exit && text.contains(part), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn a_table_is_not_added_to_the_publication_of_a_shard_without_its_row_filter() {
+        let shard = Some(Shard { number: 1, of: 2 });
+        let unpublished = || Some(Table { published: false, ..table() });
+        let (_, text) = judge(Some(publication()), unpublished(), Missing::AtStart, shard).unwrap();
+        assert!(text.contains("with its row filters") && !text.contains("ADD TABLE"), "{text}");
+        let (_, text) = judge(Some(publication()), unpublished(), Missing::WhileRunning, shard).unwrap();
+        assert!(text.ends_with("-- rows of all shards"), "{text}");
     }
 }

@@ -13,6 +13,9 @@ use crate::shards::{Ids, Shard, is_that_of};
 /// Row filters are known from this version on.
 pub const ROW_FILTERS: u32 = 150_000;
 
+/// The first OID of what users make, everywhere.
+const FIRST_OF_USERS: u32 = 16_384;
+
 /// What is said of a server of this version, which has none, and `besides`.
 pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
     Error::refused(
@@ -73,12 +76,16 @@ pub async fn shards_verdict(
 struct Column {
     type_id: u32,
     sql_type: String,
+    /// One that somebody has made.
+    collation: Option<String>,
 }
 
 impl Column {
     async fn look(session: &mut Session, config: &Config, table: &TableName) -> Result<Option<Self>, Error> {
         let sql = format!(
-            "SELECT a.atttypid, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a \
+            "SELECT a.atttypid, pg_catalog.format_type(a.atttypid, a.atttypmod), \
+             (SELECT o.collname FROM pg_catalog.pg_collation o WHERE o.oid = a.attcollation AND o.oid >= {FIRST_OF_USERS}) \
+             FROM pg_catalog.pg_attribute a \
              JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              WHERE n.nspname = {} AND c.relname = {} AND a.attname = {} AND NOT a.attisdropped",
             literal(&table.schema),
@@ -91,10 +98,26 @@ impl Column {
         let (type_id, sql_type) = read.ok_or_else(|| {
             Error::transient(Peer::Postgres, "the catalogues gave a row that cannot be read")
         })?;
-        Ok(Some(Column { type_id, sql_type: sql_type.to_owned() }))
+        let collation = row.get(2).map(str::to_owned);
+        Ok(Some(Column { type_id, sql_type: sql_type.to_owned(), collation }))
     }
 
     fn ids(&self, config: &Config, table: &TableName) -> Result<Ids, Error> {
+        if let Some(collation) = &self.collation {
+            let column = &config.outbox.columns.aggregate_id;
+            return Err(Error::refused(
+                format!(
+                    "aggregates of {table} cannot be dealt out to shards: its column {column} has the collation {collation}, and row \
+                     filters take none but those that Postgres comes with"
+                ),
+                format!(
+                    "Run ALTER TABLE {} ALTER {} TYPE {} COLLATE \"default\"",
+                    quoting::table(table),
+                    quoting::name(column),
+                    self.sql_type
+                ),
+            ));
+        }
         Ids::of_type(self.type_id).ok_or_else(|| {
             let (column, sql_type) = (&config.outbox.columns.aggregate_id, &self.sql_type);
             Error::refused(

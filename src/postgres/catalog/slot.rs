@@ -1,7 +1,7 @@
 //! The replication slot, as `pg_replication_slots` shows it.
 
 use super::{Unreadable, Values, flag, parsed, way_out};
-use crate::config::{Outbox, Postgres};
+use crate::config::{Config, Postgres};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::postgres::quoting::literal;
@@ -119,8 +119,8 @@ pub(super) fn verdict_on_a_standby(slot: Option<&Slot>, postgres: &Postgres) -> 
     Err(Error::transient(Peer::Postgres, what))
 }
 
-pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres, outbox: &Outbox) -> Result<(), Error> {
-    let name = &postgres.slot;
+pub(super) fn verdict(slot: Option<&Slot>, config: &Config) -> Result<(), Error> {
+    let name = &config.postgres.slot;
     let Some(slot) = slot else {
         return Err(Error::not_safe(
             format!("the replication slot {name} does not exist"),
@@ -149,7 +149,7 @@ pub(super) fn verdict(slot: Option<&Slot>, postgres: &Postgres, outbox: &Outbox)
         ));
     }
     if slot.is_lost() {
-        return Err(lost(slot, name, outbox));
+        return Err(lost(slot, config));
     }
     if slot.two_phase {
         return Err(Error::not_safe(
@@ -210,14 +210,15 @@ const WAL_REMOVED: &str = "wal_removed: more log was written than max_slot_wal_k
 const KEEP_SIZE: &str =
     "Raise max_slot_wal_keep_size to what the disk has room for: it says how far a slot may fall behind";
 
-fn lost(slot: &Slot, name: &str, outbox: &Outbox) -> Error {
+fn lost(slot: &Slot, config: &Config) -> Error {
+    let name = &config.postgres.slot;
     let (reason, prevention) = slot.cause();
     let confirmed = slot.confirmed_flush_lsn.map_or("unknown".to_owned(), |lsn| lsn.to_string());
     let what = format!(
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
     );
     let drop = format!("SELECT pg_drop_replication_slot({})", literal(name));
-    let Some(query) = way_out::from_table(outbox, slot.catalog_xmin) else {
+    let Some(query) = way_out::from_table(config, slot.catalog_xmin) else {
         return Error::not_safe(
             what,
             format!(
@@ -242,7 +243,7 @@ fn lost(slot: &Slot, name: &str, outbox: &Outbox) -> Error {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::config::{Config, environment::Environment, load::load};
+    use crate::config::{environment::Environment, load::load};
     use crate::error::Exit;
 
     pub(crate) fn slot() -> Slot {
@@ -267,21 +268,13 @@ pub(crate) mod tests {
     }
 
     fn refused(slot: Option<&Slot>) -> String {
-        match verdict(slot, &postgres(), &outbox()) {
+        match verdict(slot, &config()) {
             Err(Error::Definite(definite)) if definite.exit == Exit::Unsafe => definite.to_string(),
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn postgres() -> Postgres {
-        config().postgres
-    }
-
-    pub(crate) fn outbox() -> Outbox {
-        config().outbox
-    }
-
-    fn config() -> Config {
+    pub(crate) fn config() -> Config {
         let env = Environment::empty()
             .with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop")
             .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "kafka:9092");
@@ -290,7 +283,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_slot_of_ours_is_taken() {
-        assert_eq!(verdict(Some(&slot()), &postgres(), &outbox()), Ok(()));
+        assert_eq!(verdict(Some(&slot()), &config()), Ok(()));
     }
 
     #[test]
@@ -321,7 +314,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_standby_is_waited_for_unless_the_slot_is_its_own() {
-        let on_a_standby = |slot: Option<&Slot>| verdict_on_a_standby(slot, &postgres());
+        let on_a_standby = |slot: Option<&Slot>| verdict_on_a_standby(slot, &config().postgres);
         assert_eq!(on_a_standby(Some(&slot())), Ok(()));
         let synced = Slot { synced: true, ..slot() };
         let being_made = Slot { temporary: true, ..slot() };

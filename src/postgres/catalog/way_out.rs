@@ -5,13 +5,17 @@
 //! copied (15: "doesn't reserve WAL", 18: "cannot copy invalidated replication slot"), and only the table is left.
 
 use super::Table;
-use crate::config::{Outbox, Postgres};
+use crate::config::Config;
 use crate::postgres::quoting::{self, literal};
 
+/// Behind what shows the rows of all shards, where the router is one of them.
+const OF_ALL_SHARDS: &str = " -- rows of all shards";
+
 /// Statements that show the inserts behind the slot's position in commit order, also of rows that are deleted by now. They
-/// are for one session, whose end drops the copy, and for while nobody reads the slot. `tables` are those of `outbox` as
+/// are for one session, whose end drops the copy, and for while nobody reads the slot. `tables` are those of the outbox as
 /// they are now.
-pub fn in_commit_order(postgres: &Postgres, outbox: &Outbox, tables: &[Option<Table>]) -> String {
+pub fn in_commit_order(config: &Config, tables: &[Option<Table>]) -> String {
+    let (postgres, outbox) = (&config.postgres, &config.outbox);
     let slot = literal(&postgres.slot);
     // names are the server's, and another router may need a copy of its own: this one's slot, and no longer than 63 bytes
     let copy = literal(&format!("{}_rescue", postgres.slot.chars().take(56).collect::<String>()));
@@ -30,8 +34,9 @@ pub fn in_commit_order(postgres: &Postgres, outbox: &Outbox, tables: &[Option<Ta
     }
     format!(
         "SELECT pg_copy_logical_replication_slot({slot}, {copy}, true, 'test_decoding'); \
-         SELECT lsn, data FROM pg_logical_slot_peek_changes({copy}, NULL, NULL) WHERE {}",
-        wanted.join(" OR ")
+         SELECT lsn, data FROM pg_logical_slot_peek_changes({copy}, NULL, NULL) WHERE {}{}",
+        wanted.join(" OR "),
+        of_all_shards(config)
     )
 }
 
@@ -39,7 +44,8 @@ pub fn in_commit_order(postgres: &Postgres, outbox: &Outbox, tables: &[Option<Ta
 /// committed shortly before. The slot's `catalog_xmin` survives its invalidation: it is the oldest transaction that was
 /// open when the slot was last moved, so whatever was committed after its position has that number or a later one.
 /// `None`: without a table there is nothing to read.
-pub fn from_table(outbox: &Outbox, catalog_xmin: Option<u32>) -> Option<String> {
+pub fn from_table(config: &Config, catalog_xmin: Option<u32>) -> Option<String> {
+    let outbox = &config.outbox;
     let since = catalog_xmin.map(|xid| format!(" WHERE age(xmin) <= age('{xid}'::xid)")).unwrap_or_default();
     let query = |table| {
         let order =
@@ -47,14 +53,19 @@ pub fn from_table(outbox: &Outbox, catalog_xmin: Option<u32>) -> Option<String> 
         format!("SELECT * FROM {}{since}{}", quoting::table(table), order.unwrap_or_default())
     };
     let queries: Vec<String> = outbox.tables.iter().map(query).collect();
-    (!queries.is_empty()).then(|| queries.join("; "))
+    (!queries.is_empty()).then(|| queries.join("; ") + of_all_shards(config))
+}
+
+fn of_all_shards(config: &Config) -> &'static str {
+    if config.shard.is_some() { OF_ALL_SHARDS } else { "" }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TableName;
-    use crate::postgres::catalog::slot::tests::{outbox, postgres};
+    use crate::config::{Outbox, Postgres, TableName};
+    use crate::postgres::catalog::slot::tests::config;
+    use crate::shards::Shard;
 
     fn table(partitioned: bool) -> Option<Table> {
         Some(Table {
@@ -69,28 +80,29 @@ mod tests {
 
     #[test]
     fn the_copy_of_the_slot_is_asked_for_the_outbox_alone() {
-        let two = Outbox {
+        let outbox = Outbox {
             tables: vec![
                 TableName { schema: "public".into(), name: "outbox".into() },
                 TableName { schema: "it's".into(), name: "Events".into() },
             ],
             message_prefix: Some("outbox".into()),
-            ..outbox()
+            ..config().outbox
         };
-        insta::assert_snapshot!(in_commit_order(&postgres(), &two, &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'outbox_router_rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('outbox_router_rescue', NULL, NULL) WHERE starts_with(data, 'table public.outbox: INSERT:') OR starts_with(data, 'table "it''s"."Events": INSERT:') OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
+        let two = Config { outbox, ..config() };
+        insta::assert_snapshot!(in_commit_order(&two, &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'outbox_router_rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('outbox_router_rescue', NULL, NULL) WHERE starts_with(data, 'table public.outbox: INSERT:') OR starts_with(data, 'table "it''s"."Events": INSERT:') OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
     }
 
     #[test]
     fn the_copy_has_a_name_that_postgres_takes_and_no_other_router_uses() {
-        let long = Postgres { slot: "s".repeat(63), ..postgres() };
-        let sql = in_commit_order(&long, &outbox(), &[table(false)]);
+        let postgres = Postgres { slot: "s".repeat(63), ..config().postgres };
+        let sql = in_commit_order(&Config { postgres, ..config() }, &[table(false)]);
         assert!(sql.contains(&format!("'{}_rescue'", "s".repeat(56))), "{sql}");
     }
 
     #[test]
     fn a_table_whose_rows_have_other_names_is_not_asked_for_by_name() {
         for tables in [vec![table(true)], vec![None], vec![]] {
-            let sql = in_commit_order(&postgres(), &outbox(), &tables);
+            let sql = in_commit_order(&config(), &tables);
             assert!(sql.ends_with("WHERE data LIKE 'table %: INSERT:%'"), "{sql}");
         }
     }
@@ -98,9 +110,17 @@ mod tests {
     #[test]
     fn the_table_is_asked_from_the_oldest_open_transaction_on() {
         assert_eq!(
-            from_table(&outbox(), Some(754)).unwrap(),
+            from_table(&config(), Some(754)).unwrap(),
             "SELECT * FROM public.outbox WHERE age(xmin) <= age('754'::xid) ORDER BY created_at"
         );
-        assert!(from_table(&Outbox { tables: vec![], ..outbox() }, Some(754)).is_none());
+        let outbox = Outbox { tables: vec![], ..config().outbox };
+        assert!(from_table(&Config { outbox, ..config() }, Some(754)).is_none());
+    }
+
+    #[test]
+    fn rows_of_all_shards_are_said_to_be_that() {
+        let config = Config { shard: Some(Shard { number: 0, of: 2 }), ..config() };
+        assert!(in_commit_order(&config, &[table(false)]).ends_with(" -- rows of all shards"));
+        assert!(from_table(&config, Some(754)).unwrap().ends_with(" -- rows of all shards"));
     }
 }
