@@ -13,7 +13,7 @@ use super::shared;
 use super::signal::{Signal, send};
 
 /// No more private brokers than this at a time.
-static PLACES: Semaphore = Semaphore::const_new(2);
+static PLACES: Semaphore = Semaphore::const_new(3);
 
 /// Settings of one with ACLs, where `outbox-router` comes in by the extra port with the password `secret`, and so does
 /// `admin`, who may do everything.
