@@ -60,22 +60,14 @@ pub fn look(slot: &str) -> String {
     )
 }
 
-/// Makes the server notice a router that is gone, or stands still, between two statements or inside one, and no later than a
-/// walsender would. What limits a statement of an application is not meant for these.
+/// Makes the server notice a router that is gone, or stands still, inside a statement, and no later than a walsender would. What it
+/// does between two statements holds for the whole session.
 pub fn prepare(timeout: Duration) -> String {
     let millis = timeout.as_millis();
     format!(
-        "SET tcp_user_timeout = {millis}; {}; SET statement_timeout = 0; SET lock_timeout = 0; \
-         SELECT pg_catalog.set_config('client_connection_check_interval', '1s', false) \
-         WHERE pg_catalog.version() LIKE '%linux%'",
-        ends_when_idle(timeout)
+        "SET tcp_user_timeout = {millis}; SELECT pg_catalog.set_config('client_connection_check_interval', '1s', false) \
+         WHERE pg_catalog.version() LIKE '%linux%'"
     )
-}
-
-/// Makes the server end a session that is asked nothing for so long: that of a router which stands still while it holds the
-/// slot's lock.
-pub fn ends_when_idle(timeout: Duration) -> String {
-    format!("SET idle_session_timeout = {}", timeout.as_millis())
 }
 
 /// Before the stream is started: TCP's own timeout would end the connection of one that lives and reads nothing for a while.

@@ -3,6 +3,7 @@
 //! Reading and writing share one future, [`ReplicationStream::io`], so that status updates go out while the reader is
 //! held back, and nothing is lost when the future is dropped. Formats: Postgres manual, "Streaming Replication Protocol".
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -152,8 +153,9 @@ pub struct ReplicationStream<S> {
     /// What has come of the last command, and what the server has refused in it.
     answer: Option<Answer>,
     refused: Option<Box<ServerError>>,
-    /// Another bite was asked for behind the one that is under way.
-    another: bool,
+    /// What was sent behind the command that is under way, and when the last was sent.
+    behind: VecDeque<Phase>,
+    commanded: Instant,
 }
 
 /// `admin_shutdown`: pg_terminate_backend.
@@ -192,7 +194,8 @@ impl<S: Transport> ReplicationStream<S> {
             phase: Phase::AtRest,
             answer: None,
             refused: None,
-            another: false,
+            behind: VecDeque::new(),
+            commanded: Instant::now(),
         }
     }
 
@@ -408,24 +411,21 @@ impl<S: Transport> ReplicationStream<S> {
     }
 
     /// Sends what is queued and leaves the copy mode, so that the server has taken in the last status update when this
-    /// returns. What still arrives is thrown away. A session that does not stream tells it by `moved`, a statement; one that is
-    /// kept is told by `held` how long.
-    pub async fn finish(mut self, moved: Option<&str>, held: Option<&str>) -> Result<Self, Error> {
+    /// returns. What still arrives is thrown away. A session that does not stream tells it by `moved`, a statement.
+    pub async fn finish(mut self, moved: Option<&str>) -> Result<Self, Error> {
         let left = async {
             if self.is_streaming() {
                 self.leave();
             }
             let streamed = self.phase == Phase::Leaving;
+            // refused or not: the server has read past the CopyDone
+            self.pass_over_all()?;
             while !self.is_at_rest() {
-                // refused or not: the server has read past the CopyDone
-                self.answered().await?;
+                self.io(Receiving::AtOnce).await?;
+                self.pass_over_all()?;
             }
             if let Some(moved) = moved.filter(|_| !streamed) {
                 self.ask(moved);
-                self.answered().await?;
-            }
-            if let Some(held) = held {
-                self.ask(held);
                 self.answered().await?;
             }
             Ok(())

@@ -13,6 +13,9 @@
 //!                moving
 //! ```
 //!
+//! A refusal leads back to settling, and from there to the stream. Where Kafka is too slow for bites, or the session for them
+//! cannot be made, the next session streams what there was then.
+//!
 //! Bites are read of a copy of the slot, each asked for while the one before is on its way, and the slot follows what is
 //! acknowledged, remembered and confirmed. The stream begins where that ends. A walsender streams a slot once: a second
 //! START_REPLICATION of a session ends as soon as it has begun. So who has streamed makes another session for bites.
@@ -54,8 +57,6 @@ enum Step {
     /// The session is made fit for the stream.
     Calming,
     Starting,
-    /// The server is reminded of this session.
-    Reminding,
 }
 
 /// A bite under way, and the one that was asked for behind it.
@@ -73,7 +74,7 @@ pub(super) struct CatchingUp {
     size: BiteSize,
     /// The slot is confirmed so far, and when it was moved there.
     slot_at: Lsn,
-    moved: Instant,
+    last_move: Instant,
     /// The copy, once there is one, and what its last bite passed.
     copy: Option<SlotAt>,
     passed: u64,
@@ -87,9 +88,10 @@ pub(super) struct CatchingUp {
     backend_pid: i32,
 }
 
-/// Whether the session begins with bites, for one that reads on from `position` while the log ends at `head`.
-pub(crate) fn begins_with_bites(config: &Config, position: Lsn, head: Lsn) -> bool {
-    bound(config).is_some_and(|bound| head.0.saturating_sub(position.0) > bound)
+/// Whether the session begins with bites, for one that reads on from `position` while the log ends at `head`, and streams up to
+/// `stream_until`.
+pub(crate) fn begins_with_bites(config: &Config, position: Lsn, head: Lsn, stream_until: Lsn) -> bool {
+    position >= stream_until && bound(config).is_some_and(|bound| head.0.saturating_sub(position.0) > bound)
 }
 
 /// Without a positions topic what is parked is acknowledged when the stream has come to the end of the log, and
@@ -107,11 +109,11 @@ impl CatchingUp {
             bound: bound(&parts.config),
             size: BiteSize::new(parts.config.delivery.window_bytes),
             slot_at: parts.confirmed,
-            moved: Instant::now(),
+            last_move: Instant::now(),
             copy: None,
             passed: 0,
             checked: Lsn::INVALID,
-            stream_until: Lsn::INVALID,
+            stream_until: parts.stream_until,
             listened: Instant::now(),
             backend_pid: parts.backend_pid,
         }
@@ -128,7 +130,7 @@ impl CatchingUp {
     }
 
     /// The statement that moves the slot to `confirmed`, if it has not been.
-    pub(super) fn last_move(&self, config: &Config, confirmed: Lsn) -> Option<String> {
+    pub(super) fn closing_move(&self, config: &Config, confirmed: Lsn) -> Option<String> {
         (confirmed > self.slot_at).then(|| slot_functions::advance(&config.postgres.slot, confirmed))
     }
 
@@ -207,17 +209,17 @@ impl<S: Transport> Relay<S> {
     fn move_slot(&mut self) -> Lsn {
         let (slot, confirmed) = (&self.config.postgres.slot, self.confirmation.confirmed());
         let look = bites::look(slot);
-        match self.catching_up.last_move(&self.config, confirmed) {
+        match self.catching_up.closing_move(&self.config, confirmed) {
             Some(moved) => self.stream.ask(&format!("{moved}; {look}")),
             None => self.stream.ask(&look),
         }
-        self.catching_up.moved = Instant::now();
+        self.catching_up.last_move = Instant::now();
         self.monitor.confirmed(confirmed);
         confirmed
     }
 
-    /// Nobody else moves the slot.
-    fn moved(&mut self, to: Lsn, row: &[Option<String>]) -> Result<(), Error> {
+    /// Takes in where the slot is after a move. Nobody else moves it.
+    fn slot_has_moved(&mut self, to: Lsn, row: &[Option<String>]) -> Result<(), Error> {
         let slot = slot_at(row)?;
         if slot.confirmed != to {
             return Err(moved_by_another(&self.config.postgres.slot, slot.confirmed));
@@ -231,9 +233,8 @@ impl<S: Transport> Relay<S> {
         let step = self.catching_up.step;
         match (step, answer) {
             (_, Answer::Refused(refused)) => self.refused(*refused)?,
-            (Step::Reminding, Answer::Row(_)) => self.catching_up.step = Step::Settling,
             (Step::Looking(to), Answer::Row(row)) => {
-                self.moved(to, &row)?;
+                self.slot_has_moved(to, &row)?;
                 self.begin_bites_or_stream(to);
             }
             (Step::Copying, Answer::Row(row)) => {
@@ -242,7 +243,7 @@ impl<S: Transport> Relay<S> {
             }
             (Step::Biting(bite), Answer::Bitten(bitten, row)) => self.bitten(bite, bitten, slot_at(&row)?)?,
             (Step::Moving(to), Answer::Row(row)) => {
-                self.moved(to, &row)?;
+                self.slot_has_moved(to, &row)?;
                 self.bite();
             }
             (Step::Calming, Answer::Row(_)) => {
@@ -261,10 +262,12 @@ impl<S: Transport> Relay<S> {
                 self.catching_up.step = Step::Streaming;
                 self.monitor.reads_in_bites(false);
                 self.answers.not_listening(Instant::now());
-                tracing::info!(
-                    position = %self.sending.progress.position().flush,
-                    "near the end of the log: streaming"
-                );
+                let position = self.sending.progress.position().flush;
+                if self.catching_up.bound.is_some() && position >= self.catching_up.stream_until {
+                    tracing::info!(%position, "near the end of the log: streaming");
+                } else {
+                    tracing::info!(%position, "streaming");
+                }
             }
             (step, answer) => return Err(out_of_turn(&format!("{answer:?} while {step:?}"))),
         }
@@ -352,7 +355,7 @@ impl<S: Transport> Relay<S> {
     }
 
     fn is_time_to_move(&self) -> bool {
-        self.catching_up.moved.elapsed() >= MOVE_EVERY
+        self.catching_up.last_move.elapsed() >= MOVE_EVERY
     }
 
     /// Whatever it was, the stream says better what is wrong, if anything is.
@@ -361,17 +364,21 @@ impl<S: Transport> Relay<S> {
         if self.catching_up.step == Step::Starting {
             return Err(NotStarted::Server(refused).into_error(slot));
         }
-        if refused.severity != "ERROR" || !self.stream.is_at_rest() || self.catching_up.bound.is_none() {
+        let told = self.catching_up.bound.is_none();
+        if refused.severity != "ERROR" || told && self.catching_up.step != Step::Settling {
             return Err(Error::transient(
                 Peer::Postgres,
                 format!("Postgres has ended the session: {refused}"),
             ));
         }
+        // what was asked for behind it is refused too
+        if told {
+            return Ok(());
+        }
         tracing::warn!(
             reason = %refused,
-            remedy = "If it is a privilege: outbox-router init --print-sql has the GRANTs for it. `catch_up = \"stream\"` under [postgres] \
-                      does without",
-            "Postgres refuses to let the slot {slot} be read in bites; it is streamed, which is slower"
+            remedy = remedy(&refused),
+            "Postgres refuses to let the slot {slot} be read in bites; this session streams it, which is slower"
         );
         // with any error the server drops what is temporary
         (self.catching_up.bound, self.catching_up.copy) = (None, None);
@@ -405,14 +412,43 @@ impl<S: Transport> Relay<S> {
             return Err(Error::transient(Peer::Postgres, what));
         }
         let held = self.catching_up.listened.elapsed();
-        if matches!(self.catching_up.step, Step::Biting(_)) && held > limit {
-            return Err(Error::transient(Peer::Kafka, unread(held)));
+        if matches!(self.catching_up.step, Step::Biting(_)) && self.ending.is_none() && held > limit / 2 {
+            let until = self.log_end();
+            tracing::warn!(
+                peer = "kafka",
+                reason = unread(held),
+                "Kafka takes too little for bites; once it has what is under way, the slot is streamed up to {until}"
+            );
+            self.end_intake(Outcome::TooSlow);
         }
-        if self.catching_up.step == Step::Settling && self.stream.is_at_rest() {
-            self.stream.ask("SELECT 1");
-            self.catching_up.step = Step::Reminding;
-        }
+        self.stream.remind(limit / 3);
         Ok(())
+    }
+
+    /// The end of the log, as far as it is known.
+    pub(super) fn log_end(&self) -> Lsn {
+        self.server_end.max(self.catching_up.checked)
+    }
+
+    /// Whether what comes is thrown away: nobody deals with it any more, and the server gives up a session that leaves it.
+    pub(super) fn passes_over(&self) -> bool {
+        self.ending.is_some() && !self.stream.is_streaming()
+    }
+}
+
+/// What to do about a refusal.
+fn remedy(refused: &ServerError) -> &'static str {
+    match refused.code.code() {
+        // insufficient_privilege
+        "42501" => {
+            "Run what outbox-router init --print-sql has for it, the GRANTs on functions; or set `catch_up = \"stream\"` under [postgres]"
+        }
+        // configuration_limit_exceeded
+        "53400" => {
+            "Bites take one replication slot more (max_replication_slots), and temporary files (temp_file_limit); `catch_up = \"stream\"` \
+             under [postgres] does without"
+        }
+        _ => "The next session tries again; `catch_up = \"stream\"` under [postgres] does without",
     }
 }
 
@@ -438,7 +474,7 @@ pub(super) fn moved_by_another(slot: &str, to: Lsn) -> Error {
 
 /// The server gives a bite up whose rows nobody takes.
 fn unread(held: Duration) -> String {
-    format!("Kafka has taken nothing for {:.1} s in the middle of a bite", held.as_secs_f32())
+    format!("what Postgres has sent of a bite could not be handed to Kafka for {:.1} s", held.as_secs_f32())
 }
 
 fn out_of_turn(what: &str) -> Error {

@@ -10,9 +10,9 @@ use super::parking::Parking;
 use super::sending::{Sending, SentAlone};
 use crate::dead_letters::Key;
 use crate::error::Error;
+use crate::lsn::Lsn;
 use crate::monitor::State;
 use crate::positions::{OtherLog, Remembered};
-use crate::postgres::bites;
 use crate::postgres::stream::Transport;
 use crate::progress::Partial;
 use crate::sink::Refusal;
@@ -34,6 +34,8 @@ pub enum Outcome {
     Refused(Refusal),
     /// The slot lags so far that another session reads on in bites.
     FarBehind,
+    /// Kafka takes so little that the server would give a bite up: another session streams on.
+    TooSlow,
     /// Everything before the end of its part of the log is acknowledged.
     EndOfPart,
     /// The server's log is not the one that was read before. Nothing of it was sent.
@@ -63,8 +65,17 @@ pub struct Ended {
     pub retry: Option<(Key, bool)>,
     /// The largest batch that all topics take.
     pub batch_bytes: usize,
-    /// The session of one that was far behind, for the next to take the lock over from.
+    /// The session of one whose slot another reads on in another way, to take the lock over from.
     pub lock: Option<HeldLock>,
+    /// The end of the server's log, as far as it was known.
+    pub log_end: Lsn,
+}
+
+impl Outcome {
+    /// Whether the next session reads on in another way.
+    fn goes_over(&self) -> bool {
+        matches!(self, Outcome::FarBehind | Outcome::TooSlow)
+    }
 }
 
 /// A session that does nothing any more than hold the slot's lock. Dropping it ends it.
@@ -93,7 +104,11 @@ impl<S: Transport> Relay<S> {
                 }
                 None
             }
-            Outcome::FarBehind | Outcome::EndOfPart | Outcome::Refused(_) | Outcome::OtherLog(_) => None,
+            Outcome::FarBehind
+            | Outcome::TooSlow
+            | Outcome::EndOfPart
+            | Outcome::Refused(_)
+            | Outcome::OtherLog(_) => None,
         };
         self.ending = Some((outcome, deadline));
     }
@@ -158,7 +173,8 @@ impl<S: Transport> Relay<S> {
 
     /// Closes the producer and reads the reports that closing brought; `orderly` says goodbye to Postgres too.
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
-        let moved = self.catching_up.last_move(&self.config, self.confirmation.confirmed());
+        let log_end = self.log_end();
+        let moved = self.catching_up.closing_move(&self.config, self.confirmation.confirmed());
         let Relay { sending, stream, outcomes, preparing, mut remembering, recognizing, config, .. } = self;
         let Sending { sink, mut progress, window, sent_alone: alone, mut parking, .. } = sending;
         let retry = parking.as_ref().and_then(Parking::under_way);
@@ -188,12 +204,8 @@ impl<S: Transport> Relay<S> {
         let (remembered, advanced) = remembering.close(&progress, parking.as_mut()).await;
         let mut lock = None;
         if orderly {
-            let held = matches!(outcome, Outcome::FarBehind)
-                .then(|| bites::ends_when_idle(config.postgres.wal_sender_timeout));
-            match stream.finish(moved.as_deref(), held.as_deref()).await {
-                Ok(session) if matches!(outcome, Outcome::FarBehind) => {
-                    lock = Some(HeldLock(Box::new(session)))
-                }
+            match stream.finish(moved.as_deref()).await {
+                Ok(session) if outcome.goes_over() => lock = Some(HeldLock(Box::new(session))),
                 Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "leaving the replication stream"),
             }
@@ -210,6 +222,7 @@ impl<S: Transport> Relay<S> {
             retry,
             batch_bytes,
             lock,
+            log_end,
         }
     }
 }

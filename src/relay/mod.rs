@@ -121,6 +121,8 @@ pub struct Parts<S> {
     pub alone_after_commit: Option<Partial>,
     /// Where this router's part of the log ends: what was committed from there on is for others. `None`: nowhere.
     pub until: Option<Lsn>,
+    /// Bites have failed: up to there the slot is streamed.
+    pub stream_until: Lsn,
     /// The server process of the stream's session.
     pub backend_pid: i32,
     /// Shows what goes on.
@@ -303,6 +305,9 @@ impl<S: Transport> Relay<S> {
                 reopened = closing && !self.remembering.is_closing();
             }
             let more = self.catch_up(read)?;
+            if self.passes_over() {
+                self.stream.pass_over_all()?;
+            }
             self.broker_state();
             self.show();
             if let Some(outcome) = self.ended() {
@@ -315,6 +320,7 @@ impl<S: Transport> Relay<S> {
             let gathered = matches!(reading, Reading::Gathered);
             let read_at = if let Reading::At(then) = reading { Some(then) } else { None };
             let receiving = if let Reading::AtOnce = reading { Receiving::AtOnce } else { Receiving::Not };
+            let receiving = if self.passes_over() { Receiving::AtOnce } else { receiving };
             let deadline = self.ending.as_ref().and_then(|(_, deadline)| *deadline);
             // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
             // only then more work.

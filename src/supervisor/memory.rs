@@ -45,10 +45,14 @@ pub(super) struct Memory {
     pub(super) walsender: Option<i32>,
     /// What payloads are judged by, read at the start of the process.
     pub(super) contracts: Option<Arc<Contracts>>,
-    /// The last session, where it holds the slot's lock for the next one.
+    /// The last session, where it holds the slot's lock for the next one, or until none can be made.
     pub(super) lock: Option<HeldLock>,
     /// This session has it from there.
     pub(super) handed_over: bool,
+    /// The session that reads in bites is being made; the log ended there.
+    pub(super) goes_over: Option<Lsn>,
+    /// Bites have failed: up to there the slot is streamed.
+    pub(super) stream_until: Lsn,
     /// Whether a session of this process has got as far as the stream.
     pub(super) was_active: bool,
 }
@@ -73,12 +77,26 @@ impl Default for Memory {
             contracts: None,
             lock: None,
             handed_over: false,
+            goes_over: None,
+            stream_until: Lsn::INVALID,
             was_active: false,
         }
     }
 }
 
 impl Memory {
+    /// No session could be made. One that holds the lock may have been in its way, and the next one does not try the same.
+    pub(super) fn not_started(&mut self) {
+        self.lock = None;
+        if let Some(until) = self.goes_over.take() {
+            self.stream_until = until;
+            tracing::warn!(
+                remedy = "Going over takes a second walsender for a moment: look at max_wal_senders",
+                "the session that was to read in bites could not be made; the slot is streamed up to {until}"
+            );
+        }
+    }
+
     /// What counts: what the topic holds, unless this process wrote it and has delivered more since.
     pub(super) fn or_stored(&self, stored: Option<Remembered>) -> Option<Remembered> {
         match (&self.remembered, stored) {

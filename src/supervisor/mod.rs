@@ -143,7 +143,11 @@ fn after_session(ended: Ended, park: bool, memory: &mut Memory) -> Next {
         Outcome::Refused(refusal) if let Some(retry) = ended.retry => after_retry(&refusal, retry, memory),
         Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, park, memory),
         Outcome::FarBehind => {
-            memory.lock = ended.lock;
+            (memory.lock, memory.goes_over) = (ended.lock, Some(ended.log_end));
+            Next::Again
+        }
+        Outcome::TooSlow => {
+            (memory.lock, memory.stream_until) = (ended.lock, ended.log_end);
             Next::Again
         }
         // judged where everything else about a start is

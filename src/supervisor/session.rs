@@ -70,9 +70,10 @@ pub(super) async fn run(
         biased;
         () = stop.cancelled() => return Err(NoSession::Stopped),
         never = turning(monitor) => match never {},
-        parts = start(config, monitor, stop, memory) => parts?,
+        parts = start(config, monitor, stop, memory) => parts,
     };
-    memory.was_active = true;
+    let parts = parts.inspect_err(|_| memory.not_started())?;
+    (memory.was_active, memory.goes_over) = (true, None);
     let host = parts.watch.host().clone();
     // for as long as the session lasts
     let _bookmarks = RollingBookmarks::start(config, host);
@@ -134,8 +135,8 @@ async fn start(
     }
     let outcomes = Arc::new(Outcomes::default());
     let known = Arc::clone(&memory.topics);
-    let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes, known).await;
-    let mut sink = opened(sink, memory)?;
+    let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes, known);
+    let mut sink = opened(awake(config, &mut session, sink).await, memory)?;
 
     let mut positions = Positions::Off;
     let found = (&catalog, &slot, &system, other_slots.as_slice());
@@ -149,7 +150,7 @@ async fn start(
             return Err(error);
         }
     };
-    let parking = match parked_events(config, &session, memory, &remembered).await {
+    let parking = match parked_events(config, &mut session, memory, &remembered).await {
         Ok(parking) => parking,
         Err(error) => {
             close(sink, positions).await;
@@ -161,7 +162,8 @@ async fn start(
     let backend_pid = session.backend_pid();
     memory.walsender = Some(backend_pid);
     let position = remembered.position.flush;
-    let in_bites = recognition.is_none() && begins_with_bites(config, position, system.flush);
+    let in_bites =
+        recognition.is_none() && begins_with_bites(config, position, system.flush, memory.stream_until);
     // From here on the server finds out that the router is gone: by wal_sender_timeout if it streams.
     let prepared =
         if in_bites { &bites::prepare(config.postgres.wal_sender_timeout) } else { bites::BEFORE_STREAMING };
@@ -218,6 +220,7 @@ async fn start(
         watch: Watch::start(Arc::clone(config), host, fingerprint),
         head: system.flush,
         until: memory.until,
+        stream_until: memory.stream_until,
         backend_pid,
         alone_up_to: memory.alone_up_to,
         alone_after_commit: memory.alone_after_commit,
@@ -309,7 +312,7 @@ async fn none_left_parked(config: &Config, looks: &mut Session) -> Result<(), Er
 /// What is parked has to be known before the first event comes.
 async fn parked_events(
     config: &Arc<Config>,
-    session: &Session,
+    session: &mut Session,
     memory: &mut Memory,
     remembered: &Remembered,
 ) -> Result<Option<(Desk, Loaded)>, Error> {
@@ -319,7 +322,8 @@ async fn parked_events(
     let left = Left { sent: remembered.retried.clone(), failed: memory.failed_retry.clone() };
     let host = session.info().host.clone();
     let from = remembered.position.flush;
-    let (desk, loaded) = Desk::open(config, host, session.backend_pid(), &left, from).await?;
+    let desk = Desk::open(config, host, session.backend_pid(), &left, from);
+    let (desk, loaded) = awake(config, session, desk).await?;
     memory.failed_retry = None;
     memory.refused.retain(|event, _| event.final_lsn >= from);
     Ok(Some((desk, loaded)))
@@ -328,6 +332,22 @@ async fn parked_events(
 async fn close(sink: KafkaSink, positions: Positions) {
     sink.close().await;
     positions.close().await;
+}
+
+/// Waits for what may take long, and asks the server for something now and then: it ends a session that asks for nothing.
+async fn awake<T>(
+    config: &Config,
+    session: &mut Session,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let every = config.postgres.wal_sender_timeout / 4;
+    let mut work = std::pin::pin!(work);
+    loop {
+        match tokio::time::timeout(every, &mut work).await {
+            Ok(done) => return done,
+            Err(_) => drop(session.query("SELECT 1").await?),
+        }
+    }
 }
 
 /// Credentials and privileges are changed under running routers.
@@ -350,13 +370,13 @@ async fn where_to_start(
     other_log: Option<(u64, OtherLog)>,
     (sink, positions): (&mut KafkaSink, &mut Positions),
 ) -> Result<(Remembered, Option<Recognition>), Error> {
-    *positions = opened(Positions::open(config).await, memory)?;
+    *positions = opened(awake(config, session, Positions::open(config)).await, memory)?;
     let confirmed = slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID);
-    let stored = opened(positions.read(config, confirmed).await, memory)?;
+    let stored = opened(awake(config, session, positions.read(config, confirmed)).await, memory)?;
     let before = memory.or_stored(stored);
     // those of a router that only delivers its last part are there on purpose
     if !other_slots.is_empty() && memory.until.is_none() {
-        beside_other_shards(config, before.as_ref(), other_slots).await?;
+        awake(config, session, beside_other_shards(config, before.as_ref(), other_slots)).await?;
     }
     let history = match &before {
         // an older one has no history that could hold the position
@@ -423,7 +443,7 @@ async fn where_to_start(
         retried,
         exactly_once: config.delivery.mode == DeliveryMode::ExactlyOnce,
     };
-    opened(positions.begin(&remembered, sink).await, memory)?;
+    opened(awake(config, session, positions.begin(&remembered, sink)).await, memory)?;
     Ok((remembered, recognition))
 }
 
@@ -455,6 +475,9 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
         ("tcp_keepalives_idle", "5"),
         ("tcp_keepalives_interval", "2"),
         ("tcp_keepalives_count", "3"),
+        // what limits a statement of an application is not meant for these
+        ("statement_timeout", "0"),
+        ("lock_timeout", "0"),
     ];
     settings.extend(VALUE_TEXT);
     // The same in the other direction, unless the user has chosen. What is sent and not answered is found out first here, as
@@ -463,6 +486,11 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
     conninfo.connect_timeout.get_or_insert(timeout);
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout / 2);
     let replication = looks_at.is_none();
+    if replication {
+        // Nor must one that stands still keep the slot's lock. What streams is not idle, and of what bites are read by something is
+        // asked now and then.
+        settings.push(("idle_session_timeout", millis.as_str()));
+    }
     if let Some(host) = looks_at {
         // another of several hosts has another idea of slot and log
         conninfo.hosts = vec![host];
@@ -521,6 +549,8 @@ async fn free_slot(
             waiting_for(config, monitor, memory, pid, &holder);
             told = Some(pid);
         }
+        // not idle meanwhile
+        session.query("SELECT 1").await?;
         tokio::time::sleep(SLOT_WAIT).await;
     }
 }
@@ -537,8 +567,6 @@ async fn take_over(
     if last.is_none() || slot_lock::holder(session, slot).await? != last {
         return Ok(false);
     }
-    // one that stands still from here on must not keep the lock
-    session.query(&bites::ends_when_idle(postgres.wal_sender_timeout)).await?;
     let (taken, ()) = tokio::join!(slot_lock::take(session, slot), async {
         tokio::time::sleep(IN_LINE).await;
         drop(held);

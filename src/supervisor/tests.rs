@@ -9,6 +9,7 @@ const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };
 fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
     Ended {
         lock: None,
+        log_end: Lsn::INVALID,
         outcome,
         remembered: remembered(),
         recognized: true,

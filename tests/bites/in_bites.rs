@@ -3,7 +3,6 @@
 use super::{MODES, PG_HBA, backlog, delivered_once, settings, streams, took_bites};
 use crate::support::comparison::{Repeats, in_order};
 use crate::support::kafka::Kafka;
-use crate::support::mock::Mock;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::router::Router;
@@ -59,26 +58,6 @@ async fn bites_are_left_in_order_when_the_router_stops() {
         let repeated = records.len() - 20_000;
         assert!(repeated < if positions.is_some() { 10 } else { 1 }, "{repeated} events twice");
     }
-}
-
-/// Its rows stay at the server meanwhile, and the server gives them up after a while.
-#[tokio::test]
-async fn bites_that_the_broker_does_not_take_are_read_again_later() {
-    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
-    let kafka = mock.client();
-    mock.create_topic(&outbox.topic("order"), 1, 2);
-    let settings = settings(&outbox, &kafka, MODES[0], "1")
-        .set("delivery.window.records", 100)
-        .set("postgres.wal_sender_timeout", "2s");
-    backlog(&outbox, 500).await;
-    let mut router = Router::start(&settings);
-    kafka.holds(&outbox.name, 300).await;
-    mock.down(2);
-    router.logs("Kafka has taken nothing for").await;
-    mock.up(2);
-    outbox.all_confirmed().await;
-    router.stop().await;
-    in_order(&kafka.records(&outbox.name).await, Repeats::Mocked);
 }
 
 #[tokio::test]

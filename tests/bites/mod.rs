@@ -1,5 +1,6 @@
 //! A slot that lags is read in bites, and the router goes over to the stream and back.
 
+mod given_up;
 mod going_over;
 mod in_bites;
 mod kept;

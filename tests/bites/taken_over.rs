@@ -25,14 +25,10 @@ const WAITS: &str = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT 
 
 /// Between two statements nobody reads the slot, so the lock tells who has it.
 async fn held_by_another(outbox: &Outbox, before: i32) {
-    eventually("another session holds the lock", async || holder(outbox).await.filter(|pid| *pid != before))
-        .await;
-}
-
-async fn holder(outbox: &Outbox) -> Option<i32> {
-    let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted \
-               AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-    Some(outbox.query(sql).await.first()?.get(0))
+    eventually("another session holds the lock", async || {
+        outbox.lock_holder().await.filter(|pid| *pid != before)
+    })
+    .await;
 }
 
 async fn taken_over(
@@ -52,7 +48,7 @@ async fn taken_over(
         let (active, waiting) = (round % 2, (round + 1) % 2);
         routers[waiting].logs_times("waiting for the slot", 1 + round / 2).await;
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
-        let before = eventually("the lock is held", async || holder(&outbox).await).await;
+        let before = eventually("the lock is held", async || outbox.lock_holder().await).await;
         ends(&routers[active], &proxies[active]);
         held_by_another(&outbox, before).await;
         seen = kafka.count(&outbox.name).await.unwrap();

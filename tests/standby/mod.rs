@@ -8,11 +8,12 @@ use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
+use crate::support::private_kafka::PrivateKafka;
 use crate::support::proxy::{Network, Proxy};
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::settings::Settings;
-use crate::support::signal::Signal;
+use crate::support::signal::{Signal, send};
 use crate::support::writers::Writers;
 
 const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
@@ -196,4 +197,33 @@ async fn standby_takes_over_from_frozen_routers_that_come_back_at_least_once() {
 #[tokio::test]
 async fn standby_takes_over_from_frozen_routers_that_come_back_exactly_once() {
     frozen(MODES[1]).await;
+}
+
+/// One that has the slot's lock and waits for Kafka before it streams anything. Another may wait longer than a session may be idle.
+#[tokio::test]
+async fn standby_takes_over_from_routers_that_are_frozen_as_they_start() {
+    let broker = PrivateKafka::start(&[]).await;
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::new().await, broker.client());
+        let settings = settings(&outbox, &kafka, mode);
+        assert!(send(Signal::Stop, broker.pid()));
+        let first = Router::start(&settings);
+        let before = eventually("the lock is held", async || outbox.lock_holder().await).await;
+        let mut second = Router::start(&settings);
+        second.logs("waiting for the slot").await;
+        first.signal(Signal::Stop);
+        eventually("another session holds the lock", async || {
+            outbox.lock_holder().await.filter(|pid| *pid != before)
+        })
+        .await;
+        first.signal(Signal::Continue);
+        second.logs("no Kafka broker answers").await;
+        assert!(send(Signal::Continue, broker.pid()));
+        outbox.insert_numbers("order", "a", 1..4).await;
+        outbox.all_confirmed().await;
+        first.stop().await;
+        let log = second.stop().await.log;
+        assert!(!log.contains("idle-session timeout"), "{log}");
+        same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+    }
 }

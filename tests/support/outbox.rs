@@ -217,6 +217,13 @@ impl Outbox {
         }
     }
 
+    /// The server process that holds the slot's lock.
+    pub(crate) async fn lock_holder(&self) -> Option<i32> {
+        let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted \
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        Some(self.query(sql).await.first()?.get(0))
+    }
+
     /// Waits until a walsender reads the slot, and returns its process.
     pub(crate) async fn active_pid(&self) -> i32 {
         let what = format!("slot {} is read", self.name);

@@ -4,8 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::finding::Findings;
 use crate::commands::init::{OLDEST_POSTGRES, WAL_LEVEL_REMEDY};
-use crate::config::Config;
 use crate::config::bookmarks::Bookmarks;
+use crate::config::{CatchUp, Config};
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
 use crate::postgres::session::Session;
@@ -23,6 +23,8 @@ pub(super) struct Server {
     wal_level: String,
     slots: Places,
     senders: Places,
+    /// How many slots are copies that are read in bites.
+    copies: u32,
     /// `max_slot_wal_keep_size` in bytes; `None`: no limit.
     keep_bytes: Option<u64>,
     /// `idle_replication_slot_timeout`, from 18 on, as the server writes it.
@@ -39,8 +41,12 @@ struct Places {
 }
 
 impl Places {
+    fn left(&self) -> u32 {
+        self.max.saturating_sub(self.taken)
+    }
+
     fn none_left(&self) -> bool {
-        self.taken >= self.max
+        self.left() == 0
     }
 }
 
@@ -55,7 +61,8 @@ impl Server {
                  (SELECT count(*) FROM pg_catalog.pg_stat_replication), \
                  (SELECT setting::bigint * 1048576 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'), \
                  current_setting('idle_replication_slot_timeout', true), pg_catalog.pg_is_in_recovery(), \
-                 extract(epoch FROM pg_catalog.clock_timestamp())",
+                 extract(epoch FROM pg_catalog.clock_timestamp()), \
+                 (SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.temporary AND starts_with(s.slot_name::text, 'outbox_router_bites_'))",
             )
             .await?;
         let here = (before + now()) / 2.0;
@@ -69,6 +76,7 @@ impl Server {
             wal_level: text(2),
             slots: Places { max: number(3), taken: number(4) },
             senders: Places { max: number(5), taken: number(6) },
+            copies: number(11),
             // -1 is no limit and no u64
             keep_bytes: value(7).and_then(|text| text.parse().ok()),
             idle_timeout: value(8).filter(|timeout| !matches!(*timeout, "" | "0")).map(str::to_owned),
@@ -117,6 +125,9 @@ impl Server {
             ),
         }
         self.judge_places(catalog, config.bookmarks.as_ref(), findings);
+        if config.postgres.catch_up == CatchUp::Auto {
+            self.judge_bites(catalog, findings);
+        }
         self.judge_keep_size(findings);
         if let Some(timeout) = &self.idle_timeout {
             findings.warning(
@@ -165,6 +176,29 @@ impl Server {
             );
         } else {
             findings.ok("max_wal_senders", used);
+        }
+    }
+
+    /// A router in bites has all that they take.
+    fn judge_bites(&self, catalog: &Catalog, findings: &mut Findings) {
+        let running = catalog.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
+        if self.copies > 0 {
+            return;
+        }
+        let (slots, senders) = (u32::from(catalog.slot.is_none()) + 1, u32::from(!running) + 1);
+        for (setting, left, needed, what) in [
+            ("max_replication_slots", self.slots.left(), slots, "slot for the copy that is read"),
+            ("max_wal_senders", self.senders.left(), senders, "walsender while the router goes over"),
+        ] {
+            if left < needed {
+                findings.warning(
+                    "catch_up",
+                    format!(
+                        "bites (`catch_up = \"auto\"`) take one more {what}, and there is no room for it: the router would stream what it is behind"
+                    ),
+                    format!("Raise {setting} and restart Postgres, or set `catch_up = \"stream\"` under [postgres]"),
+                );
+            }
         }
     }
 

@@ -1,5 +1,9 @@
 //! What the session does, and what the server's messages mean in it: it waits for a command, streams, or brings a bite.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::{ADMIN_SHUTDOWN, Receiving, ReplicationStream, StreamOf, ended, lost, unexpected};
 use crate::error::Error;
 use crate::postgres::frames::Frame;
@@ -22,6 +26,8 @@ pub(super) enum Phase {
     Asking(Vec<Option<String>>),
     /// The COPY of a bite was sent; so much of it was dealt with, and this row has come behind it.
     Biting(Bitten, Vec<Option<String>>),
+    /// Something was asked whose answer nobody needs.
+    Reminding,
 }
 
 /// What a bite has brought.
@@ -49,7 +55,7 @@ pub enum Answer {
 }
 
 impl<S: Transport> ReplicationStream<S> {
-    /// Sends START_REPLICATION. Only for a session at rest, as are the other commands.
+    /// Sends START_REPLICATION. Not for a session that streams, and nor are the other commands.
     pub fn begin(&mut self, what: StreamOf<'_>) {
         let StreamOf { slot, publication, start, messages } = what;
         let command = format!(
@@ -69,11 +75,31 @@ impl<S: Transport> ReplicationStream<S> {
     /// Sends the statements of a bite, whose messages come as those of the stream do. Also while another is under way: then the
     /// server works on this one as soon as it has sent that.
     pub fn bite(&mut self, sql: &str) {
-        if matches!(self.phase, Phase::Biting(..)) {
-            self.send(sql);
-            self.another = true;
-        } else {
-            self.command(sql, Phase::Biting(Bitten::default(), Vec::new()));
+        self.command(sql, Phase::Biting(Bitten::default(), Vec::new()));
+    }
+
+    /// Asks for nothing, unless the server was asked for something since `every`: one that is done long before its answers are read
+    /// takes the session for idle.
+    pub fn remind(&mut self, every: Duration) {
+        if matches!(self.phase, Phase::AtRest | Phase::Biting(..)) && self.commanded.elapsed() >= every {
+            self.command("SELECT 1", Phase::Reminding);
+        }
+    }
+
+    /// Throws away what has come, for who does not deal with it any more.
+    pub fn pass_over_all(&mut self) -> Result<(), Error> {
+        loop {
+            while let Some((_, length)) = self.peek()? {
+                self.consume(length);
+            }
+            match self.answer() {
+                // nothing comes behind a fatal one
+                Some(Answer::Refused(refused)) if refused.severity != "ERROR" => {
+                    return Err(lost(&refused.to_string()));
+                }
+                Some(_) => {}
+                None => return Ok(()),
+            }
         }
     }
 
@@ -84,16 +110,17 @@ impl<S: Transport> ReplicationStream<S> {
     }
 
     fn command(&mut self, command: &str, phase: Phase) {
-        self.send(command);
-        (self.phase, self.another) = (phase, false);
-        (self.answer, self.refused) = (None, None);
-    }
-
-    fn send(&mut self, command: &str) {
         self.queue(b'Q', |body| {
             body.extend_from_slice(command.as_bytes());
             body.push(0);
         });
+        self.commanded = Instant::now();
+        if self.is_at_rest() {
+            self.phase = phase;
+            (self.answer, self.refused) = (None, None);
+        } else {
+            self.behind.push_back(phase);
+        }
     }
 
     /// Whether CopyData goes both ways, so that status updates can be sent.
@@ -101,7 +128,7 @@ impl<S: Transport> ReplicationStream<S> {
         self.phase == Phase::Streaming
     }
 
-    /// Whether a command can be sent.
+    /// Whether everything that was asked has been answered.
     pub fn is_at_rest(&self) -> bool {
         self.phase == Phase::AtRest
     }
@@ -132,6 +159,7 @@ impl<S: Transport> ReplicationStream<S> {
                 // after a fatal one nothing comes any more
                 let at_once = refused.severity != "ERROR" || self.phase == Phase::Starting;
                 self.refused = Some(Box::new(refused));
+                // which becomes the refusal
                 at_once.then_some(Answer::Left)
             }
             b'W' if self.phase == Phase::Starting => Some(Answer::Streaming),
@@ -143,6 +171,11 @@ impl<S: Transport> ReplicationStream<S> {
                 Phase::Leaving => Some(Answer::Left),
                 Phase::Asking(row) => Some(Answer::Row(row)),
                 Phase::Biting(bitten, row) => Some(Answer::Bitten(bitten, row)),
+                Phase::Reminding if self.refused.is_some() => Some(Answer::Left),
+                Phase::Reminding => {
+                    self.phase = self.next_phase();
+                    None
+                }
                 // the end of a command that was answered
                 Phase::AtRest => None,
                 Phase::Starting | Phase::Streaming => return Err(unexpected(b'Z')),
@@ -151,8 +184,12 @@ impl<S: Transport> ReplicationStream<S> {
                 *last = row(frame).ok_or_else(|| lost("a row cannot be read"))?;
                 None
             }
+            b'D' if self.phase == Phase::Reminding => None,
             b'T' | b'H' | b'I' | b'c' | b'C' | b'd'
-                if matches!(self.phase, Phase::Asking(_) | Phase::Biting(..) | Phase::Leaving) =>
+                if matches!(
+                    self.phase,
+                    Phase::Asking(_) | Phase::Biting(..) | Phase::Leaving | Phase::Reminding
+                ) =>
             {
                 None
             }
@@ -162,13 +199,15 @@ impl<S: Transport> ReplicationStream<S> {
         if let Some(answer) = over {
             self.phase = match answer {
                 Answer::Streaming => Phase::Streaming,
-                // of a fatal one there is no other
-                _ if std::mem::take(&mut self.another) => Phase::Biting(Bitten::default(), Vec::new()),
-                _ => Phase::AtRest,
+                _ => self.next_phase(),
             };
             self.answer = Some(self.refused.take().map_or(answer, Answer::Refused));
         }
         Ok(())
+    }
+
+    fn next_phase(&mut self) -> Phase {
+        self.behind.pop_front().unwrap_or(Phase::AtRest)
     }
 
     /// Waits for what comes of the last command; what it brings is thrown away.

@@ -288,7 +288,7 @@ async fn finishing_waits_until_the_server_has_read_everything() {
         theirs.write_all(&frame(b'C', b"COPY 0\0")).await.unwrap();
         theirs.write_all(&frame(b'Z', b"I")).await.unwrap();
     };
-    let (finished, ()) = tokio::join!(stream.finish(None, None), server);
+    let (finished, ()) = tokio::join!(stream.finish(None), server);
     finished.unwrap();
 }
 
@@ -413,6 +413,62 @@ async fn a_bite_can_be_asked_for_while_another_comes() {
     assert!(stream.is_at_rest());
 }
 
+/// Behind a bite, and before another.
+#[tokio::test]
+async fn what_nobody_needs_is_asked_for_when_nothing_was_for_a_while() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.bite("first");
+    stream.remind(Duration::from_secs(60));
+    stream.remind(Duration::ZERO);
+    stream.bite("second");
+    let one = [
+        frame(b'T', b""),
+        frame(b'D', &[0, 1, 0, 0, 0, 1, b'1']),
+        frame(b'C', b"SELECT 1\0"),
+        frame(b'Z', b"I"),
+    ];
+    let bite = |lsn| {
+        let data = frame(b'd', &[COPY_HEADER, &copied(lsn, b"data")].concat());
+        [data, frame(b'd', &[255, 255]), frame(b'Z', b"I")]
+    };
+    let messages = [&bite(1)[..], &one, &bite(2)].concat();
+    let (_, first) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &messages));
+    assert_eq!(first, "first");
+    for lsn in [1, 2] {
+        let (message, length) = stream.peek().unwrap().unwrap();
+        assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(lsn), data: b"data" });
+        stream.consume(length);
+        assert!(matches!(stream.answered().await.unwrap(), Answer::Bitten(Bitten { rows: 1, .. }, _)));
+    }
+    assert!(stream.is_at_rest());
+    stream.remind(Duration::ZERO);
+    stream.ask("third");
+    assert!(!stream.is_at_rest());
+    for message in one.iter().chain(&one) {
+        theirs.write_all(message).await.unwrap();
+    }
+    assert_eq!(stream.answered().await.unwrap(), Answer::Row(vec![Some("1".into())]));
+    assert!(stream.is_at_rest());
+}
+
+#[tokio::test]
+async fn what_nobody_deals_with_is_passed_over_up_to_what_is_fatal() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.bite("first");
+    stream.remind(Duration::ZERO);
+    let refused =
+        |severity: &str| frame(b'E', format!("S{severity}\0V{severity}\0C57014\0Mno\0\0").as_bytes());
+    let data = frame(b'd', &[COPY_HEADER, &copied(1, b"data")].concat());
+    let messages = [data, refused("ERROR"), frame(b'Z', b"I"), frame(b'Z', b"I")];
+    let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &messages));
+    stream.pass_over_all().unwrap();
+    assert!(stream.is_at_rest());
+    stream.bite("second");
+    let fatal = [refused("FATAL")];
+    let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &fatal));
+    assert!(stream.pass_over_all().is_err());
+}
+
 #[tokio::test]
 async fn what_comes_after_leaving_is_thrown_away_and_another_command_can_follow() {
     let (mut stream, mut theirs) = started().await;
@@ -466,7 +522,7 @@ async fn finishing_inside_a_bite_reads_it_to_its_end_and_moves_the_slot() {
         theirs.write_all(&rest.concat()).await.unwrap();
         answer(&mut theirs, &[row(&[Some("(s,0/4)")]), frame(b'Z', b"I")]).await
     };
-    let (finished, moved) = tokio::join!(stream.finish(Some("SELECT advance"), None), server);
+    let (finished, moved) = tokio::join!(stream.finish(Some("SELECT advance")), server);
     finished.unwrap();
     assert_eq!(moved, "SELECT advance");
 }

@@ -1,0 +1,135 @@
+//! What keeps the router from bites, and must not keep it from anything else.
+
+use super::{MODES, PG_HBA, backlog, counted, delivered_once, settings, streams, took_bites};
+use crate::support::comparison::{Repeats, in_order};
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::mock::Mock;
+use crate::support::outbox::Outbox;
+use crate::support::postgres::PrivatePostgres;
+use crate::support::private_kafka::PrivateKafka;
+use crate::support::router::Router;
+use crate::support::signal::{Signal, send};
+
+const TIMEOUT: &str = "2s";
+
+/// The server has sent all of a bite long before it is worked off, and would take the session for one that nobody needs.
+#[tokio::test]
+async fn bites_that_are_worked_off_slowly_keep_their_session() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+        let slow = settings(&outbox, &kafka, mode, "1")
+            .set("postgres.wal_sender_timeout", "4s")
+            .set("delivery.window.records", 60)
+            .set("kafka.'linger.ms'", 20);
+        backlog(&outbox, 2_400).await;
+        let mut router = Router::active(&slow).await;
+        outbox.all_confirmed().await;
+        took_bites(&mut router, 1).await;
+        assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
+        router.stop().await;
+        delivered_once(&outbox, &kafka).await;
+    }
+}
+
+/// The server gives a bite up whose bytes nobody takes. Before it does, what is under way is delivered, and the rest is streamed.
+#[tokio::test]
+async fn bites_of_a_broker_that_stands_still_are_left_for_the_stream() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    for mode in MODES {
+        let broker = PrivateKafka::start(&[]).await;
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, broker.client());
+        let settings = settings(&outbox, &kafka, mode, "1")
+            .set("postgres.wal_sender_timeout", TIMEOUT)
+            .set("delivery.window.records", 100);
+        backlog(&outbox, 2_000).await;
+        let mut router = Router::active(&settings).await;
+        kafka.holds(&outbox.name, 500).await;
+        assert!(send(Signal::Stop, broker.pid()));
+        router.logs("Kafka takes too little for bites").await;
+        assert!(send(Signal::Continue, broker.pid()));
+        streams(&mut router).await;
+        outbox.all_confirmed().await;
+        assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
+        router.stop().await;
+        delivered_once(&outbox, &kafka).await;
+    }
+}
+
+/// However long it takes, the session stays: what it holds is the lock.
+#[tokio::test]
+async fn bites_that_the_broker_does_not_take_cost_no_session() {
+    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
+    let kafka = mock.client();
+    mock.create_topic(&outbox.topic("order"), 1, 2);
+    let settings = settings(&outbox, &kafka, MODES[0], "1")
+        .set("delivery.window.records", 100)
+        .set("postgres.wal_sender_timeout", TIMEOUT);
+    backlog(&outbox, 500).await;
+    let mut router = Router::start(&settings);
+    kafka.holds(&outbox.name, 300).await;
+    mock.down(2);
+    router.logs("Kafka takes too little for bites").await;
+    let asked_later = "SELECT 1 FROM pg_stat_activity a JOIN pg_locks l USING (pid) WHERE l.locktype = 'advisory' AND l.granted \
+                       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                       AND a.query_start > a.backend_start + interval '6 s'";
+    eventually("the session is older than three timeouts", async || {
+        outbox.query(asked_later).await.first().map(drop)
+    })
+    .await;
+    mock.up(2);
+    outbox.all_confirmed().await;
+    assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
+    router.stop().await;
+    in_order(&kafka.records(&outbox.name).await, Repeats::Mocked);
+}
+
+/// Going over takes two sessions at a time for a moment.
+#[tokio::test]
+async fn bites_without_a_walsender_to_spare_are_left_for_the_stream() {
+    let server = PrivatePostgres::start(PG_HBA, &["max_wal_senders=1"]).await;
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+        let slow = settings(&outbox, &kafka, mode, "64KiB")
+            .set("delivery.window.records", 20)
+            .set("kafka.'linger.ms'", 20);
+        let checked = slow.run_beside(&["check"]).await.out;
+        assert!(checked.contains("Raise max_wal_senders") && checked.contains("bites"), "{checked}");
+        let mut router = Router::active(&slow).await;
+        backlog(&outbox, 500).await;
+        router.logs("could not be made").await;
+        outbox.all_confirmed().await;
+        assert_eq!(counted(&router, "bites_total"), Some(0));
+        let reconnects = counted(&router, "reconnects_total{peer=\"postgres\"}").unwrap();
+        let log = router.stop().await.log;
+        assert!(log.contains("max_wal_senders"), "{log}");
+        // each costs one, and not one more
+        assert_eq!(log.matches("could not be made").count() as u64, reconnects, "{log}");
+        delivered_once(&outbox, &kafka).await;
+    }
+}
+
+/// Limits for the statements of applications, set for the router's role or for everybody.
+#[tokio::test]
+async fn bites_under_timeouts_of_the_role_are_taken_all_the_same() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    outbox
+        .execute(
+            "CREATE ROLE hurried SUPERUSER LOGIN REPLICATION; ALTER ROLE hurried SET lock_timeout = '5ms'; \
+             ALTER ROLE hurried SET statement_timeout = '15ms'",
+        )
+        .await;
+    let slow = settings(&outbox, &kafka, MODES[0], "1")
+        .set("postgres.url", format!("postgres://hurried@{}/{}", outbox.address(), outbox.name))
+        .set("delivery.window.records", 20)
+        .set("kafka.'linger.ms'", 20);
+    let mut router = Router::active(&slow).await;
+    backlog(&outbox, 300).await;
+    took_bites(&mut router, 1).await;
+    outbox.all_confirmed().await;
+    assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
+    router.stop().await;
+    delivered_once(&outbox, &kafka).await;
+}
