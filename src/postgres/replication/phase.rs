@@ -81,7 +81,8 @@ impl<S: Transport> ReplicationStream<S> {
     /// Asks for nothing, unless the server was asked for something since `every`: one that is done long before its answers are read
     /// takes the session for idle.
     pub fn remind(&mut self, every: Duration) {
-        if matches!(self.phase, Phase::AtRest | Phase::Biting(..)) && self.commanded.elapsed() >= every {
+        let possible = matches!(self.phase, Phase::AtRest | Phase::Biting(..)) && self.answer.is_none();
+        if possible && self.commanded.elapsed() >= every {
             self.command("SELECT 1", Phase::Reminding);
         }
     }
