@@ -24,7 +24,7 @@ use crate::config::load::load;
 use crate::error::Error;
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
-use crate::sink::kafka::survey;
+use crate::sink::kafka::{CLIENTS_END, survey};
 use crate::terminal;
 
 /// How long one attempt to connect to Postgres may take.
@@ -156,8 +156,7 @@ fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Error> {
         Error::usage(format!("Cannot start: {error}"), "Raise the limit of the process on open files")
     })?;
     let done = runtime.block_on(command);
-    // a request that nobody waits for any more must not hold up the end
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(CLIENTS_END);
     Ok(done)
 }
 

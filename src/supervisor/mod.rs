@@ -1,6 +1,7 @@
 //! Decides what a failure means: go on at the remembered position, or stop and say why.
 
 mod backoff;
+mod free_slot;
 mod memory;
 mod session;
 mod several;

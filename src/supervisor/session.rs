@@ -8,9 +8,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::TURN;
+use super::free_slot::free_slot;
 use super::memory::Memory;
 use crate::config::conninfo::Host;
-use crate::config::{Config, DeliveryMode, Postgres};
+use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
@@ -25,22 +26,14 @@ use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::replication::{ReplicationStream, StreamOf};
 use crate::postgres::session::Session;
-use crate::postgres::slot_lock;
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
-use crate::relay::{Ended, HeldLock, Parts, Relay, begins_with_bites, no_gap_to_accept};
+use crate::relay::{Ended, Parts, Relay, begins_with_bites, no_gap_to_accept};
 use crate::routing::Router;
 use crate::shards::{Ids, Shard};
 use crate::sink::Outcomes;
 use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::{Positions, look_up};
-
-/// How often a slot that another holds is looked at. A standby takes over within a second.
-const SLOT_WAIT: Duration = Duration::from_millis(100);
-
-/// How long a session that asks for a lock takes to stand in line for it, or nearly always. One that does not may find that a
-/// standby is active.
-const IN_LINE: Duration = Duration::from_millis(20);
 
 /// How long a remembered position is looked for that only makes a message more exact.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,19 +104,9 @@ async fn start(
     let router = Router::of(config).judging_by(config, memory.contracts.clone());
     let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
     let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
-    if !memory.was_active {
-        for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
-            let Some(table) = table else { continue };
-            let columns = Columns::look(&mut looks, table.oid, &config.postgres).await?;
-            columns.verdict(&outbox, name)?;
-        }
-    }
-    if !config.dead_letters.park() {
-        none_left_parked(config, &mut looks).await?;
-    }
-    let (shard, other_slots) = shards(config, &catalog, &mut looks, memory).await?;
+    let looked = look_at_tables(config, &catalog, &outbox, looks, memory);
+    let (shard, other_slots) = awake(config, &mut session, looked).await?;
     let outbox = outbox.of_shard(shard);
-    looks.close().await;
     let fingerprint = catalog.fingerprint();
     if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
         return Err(watch::altered(config, &catalog));
@@ -232,6 +215,29 @@ async fn start(
     })
 }
 
+/// Judges what else the catalogues say of the tables. Returns what [`shards`] does.
+async fn look_at_tables(
+    config: &Config,
+    catalog: &Catalog,
+    outbox: &Outbox,
+    mut looks: Session,
+    memory: &Memory,
+) -> Result<(Option<(Shard, Ids)>, Vec<String>), Error> {
+    if !memory.was_active {
+        for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
+            let Some(table) = table else { continue };
+            let columns = Columns::look(&mut looks, table.oid, &config.postgres).await?;
+            columns.verdict(outbox, name)?;
+        }
+    }
+    if !config.dead_letters.park() {
+        none_left_parked(config, &mut looks).await?;
+    }
+    let found = shards(config, catalog, &mut looks, memory).await?;
+    looks.close().await;
+    Ok(found)
+}
+
 /// The shard that this router is of, with what its aggregates' ids are; and the slots of this router that are for another number
 /// of shards.
 async fn shards(
@@ -335,7 +341,7 @@ async fn close(sink: KafkaSink, positions: Positions) {
 }
 
 /// Waits for what may take long, and asks the server for something now and then: it ends a session that asks for nothing.
-async fn awake<T>(
+pub(super) async fn awake<T>(
     config: &Config,
     session: &mut Session,
     work: impl Future<Output = Result<T, Error>>,
@@ -501,88 +507,4 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
     // a server that takes a connection and then says nothing is lost too
     session.answers_within(Some(timeout));
     Ok(session)
-}
-
-/// Looks at the catalogues until nobody else reads the slot.
-async fn free_slot(
-    session: &mut Session,
-    looks: &mut Session,
-    config: &Config,
-    monitor: &Monitor,
-    memory: &mut Memory,
-) -> Result<(Catalog, Slot), Error> {
-    let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
-    let wal_level = looks.query_one("SHOW wal_level").await?.unwrap_or_default();
-    if wal_level != "logical" {
-        return Err(Error::refused(
-            format!("wal_level is {wal_level}, and logical replication needs logical"),
-            "Set wal_level = logical in postgresql.conf (on Amazon RDS the parameter rds.logical_replication = 1) and \
-             restart Postgres",
-        ));
-    }
-    let mut told = None;
-    memory.handed_over = match memory.lock.take() {
-        Some(held) => take_over(session, held, &config.postgres, memory.walsender).await?,
-        None => false,
-    };
-    // first of all, and for as long as the session lasts
-    while !slot_lock::try_take(session, &config.postgres.slot).await? {
-        let holder = slot_lock::named_holder(session, &config.postgres.slot).await?;
-        if let Some((pid, holder)) = holder
-            && told != Some(pid)
-        {
-            waiting_for(config, monitor, memory, pid, &holder);
-            told = Some(pid);
-        }
-        tokio::time::sleep(SLOT_WAIT).await;
-    }
-    told = None;
-    loop {
-        let catalog = Catalog::look(looks, &config.postgres, &config.outbox).await?;
-        catalog.verdict(config, missing)?;
-        let Some(slot) = catalog.slot.clone() else {
-            return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
-        };
-        let Some(pid) = slot.active_pid else { return Ok((catalog, slot)) };
-        if told != Some(pid) {
-            let holder = catalog::holder(looks, pid).await?;
-            waiting_for(config, monitor, memory, pid, &holder);
-            told = Some(pid);
-        }
-        // not idle meanwhile
-        session.query("SELECT 1").await?;
-        tokio::time::sleep(SLOT_WAIT).await;
-    }
-}
-
-/// Takes the lock over from the last session. Others ask for it and ask again, so who waits in between comes before them. Says
-/// whether it was there to be taken over: then this is the server of the last session, and its log the one that was read.
-async fn take_over(
-    session: &mut Session,
-    held: HeldLock,
-    postgres: &Postgres,
-    last: Option<i32>,
-) -> Result<bool, Error> {
-    let slot = &postgres.slot;
-    if last.is_none() || slot_lock::holder(session, slot).await? != last {
-        return Ok(false);
-    }
-    let (taken, ()) = tokio::join!(slot_lock::take(session, slot), async {
-        tokio::time::sleep(IN_LINE).await;
-        drop(held);
-    });
-    taken?;
-    Ok(true)
-}
-
-/// Says whom the router waits for.
-fn waiting_for(config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32, holder: &str) {
-    let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
-    tracing::info!(peer = "postgres", reason, "waiting for the slot");
-    monitor.state(State::Waiting { reason });
-    // Unless it is what is left of our own last session, somebody else reads the slot, and may move it by what it
-    // delivers: where positions are not in Kafka, our own is history then.
-    if memory.walsender != Some(pid) && config.delivery.positions_topic.is_none() {
-        memory.remembered = None;
-    }
 }

@@ -1,0 +1,105 @@
+//! The slot for this router alone: its lock, and the wait for who has it.
+
+use std::time::Duration;
+
+use super::memory::Memory;
+use super::session::awake;
+use crate::config::{Config, Postgres};
+use crate::error::{Error, Peer};
+use crate::monitor::{Monitor, State};
+use crate::postgres::catalog::{self, Catalog, Missing, Slot};
+use crate::postgres::session::Session;
+use crate::postgres::slot_lock;
+use crate::relay::HeldLock;
+
+/// How often a slot that another holds is looked at. A standby takes over within a second.
+const SLOT_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a session that asks for a lock takes to stand in line for it, or nearly always. One that does not may find that a
+/// standby is active.
+const IN_LINE: Duration = Duration::from_millis(20);
+
+/// Looks at the catalogues until nobody else reads the slot.
+pub(super) async fn free_slot(
+    session: &mut Session,
+    looks: &mut Session,
+    config: &Config,
+    monitor: &Monitor,
+    memory: &mut Memory,
+) -> Result<(Catalog, Slot), Error> {
+    let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
+    let wal_level = looks.query_one("SHOW wal_level").await?.unwrap_or_default();
+    if wal_level != "logical" {
+        return Err(Error::refused(
+            format!("wal_level is {wal_level}, and logical replication needs logical"),
+            "Set wal_level = logical in postgresql.conf (on Amazon RDS the parameter rds.logical_replication = 1) and \
+             restart Postgres",
+        ));
+    }
+    let mut told = None;
+    memory.handed_over = match memory.lock.take() {
+        Some(held) => take_over(session, held, &config.postgres, memory.walsender).await?,
+        None => false,
+    };
+    // first of all, and for as long as the session lasts
+    while !slot_lock::try_take(session, &config.postgres.slot).await? {
+        let holder = slot_lock::named_holder(session, &config.postgres.slot).await?;
+        if let Some((pid, holder)) = holder
+            && told != Some(pid)
+        {
+            waiting_for(config, monitor, memory, pid, &holder);
+            told = Some(pid);
+        }
+        tokio::time::sleep(SLOT_WAIT).await;
+    }
+    told = None;
+    loop {
+        let look = async { Ok(Catalog::look(looks, &config.postgres, &config.outbox).await?) };
+        let catalog = awake(config, session, look).await?;
+        catalog.verdict(config, missing)?;
+        let Some(slot) = catalog.slot.clone() else {
+            return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
+        };
+        let Some(pid) = slot.active_pid else { return Ok((catalog, slot)) };
+        if told != Some(pid) {
+            let holder = catalog::holder(looks, pid).await?;
+            waiting_for(config, monitor, memory, pid, &holder);
+            told = Some(pid);
+        }
+        // not idle meanwhile
+        session.query("SELECT 1").await?;
+        tokio::time::sleep(SLOT_WAIT).await;
+    }
+}
+
+/// Takes the lock over from the last session. Others ask for it and ask again, so who waits in between comes before them. Says
+/// whether it was there to be taken over: then this is the server of the last session, and its log the one that was read.
+async fn take_over(
+    session: &mut Session,
+    held: HeldLock,
+    postgres: &Postgres,
+    last: Option<i32>,
+) -> Result<bool, Error> {
+    let slot = &postgres.slot;
+    if last.is_none() || slot_lock::holder(session, slot).await? != last {
+        return Ok(false);
+    }
+    let (taken, ()) = tokio::join!(slot_lock::take(session, slot), async {
+        tokio::time::sleep(IN_LINE).await;
+        drop(held);
+    });
+    taken?;
+    Ok(true)
+}
+
+/// Says whom the router waits for.
+fn waiting_for(config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32, holder: &str) {
+    let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
+    tracing::info!(peer = "postgres", reason, "waiting for the slot");
+    monitor.state(State::Waiting { reason });
+    // Unless it is what is left of our own last session, somebody else reads the slot, and may move it by what it
+    // delivers: where positions are not in Kafka, our own is history then.
+    if memory.walsender != Some(pid) && config.delivery.positions_topic.is_none() {
+        memory.remembered = None;
+    }
+}
