@@ -94,7 +94,8 @@ async fn start(
     let mut session = connect(config, None).await?;
     // A catalogue that a walsender has read, it decodes with: a query of pg_publication_tables is enough, and it takes what was
     // written under an earlier publication for unpublished, without a word. So the stream's own session asks for none.
-    let mut looks = connect(config, Some(session.info().host.clone())).await?;
+    let looks = connect(config, Some(session.info().host.clone()));
+    let mut looks = awake(config, &mut session, looks).await?;
     let (catalog, slot) = match free_slot(&mut session, &mut looks, config, monitor, memory).await {
         Ok(found) => found,
         Err(error) => return Err(with_position(error, config, memory).await),
@@ -349,9 +350,20 @@ pub(super) async fn awake<T>(
     let every = config.postgres.wal_sender_timeout / 4;
     let mut work = std::pin::pin!(work);
     loop {
-        match tokio::time::timeout(every, &mut work).await {
-            Ok(done) => return done,
-            Err(_) => drop(session.query("SELECT 1").await?),
+        if let Ok(done) = tokio::time::timeout(every, &mut work).await {
+            return done;
+        }
+        // an answer that is not waited for would be taken for that of the next question
+        let mut asked = std::pin::pin!(session.query("SELECT 1"));
+        let mut done = None;
+        loop {
+            tokio::select! {
+                answer = &mut asked => break drop(answer?),
+                result = &mut work, if done.is_none() => done = Some(result),
+            }
+        }
+        if let Some(done) = done {
+            return done;
         }
     }
 }
