@@ -22,8 +22,8 @@ async fn bites_that_are_worked_off_slowly_keep_their_session() {
         let slow = settings(&outbox, &kafka, mode, "1")
             .set("postgres.wal_sender_timeout", "4s")
             .set("delivery.window.records", 60)
-            .set("kafka.'linger.ms'", 20);
-        backlog(&outbox, 2_400).await;
+            .set("kafka.'linger.ms'", 5);
+        backlog(&outbox, 5_000).await;
         let mut router = Router::active(&slow).await;
         outbox.all_confirmed().await;
         took_bites(&mut router, 1).await;
