@@ -21,12 +21,12 @@ async fn bites_that_are_worked_off_slowly_keep_their_session() {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         let slow = settings(&outbox, &kafka, mode, "1")
             .set("postgres.wal_sender_timeout", "4s")
-            .set("delivery.window.records", 60)
+            .set("delivery.window.records", 30)
             .set("kafka.'linger.ms'", 5);
         backlog(&outbox, 5_000).await;
         let mut router = Router::active(&slow).await;
+        router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
         outbox.all_confirmed().await;
-        took_bites(&mut router, 1).await;
         assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
         router.stop().await;
         delivered_once(&outbox, &kafka).await;
