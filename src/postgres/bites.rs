@@ -32,9 +32,12 @@ pub struct Extent {
     pub rows: u32,
 }
 
+/// What the names of the slots begin with that bites are read of.
+pub const COPIES: &str = "outbox_router_bites_";
+
 /// The slot that bites are read of: a copy of the router's own, for this session, named after its server process.
 pub fn copy_name(backend_pid: i32) -> String {
-    format!("outbox_router_bites_{backend_pid}")
+    format!("{COPIES}{backend_pid}")
 }
 
 /// Asks for a bite, and where the copy is then.

@@ -319,8 +319,8 @@ impl<S: Transport> Relay<S> {
             let reading = if read { self.reading()? } else { Reading::Not };
             let gathered = matches!(reading, Reading::Gathered);
             let read_at = if let Reading::At(then) = reading { Some(then) } else { None };
-            let receiving = if let Reading::AtOnce = reading { Receiving::AtOnce } else { Receiving::Not };
-            let receiving = if self.passes_over() { Receiving::AtOnce } else { receiving };
+            let at_once = matches!(reading, Reading::AtOnce) || self.passes_over();
+            let receiving = if at_once { Receiving::AtOnce } else { Receiving::Not };
             let deadline = self.ending.as_ref().and_then(|(_, deadline)| *deadline);
             // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
             // only then more work.

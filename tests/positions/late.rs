@@ -26,8 +26,15 @@ async fn delivered(outbox: &Outbox, kafka: &Kafka) -> (Settings, String, Value) 
     (settings, topic, first)
 }
 
-async fn numbers(outbox: &Outbox, kafka: &Kafka) -> Vec<u64> {
-    kafka.committed(&outbox.name).await.unwrap().iter().map(|record| record.number()).collect()
+/// It starts, and has sent these in all when two more are written.
+async fn starts_and_sends(outbox: &Outbox, kafka: &Kafka, settings: &Settings, expected: &[u64]) {
+    let router = Router::active(settings).await;
+    outbox.insert_numbers("order", "a", 4..6).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.committed(&outbox.name).await.unwrap();
+    let numbers: Vec<u64> = records.iter().map(|record| record.number()).collect();
+    assert_eq!(numbers, expected);
 }
 
 /// It had read what the other one read, and stood still before it wrote that it begins.
@@ -36,11 +43,7 @@ async fn positions_of_a_beginning_that_comes_late_do_not_count() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (settings, topic, first) = delivered(&outbox, &kafka).await;
     kafka.write(&topic, &outbox.name, Some(&first.to_string())).await;
-    let router = Router::active(&settings).await;
-    outbox.insert_numbers("order", "a", 4..6).await;
-    outbox.all_confirmed().await;
-    router.stop().await;
-    assert_eq!(numbers(&outbox, &kafka).await, [1, 2, 3, 4, 5]);
+    starts_and_sends(&outbox, &kafka, &settings, &[1, 2, 3, 4, 5]).await;
     kafka.delete_topic(&topic).await;
 }
 
@@ -54,11 +57,7 @@ async fn positions_of_a_beginning_that_comes_after_a_reset_do_not_count() {
     let ran = settings.run(&["slot", "reset", "--to", "before", "--yes"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     kafka.write(&topic, &outbox.name, Some(&late.to_string())).await;
-    let router = Router::active(&settings).await;
-    outbox.insert_numbers("order", "a", 4..6).await;
-    outbox.all_confirmed().await;
-    router.stop().await;
-    assert_eq!(numbers(&outbox, &kafka).await, [1, 2, 3, 1, 2, 3, 4, 5]);
+    starts_and_sends(&outbox, &kafka, &settings, &[1, 2, 3, 1, 2, 3, 4, 5]).await;
     kafka.delete_topic(&topic).await;
 }
 
@@ -70,10 +69,6 @@ async fn positions_are_found_far_before_a_late_one() {
     late["epoch"] = json!(late["epoch"].as_u64().unwrap() - 1);
     kafka.write_times(&topic, "another", &late.to_string(), STRETCH).await;
     kafka.write(&topic, &outbox.name, Some(&late.to_string())).await;
-    let router = Router::active(&settings).await;
-    outbox.insert_numbers("order", "a", 4..6).await;
-    outbox.all_confirmed().await;
-    router.stop().await;
-    assert_eq!(numbers(&outbox, &kafka).await, [1, 2, 3, 4, 5]);
+    starts_and_sends(&outbox, &kafka, &settings, &[1, 2, 3, 4, 5]).await;
     kafka.delete_topic(&topic).await;
 }

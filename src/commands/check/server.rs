@@ -7,7 +7,9 @@ use crate::commands::init::{OLDEST_POSTGRES, WAL_LEVEL_REMEDY};
 use crate::config::bookmarks::Bookmarks;
 use crate::config::{CatchUp, Config};
 use crate::error::Error;
+use crate::postgres::bites::COPIES;
 use crate::postgres::catalog::Catalog;
+use crate::postgres::quoting::literal;
 use crate::postgres::session::Session;
 use crate::quantity::bytes;
 
@@ -54,7 +56,7 @@ impl Server {
     pub(super) async fn look(session: &mut Session) -> Result<Self, Error> {
         let before = now();
         let rows = session
-            .query(
+            .query(&format!(
                 "SELECT current_setting('server_version'), current_setting('server_version_num'), \
                  current_setting('wal_level'), current_setting('max_replication_slots'), \
                  (SELECT count(*) FROM pg_catalog.pg_replication_slots), current_setting('max_wal_senders'), \
@@ -62,8 +64,9 @@ impl Server {
                  (SELECT setting::bigint * 1048576 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'), \
                  current_setting('idle_replication_slot_timeout', true), pg_catalog.pg_is_in_recovery(), \
                  extract(epoch FROM pg_catalog.clock_timestamp()), \
-                 (SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.temporary AND starts_with(s.slot_name::text, 'outbox_router_bites_'))",
-            )
+                 (SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.temporary AND starts_with(s.slot_name::text, {}))",
+                literal(COPIES)
+            ))
             .await?;
         let here = (before + now()) / 2.0;
         let value = |index| rows.first().and_then(|row| row.get(index));
@@ -181,10 +184,10 @@ impl Server {
 
     /// A router in bites has all that they take.
     fn judge_bites(&self, catalog: &Catalog, findings: &mut Findings) {
-        let running = catalog.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
         if self.copies > 0 {
             return;
         }
+        let running = catalog.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
         let (slots, senders) = (u32::from(catalog.slot.is_none()) + 1, u32::from(!running) + 1);
         for (setting, left, needed, what) in [
             ("max_replication_slots", self.slots.left(), slots, "slot for the copy that is read"),
