@@ -1,8 +1,10 @@
-//! What differs between a terminal, a pipe and a file.
+//! What differs between a terminal, a pipe and a file, and the end of the process.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
+
+use signal_hook::low_level;
 
 use crate::error::Error;
 
@@ -46,6 +48,14 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
 /// It cannot be written, for instance to a full disk.
 pub fn print(text: &str) -> Result<(), Error> {
     write_to(&mut io::stdout().lock(), text)
+}
+
+/// Ends the process with this exit code, at once: nothing is done that libraries want done at the end. OpenSSL would take
+/// itself down, and a thread of a Kafka client that is in a TLS handshake would crash.
+pub fn end(code: i32) -> ! {
+    // a pipe that was closed does not matter
+    let _ = io::stdout().flush();
+    low_level::exit(code)
 }
 
 fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {

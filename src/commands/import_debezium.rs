@@ -3,12 +3,12 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::ExitCode;
 
 use comfy_table::{Attribute, Cell, Color};
 
 use super::status::table::{Look, trimmed};
 use crate::cli::ImportDebeziumArgs;
+use crate::commands::Verdict;
 use crate::error::Error;
 use crate::import::{Finding, Level, Surroundings, import};
 use crate::terminal;
@@ -17,7 +17,7 @@ use crate::terminal;
 ///
 /// # Errors
 /// A file cannot be read, or there is no outbox event router in it.
-pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<ExitCode, Error> {
+pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Verdict, Error> {
     let text = read(&args.file)?;
     let worker = args.worker_config.as_deref().map(read).transpose()?;
     let surroundings = Surroundings { bootstrap_servers: args.bootstrap_servers.clone(), worker };
@@ -33,7 +33,7 @@ pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<ExitCode, Error> {
         // whoever closed it does not want to read it
         let _ = io::stderr().lock().write_all(report.as_bytes());
     }
-    Ok(if import.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if import.is_complete() { Verdict::Fine } else { Verdict::Amiss })
 }
 
 fn read(path: &Path) -> Result<String, Error> {

@@ -14,17 +14,16 @@ pub mod status;
 
 use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::cli::{Cli, Command, ShardArgs};
 use crate::config::Config;
 use crate::config::environment::Environment;
 use crate::config::load::load;
-use crate::error::Error;
+use crate::error::{Error, Exit};
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
-use crate::sink::kafka::{CLIENTS_END, survey};
+use crate::sink::kafka::survey;
 use crate::terminal;
 
 /// How long one attempt to connect to Postgres may take.
@@ -33,12 +32,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long Postgres may take to answer a question about the catalogues.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Does what the command line says. The code is 0 unless the command found something that its help promises another
-/// one for.
+/// What a command that was carried out says by the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verdict {
+    /// It is done, and nothing is wrong.
+    Fine = 0,
+    /// It found something that its help promises this code for.
+    Amiss = 1,
+}
+
+/// Does what the command line says.
 ///
 /// # Errors
 /// What stopped the command; [`exit_code`] knows what the process ends with then.
-pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
+pub fn execute(cli: Cli) -> Result<Verdict, Error> {
     // the one command that needs no configuration: it makes one
     if let Command::ImportDebezium(args) = &cli.command {
         return import_debezium::import_debezium(args);
@@ -58,8 +66,8 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
     // what is wrong without a server is said before one is asked
     survey::verify(config)?;
     match cli.command {
-        Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| ExitCode::SUCCESS),
-        Command::Run(args) => block_on(run::run(config, &args))?.map(|()| ExitCode::SUCCESS),
+        Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| Verdict::Fine),
+        Command::Run(args) => block_on(run::run(config, &args))?.map(|()| Verdict::Fine),
         Command::Slot(args) => block_on(slot::slot(config, &args))?,
         Command::Shards(args) => block_on(shards::shards(config, &args))?,
         Command::DeadLetters(args) => block_on(dead_letters::dead_letters(config, &args))?,
@@ -70,17 +78,18 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Error> {
             block_on(status::status(config, &args, async || status::known_to_postgres::ask(config).await))?
         }
         // dealt with above, without a whole configuration
-        Command::Contracts(_) => Ok(ExitCode::SUCCESS),
+        Command::Contracts(_) => Ok(Verdict::Fine),
     }
 }
 
 /// What the process ends with after `error`. At the edge of a command that does not try again, a server that cannot
 /// be reached counts as one that refused.
-pub fn exit_code(error: &Error) -> ExitCode {
-    match error {
-        Error::Transient(_) => ExitCode::from(crate::error::Exit::Refused as u8),
-        Error::Definite(definite) => ExitCode::from(definite.exit as u8),
-    }
+pub fn exit_code(error: &Error) -> u8 {
+    let exit = match error {
+        Error::Transient(_) => Exit::Refused,
+        Error::Definite(definite) => definite.exit,
+    };
+    exit as u8
 }
 
 /// A session for a command that gives up where `run` would wait: with a limit on each attempt, unless the user set one, and
@@ -156,7 +165,8 @@ fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Error> {
         Error::usage(format!("Cannot start: {error}"), "Raise the limit of the process on open files")
     })?;
     let done = runtime.block_on(command);
-    runtime.shutdown_timeout(CLIENTS_END);
+    // what still ends on its own threads holds nobody up
+    runtime.shutdown_background();
     Ok(done)
 }
 
@@ -167,12 +177,10 @@ mod tests {
 
     #[test]
     fn every_failure_has_its_exit_code() {
-        // ExitCode has no PartialEq
-        let code = |error: Error| format!("{:?}", exit_code(&error));
-        let expected = |code: u8| format!("{:?}", ExitCode::from(code));
-        assert_eq!(code(Error::transient(Peer::Kafka, "x")), expected(1));
-        assert_eq!(code(Error::refused("x", "y")), expected(1));
-        assert_eq!(code(Error::usage("x", "y")), expected(2));
-        assert_eq!(code(Error::not_safe("x", "y")), expected(3));
+        let code = |error: Error| exit_code(&error);
+        assert_eq!(code(Error::transient(Peer::Kafka, "x")), 1);
+        assert_eq!(code(Error::refused("x", "y")), 1);
+        assert_eq!(code(Error::usage("x", "y")), 2);
+        assert_eq!(code(Error::not_safe("x", "y")), 3);
     }
 }

@@ -12,6 +12,7 @@ use crate::contracts::Contracts;
 use crate::error::Error;
 use crate::monitor::{Monitor, Monitors};
 use crate::supervisor::{self, Orders, Router};
+use crate::terminal;
 
 /// Runs until stopped.
 ///
@@ -79,7 +80,7 @@ impl Signals {
         self.next().await;
         stop.cancel();
         let second = self.next().await;
-        std::process::exit(128 + second.as_raw_value());
+        terminal::end(128 + second.as_raw_value());
     }
 
     async fn next(&mut self) -> SignalKind {

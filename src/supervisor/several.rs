@@ -12,7 +12,6 @@ use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::{Definite, Error};
 use crate::monitor::Monitor;
-use crate::sink::kafka::CLIENTS_END;
 
 /// One router, ready to run.
 #[derive(Debug)]
@@ -82,7 +81,7 @@ fn on_this_thread(router: Router, orders: Orders, stop: CancellationToken) -> Re
     let runtime = runtime.map_err(|error| no_resources(&error))?;
     let result: Result<(), Definite> =
         runtime.block_on(run(Arc::new(config), contracts, orders, monitor, stop));
-    runtime.shutdown_timeout(CLIENTS_END);
+    runtime.shutdown_background();
     // a message may name nothing that says which one it is about
     let of_shard =
         |definite: Definite| Definite { what: format!("shard {number}: {}", definite.what), ..definite };

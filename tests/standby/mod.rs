@@ -142,9 +142,11 @@ async fn cut(mode: &str) {
         proxies[active].set(Network::BLACK_HOLE);
         read_by_another(&outbox, before).await;
         println!("standby: {mode}: the slot is read again {:?} after a cut", since.elapsed());
-        // it finds out by itself, and says so when its producer is closed; that it sends nothing after its successor shows
-        // in the order of the records
-        routers[active].logs_times("Postgres has been silent for", 1 + round / 2).await;
+        // it finds out by itself: that Postgres is silent, or, where it is slow, from Kafka that another has come after it;
+        // that it sends nothing after its successor shows in the order of the records
+        routers[active]
+            .shows("it knows that it is cut off", |status| (status["state"] != "active").then_some(()))
+            .await;
         seen = kafka.count(&outbox.name).await.unwrap();
         kafka.holds(&outbox.name, seen + 1).await;
         proxies[active].set(Network::OPEN);

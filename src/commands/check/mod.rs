@@ -19,11 +19,10 @@ mod shards;
 mod slot;
 mod topics;
 
-use std::process::ExitCode;
-
 pub use finding::{Finding, Level};
 
 use crate::cli::CheckArgs;
+use crate::commands::Verdict;
 use crate::config::Config;
 use crate::config::load::Loaded;
 use crate::contracts::Contracts;
@@ -35,11 +34,11 @@ use finding::Findings;
 ///
 /// # Errors
 /// Standard output cannot be written to.
-pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<ExitCode, Error> {
+pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<Verdict, Error> {
     let config = &loaded.config;
     if args.print_config {
         terminal::print(&config.to_redacted_toml())?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Verdict::Fine);
     }
     let mut findings = Findings::default();
     configuration(loaded, &mut findings);
@@ -54,7 +53,7 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<ExitCode, Error>
     positions::judge(config, seen.as_ref(), &starts, &mut findings).await;
     report::print(&findings.0, args.json)?;
     let bad = findings.0.iter().any(|finding| finding.level == Level::Error);
-    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if bad { Verdict::Amiss } else { Verdict::Fine })
 }
 
 /// The contracts, which `run` refuses to start with if they are faulty.

@@ -1,10 +1,10 @@
 //! `contracts check`: what is wrong with the contracts, and what changed in them that breaks consumers.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use super::load;
 use crate::cli::ContractsCheckArgs;
+use crate::commands::Verdict;
 use crate::commands::check::finding::{Finding, Findings, Level};
 use crate::commands::check::report;
 use crate::contracts::compatibility::{Change, Direction, Rule, compare};
@@ -13,13 +13,13 @@ use crate::contracts::{Contract, Contracts};
 use crate::error::Error;
 
 /// Looks and prints. The code is 1 if there is an error among the findings.
-pub(super) fn check(directory: &Path, args: &ContractsCheckArgs) -> Result<ExitCode, Error> {
+pub(super) fn check(directory: &Path, args: &ContractsCheckArgs) -> Result<Verdict, Error> {
     // what cannot be compared with is no finding about the contracts
     let former = args.against.as_deref().map(load).transpose()?;
     let findings = findings(directory, former.as_ref(), args.allow_unjudged);
     report::print(&findings, args.json)?;
     let bad = findings.iter().any(|finding| finding.level == Level::Error);
-    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if bad { Verdict::Amiss } else { Verdict::Fine })
 }
 
 pub(super) fn findings(directory: &Path, former: Option<&Contracts>, allow_unjudged: bool) -> Vec<Finding> {

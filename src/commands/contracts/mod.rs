@@ -9,9 +9,9 @@ mod tests;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use crate::cli::{ContractsArgs, ContractsAsyncapiArgs, ContractsCommand, ContractsDirectory};
+use crate::commands::Verdict;
 use crate::config::contracts::ForContracts;
 use crate::config::environment::Environment;
 use crate::config::load::load_for_contracts;
@@ -24,7 +24,7 @@ use crate::terminal;
 ///
 /// # Errors
 /// There is no directory, something in it is wrong and it is not `check` that was asked, or something cannot be written.
-pub fn contracts(config: Option<&Path>, args: &ContractsArgs, env: &Environment) -> Result<ExitCode, Error> {
+pub fn contracts(config: Option<&Path>, args: &ContractsArgs, env: &Environment) -> Result<Verdict, Error> {
     let settings = load_for_contracts(config, env)?;
     match &args.command {
         ContractsCommand::Check(args) => check::check(&directory(&args.directory, &settings)?, args),
@@ -34,7 +34,7 @@ pub fn contracts(config: Option<&Path>, args: &ContractsArgs, env: &Environment)
         }
         ContractsCommand::Asyncapi(args) => {
             let contracts = load(&directory(&args.directory, &settings)?)?;
-            write_asyncapi(&contracts, args, &settings).map(|()| ExitCode::SUCCESS)
+            write_asyncapi(&contracts, args, &settings).map(|()| Verdict::Fine)
         }
     }
 }

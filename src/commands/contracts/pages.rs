@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
 
 use super::unwritable;
 use crate::cli::ContractsDocsArgs;
+use crate::commands::Verdict;
 use crate::contracts::markdown::{MARK, Page, pages};
 use crate::contracts::{Contract, Contracts, Topic};
 use crate::error::Error;
@@ -18,7 +18,7 @@ pub(super) fn docs(
     contracts: &Contracts,
     args: &ContractsDocsArgs,
     topic: impl Fn(&Contract) -> Topic,
-) -> Result<ExitCode, Error> {
+) -> Result<Verdict, Error> {
     let pages = pages(contracts, topic);
     let mut there = BTreeMap::new();
     own_pages(&args.output, "", &mut there).map_err(|error| {
@@ -55,7 +55,7 @@ pub(super) fn docs(
         said = format!("{} pages in {} are up to date\n", pages.len(), args.output.display());
     }
     terminal::print(&said)?;
-    Ok(if args.check && !fine { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if args.check && !fine { Verdict::Amiss } else { Verdict::Fine })
 }
 
 /// The pages that an earlier run wrote: by the first line they are known, whatever else stands beside them.

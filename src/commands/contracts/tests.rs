@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use serde_json::{Value, json};
@@ -30,7 +29,7 @@ impl Place {
         self
     }
 
-    fn run(&self, arguments: &[&str]) -> Result<ExitCode, Error> {
+    fn run(&self, arguments: &[&str]) -> Result<Verdict, Error> {
         let arguments =
             arguments.iter().map(|argument| argument.replace('@', self.0.path().to_str().unwrap()));
         let cli = Cli::try_parse_from(["outbox-router".to_owned()].into_iter().chain(arguments)).unwrap();
@@ -52,8 +51,8 @@ impl Place {
     }
 }
 
-fn failed(result: Result<ExitCode, Error>) -> bool {
-    format!("{:?}", result.unwrap()) == format!("{:?}", ExitCode::FAILURE)
+fn failed(result: Result<Verdict, Error>) -> bool {
+    result.unwrap() == Verdict::Amiss
 }
 
 fn example() -> PathBuf {

@@ -1,12 +1,10 @@
 //! `dead-letters retry` and `discard`: what is chosen, the question, and the mark.
 
-use std::process::ExitCode;
-
 use super::list::{Listed, render};
 use super::{condition, events, rows};
 use crate::cli::DecideArgs;
 use crate::commands::status::table::Look;
-use crate::commands::typed_out;
+use crate::commands::{Verdict, typed_out};
 use crate::config::Config;
 use crate::dead_letters::{Decision, Reason};
 use crate::error::Error;
@@ -24,7 +22,7 @@ pub(super) async fn decide(
     decision: Decision,
     args: &DecideArgs,
     ask: bool,
-) -> Result<ExitCode, Error> {
+) -> Result<Verdict, Error> {
     let DecideArgs { choose, all, dry_run, json } = args;
     if choose.chooses_all() && !all {
         return Err(Error::usage(
@@ -51,7 +49,7 @@ pub(super) async fn decide(
             "No such event is parked.\n"
         };
         terminal::print(if *json { "[]\n" } else { behind })?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Verdict::Fine);
     }
     // what is parked from here on is neither shown nor counted, so nobody has decided it
     let text = |n: usize| counted.and_then(|row| row.get(n)).unwrap_or_default();
@@ -63,11 +61,11 @@ pub(super) async fn decide(
         let table = |listed: &[Listed]| render(listed, matching, aggregates, &Look::of_stdout());
         if *dry_run {
             terminal::print(&if *json { as_json(&listed) } else { table(&listed) })?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(Verdict::Fine);
         }
         terminal::print(&table(&listed))?;
         if !typed_out("They are never sent. ", matching as u64)? {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(Verdict::Fine);
         }
     }
     let marked = session.query(&sql::mark(&config.name, &condition, decision, *json)).await;
@@ -77,7 +75,7 @@ pub(super) async fn decide(
             marked.iter().map(|row| sql::waiting(&config.name, row)).collect::<Result<Vec<_>, _>>()?;
         let listed: Vec<Listed> = marked.iter().map(Listed::of).collect();
         terminal::print(&as_json(&listed))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Verdict::Fine);
     }
     let marked = number(marked.first(), 0);
     let what = match decision {
@@ -87,7 +85,7 @@ pub(super) async fn decide(
     terminal::print(&format!(
         "{what} The running router does so within a second; `list` shows what is left.\n"
     ))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 fn number(row: Option<&Row>, column: usize) -> usize {

@@ -1,12 +1,11 @@
 //! `dead-letters list`: one line for each parked event.
 
-use std::process::ExitCode;
-
 use comfy_table::{Attribute, Cell};
 use serde::Serialize;
 
 use super::{condition, events, rows, session};
 use crate::cli::ChooseArgs;
+use crate::commands::Verdict;
 use crate::commands::status::table::{Look, trimmed};
 use crate::config::Config;
 use crate::error::Error;
@@ -61,18 +60,18 @@ pub(super) async fn list(
     choose: &ChooseArgs,
     limit: u32,
     json: bool,
-) -> Result<ExitCode, Error> {
+) -> Result<Verdict, Error> {
     let condition = condition(choose);
     let listed: Vec<Listed> =
         rows(config, session, &condition, Some(limit)).await?.iter().map(Listed::of).collect();
     if json {
         // texts only
         terminal::print(&(serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Verdict::Fine);
     }
     let (all, aggregates) = count(config, session, &condition).await?;
     terminal::print(&render(&listed, all, aggregates, &Look::of_stdout()))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 /// How many events there are, and of how many aggregates.

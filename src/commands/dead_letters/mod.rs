@@ -4,10 +4,8 @@ mod decide;
 mod list;
 mod show;
 
-use std::process::ExitCode;
-
 use crate::cli::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
-use crate::commands::{chosen_shards, connect, heading};
+use crate::commands::{Verdict, chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
@@ -22,7 +20,7 @@ use crate::terminal;
 ///
 /// # Errors
 /// Postgres refuses or cannot be reached, or the arguments choose nothing.
-pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<ExitCode, Error> {
+pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Error> {
     let shards = chosen_shards(config, &args.shards)?;
     for shard in &shards {
         if !args.command.json() {
@@ -38,7 +36,7 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Exi
             say_whose_they_may_be(first).await?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 /// A shard of another number of them parks under the same names.
@@ -56,7 +54,7 @@ async fn say_whose_they_may_be(config: &Config) -> Result<(), Error> {
     ))
 }
 
-async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<ExitCode, Error> {
+async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Error> {
     let mut session = session(config).await?;
     let code = match &args.command {
         DeadLettersCommand::List { choose, limit, json } => {

@@ -1,13 +1,12 @@
 //! `dead-letters show`: everything of the chosen events, their payloads too.
 
-use std::process::ExitCode;
-
 use comfy_table::{Attribute, Cell};
 use serde::Serialize;
 
 use super::list::Listed;
 use super::{condition, rows};
 use crate::cli::ChooseArgs;
+use crate::commands::Verdict;
 use crate::commands::status::table::{Look, trimmed};
 use crate::config::Config;
 use crate::dead_letters::Whole;
@@ -33,7 +32,7 @@ pub(super) async fn show(
     session: &mut Session,
     choose: &ChooseArgs,
     json: bool,
-) -> Result<ExitCode, Error> {
+) -> Result<Verdict, Error> {
     let rows = rows(config, session, &condition(choose), Some(MOST)).await?;
     let text = if json {
         let shown: Vec<Shown<'_>> = rows
@@ -52,7 +51,7 @@ pub(super) async fn show(
         rows.iter().map(|row| render(row, &Look::of_stdout())).collect::<Vec<_>>().join("\n")
     };
     terminal::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 fn render(row: &Waiting, look: &Look) -> String {

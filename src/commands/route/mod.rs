@@ -3,10 +3,10 @@
 mod rows;
 mod show;
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::cli::RouteArgs;
+use crate::commands::Verdict;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
@@ -21,7 +21,7 @@ use show::{Outcome, Shown};
 ///
 /// # Errors
 /// Postgres cannot be reached or refuses, the table or a line of standard input cannot be read.
-pub async fn route(config: &Config, args: &RouteArgs) -> Result<ExitCode, Error> {
+pub async fn route(config: &Config, args: &RouteArgs) -> Result<Verdict, Error> {
     let mut dry = DryRun::new(config)?;
     if args.stdin {
         rows::of_lines(std::io::stdin().lock(), config, args.limit, &mut dry)?;
@@ -30,7 +30,7 @@ pub async fn route(config: &Config, args: &RouteArgs) -> Result<ExitCode, Error>
     }
     terminal::print(&show::text(&dry.shown, args.json)?)?;
     let refused = dry.shown.iter().any(|shown| matches!(shown.outcome, Outcome::Refused { .. }));
-    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if refused { Verdict::Amiss } else { Verdict::Fine })
 }
 
 /// Routes one event after the other, and keeps what is to be shown.

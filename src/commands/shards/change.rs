@@ -3,13 +3,12 @@
 //! What ends this in the middle leaves one of two states, which the next run tells apart: nothing is decided, and the old slots
 //! deliver on; or the position is, and what is left is to begin there and to drop the old slots.
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::drain::{self, Locks};
 use super::plan;
-use crate::commands::connect;
 use crate::commands::kept::Kept;
+use crate::commands::{Verdict, connect};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -25,7 +24,7 @@ use crate::progress::Position;
 use crate::sink::kafka::positions::look_up;
 use crate::terminal;
 
-pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<ExitCode, Error> {
+pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<Verdict, Error> {
     let to = config.shards.count;
     if from == to {
         return Err(Error::usage(
@@ -42,7 +41,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     let decided = match plan::read(config).await? {
         Some(Handover::Done(at)) if left.is_empty() => {
             let text = format!("The {to} {} have begun at {at}; nothing is left to do.\n", plural(to));
-            return terminal::print(&text).map(|()| ExitCode::SUCCESS);
+            return terminal::print(&text).map(|()| Verdict::Fine);
         }
         Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
         // none was decided, or none has come of it: the old shards may have gone on since
@@ -157,7 +156,7 @@ async fn preview(
     old: &[Arc<Config>],
     new: &[Arc<Config>],
     decided: Option<Lsn>,
-) -> Result<ExitCode, Error> {
+) -> Result<Verdict, Error> {
     let mut text = String::new();
     match decided {
         Some(at) => text += &format!("was decided by an earlier run: the new shards begin at {at}\n"),
@@ -178,7 +177,7 @@ async fn preview(
     text += &format!("would drop the slots {}\n", names(old));
     terminal::print(&text)?;
     nothing_parked(session, old).await?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 /// Delivers what the old slots hold up to the end of the log, which is returned.
@@ -298,7 +297,7 @@ async fn nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Result<()
     Ok(())
 }
 
-async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<ExitCode, Error> {
+async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<Verdict, Error> {
     let publications: Vec<String> =
         old.iter().map(|shard| quoting::name(&shard.postgres.publication)).collect();
     let mut text = format!(
@@ -314,5 +313,5 @@ async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -
         }
     }
     terminal::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }

@@ -4,9 +4,8 @@ mod change;
 mod drain;
 mod plan;
 
-use std::process::ExitCode;
-
 use crate::cli::{ShardsArgs, ShardsCommand};
+use crate::commands::Verdict;
 use crate::config::Config;
 use crate::error::Error;
 
@@ -14,7 +13,7 @@ use crate::error::Error;
 ///
 /// # Errors
 /// A server refuses or cannot be reached, or events could be lost or sent twice.
-pub async fn shards(config: &Config, args: &ShardsArgs) -> Result<ExitCode, Error> {
+pub async fn shards(config: &Config, args: &ShardsArgs) -> Result<Verdict, Error> {
     match args.command {
         ShardsCommand::Change { from, dry_run } => change::change(config, from, dry_run).await,
     }

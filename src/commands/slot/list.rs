@@ -1,10 +1,9 @@
 //! `slot list`: the slot, what is remembered of it, and its bookmarks.
 
-use std::process::ExitCode;
-
 use comfy_table::{Attribute, Cell, CellAlignment};
 use serde::Serialize;
 
+use crate::commands::Verdict;
 use crate::commands::status::table::{Look, trimmed};
 use crate::config::Config;
 use crate::error::Error;
@@ -39,7 +38,7 @@ struct ListedBookmark {
     retained_bytes: u64,
 }
 
-pub(super) async fn list(config: &Config, json: bool) -> Result<ExitCode, Error> {
+pub(super) async fn list(config: &Config, json: bool) -> Result<Verdict, Error> {
     let listed = look(config).await?;
     let text = if json {
         // texts and numbers only
@@ -48,7 +47,7 @@ pub(super) async fn list(config: &Config, json: bool) -> Result<ExitCode, Error>
         render(&listed, &Look::of_stdout())
     };
     terminal::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 async fn look(config: &Config) -> Result<Listed, Error> {

@@ -4,11 +4,10 @@ mod count;
 mod list;
 mod moving;
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::cli::{SlotArgs, SlotCommand};
-use crate::commands::{chosen_shards, connect, heading};
+use crate::commands::{Verdict, chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks::{self, Bookmark};
@@ -21,7 +20,7 @@ use crate::terminal;
 ///
 /// # Errors
 /// A server refuses or cannot be reached, or what was asked for is not possible.
-pub async fn slot(config: &Config, args: &SlotArgs) -> Result<ExitCode, Error> {
+pub async fn slot(config: &Config, args: &SlotArgs) -> Result<Verdict, Error> {
     let shards = chosen_shards(config, &args.shards)?;
     if shards.len() > 1 && matches!(args.command, SlotCommand::Advance { .. }) {
         return Err(Error::usage(
@@ -36,10 +35,10 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<ExitCode, Error> {
         }
         of_one(Arc::new(shard), args).await?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
-async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<ExitCode, Error> {
+async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<Verdict, Error> {
     match &args.command {
         SlotCommand::List(args) => list::list(&config, args.json).await,
         SlotCommand::Bookmark { name } => bookmark(&config, name).await,
@@ -55,7 +54,7 @@ async fn session(config: &Config) -> Result<Session, Error> {
     connect(config, &Startup { application_name: &name, ..Startup::default() }).await
 }
 
-async fn bookmark(config: &Config, name: &str) -> Result<ExitCode, Error> {
+async fn bookmark(config: &Config, name: &str) -> Result<Verdict, Error> {
     if name.is_empty() {
         return Err(Error::usage(
             "A bookmark needs a name",
@@ -79,10 +78,10 @@ async fn bookmark(config: &Config, name: &str) -> Result<ExitCode, Error> {
         "bookmark {name} made at {position}. It is the slot {slot}, and Postgres keeps the log from there until it is dropped: \
          outbox-router slot drop {name}\n"
     ))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
-async fn drop_bookmark(config: &Config, name: &str) -> Result<ExitCode, Error> {
+async fn drop_bookmark(config: &Config, name: &str) -> Result<Verdict, Error> {
     let mut session = session(config).await?;
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
     let found = known.iter().find(|known| known.title() == name || known.slot == name);
@@ -94,7 +93,7 @@ async fn drop_bookmark(config: &Config, name: &str) -> Result<ExitCode, Error> {
         found.title(),
         bytes(found.retained_bytes)
     ))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 fn no_bookmark(name: &str, known: &[Bookmark]) -> Error {

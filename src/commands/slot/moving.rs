@@ -4,7 +4,6 @@
 //! back first, in one message to the server, and an advance the remembered position forward first: in between, the router
 //! goes on where it was.
 
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::count::{self, Count};
 use super::no_bookmark;
 use crate::cli::MoveArgs;
 use crate::commands::kept::Kept;
-use crate::commands::{ANSWER_TIMEOUT, typed_out};
+use crate::commands::{ANSWER_TIMEOUT, Verdict, typed_out};
 use crate::config::Config;
 use crate::error::Error;
 use crate::lsn::Lsn;
@@ -36,7 +35,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Goes back to a bookmark.
-pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<ExitCode, Error> {
+pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<Verdict, Error> {
     let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
     let known = bookmarks::list(&mut before.session, slot).await?;
@@ -75,7 +74,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     );
     if !confirmed(&what, how, &count)? {
         before.close().await;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Verdict::Fine);
     }
 
     before.open(config).await?;
@@ -103,11 +102,11 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     terminal::print(&format!(
         "The router goes on at {position}; one that runs does so by itself.{header}{failover}\n"
     ))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 /// Leaves events out.
-pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<ExitCode, Error> {
+pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<Verdict, Error> {
     let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
     before.catalog.slot_verdict(config)?;
@@ -159,7 +158,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
         format!("Ahead from {} to {to}: {count}.{}{unknown}", now.flush, count.then("They are never sent"));
     if !confirmed(&what, how, &count)? {
         before.close().await;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Verdict::Fine);
     }
     before.open(config).await?;
     let mut locked = lock(config).await?;
@@ -184,7 +183,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     locked.close().await;
     before.close().await;
     terminal::print(&format!("The router goes on at {to}; one that runs does so by itself.\n"))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Verdict::Fine)
 }
 
 /// Says what would be done. Whether to do it.

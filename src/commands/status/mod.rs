@@ -4,13 +4,13 @@ pub mod known_to_postgres;
 pub(super) mod table;
 
 use std::fmt::Display;
-use std::process::ExitCode;
 
 use axum::http::StatusCode;
 use serde::Serialize;
 
 use crate::admin::client;
 use crate::cli::StatusArgs;
+use crate::commands::Verdict;
 use crate::config::Config;
 use crate::error::Error;
 use crate::monitor::StatusReport;
@@ -39,7 +39,7 @@ pub async fn status<P: Display + Serialize>(
     config: &Config,
     args: &StatusArgs,
     from_postgres: impl AsyncFnOnce() -> Result<P, Error>,
-) -> Result<ExitCode, Error> {
+) -> Result<Verdict, Error> {
     let found = find(config.admin.listen.as_deref(), from_postgres).await;
     let text = if args.json {
         let json = serde_json::to_string_pretty(&found);
@@ -48,12 +48,12 @@ pub async fn status<P: Display + Serialize>(
         show(&found, &config.name, &Look::of_stdout())
     };
     terminal::print(&text)?;
-    Ok(code(&found))
+    Ok(verdict(&found))
 }
 
-fn code<P>(found: &Found<P>) -> ExitCode {
+fn verdict<P>(found: &Found<P>) -> Verdict {
     let well = found.router.as_ref().is_some_and(|router| router.ready && router.healthy);
-    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if well { Verdict::Fine } else { Verdict::Amiss }
 }
 
 async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Result<P, Error>) -> Found<P> {

@@ -112,19 +112,14 @@ async fn another_program_at_the_address_is_not_taken_for_a_router() {
     assert!(why.contains("is not outbox-router"), "{why}");
 }
 
-/// `ExitCode` has no `PartialEq`.
-fn same(code: ExitCode, expected: ExitCode) -> bool {
-    format!("{code:?}") == format!("{expected:?}")
-}
-
 #[test]
 fn the_code_is_0_for_a_router_that_is_well_and_for_nothing_else() {
     let (monitor, clock) = Monitor::for_test("r");
-    assert!(same(code(&found(&monitor)), ExitCode::FAILURE), "starting");
+    assert_eq!(verdict(&found(&monitor)), Verdict::Amiss, "starting");
     monitor.state(State::Active);
-    assert!(same(code(&found(&monitor)), ExitCode::SUCCESS), "active");
+    assert_eq!(verdict(&found(&monitor)), Verdict::Fine, "active");
     clock.advance(Duration::from_secs(60));
-    assert!(same(code(&found(&monitor)), ExitCode::FAILURE), "stuck");
+    assert_eq!(verdict(&found(&monitor)), Verdict::Amiss, "stuck");
     let nobody = Found { router: None, ..found(&monitor) };
-    assert!(same(code(&nobody), ExitCode::FAILURE), "nobody");
+    assert_eq!(verdict(&nobody), Verdict::Amiss, "nobody");
 }

@@ -574,10 +574,6 @@ impl KafkaSink {
 /// The smallest limit of any topic, before any is known.
 pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
 
-/// How long the end of a process waits for clients that are being ended. Their threads are at work in OpenSSL, which is taken down
-/// with the process: one that still is then crashes. Longer would let a request that nobody waits for hold up the end.
-pub const CLIENTS_END: Duration = Duration::from_secs(2);
-
 /// Ends a producer on a thread that may block: it joins librdkafka's own.
 async fn discard<C: ProducerContext + 'static>(producer: ThreadedProducer<C>) {
     // an error would mean that the runtime is shutting down, and the producer with it
