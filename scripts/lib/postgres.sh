@@ -79,6 +79,15 @@ postgres_folder() {
   printf '%s' "$folder"
 }
 
+# postgres_fits_into_memory: a suite of tests stores 2 GB.
+postgres_fits_into_memory() {
+  local room memory
+  [[ -w /dev/shm ]] || return 1
+  room=$(df --output=avail -k /dev/shm | tail -n 1)
+  memory=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' /proc/meminfo)
+  ((room > 4 << 20 && memory > 8 << 20))
+}
+
 # postgres_create MAJOR HBA: an empty cluster, or a copy of the one to follow, and the file 'server' that says where everything is.
 postgres_create() {
   local home=$postgres
@@ -89,8 +98,12 @@ postgres_create() {
   fi
   mkdir -p "$postgres"
   postgres_choose_user
-  if [[ -n $postgres_owner ]]; then
+  if [[ -n $in_memory ]] && postgres_fits_into_memory; then
+    home=$(postgres_folder elsewhere /dev/shm)
+  elif [[ -n $postgres_owner ]]; then
     home=$(postgres_folder elsewhere /var/tmp)
+  fi
+  if [[ -n $postgres_owner ]]; then
     if ! as_postgres test -x "$postgres_bin/postgres"; then
       cp -r "${postgres_bin%/bin}" "$home/program"
       postgres_bin=$home/program/bin

@@ -141,7 +141,7 @@ async fn shards_send_each_message_once_and_in_order_with_the_rows_of_its_aggrega
                     .await;
             }
         }
-        kafka.holds(&outbox.name, 120).await;
+        kafka.committed_when(&outbox.name, 120).await;
         router.stop().await;
         let records = kafka.committed(&outbox.name).await.unwrap();
         assert_eq!(records.len(), 120);

@@ -48,7 +48,7 @@ impl PrivatePostgres {
         let major = std::env::var("TEST_POSTGRES_MAJOR").ok().filter(|major| major.as_str() >= "17");
         let primary = Self::of_major(Some(major.as_deref().unwrap_or("17")), pg_hba, settings, places);
         primary.execute(&["SELECT pg_create_physical_replication_slot('standby', true)"]).await;
-        let options = ["--standby-of", primary.instance.name()];
+        let options = ["--in-memory", "--standby-of", primary.instance.name()];
         let instance = Instance::up("postgres", &options, standby_settings);
         (primary, PrivatePostgres { instance, _place: place })
     }
@@ -62,7 +62,7 @@ impl PrivatePostgres {
         let folder = tempfile::tempdir().unwrap();
         let hba = folder.path().join("pg_hba.conf");
         fs::write(&hba, format!("local all postgres trust\n{pg_hba}")).unwrap();
-        let mut options = vec!["--hba", hba.to_str().unwrap()];
+        let mut options = vec!["--in-memory", "--hba", hba.to_str().unwrap()];
         if let Some(major) = major {
             options.extend(["--postgres", major]);
         }

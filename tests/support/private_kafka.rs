@@ -33,7 +33,10 @@ pub(crate) const AUTHORIZING: [&str; 7] = [
 pub(crate) fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
     let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
     let mut java = Command::new("java");
-    java.args(["-cp", &class_path, class]).args(arguments).stdin(Stdio::null());
+    // over before the JVM's second compiler has done anything for it
+    java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &class_path, class])
+        .args(arguments)
+        .stdin(Stdio::null());
     Ran::of(process::output(&mut java))
 }
 

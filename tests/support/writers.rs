@@ -1,12 +1,15 @@
 //! Applications at work: transactions of several rows, of which some roll back, in part or as a whole.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tokio_postgres::{Client, Transaction};
 
 use super::outbox::{Outbox, connect};
@@ -16,6 +19,13 @@ use super::outbox::{Outbox, connect};
 const AGGREGATES: &str = "CREATE TABLE aggregate (id text PRIMARY KEY, type text NOT NULL, version int NOT NULL DEFAULT 0); \
      INSERT INTO aggregate (id, type) SELECT 'aggregate-' || n, (ARRAY['order', 'customer', 'invoice'])[n % 3 + 1] \
      FROM generate_series(0, 19) n";
+
+/// How often an application has a pause after a transaction: by turns there is a backlog and none, and the machine is left
+/// to the other tests for a while.
+const PAUSE_EVERY: f64 = 1.0 / 20.0;
+
+/// In milliseconds.
+const PAUSE: RangeInclusive<u64> = 20..=200;
 
 /// Writers that go on until they are told to stop.
 pub(crate) struct Writers {
@@ -42,6 +52,9 @@ impl Writers {
                         while !stop.load(Ordering::Relaxed)
                             && transaction(&mut client, number, &mut random).await.is_ok()
                         {
+                            if random.random_bool(PAUSE_EVERY) {
+                                sleep(Duration::from_millis(random.random_range(PAUSE))).await;
+                            }
                         }
                     }
                     tokio::task::yield_now().await;
