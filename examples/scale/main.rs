@@ -25,7 +25,7 @@ use tokio_postgres::{Client, NoTls};
 use crate::stage::outbox_table::topic_of;
 use crate::stage::process::peak_memory;
 use crate::stage::program;
-use crate::stage::router::Router;
+use crate::stage::router::{Router, status};
 
 /// Each number of rows is a multiple of it, so that all keys have as many.
 const KEYS: u64 = 1_000;
@@ -63,6 +63,9 @@ struct Cli {
     /// Rows that are there when the router starts
     #[arg(long, default_value_t = 10_000_000)]
     backlog: u64,
+    /// What is there when the router starts is read in bites, the large transaction too
+    #[arg(long)]
+    bites: bool,
 }
 
 #[tokio::main(worker_threads = 2)]
@@ -75,23 +78,30 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         tokio_postgres::connect(&cli.postgres, NoTls).await.context("connect to Postgres")?;
     // its error reaches the client's next query
     tokio::spawn(connection);
-    let mut router = Router::new(&cli.router, &cli.folder, &cli.postgres, &cli.kafka, "")?;
+    let settings = if cli.bites { "postgres.catch_up = \"auto\"" } else { "" };
+    let mut router = Router::new(&cli.router, &cli.folder, &cli.postgres, &cli.kafka, settings)?;
     router.init().await?;
 
     let count = in_keys(cli.transaction);
     if count > 0 {
-        router.start()?;
-        router.ready().await?;
+        // a router that streams would have begun with it before it goes over
+        if !cli.bites {
+            router.start()?;
+            router.ready().await?;
+        }
         let began = Instant::now();
         insert(&postgres, "transaction", 0, count).await?;
         let committed = began.elapsed();
+        if cli.bites {
+            router.start()?;
+        }
         arrive(&cli.kafka, "transaction", count, &mut router).await?;
         say(
             &format!("{count} rows in one transaction, inserted in {:.1} s", committed.as_secs_f64()),
             began,
             &router,
         )?;
-        router.stop().await?;
+        finish(&mut router, &postgres).await?;
     }
     if cli.outage > 0 {
         router.start()?;
@@ -110,7 +120,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         let back = Instant::now();
         arrive(&cli.kafka, "outage", count, &mut router).await?;
         say(&format!("{count} rows through {} s without a broker", cli.outage), back, &router)?;
-        router.stop().await?;
+        finish(&mut router, &postgres).await?;
         compared(&cli.kafka, "outage", count).await?;
     }
     let count = in_keys(cli.backlog);
@@ -125,7 +135,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         router.start()?;
         arrive(&cli.kafka, "backlog", count, &mut router).await?;
         say(&format!("a backlog of {count} rows"), began, &router)?;
-        router.stop().await?;
+        finish(&mut router, &postgres).await?;
         compared(&cli.kafka, "backlog", count).await?;
     }
     if cli.transaction > 0 {
@@ -205,6 +215,19 @@ fn say(what: &str, since: Instant, router: &Router) -> anyhow::Result<()> {
     let seconds = since.elapsed().as_secs_f64();
     let memory = peak_memory(router.process().context("the router has no process number")?)?;
     println!("{what}: all there after {seconds:.1} s; memory {:.1} MB", memory as f64 / 1e6);
+    Ok(())
+}
+
+/// Stops the router; where it took bites, says how many, and what temporary files the server has written by now.
+async fn finish(router: &mut Router, postgres: &Client) -> anyhow::Result<()> {
+    let bites = status(router.admin()).await?.totals.bites;
+    router.stop().await?;
+    if bites > 0 {
+        let sql = "SELECT temp_files, temp_bytes FROM pg_stat_database WHERE datname = current_database()";
+        let row = postgres.query_one(sql, &[]).await.context("ask for temporary files")?;
+        let (files, bytes): (i64, i64) = (row.get(0), row.get(1));
+        println!("in {bites} bites; temporary files so far: {files}, {:.1} MB", bytes as f64 / 1e6);
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ mod given_up;
 mod going_over;
 mod in_bites;
 mod kept;
+mod not_ours;
 mod taken_over;
 
 use crate::support::comparison::{Repeats, same};

@@ -1,0 +1,47 @@
+//! While bites are read nobody streams the slot itself: it can be dropped or moved without a word from the server.
+
+use super::{MODES, backlog, settings};
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::router::{Ended, Router};
+
+/// What somebody does to the slot of a router that reads in bites and cannot be done for long. How the router ends.
+async fn ended_by(sql: &str, message: &str) {
+    for mode in MODES {
+        ended(mode, sql, None).await.says(&[message]);
+    }
+    ended(MODES[0], sql, Some("")).await.says(&[message]);
+}
+
+async fn ended(mode: &str, sql: &str, positions: Option<&str>) -> Ended {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    backlog(&outbox, 3_000).await;
+    let mut settings = settings(&outbox, &kafka, mode, "1").set("delivery.window.records", 20);
+    if let Some(topic) = positions {
+        settings = settings.set("delivery.positions_topic", topic);
+    }
+    let mut router = Router::start(&settings);
+    kafka.holds(&outbox.name, 100).await;
+    router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
+    outbox.execute(&sql.replace("SLOT", &outbox.name)).await;
+    let ended = router.exits(3).await;
+    assert!(kafka.count(&outbox.name).await.unwrap() < 30_000, "{mode}: there was nothing left to be lost");
+    ended
+}
+
+#[tokio::test]
+async fn bites_of_a_slot_that_is_dropped_end_the_router() {
+    ended_by("SELECT pg_drop_replication_slot('SLOT')", "does not exist").await;
+}
+
+#[tokio::test]
+async fn bites_of_a_slot_that_is_made_again_end_the_router() {
+    let again = "SELECT pg_drop_replication_slot('SLOT'); SELECT pg_create_logical_replication_slot('SLOT', 'pgoutput')";
+    ended_by(again, "was moved").await;
+}
+
+#[tokio::test]
+async fn bites_of_a_slot_that_another_has_moved_end_the_router() {
+    let moved = "SELECT pg_replication_slot_advance('SLOT', pg_current_wal_insert_lsn())";
+    ended_by(moved, "was moved").await;
+}
