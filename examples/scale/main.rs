@@ -148,12 +148,12 @@ fn in_keys(rows: u64) -> u64 {
     rows.div_ceil(KEYS) * KEYS
 }
 
-/// Inserts `count` rows in one transaction; row `n` is of key `n % KEYS`.
+/// Inserts `count` rows in one transaction; row `n` is of key `n % KEYS`. A function in FROM would take a temporary file.
 async fn insert(postgres: &Client, kind: &str, from: u64, count: u64) -> anyhow::Result<()> {
     let sql = format!(
         "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
          SELECT '{kind}', '{kind}-' || n % {KEYS}, 'Imported', jsonb_build_object('n', n, 'text', md5(n::text)) \
-         FROM generate_series({from}, {}) n",
+         FROM (SELECT generate_series({from}, {}) AS n) numbers",
         from + count - 1
     );
     postgres.batch_execute(&sql).await.context("insert")
@@ -223,10 +223,18 @@ async fn finish(router: &mut Router, postgres: &Client) -> anyhow::Result<()> {
     let bites = status(router.admin()).await?.totals.bites;
     router.stop().await?;
     if bites > 0 {
+        // its server process counts its files when it ends, if not before
+        let ended = "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'walsender'";
+        while !postgres.query_one(ended, &[]).await.context("ask for walsenders")?.get::<_, bool>(0) {
+            sleep(Duration::from_millis(100)).await;
+        }
         let sql = "SELECT temp_files, temp_bytes FROM pg_stat_database WHERE datname = current_database()";
         let row = postgres.query_one(sql, &[]).await.context("ask for temporary files")?;
         let (files, bytes): (i64, i64) = (row.get(0), row.get(1));
-        println!("in {bites} bites; temporary files so far: {files}, {:.1} MB", bytes as f64 / 1e6);
+        println!(
+            "read in bites, of which there were {bites}; temporary files so far: {files}, {:.1} MB",
+            bytes as f64 / 1e6
+        );
     }
     Ok(())
 }

@@ -19,12 +19,13 @@ const ROW: u64 = 300;
 /// The first bite of a session: small, so that events come soon.
 const FIRST: u64 = 10_000;
 
-/// The server keeps a bite in temporary files where it is larger than `work_mem`; no larger ones than these, but for one that
-/// is a single transaction.
+/// The server keeps a bite in temporary files where it is larger than `work_mem`; no larger ones than these, but where a single
+/// transaction is larger, for which `MOST_LOG` is the limit.
 const MOST: u64 = 256 << 20;
 
-/// How much log a bite is looked for in. Where it holds few events, others would wait for long for a sign of life.
-const MOST_LOG: u64 = 256 << 20;
+/// How much log a bite is looked for in: a transaction of a million rows is to lie in one, and where there are few events the
+/// first is not to wait for more than seconds.
+const MOST_LOG: u64 = 1 << 30;
 
 /// How much of the log the server passes over in the time that a row is brought sooner by a bite than by the stream:
 /// about 5 us, and 10 ms for 24 MB.
