@@ -6,7 +6,7 @@
 //!     outbox table --WAL--> walsender
 //!         |  CopyData
 //!         v
-//!     postgres::replication   the connection: frames in, standby status out
+//!     postgres::replication   the connection: frames in, standby status out; far behind, bites instead of a stream
 //!     postgres::pgoutput      bytes -> Begin | Relation | Insert | Message ...   borrowed, never panics
 //!     outbox                  Relation + tuple, or a message -> OutboxEvent      columns found by name once
 //!     routing                 OutboxEvent -> Record {topic, key, headers, value, timestamp}
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Data goes one way; only a number comes back. [`relay`] is the one loop that joins the parts, [`supervisor`] starts
-//! its sessions and decides what a failure means. `pgoutput`, `outbox`, `routing` and `progress` do no IO. [`positions`] is
+//! its sessions and decides what a failure means; `relay::catching_up` says when the slot is read in bites. `pgoutput`, `outbox`, `routing` and `progress` do no IO. [`positions`] is
 //! what outlives the process: where a start goes on, or why it must not.
 //!
 //! # Around it

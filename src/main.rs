@@ -4,8 +4,8 @@ use clap::Parser;
 
 use outbox_router::cli::Cli;
 use outbox_router::commands;
-use outbox_router::error::Exit;
-use outbox_router::logging;
+use outbox_router::error::{Error, Exit};
+use outbox_router::logging::{self, LogFormat};
 use outbox_router::terminal;
 
 fn main() -> ! {
@@ -16,18 +16,23 @@ fn main() -> ! {
 fn code() -> u8 {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
+        // help or the fault
         Err(error) => {
-            // help or the fault; a pipe that was closed does not matter
-            let _ = error.print();
-            return if error.exit_code() == 0 { 0 } else { Exit::Usage as u8 };
+            return match terminal::written(error.print()) {
+                Ok(()) if error.exit_code() == 0 => 0,
+                Ok(()) => Exit::Usage as u8,
+                Err(error) => failed(LogFormat::default(), &error),
+            };
         }
     };
     let log_format = cli.log_format;
     match logging::init(log_format).and_then(|()| commands::execute(cli)) {
         Ok(verdict) => verdict as u8,
-        Err(error) => {
-            logging::report(log_format, &error);
-            commands::exit_code(&error)
-        }
+        Err(error) => failed(log_format, &error),
     }
+}
+
+fn failed(log_format: LogFormat, error: &Error) -> u8 {
+    logging::report(log_format, error);
+    commands::exit_code(error)
 }

@@ -59,7 +59,15 @@ pub fn end(code: i32) -> ! {
 }
 
 fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What has become of something written to standard output.
+///
+/// # Errors
+/// As those of [`print`].
+pub fn written(result: io::Result<()>) -> Result<(), Error> {
+    match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::usage(format!("Cannot write to standard output: {error}"), "Look at where it leads"))
         }

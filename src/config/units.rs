@@ -7,10 +7,12 @@ const DURATION_UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// Bytes in each unit of a size, largest first within each family.
-const SIZE_UNITS: [(&str, u64); 7] = [
+const SIZE_UNITS: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
     ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
     ("GB", 1_000_000_000),
     ("MB", 1_000_000),
     ("kB", 1_000),
@@ -110,6 +112,8 @@ mod tests {
             ("1 kB", 1000),
             ("1KB", 1000),
             ("2gib", 1 << 31),
+            ("1TiB", 1 << 40),
+            ("3TB", 3_000_000_000_000),
         ] {
             assert_eq!(parse_size(text), Some(bytes), "{text}");
         }

@@ -36,6 +36,12 @@ impl Handover {
         (record.slot == subject(slot, shards, true)).then_some(Handover::Done(at))
     }
 
+    /// To how many shards the slots of this beginning were handed over last, if that is done.
+    pub fn owner(record: Option<&Remembered>, slot: &str) -> Option<u32> {
+        let of = record?.slot.strip_prefix(DONE)?.strip_prefix(slot)?;
+        of.strip_prefix("_of_")?.parse().ok()
+    }
+
     /// Whether one is under way, to whatever number.
     pub fn is_under_way(record: Option<&Remembered>) -> bool {
         record.is_some_and(|record| !record.slot.starts_with(DONE))
@@ -54,6 +60,9 @@ mod tests {
         assert_eq!(Handover::to(Some(&record(false)), "outbox_router", 3), Some(Handover::Decided(at)));
         assert_eq!(Handover::to(Some(&record(true)), "outbox_router", 3), Some(Handover::Done(at)));
         assert_eq!(Handover::to(Some(&record(false)), "outbox_router", 2), None);
+        assert_eq!(Handover::owner(Some(&record(true)), "outbox_router"), Some(3));
+        assert_eq!(Handover::owner(Some(&record(true)), "outbox"), None);
+        assert_eq!(Handover::owner(Some(&record(false)), "outbox_router"), None);
         assert!(Handover::is_under_way(Some(&record(false))));
         assert!(!Handover::is_under_way(Some(&record(true))) && !Handover::is_under_way(None));
     }

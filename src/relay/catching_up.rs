@@ -66,10 +66,12 @@ struct Bite {
     next: Option<Extent>,
 }
 
-/// How the slot is read.
+/// How the slot is read. While there are bites, of these places in the log none lies before the last: `slot_at`, what is confirmed
+/// (`Confirmation`), what was received, `checked`.
 pub(super) struct CatchingUp {
     step: Step,
-    /// Bytes; `None`: bites are not taken at all.
+    /// Bytes; `None`: this session takes no bites (any more): by configuration, or because the server has refused one, which
+    /// was told then.
     bound: Option<u64>,
     size: BiteSize,
     /// The slot is confirmed so far, and when it was moved there.
@@ -297,7 +299,7 @@ impl<S: Transport> Relay<S> {
         if self.sending.progress.inside_transaction() {
             return Err(out_of_turn("a bite has ended inside a transaction"));
         }
-        // else there may be more before
+        // Fewer than were asked for: it has passed all up to `upto`. One that is full may have left some before that.
         if bitten.rows < bite.extent.rows {
             self.received = self.received.max(bite.extent.upto);
             self.sending.progress.reached(self.received);
@@ -340,6 +342,7 @@ impl<S: Transport> Relay<S> {
         if self.catching_up.is_near(expected) || self.is_time_to_move() {
             return;
         }
+        // a guess, for its size alone: the server goes on where the one before really ends
         let next = Some(self.ask_for_bite(SlotAt { confirmed: expected, ..copy }));
         self.catching_up.step = Step::Biting(Bite { extent, next });
     }

@@ -277,6 +277,21 @@ async fn beside_other_shards(
             "Run it again, with the new `[shards] count` and the old number as --from: it goes on where it was",
         ));
     }
+    // what is remembered may be of a time before the last change: a slot of the same name can be made again
+    let owner = Handover::owner(handover.as_ref(), config.slot_of_all());
+    if let Some(owner) = owner.filter(|owner| *owner != count) {
+        return Err(Error::not_safe(
+            format!(
+                "the events of {} were handed over to {owner} shards, whose slots are there ({others}), and this router is one of {count}",
+                config.name
+            ),
+            format!(
+                "If this is a configuration from before, set `[shards] count = {owner}`. If the number is to be changed, stop all routers \
+                 of the other number and run `outbox-router shards change --from {owner}`: it delivers what their slots hold, and \
+                 hands over"
+            ),
+        ));
+    }
     if before.is_some_and(|before| before.slot == config.postgres.slot) {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::process;
 use crate::support::router::{Ended, Router};
@@ -93,4 +93,18 @@ async fn bad_input_of_an_admin_port_that_is_taken_ends_with_2() {
     let mut sentences = Sentences::default();
     sentences.add("a port that is taken", &ended, &[(&address, "HOST:PORT")]);
     insta::assert_snapshot!(sentences.text());
+}
+
+/// What is shown without a configuration, too.
+#[test]
+fn bad_input_of_a_standard_output_that_is_full_ends_with_2() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
+        command.args(arguments).stdin(Stdio::null()).stdout(full).stderr(Stdio::piped());
+        let output = process::start(&mut command).wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("Cannot write to standard output"), "{arguments:?}: {said}");
+    }
 }

@@ -25,7 +25,7 @@ async fn positions_are_found_while_a_transaction_of_another_router_stays_open() 
         outbox.all_confirmed().await;
         router.stop().await;
 
-        let other = kafka.leave_open(&topic, "another").await;
+        let other = kafka.leave_open(&topic, "another", Duration::from_secs(600)).await;
         let ran = settings.run(&["slot", "reset", "--to", "before", "--yes"]);
         assert_eq!(ran.code, 0, "{ran:?}");
         let router = Router::active(&settings).await;

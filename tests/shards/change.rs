@@ -1,5 +1,7 @@
 //! Another number of shards, while applications write.
 
+use std::time::Duration;
+
 use rand::Rng;
 
 use super::{MODES, all_confirmed, done, place, refused, settings, slots};
@@ -115,6 +117,66 @@ async fn shards_that_have_handed_over_do_not_start_again() {
         &["is the number of shards that the configuration says"],
     );
     let router = Router::active(&three).await;
+    outbox.insert_numbers("order", "a", 4..7).await;
+    all_confirmed(&outbox).await;
+    router.stop().await;
+    same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+}
+
+/// The name and the slot of the first number come to life again, with what was remembered under it then.
+#[tokio::test]
+async fn shards_that_were_handed_over_from_do_not_go_on_when_their_slots_are_made_again() {
+    for mode in MODES {
+        let Some((outbox, kafka)) = place().await else { return };
+        let of = |count| settings(&outbox, &kafka, mode, count);
+        done(of(1).run_beside(&["init"]).await, &[]);
+        let router = Router::active(&of(1)).await;
+        outbox.insert_numbers("order", "a", 1..4).await;
+        all_confirmed(&outbox).await;
+        router.stop().await;
+        done(of(2).run_beside(&["init"]).await, &[]);
+        change(&of(2), "1").await;
+        let router = Router::active(&of(2)).await;
+        outbox.insert_numbers("order", "a", 4..7).await;
+        done(of(1).run_beside(&["init"]).await, &["outbox-router shards change --from NUMBER"]);
+        let of_one: String = outbox.confirmed().await.to_string();
+        for arguments in [&[][..], &["--accept-gap", &of_one]] {
+            Router::with_arguments(&of(1), arguments).exits(3).await.says(&[
+                "handed over to 2 shards",
+                "set `[shards] count = 2`",
+                "outbox-router shards change --from 2",
+            ]);
+        }
+        router.stop().await;
+        outbox.insert_numbers("order", "a", 7..10).await;
+        change(&of(1), "2").await;
+        let router = Router::active(&of(1)).await;
+        outbox.insert_numbers("order", "a", 10..12).await;
+        all_confirmed(&outbox).await;
+        router.stop().await;
+        same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+    }
+}
+
+/// What was cut off in a transaction has left it open, and Kafka ends it after a while.
+#[tokio::test]
+async fn shards_wait_for_the_end_of_a_transaction_that_was_cut_off() {
+    let Some((outbox, kafka)) = place().await else { return };
+    let topic = format!("positions-{}", outbox.name);
+    let of =
+        |count| settings(&outbox, &kafka, MODES[1], count).set("delivery.positions_topic", topic.as_str());
+    done(of(1).run_beside(&["init"]).await, &[]);
+    let router = Router::active(&of(1)).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    all_confirmed(&outbox).await;
+    router.stop().await;
+    done(of(2).run_beside(&["init"]).await, &[]);
+    let key = format!("{0}.{0}/shards", outbox.name);
+    let _open = kafka.leave_open(&topic, &key, Duration::from_secs(5)).await;
+    let ran = of(2).run_beside(&["shards", "change", "--from", "1"]).await;
+    let said = done(ran, &["before which everything is delivered"]).err;
+    assert!(said.contains("waiting for the end of a transaction"), "{said}");
+    let router = Router::active(&of(2)).await;
     outbox.insert_numbers("order", "a", 4..7).await;
     all_confirmed(&outbox).await;
     router.stop().await;

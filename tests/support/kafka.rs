@@ -294,10 +294,12 @@ impl Kafka {
         }
     }
 
-    /// Writes a record to the first partition in a transaction that stays open until the answer is dropped, or longer.
-    pub(crate) async fn leave_open(&self, topic: &str, key: &str) -> BaseProducer {
+    /// Writes a record to the first partition in a transaction that stays open until the answer is dropped, or for so long.
+    pub(crate) async fn leave_open(&self, topic: &str, key: &str, timeout: Duration) -> BaseProducer {
         let mut config = client(&self.bootstrap);
-        config.set("transactional.id", format!("{topic}.{key}")).set("transaction.timeout.ms", "600000");
+        config
+            .set("transactional.id", format!("{topic}.{key}"))
+            .set("transaction.timeout.ms", timeout.as_millis().to_string());
         let (topic, key) = (topic.to_owned(), key.to_owned());
         let opened = tokio::task::spawn_blocking(move || {
             let producer: BaseProducer = config.create().unwrap();

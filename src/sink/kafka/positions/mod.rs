@@ -21,7 +21,7 @@ use crate::config::{Config, DeliveryMode, Topics};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::positions::Remembered;
-use reader::Patience;
+use reader::{AMPLE, LITTLE};
 pub use writer::Written;
 use writer::{Reports, Shared};
 
@@ -74,7 +74,7 @@ impl Positions {
             Positions::Off => Ok(None),
             Positions::After(topic) => topic.read(confirmed).await,
             // what was left open is ended by now: the producers have taken over
-            Positions::With(topic) => reader::read(config, topic, confirmed, Patience::Ample).await,
+            Positions::With(topic) => reader::read(config, topic, confirmed, AMPLE).await,
         }
     }
 
@@ -154,9 +154,9 @@ impl PositionsTopic {
             if let Err(error) = shut_out(&self.config).await {
                 tracing::debug!(peer = "kafka", %error, "transactions under this name");
             }
-            reader::read(&self.config, &self.topic, confirmed, Patience::Ample).await
+            reader::read(&self.config, &self.topic, confirmed, AMPLE).await
         };
-        match reader::read(&self.config, &self.topic, confirmed, Patience::Little).await {
+        match reader::read(&self.config, &self.topic, confirmed, LITTLE).await {
             Ok(Some(Remembered { exactly_once: true, .. })) | Err(Error::Transient(_)) => shut_out().await,
             read => read,
         }
@@ -179,7 +179,9 @@ pub async fn look_up(
     topic: &str,
     confirmed: Option<Lsn>,
 ) -> Result<Option<Remembered>, Error> {
-    reader::read(config, topic, confirmed.unwrap_or_default(), Patience::Ample).await
+    // who runs a command again and again waits for the same
+    let patience = properties::transaction_timeout(config) + AMPLE;
+    reader::read(config, topic, confirmed.unwrap_or_default(), patience).await
 }
 
 /// The topic as the router makes it.

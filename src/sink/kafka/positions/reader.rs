@@ -19,29 +19,28 @@ use crate::sink::kafka::verdict::failed;
 /// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long all of it may take.
+/// How long all of it may take, but for transactions that are open.
 const IN_ALL: Duration = Duration::from_secs(30);
 
-/// How long a transaction may be open for who has another way.
-const LITTLE: Duration = Duration::from_millis(500);
+/// How long a transaction may be open for who has another way,
+pub(super) const LITTLE: Duration = Duration::from_millis(500);
 
-/// With transactions that are open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    Ample,
-    Little,
-}
+/// and for who tries again later.
+pub(super) const AMPLE: Duration = Duration::from_secs(30);
+
+/// After which it is said that one is waited for, by who does not try again.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// How far back the last record of a router is looked for before everything is read.
 const STRETCH: i64 = 1_000;
 
 /// The record that counts under the router's name. `confirmed`: what the slot confirms. A router that wrote less last was late,
-/// and what counts may lie far before that.
+/// and what counts may lie far before that. A transaction that may hide a record is waited for, `patience` long.
 pub(super) async fn read(
     config: &Config,
     topic: &str,
     confirmed: Lsn,
-    patience: Patience,
+    patience: Duration,
 ) -> Result<Option<Remembered>, Error> {
     let mut settings = properties::client(config);
     settings
@@ -77,7 +76,7 @@ struct Reader {
     topic: String,
     key: String,
     confirmed: Lsn,
-    patience: Patience,
+    patience: Duration,
 }
 
 /// A record under the router's name.
@@ -128,19 +127,33 @@ impl Reader {
         let all = self.ours(&self.uncommitted, from, to, deadline)?;
         let doubtful = all.iter().rev().find(|ours| !ours.stands_alone());
         let Some(doubtful) = doubtful.map(|ours| ours.offset) else { return Ok(all) };
-        let open_until = match self.patience {
-            Patience::Ample => deadline,
-            Patience::Little => Instant::now() + LITTLE,
-        };
-        while self.end(&self.committed)? <= doubtful {
-            if Instant::now() >= open_until {
-                return Err(self.late("a transaction in it stays open"));
+        self.wait_for_transaction(doubtful)?;
+        let mut found = self.ours(&self.committed, from, doubtful + 1, Instant::now() + IN_ALL)?;
+        found.extend(all.into_iter().filter(|ours| ours.offset > doubtful));
+        Ok(found)
+    }
+
+    /// Until who reads what is committed is shown all up to this offset.
+    fn wait_for_transaction(&self, offset: i64) -> Result<(), Error> {
+        let (begun, mut told) = (Instant::now(), false);
+        while self.end(&self.committed)? <= offset {
+            let waited = begun.elapsed();
+            if waited >= self.patience {
+                return Err(self.late(
+                    "a transaction in it stays open; Kafka ends it when its transaction.timeout.ms is over",
+                ));
+            }
+            if waited >= TOLD_AFTER && self.patience > AMPLE && !told {
+                told = true;
+                tracing::warn!(
+                    topic = self.topic,
+                    name = self.key,
+                    "waiting for the end of a transaction that somebody was cut off in; Kafka ends it when its transaction.timeout.ms is over"
+                );
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let mut found = self.ours(&self.committed, from, doubtful + 1, deadline)?;
-        found.extend(all.into_iter().filter(|ours| ours.offset > doubtful));
-        Ok(found)
+        Ok(())
     }
 
     fn end(&self, consumer: &BaseConsumer<Quiet>) -> Result<i64, Error> {
