@@ -65,7 +65,7 @@ fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {
 /// What has become of something written to standard output.
 ///
 /// # Errors
-/// As those of [`print`].
+/// It could not be written; a reader that has seen enough is none.
 pub fn written(result: io::Result<()>) -> Result<(), Error> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
