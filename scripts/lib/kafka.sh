@@ -71,7 +71,7 @@ kafka_programs() {
 # processor time. Of another JVM or other jars it would not do.
 kafka_archive() {
   local name
-  name=kafka-classes-$( (printf '%s\n' "$kafka_classpath" && "$java" -version 2>&1) | cksum | cut -d' ' -f1)
+  name=kafka-classes-$( (printf '%s\n' "$kafka_classpath" && stat -L -c '%n %s %Y' "$(command -v "$java")") | cksum | cut -d' ' -f1)
   cached "$name" make_kafka_archive
   kafka_classes=$cache/$name/classes.jsa
 }

@@ -19,6 +19,14 @@ async fn change(settings: &Settings, from: &str) {
     done(ran, &["before which everything is delivered", "DROP PUBLICATION"]);
 }
 
+/// A router of this number starts, and delivers what is written then.
+async fn delivers(settings: &Settings, outbox: &Outbox, numbers: std::ops::Range<u32>) {
+    let router = Router::active(settings).await;
+    outbox.insert_numbers("order", "a", numbers).await;
+    all_confirmed(outbox).await;
+    router.stop().await;
+}
+
 #[tokio::test]
 async fn shards_change_their_number_while_applications_write() {
     for mode in MODES {
@@ -116,10 +124,7 @@ async fn shards_that_have_handed_over_do_not_start_again() {
         2,
         &["is the number of shards that the configuration says"],
     );
-    let router = Router::active(&three).await;
-    outbox.insert_numbers("order", "a", 4..7).await;
-    all_confirmed(&outbox).await;
-    router.stop().await;
+    delivers(&three, &outbox, 4..7).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
 
@@ -130,10 +135,7 @@ async fn shards_that_were_handed_over_from_do_not_go_on_when_their_slots_are_mad
         let Some((outbox, kafka)) = place().await else { return };
         let of = |count| settings(&outbox, &kafka, mode, count);
         done(of(1).run_beside(&["init"]).await, &[]);
-        let router = Router::active(&of(1)).await;
-        outbox.insert_numbers("order", "a", 1..4).await;
-        all_confirmed(&outbox).await;
-        router.stop().await;
+        delivers(&of(1), &outbox, 1..4).await;
         done(of(2).run_beside(&["init"]).await, &[]);
         change(&of(2), "1").await;
         let router = Router::active(&of(2)).await;
@@ -150,10 +152,7 @@ async fn shards_that_were_handed_over_from_do_not_go_on_when_their_slots_are_mad
         router.stop().await;
         outbox.insert_numbers("order", "a", 7..10).await;
         change(&of(1), "2").await;
-        let router = Router::active(&of(1)).await;
-        outbox.insert_numbers("order", "a", 10..12).await;
-        all_confirmed(&outbox).await;
-        router.stop().await;
+        delivers(&of(1), &outbox, 10..12).await;
         same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
     }
 }
@@ -166,20 +165,14 @@ async fn shards_wait_for_the_end_of_a_transaction_that_was_cut_off() {
     let of =
         |count| settings(&outbox, &kafka, MODES[1], count).set("delivery.positions_topic", topic.as_str());
     done(of(1).run_beside(&["init"]).await, &[]);
-    let router = Router::active(&of(1)).await;
-    outbox.insert_numbers("order", "a", 1..4).await;
-    all_confirmed(&outbox).await;
-    router.stop().await;
+    delivers(&of(1), &outbox, 1..4).await;
     done(of(2).run_beside(&["init"]).await, &[]);
     let key = format!("{0}.{0}/shards", outbox.name);
     let _open = kafka.leave_open(&topic, &key, Duration::from_secs(5)).await;
     let ran = of(2).run_beside(&["shards", "change", "--from", "1"]).await;
     let said = done(ran, &["before which everything is delivered"]).err;
     assert!(said.contains("waiting for the end of a transaction"), "{said}");
-    let router = Router::active(&of(2)).await;
-    outbox.insert_numbers("order", "a", 4..7).await;
-    all_confirmed(&outbox).await;
-    router.stop().await;
+    delivers(&of(2), &outbox, 4..7).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
 
@@ -204,10 +197,7 @@ async fn shards_wait_for_routers_of_the_old_number() {
     kafka.holds(&outbox.name, 6).await;
     router.stop().await;
     done(handing_over.await.unwrap(), &["Waiting until the slot", "before which everything is delivered"]);
-    let router = Router::active(&three).await;
-    outbox.insert_numbers("order", "a", 7..9).await;
-    all_confirmed(&outbox).await;
-    router.stop().await;
+    delivers(&three, &outbox, 7..9).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
 
