@@ -1,6 +1,6 @@
 //! What has to hold inside of a bite too.
 
-use super::{MODES, PG_HBA, backlog, delivered_once, settings, streams, took_bites};
+use super::{MODES, PG_HBA, backlog, delivered_once, settings, slow, streams, took_bites};
 use crate::support::comparison::{Repeats, in_order};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
@@ -39,12 +39,12 @@ async fn bites_are_left_in_order_when_the_router_stops() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for positions in [None, Some("")] {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
-        let mut settings = settings(&outbox, &kafka, MODES[0], "1").set("delivery.window.records", 20);
+        let mut settings = settings(&outbox, &kafka, MODES[0], "1");
         if let Some(off) = positions {
             settings = settings.set("delivery.positions_topic", off);
         }
         backlog(&outbox, 2_000).await;
-        let mut router = Router::start(&settings);
+        let mut router = Router::start(&slow(settings.clone()));
         kafka.holds(&outbox.name, 2_000).await;
         router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
         router.stop().await;

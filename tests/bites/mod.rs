@@ -26,6 +26,11 @@ fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
         .set("postgres.catch_up_lag", lag)
 }
 
+/// Twenty records at a time, each time after twenty milliseconds.
+fn slow(settings: Settings) -> Settings {
+    settings.set("delivery.window.records", 20).set("kafka.'linger.ms'", 20)
+}
+
 /// Ten rows a transaction, `transactions` of them, of twenty aggregates in turns.
 async fn backlog(outbox: &Outbox, transactions: u32) {
     outbox

@@ -1,11 +1,14 @@
 //! While bites are read nobody streams the slot itself: it can be dropped or moved without a word from the server.
 
-use super::{MODES, backlog, settings};
+use super::{MODES, backlog, settings, slow};
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::router::{Ended, Router};
+use crate::support::signal::Signal;
 
-/// What somebody does to the slot of a router that reads in bites and cannot be done for long. How the router ends.
+/// What somebody does to the slot of a router that reads in bites and cannot be done for long, while it does not look. How the
+/// router ends.
 async fn ended_by(sql: &str, message: &str) {
     for mode in MODES {
         ended(mode, sql, None).await.says(&[message]);
@@ -16,14 +19,25 @@ async fn ended_by(sql: &str, message: &str) {
 async fn ended(mode: &str, sql: &str, positions: Option<&str>) -> Ended {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     backlog(&outbox, 3_000).await;
-    let mut settings = settings(&outbox, &kafka, mode, "1").set("delivery.window.records", 20);
+    let mut settings = slow(settings(&outbox, &kafka, mode, "1"));
     if let Some(topic) = positions {
         settings = settings.set("delivery.positions_topic", topic);
     }
     let mut router = Router::start(&settings);
     kafka.holds(&outbox.name, 100).await;
-    router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
+    // frozen: a slot cannot be made again at one stroke, and a server with other transactions takes its time
+    eventually("it was frozen between two questions", async || {
+        router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
+        router.signal(Signal::Stop);
+        let slot = outbox.slot().await.unwrap();
+        if slot.active_pid.is_some() {
+            router.signal(Signal::Continue);
+        }
+        slot.active_pid.is_none().then_some(())
+    })
+    .await;
     outbox.execute(&sql.replace("SLOT", &outbox.name)).await;
+    router.signal(Signal::Continue);
     let ended = router.exits(3).await;
     assert!(kafka.count(&outbox.name).await.unwrap() < 30_000, "{mode}: there was nothing left to be lost");
     ended
