@@ -13,6 +13,10 @@ use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
 use crate::routing::Router;
 
+/// What to do where Postgres was reached, and has not answered everything.
+const BROKEN_OFF: &str = "The connection was made, and then Postgres refused what was asked or ended the session, for the reason it \
+                          gives; its log has the statement. Checks that are not listed were not made";
+
 /// What to do where Postgres cannot be reached.
 const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";
 
@@ -32,7 +36,7 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<
     let (outbox, ours) = match look_with(&mut session, config, &mut findings).await {
         Ok((outbox, ours)) => (Some(outbox), ours),
         Err(error) => {
-            findings.failure("postgres_connection", error, UNREACHABLE);
+            findings.failure("postgres_connection", error, BROKEN_OFF);
             (None, Vec::new())
         }
     };
