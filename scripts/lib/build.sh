@@ -21,3 +21,11 @@ build() {
   say "building in ${CARGO_TARGET_DIR/#"$HOME"/\~}$first"
   (cd "$root" && cargo build --locked "${quiet[@]}" "$@") || die "the build failed; the lines above say why"
 }
+
+# need_router: the release build of the router in `router`, if none is named there. By itself, as users build it: what is built
+# beside examples has the features of the tests' libraries too.
+need_router() {
+  [[ -z $router ]] || return 0
+  build --release --bin outbox-router
+  router=$CARGO_TARGET_DIR/release/outbox-router
+}
