@@ -7,7 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
+use crate::support::outbox::connect;
 use crate::support::place::Place;
 
 /// What `check --json` found.
@@ -105,6 +107,26 @@ fn postgres_away_hides_nothing_of_kafka() {
     insta::assert_snapshot!(found.of("postgres_connection"));
     assert!(found.of("kafka_connection").starts_with("ok"), "{:?}", found.list);
     assert!(!format!("{:?}", found.list).contains("hunter2"));
+}
+
+#[tokio::test]
+async fn postgres_that_breaks_off_what_is_asked_is_not_taken_for_away() {
+    let place = ready();
+    let client = connect(&place.url("postgres")).await.unwrap();
+    client.batch_execute("BEGIN; LOCK TABLE outbox").await.unwrap();
+    let checking = tokio::task::spawn_blocking(move || Found::at(&place));
+    let end =
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'outbox'::regclass AND NOT granted";
+    eventually("check waits for the table", async || client.query(end, &[]).await.unwrap().pop()).await;
+    let found = checking.await.unwrap();
+    found.assert_errors(&["postgres_connection"]);
+    assert!(found.of("postgres_connection").starts_with("ok: Postgres "), "{:?}", found.list);
+    assert!(
+        found.of("postgres_connection").contains("-> The connection was made, and then"),
+        "{:?}",
+        found.list
+    );
+    assert!(found.of("kafka_connection").starts_with("ok"), "{:?}", found.list);
 }
 
 #[test]
