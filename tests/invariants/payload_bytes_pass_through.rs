@@ -252,7 +252,7 @@ async fn the_timestamp_is_the_commits_or_the_columns() {
              VALUES ('order', '{key}', clock_timestamp() + interval '{created_at}')"
         )
     };
-    let millis = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let millis = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
     let now = async || outbox.query(millis).await[0].get::<_, i64>(0);
 
     let router = Router::active(&settings).await;
@@ -278,8 +278,7 @@ async fn the_timestamp_is_the_commits_or_the_columns() {
     }
     let records = kafka.records_when(&outbox.name, 2 + REPLACED.len()).await;
     let timestamp = |key| records.iter().find(|record| record.key() == Some(key)).unwrap().timestamp.unwrap();
-    let column =
-        "SELECT (extract(epoch FROM created_at) * 1000)::bigint FROM outbox WHERE aggregate_id = 'column'";
+    let column = "SELECT floor(extract(epoch FROM created_at) * 1000)::bigint FROM outbox WHERE aggregate_id = 'column'";
     let column: i64 = outbox.query(column).await[0].get(0);
     assert!((timestamp("column") - column).abs() <= 1, "{} is not {column}", timestamp("column"));
     let latest = now().await;
