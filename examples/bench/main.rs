@@ -144,7 +144,7 @@ impl Measure {
             plugins_with_tracing: self.plugins.clone()?,
             log_settings: self.log_settings.clone(),
         };
-        Some(Peers { installation, folder: self.folder.join("peers") }).filter(|_| self.peers)
+        self.peers.then(|| Peers { installation, folder: self.folder.join("peers") })
     }
 
     fn settings(&self) -> Settings {

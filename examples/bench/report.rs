@@ -209,8 +209,8 @@ impl Report {
         };
         let idle: Vec<String> = self.measured.idle.iter().map(of).collect();
         let program = self.program_bytes as f64 / 1e6;
-        Some(("footprint", format!("program {program:.1} MB; idle: {}", idle.join("; "))))
-            .filter(|_| !idle.is_empty())
+        (!idle.is_empty())
+            .then(|| ("footprint", format!("program {program:.1} MB; idle: {}", idle.join("; "))))
     }
 
     fn compared(&self) -> Option<String> {

@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn every_kind_comes_before_any_comes_twice() {
-        for round in chosen(3).chunks_exact(7) {
+        for round in chosen(3).as_chunks::<7>().0 {
             let mut kinds: Vec<_> = round.iter().map(|next| next.0).collect();
             kinds.sort_unstable();
             assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6]);

@@ -4,12 +4,25 @@
 # Outside the checkout, so that a fresh clone on the same machine finds what another one compiled.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache/target}
 
+# The oldest compiler that builds the project.
+# shellcheck disable=SC2154 # the scripts that use this set it
+oldest_rust=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
+
 # need_build: everything that cargo needs here.
 need_build() {
   need_build_packages
   # cargo's downloads are checked against the system's certificates.
   need_packages ca-certificates
   need_rust
+  local version
+  version=$(rust_version)
+  printf '%s\n' "$oldest_rust" "$version" | sort --version-sort --check=quiet ||
+    die "$(command -v cargo) is version $version and the project needs $oldest_rust or later: install Rust with rustup (https://rustup.rs) and put its cargo first in PATH"
+}
+
+# rust_version: the version of the cargo on PATH, such as 1.95.0.
+rust_version() {
+  cargo --version | sed 's/^cargo \([0-9.]*\).*/\1/'
 }
 
 # build ARG...: cargo build ARG..., with cargo's own progress where somebody may be looking.

@@ -21,7 +21,8 @@ pub(super) fn bytea(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwrita
     if digits.len() % 2 != 0 || !digits.iter().all(u8::is_ascii_hexdigit) {
         return Err(Unwritable::Malformed);
     }
-    Ok(digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | nibble(*digit))))
+    let (pairs, _) = digits.as_chunks();
+    Ok(pairs.iter().map(|[high, low]| nibble(*high) << 4 | nibble(*low)))
 }
 
 fn nibble(digit: u8) -> u8 {

@@ -317,7 +317,7 @@ impl Parking {
             return Some(self.fetch_at);
         }
         self.fetching = true;
-        self.desk.fetch(Some(self.parked.count().1).filter(|_| self.on_their_way == 0));
+        self.desk.fetch((self.on_their_way == 0).then(|| self.parked.count().1));
         None
     }
 

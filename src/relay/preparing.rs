@@ -92,16 +92,16 @@ impl<S: Transport> Relay<S> {
                     self.monitor.partitions_grown(1);
                 }
             }
-            Err(Error::Definite(Definite { what, remedy, .. }))
-                if let Some(parking) = &mut self.sending.parking =>
-            {
-                let why = Unsendable { reason: Reason::Topic, what, remedy };
-                match waiting.event {
-                    Some(event) => parking.refuse(event, why),
-                    None => parking.failed(&why),
+            Err(error) => match (error, &mut self.sending.parking) {
+                (Error::Definite(Definite { what, remedy, .. }), Some(parking)) => {
+                    let why = Unsendable { reason: Reason::Topic, what, remedy };
+                    match waiting.event {
+                        Some(event) => parking.refuse(event, why),
+                        None => parking.failed(&why),
+                    }
                 }
-            }
-            Err(error) => self.end_intake(Outcome::Failed(without_topic(&waiting, error))),
+                (error, _) => self.end_intake(Outcome::Failed(without_topic(&waiting, error))),
+            },
         }
         Ok(())
     }

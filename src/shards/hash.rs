@@ -10,12 +10,11 @@ pub(super) fn bytes(value: &[u8]) -> u32 {
     // as in Postgres, whose lengths have 32 bits
     let start = START.wrapping_add(value.len() as u32);
     let mut state = [start; 3];
-    let mut blocks = value.chunks_exact(12);
-    for block in &mut blocks {
+    let (blocks, rest) = value.as_chunks::<12>();
+    for block in blocks {
         add(&mut state, block);
         mix(&mut state);
     }
-    let rest = blocks.remainder();
     let (words, last) = rest.split_at(rest.len().min(8));
     add(&mut state, words);
     // the lowest byte of the third word is left free

@@ -141,8 +141,10 @@ fn after_session(ended: Ended, park: bool, memory: &mut Memory) -> Next {
         }
         Outcome::EndOfPart => Next::Stop,
         Outcome::Failed(error) => after_failure(error, memory),
-        Outcome::Refused(refusal) if let Some(retry) = ended.retry => after_retry(&refusal, retry, memory),
-        Outcome::Refused(refusal) => after_refusal(&refusal, ended.doubtful, ended.alone, park, memory),
+        Outcome::Refused(refusal) => match ended.retry {
+            Some(retry) => after_retry(&refusal, retry, memory),
+            None => after_refusal(&refusal, ended.doubtful, ended.alone, park, memory),
+        },
         Outcome::FarBehind => {
             (memory.lock, memory.goes_over) = (ended.lock, Some(ended.log_end));
             Next::Again

@@ -55,7 +55,7 @@ pub(super) async fn decide(
     let text = |n: usize| counted.and_then(|row| row.get(n)).unwrap_or_default();
     let condition = sql::those(text(2), text(3));
     if *dry_run || ask {
-        let limit = Some(SHOWN).filter(|_| !(*dry_run && *json));
+        let limit = (!(*dry_run && *json)).then_some(SHOWN);
         let shown = rows(config, session, &condition, limit).await?;
         let listed: Vec<Listed> = shown.iter().map(Listed::of).collect();
         let table = |listed: &[Listed]| render(listed, matching, aggregates, &Look::of_stdout());

@@ -181,11 +181,14 @@ impl<S: Transport> ReplicationStream<S> {
                 Phase::AtRest => None,
                 Phase::Starting | Phase::Streaming => return Err(unexpected(b'Z')),
             },
-            b'D' if let Phase::Asking(last) | Phase::Biting(_, last) = &mut self.phase => {
-                *last = row(frame).ok_or_else(|| lost("a row cannot be read"))?;
-                None
-            }
-            b'D' if self.phase == Phase::Reminding => None,
+            b'D' => match &mut self.phase {
+                Phase::Asking(last) | Phase::Biting(_, last) => {
+                    *last = row(frame).ok_or_else(|| lost("a row cannot be read"))?;
+                    None
+                }
+                Phase::Reminding => None,
+                _ => return Err(unexpected(b'D')),
+            },
             b'T' | b'H' | b'I' | b'c' | b'C' | b'd'
                 if matches!(
                     self.phase,

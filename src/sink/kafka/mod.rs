@@ -315,21 +315,24 @@ impl KafkaSink {
     }
 
     fn not_taken(&mut self, error: &KafkaError, record: &Record<'_>, sequence: Sequence) -> NotSent {
-        match error.rdkafka_error_code() {
+        let code = error.rdkafka_error_code();
+        if let Some(code) = code
+            && let Verdict::Denied(remedy) = verdict(code)
+        {
+            let reason = denied(code, record.topic, remedy);
+            self.known.obstacle.met(reason.clone());
+            let (parked_as, remedy) = (Reason::Refused, remedy.to_owned());
+            let refusal = Refusal { last: sequence, transient: true, parked_as, reason, remedy };
+            self.reports.outcomes.refused(refusal);
+            return NotSent::Full;
+        }
+        match code {
             // the topic is not as it was, and librdkafka has heard of it first
             Some(Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition) => {
                 if let Some(topic) = self.known_topic(record.topic) {
                     topic.stale = true;
                 }
                 if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown }
-            }
-            Some(code) if let Verdict::Denied(remedy) = verdict(code) => {
-                let reason = denied(code, record.topic, remedy);
-                self.known.obstacle.met(reason.clone());
-                let (parked_as, remedy) = (Reason::Refused, remedy.to_owned());
-                let refusal = Refusal { last: sequence, transient: true, parked_as, reason, remedy };
-                self.reports.outcomes.refused(refusal);
-                NotSent::Full
             }
             // with nothing under way there is nothing to wait for: the queue is smaller than the record
             Some(Code::QueueFull) if self.producers.current().in_flight_count() > 0 => NotSent::Full,
