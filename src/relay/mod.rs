@@ -207,7 +207,10 @@ impl<S: Transport> Relay<S> {
             parking: parts.parking.map(|(desk, loaded)| {
                 let most = parts.config.dead_letters.max_aggregates;
                 let rests_on = parts.remembered.parked;
-                Parking::new(desk, loaded, most, parts.refused, parts.retries_alone, rests_on)
+                let parking = Parking::new(desk, loaded, most, parts.refused, parts.retries_alone, rests_on);
+                // the table may have changed since the last session, or another process has written it
+                parking.show(&parts.monitor);
+                parking
             }),
             sent: 0,
             uncommitted: false,

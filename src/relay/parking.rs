@@ -217,7 +217,8 @@ impl Parking {
         self.unwritable.as_deref()
     }
 
-    fn show(&self, monitor: &Monitor) {
+    /// Publishes how many events are parked.
+    pub(super) fn show(&self, monitor: &Monitor) {
         let (aggregates, rows) = self.parked.count();
         monitor.dead_letters(aggregates, rows);
     }

@@ -3,6 +3,7 @@
 mod decisions;
 mod killed;
 mod parked;
+mod shown;
 mod takeover;
 
 use rdkafka::error::KafkaError;
