@@ -130,8 +130,11 @@ impl Kafka {
     /// All records of all topics that begin with the name `prefix`, from the beginning to the end as of now; of each
     /// partition in the order of its log.
     pub(crate) async fn records(&self, prefix: &str) -> Vec<Record> {
-        let prefix = prefix.to_owned();
-        self.consume(move |consumer| read_all(consumer, &prefix)).await.unwrap()
+        self.answered(&format!("the records of {prefix}"), async || {
+            let prefix = prefix.to_owned();
+            self.consume(move |consumer| read_all(consumer, &prefix)).await
+        })
+        .await
     }
 
     /// Waits until topics that begin with the name `prefix` hold this many records, and returns all that they hold.
@@ -172,14 +175,16 @@ impl Kafka {
 
     /// How many partitions a topic has; 0 if there is no such topic.
     pub(crate) async fn partitions(&self, topic: &str) -> usize {
-        let topic = topic.to_owned();
-        self.consume(move |consumer| {
-            let metadata = consumer.fetch_metadata(None, REQUEST)?;
-            let found = metadata.topics().iter().find(|found| found.name() == topic);
-            Ok(found.map_or(0, |found| found.partitions().len()))
+        self.answered(&format!("the partitions of {topic}"), async || {
+            let topic = topic.to_owned();
+            self.consume(move |consumer| {
+                let metadata = consumer.fetch_metadata(None, REQUEST)?;
+                let found = metadata.topics().iter().find(|found| found.name() == topic);
+                Ok(found.map_or(0, |found| found.partitions().len()))
+            })
+            .await
         })
         .await
-        .unwrap()
     }
 
     /// The partitions of all topics that begin with the name `prefix`.
@@ -195,6 +200,16 @@ impl Kafka {
                 all: partition.replicas().len(),
             });
             Ok(replicas.collect())
+        })
+        .await
+    }
+
+    /// Asks again where a request has timed out, as happens on a busy machine and where a broker has just come back.
+    async fn answered<T>(&self, what: &str, ask: impl AsyncFn() -> Result<T, KafkaError>) -> T {
+        eventually(what, async || match ask().await {
+            Ok(answer) => Some(answer),
+            Err(error) if error.rdkafka_error_code().is_some_and(timed_out) => None,
+            Err(error) => panic!("{what}: {error}"),
         })
         .await
     }
@@ -334,6 +349,13 @@ fn client(bootstrap: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set("log_level", "0");
     config
+}
+
+fn timed_out(code: Code) -> bool {
+    matches!(
+        code,
+        Code::OperationTimedOut | Code::RequestTimedOut | Code::BrokerTransportFailure | Code::AllBrokersDown
+    )
 }
 
 /// Whether a topic belongs to a test: `t1_1` is not the beginning of `t1_12.order`.
