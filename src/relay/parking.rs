@@ -366,6 +366,8 @@ impl Parking {
     /// The next one still cannot be sent, and what follows of its aggregate waits.
     pub(super) fn failed(&mut self, why: &Unsendable) {
         self.wants_alone = false;
+        // the topic is looked at again once per number, so the next try needs another
+        self.next += 1;
         let Some(Waiting { letter, .. }) = self.fetched.pop_front() else { return };
         tracing::error!(
             reason = why.reason.name(), position = %letter.key, detail = why.detail(),

@@ -69,7 +69,7 @@ async fn dead_letters_are_sent_again_in_order_once_what_was_wrong_is_mended() {
         }
 
         setting.kafka.alter_topic(&topic, &[("max.message.bytes", "100000")]).await;
-        // a limit that was raised is looked up at a start
+        // also by a router that did not refuse them itself
         router.stop().await;
         let router = Router::active(&setting.settings).await;
         let ran = setting.dead_letters(&["retry", "--reason", "too-large", "--json"]);
@@ -82,6 +82,38 @@ async fn dead_letters_are_sent_again_in_order_once_what_was_wrong_is_mended() {
         assert_eq!(marked[0]["decision"], "retry");
         setting.sees("a", (1..15).collect()).await;
         setting.parks(0).await;
+        router.stop().await;
+    }
+}
+
+/// The router knows the smaller limits when they are raised, and has refused the same event by them before.
+#[tokio::test]
+async fn dead_letters_too_large_for_the_topic_are_sent_by_the_running_router_once_its_limit_is_raised() {
+    for mode in MODES {
+        let setting = Setting::new(mode).await;
+        let topic = setting.outbox.topic("order");
+        setting.kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+        let mut router = Router::active(&setting.settings).await;
+        for aggregate in ["a", "b"] {
+            setting.outbox.insert("order", aggregate, &large(1)).await;
+            setting.outbox.insert_numbers("order", aggregate, 2..4).await;
+        }
+        setting.parks(6).await;
+        // nothing is mended yet; the second event is tried right after the first
+        setting.dead_letters(&["retry", "--reason", "too-large"]);
+        eventually("both were tried again", async || {
+            let sql =
+                "SELECT count(*) FROM outbox_router.dead_letters WHERE attempts = 1 AND decision IS NULL";
+            (setting.outbox.query(sql).await[0].get::<_, i64>(0) == 2).then_some(())
+        })
+        .await;
+        setting.kafka.alter_topic(&topic, &[("max.message.bytes", "100000")]).await;
+        setting.dead_letters(&["retry", "--reason", "too-large"]);
+        for aggregate in ["a", "b"] {
+            setting.sees(aggregate, vec![1, 2, 3]).await;
+        }
+        setting.parks(0).await;
+        router.assert_running();
         router.stop().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Topics are deleted, made anew and given more partitions under the running router.
+//! Topics are deleted, made anew and given more partitions and larger limits under the running router.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -178,6 +178,33 @@ async fn topics_that_get_more_partitions_are_drained_before_keys_move() {
         );
     }
     assert!(moved > 0, "no key has moved");
+}
+
+/// The limit that the router knows is no reason to stop once it is another. Records before and after keep their order.
+#[tokio::test]
+async fn topics_whose_limit_is_raised_take_larger_records_of_the_running_router() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let topic = outbox.topic("order");
+    kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    for (limit, first, size) in [("10000", 4, 5_000), ("100000", 104, 50_000)] {
+        kafka.alter_topic(&topic, &[("max.message.bytes", limit)]).await;
+        outbox
+            .execute(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT 'order', 'a', jsonb_build_object('n', n, 'text', \
+                 repeat('x', CASE WHEN n % 10 = 0 THEN {size} ELSE 0 END)) FROM generate_series({first}, {first} + 99) n"
+            ))
+            .await;
+        outbox.all_confirmed().await;
+    }
+    router.assert_running();
+    // one that is still larger stops it, and is told by the limit of now
+    outbox.insert("order", "a", &format!("{{\"text\": \"{}\"}}", "x".repeat(200_000))).await;
+    router.exits(3).await.says(&[&topic, "max.message.bytes", "(99939 bytes)"]);
+    let numbers: Vec<_> = kafka.records(&topic).await.iter().map(Record::number).collect();
+    assert_eq!(numbers, (1..204).collect::<Vec<_>>());
 }
 
 /// A transaction waits for each partition that a record of it goes to.

@@ -8,38 +8,40 @@ use crate::routing::Record;
 /// What a record batch takes besides its records' own bytes, at least (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
 const BATCH_OVERHEAD: usize = 61;
 
-/// `message_max_bytes` is the producer's own limit. A record that the producer compresses may yet fit into the topic's.
-pub(super) fn size(
-    record: &Record<'_>,
-    limits: &TopicLimits,
-    message_max_bytes: usize,
-    compressed: bool,
-) -> Result<(), NotSent> {
-    let size = record.size();
-    let impossible = |limit: usize, setting: &str, remedy: &str| NotSent::Impossible {
-        reason: Reason::TooLarge,
-        what: format!("the record of {size} bytes is larger than {setting} ({limit} bytes)"),
-        remedy: remedy.to_owned(),
-    };
-    if size > message_max_bytes {
-        let remedy = "Raise message.max.bytes under `[kafka]` and on the broker";
-        return Err(impossible(message_max_bytes, "message.max.bytes of the producer", remedy));
+/// Whether the producer takes a record of that size. Its limit is the configuration's, and stays as it is.
+pub(super) fn producer(record: &Record<'_>, message_max_bytes: usize) -> Result<(), NotSent> {
+    let remedy = "Raise message.max.bytes under `[kafka]` and on the broker";
+    if record.size() > message_max_bytes {
+        return Err(too_large(record, message_max_bytes, "message.max.bytes of the producer", remedy));
     }
+    Ok(())
+}
+
+/// Whether the topic takes the record, as it was at the last look. A record that the producer compresses may yet fit.
+pub(super) fn topic(record: &Record<'_>, limits: &TopicLimits, compressed: bool) -> Result<(), NotSent> {
     match limits.max_message_bytes {
-        Some(limit) if !compressed && size + BATCH_OVERHEAD > limit => {
+        Some(limit) if !compressed && record.size() + BATCH_OVERHEAD > limit => {
             let limit = limit.saturating_sub(BATCH_OVERHEAD);
             let setting = format!(
                 "max.message.bytes of the topic {} less {BATCH_OVERHEAD} for the batch",
                 record.topic
             );
             let remedy = "Raise the topic's max.message.bytes or set a compression.type under `[kafka]`";
-            Err(impossible(limit, &setting, remedy))
+            Err(too_large(record, limit, &setting, remedy))
         }
-        _ => Ok(()),
+        _ => partition(record, limits),
     }
 }
 
-pub(super) fn partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
+fn too_large(record: &Record<'_>, limit: usize, setting: &str, remedy: &str) -> NotSent {
+    NotSent::Impossible {
+        reason: Reason::TooLarge,
+        what: format!("the record of {} bytes is larger than {setting} ({limit} bytes)", record.size()),
+        remedy: remedy.to_owned(),
+    }
+}
+
+fn partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
     match (record.partition, limits.partitions) {
         (Some(partition), Some(count)) if usize::try_from(partition).is_ok_and(|number| number >= count) => {
             Err(NotSent::Impossible {
@@ -96,15 +98,17 @@ mod tests {
             headers_dropped: 0,
             violation: None,
         };
-        let topic = |partitions, max_message_bytes| TopicLimits {
+        let limits = |partitions, max_message_bytes| TopicLimits {
             partitions: Some(partitions),
             max_message_bytes: Some(max_message_bytes),
             ..TopicLimits::default()
         };
-        let size = |limit, own, compressed| reason(size(&record, &topic(3, limit), own, compressed));
-        assert_eq!([size(1061, 1000, false), size(1060, 1000, true)], [None; 2]);
-        assert_eq!([size(1060, 1000, false), size(9999, 999, true)], [Some(Reason::TooLarge); 2]);
-        let partition = |count| reason(partition(&record, &topic(count, 9999)));
+        let own = |limit| reason(producer(&record, limit));
+        assert_eq!([own(1000), own(999)], [None, Some(Reason::TooLarge)]);
+        let size = |limit, compressed| reason(topic(&record, &limits(3, limit), compressed));
+        assert_eq!([size(1061, false), size(1060, true)], [None; 2]);
+        assert_eq!(size(1060, false), Some(Reason::TooLarge));
+        let partition = |count| reason(topic(&record, &limits(count, 9999), false));
         assert_eq!([partition(3), partition(2)], [None, Some(Reason::Unroutable)]);
     }
 }

@@ -125,7 +125,7 @@ struct Topic {
     last_sent: i64,
     /// The record for whose sake it was looked at again.
     looked_at_for: Option<Sequence>,
-    /// It is gone, or has other partitions: nothing more is sent before it was looked at again.
+    /// It may not be as it was at the last look: nothing more is sent before it is looked at again.
     stale: bool,
 }
 
@@ -229,18 +229,19 @@ impl KafkaSink {
         let number = self.number(record.topic).ok_or(NotSent::TopicUnknown)?;
         let topic = self.topics.get_mut(number).ok_or(NotSent::TopicUnknown)?;
         let limits = &topic.limits;
-        if topic.stale {
-            // what is under way arrives first: keys may be somewhere else afterwards
-            return Err(if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown });
-        }
-        fits::size(record, limits, self.message_max_bytes, self.compressed)?;
-        if let Err(impossible) = fits::partition(record, limits) {
-            // the topic may have got more partitions since
+        fits::producer(record, self.message_max_bytes)?;
+        if !topic.stale
+            && let Err(impossible) = fits::topic(record, limits, self.compressed)
+        {
+            // its limit may have been raised since, or it may have got more partitions
             if topic.looked_at_for == Some(sequence) {
                 return Err(impossible);
             }
-            topic.looked_at_for = Some(sequence);
-            return Err(NotSent::TopicUnknown);
+            (topic.looked_at_for, topic.stale) = (Some(sequence), true);
+        }
+        if topic.stale {
+            // what is under way arrives first: keys may be somewhere else afterwards
+            return Err(if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown });
         }
         let timestamp = limits.timestamp(record, self.now);
         let place = (number, Self::partition(record, limits));
