@@ -61,9 +61,10 @@ Examples:
 
 const RUN_HELP: &str = "\
 A server that cannot be reached is no reason to end: connections are made again for ever, without a restart, and the \
-log says why. SIGTERM and SIGINT stop it: no more events are taken, those in flight are waited for up to \
-`shutdown_timeout`. A second signal ends it at once. Nothing is lost either way; what was in flight is sent again at \
-the next start.
+log says why. SIGTERM, SIGINT and SIGQUIT stop it: no more events are taken, those in flight are waited for up to \
+`shutdown_timeout`. A second of these signals ends it at once. Nothing is lost either way; what was in flight is sent \
+again at the next start. SIGHUP, SIGUSR1 and SIGUSR2 are ignored with a line in the log: a changed configuration needs \
+a restart.
 
 Exit codes:
   0      stopped as asked

@@ -24,7 +24,7 @@ async fn backlog(outbox: &Outbox) {
 
 #[tokio::test]
 async fn stopping_in_a_backlog_confirms_all_that_was_sent() {
-    for signal in [Signal::Terminate, Signal::Interrupt] {
+    for signal in [Signal::Terminate, Signal::Interrupt, Signal::Quit] {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         // few at a time, so that the backlog lasts
         let settings = Settings::new(&outbox, &kafka).set("delivery.window.records", 20);
@@ -72,6 +72,7 @@ async fn second_signal(first: Signal, second: Signal, code: i32) {
 async fn stopping_at_once_at_a_second_signal() {
     second_signal(Signal::Terminate, Signal::Terminate, 128 + 15).await;
     second_signal(Signal::Terminate, Signal::Interrupt, 128 + 2).await;
+    second_signal(Signal::Quit, Signal::Quit, 128 + 3).await;
 }
 
 #[tokio::test]
@@ -101,5 +102,42 @@ async fn stopping_waits_for_the_events_under_way() {
     let router = Router::active(&Settings::new(&outbox, &kafka)).await;
     outbox.all_confirmed().await;
     router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// Events flow on after `signal`, and the log has `line`.
+async fn ignored(signal: Signal, line: &str) {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    router.signal(signal);
+    router.logs(line).await;
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+    // one that was ignored does not count as the first of two
+    router.stop().await;
+}
+
+#[tokio::test]
+async fn a_hang_up_is_ignored_and_logged() {
+    ignored(Signal::HangUp, "SIGHUP is ignored: the configuration cannot be reloaded").await;
+}
+
+#[tokio::test]
+async fn user_signals_are_ignored_and_logged() {
+    ignored(Signal::User1, "SIGUSR1 is ignored").await;
+    ignored(Signal::User2, "SIGUSR2 is ignored").await;
+}
+
+#[tokio::test]
+async fn an_ignored_signal_does_not_cut_the_stop_short() {
+    let (outbox, mock, mut router) = stuck("10m").await;
+    router.signal(Signal::Terminate);
+    router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
+    router.signal(Signal::HangUp);
+    router.logs("SIGHUP is ignored").await;
+    mock.up(2);
+    router.exits(0).await;
+    let kafka = mock.client();
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }

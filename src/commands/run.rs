@@ -47,6 +47,7 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = config.name, admin = listen, "starting");
     let stop = CancellationToken::new();
     tokio::spawn(Signals::new()?.obey(stop.clone()));
+    ignore_signals()?;
 
     let orders = Orders { accept_gap: args.accept_gap, until: None };
     let result = supervisor::run_all(routers, orders, &stop).await;
@@ -57,21 +58,19 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     result
 }
 
+/// The signals that stop the router.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    quit: Signal,
 }
 
 impl Signals {
     fn new() -> Result<Self, Error> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")
-            })
-        };
         Ok(Signals {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
+            quit: listen(SignalKind::quit())?,
         })
     }
 
@@ -87,6 +86,40 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => SignalKind::interrupt(),
             _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.quit.recv() => SignalKind::quit(),
         }
     }
+}
+
+/// Logs the signals that mean nothing to the router. Without a handler they would kill it.
+fn ignore_signals() -> Result<(), Error> {
+    let ignored = [
+        (
+            SignalKind::hangup(),
+            "SIGHUP is ignored: the configuration cannot be reloaded. Restart to apply a changed configuration",
+        ),
+        (
+            SignalKind::user_defined1(),
+            "SIGUSR1 is ignored: it has no meaning here. Stop the router with SIGTERM",
+        ),
+        (
+            SignalKind::user_defined2(),
+            "SIGUSR2 is ignored: it has no meaning here. Stop the router with SIGTERM",
+        ),
+    ];
+    for (kind, line) in ignored {
+        let mut signals = listen(kind)?;
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                tracing::warn!("{line}");
+            }
+        });
+    }
+    Ok(())
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(|error| {
+        Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")
+    })
 }

@@ -8,6 +8,10 @@ use super::process;
 pub(crate) enum Signal {
     Interrupt,
     Terminate,
+    Quit,
+    HangUp,
+    User1,
+    User2,
     Kill,
     /// Frozen until [`Signal::Continue`].
     Stop,
@@ -19,6 +23,10 @@ pub(crate) fn send(signal: Signal, pid: u32) -> bool {
     let name = match signal {
         Signal::Interrupt => "INT",
         Signal::Terminate => "TERM",
+        Signal::Quit => "QUIT",
+        Signal::HangUp => "HUP",
+        Signal::User1 => "USR1",
+        Signal::User2 => "USR2",
         Signal::Kill => "KILL",
         Signal::Stop => "STOP",
         Signal::Continue => "CONT",
