@@ -2,11 +2,16 @@
 //!
 //! A broker that knows nothing of a producer takes any batch of it as the first one. Were that first batch refused, the
 //! one behind it, which may be on its way already, would be taken: a reordered log. Once a broker has acknowledged one
-//! record of a partition, it refuses whatever does not follow on it.
+//! record of a partition, it refuses whatever does not follow on it. It forgets the producer where it has not written for
+//! long, so a partition that was quiet starts with a lone record again, however busy the rest of its topic is.
 
 use std::collections::HashMap;
 
 use crate::progress::Sequence;
+
+/// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or sooner,
+/// when retention has deleted what it wrote.
+const FORGOTTEN_AFTER_MS: i64 = 60_000;
 
 /// What the broker that leads a partition knows of this producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,22 +25,39 @@ pub(super) enum Known {
 /// A topic's number and a partition; `None` stands for all, where the partition cannot be told beforehand.
 pub(super) type Place = (usize, Option<i32>);
 
+/// The state of a partition after its first record.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    known: Known,
+    /// When the last record was sent, in milliseconds since the Unix epoch.
+    last_sent: i64,
+}
+
 /// Which partitions have had their first record.
 #[derive(Debug, Default)]
 pub(super) struct FirstRecords {
     /// By the topic's number, then by [`slot`]. Small: what is for a partition that the topic lacks comes to no sending.
-    places: Vec<Vec<Option<Known>>>,
+    places: Vec<Vec<Option<Begun>>>,
     under_way: HashMap<Sequence, Place>,
 }
 
 impl FirstRecords {
-    /// What the broker knows there; `None` before the first record, which may be sent now. No other may while that is
-    /// [`Known::NotYet`].
-    pub(super) fn known(&self, (topic, partition): Place) -> Option<Known> {
-        self.places.get(topic)?.get(slot(partition)).copied().flatten()
+    /// What the broker knows there; `None` before the first record and after a long pause: the next record may be sent now, as
+    /// a first one. No other may while that is [`Known::NotYet`].
+    pub(super) fn known(&self, (topic, partition): Place, now: i64) -> Option<Known> {
+        let begun = self.places.get(topic)?.get(slot(partition)).copied().flatten()?;
+        let forgotten =
+            begun.known == Known::Established && begun.last_sent.saturating_add(FORGOTTEN_AFTER_MS) < now;
+        (!forgotten).then_some(begun.known)
     }
 
-    fn set(&mut self, (topic, partition): Place, known: Known) {
+    /// A record was sent there.
+    pub(super) fn sent(&mut self, place: Place, sequence: Sequence, now: i64) {
+        let known = self.known(place, now).unwrap_or_else(|| {
+            self.under_way.insert(sequence, place);
+            Known::NotYet
+        });
+        let (topic, partition) = place;
         let slot = slot(partition);
         if self.places.len() <= topic {
             self.places.resize(topic + 1, Vec::new());
@@ -45,14 +67,8 @@ impl FirstRecords {
             slots.resize(slot + 1, None);
         }
         if let Some(place) = slots.get_mut(slot) {
-            *place = Some(known);
+            *place = Some(Begun { known, last_sent: now });
         }
-    }
-
-    /// The first record was sent there.
-    pub(super) fn sent(&mut self, place: Place, sequence: Sequence) {
-        self.set(place, Known::NotYet);
-        self.under_way.insert(sequence, place);
     }
 
     /// A record is durable.
@@ -60,15 +76,17 @@ impl FirstRecords {
         if self.under_way.is_empty() {
             return;
         }
-        if let Some(place) = self.under_way.remove(&sequence) {
-            self.set(place, Known::Established);
+        let Some((topic, partition)) = self.under_way.remove(&sequence) else { return };
+        let place = self.places.get_mut(topic).and_then(|slots| slots.get_mut(slot(partition)));
+        if let Some(Some(begun)) = place {
+            begun.known = Known::Established;
         }
     }
 
-    /// The brokers may have forgotten the producer in this topic, to which nothing is under way.
+    /// The brokers may know nothing of the producer in this topic. A first record that is under way remains one.
     pub(super) fn forget(&mut self, topic: usize) {
         for place in self.places.get_mut(topic).into_iter().flatten() {
-            *place = place.filter(|known| *known == Known::NotYet);
+            *place = place.filter(|begun| begun.known == Known::NotYet);
         }
     }
 }
@@ -134,19 +152,55 @@ mod tests {
     fn nothing_follows_a_first_record_before_it_is_acknowledged() {
         let mut first = FirstRecords::default();
         let (a, b) = ((0, Some(1)), (0, Some(2)));
-        assert_eq!(first.known(a), None);
-        first.sent(a, Sequence(7));
-        assert_eq!((first.known(a), first.known(b)), (Some(Known::NotYet), None));
-        first.sent(b, Sequence(8));
+        assert_eq!(first.known(a, 0), None);
+        first.sent(a, Sequence(7), 0);
+        assert_eq!((first.known(a, 0), first.known(b, 0)), (Some(Known::NotYet), None));
+        first.sent(b, Sequence(8), 0);
         first.acknowledged(Sequence(9));
-        assert_eq!((first.known(a), first.known(b)), (Some(Known::NotYet), Some(Known::NotYet)));
+        assert_eq!((first.known(a, 0), first.known(b, 0)), (Some(Known::NotYet), Some(Known::NotYet)));
         first.acknowledged(Sequence(7));
-        assert_eq!((first.known(a), first.known(b)), (Some(Known::Established), Some(Known::NotYet)));
+        assert_eq!((first.known(a, 0), first.known(b, 0)), (Some(Known::Established), Some(Known::NotYet)));
         first.forget(0);
         assert_eq!(
-            (first.known(a), first.known(b)),
+            (first.known(a, 0), first.known(b, 0)),
             (None, Some(Known::NotYet)),
             "the one under way is not forgotten"
         );
+    }
+
+    #[test]
+    fn a_quiet_partition_of_a_busy_topic_starts_with_a_lone_record_again() {
+        let start = 1_700_000_000_000;
+        let (quiet, busy) = ((0, Some(0)), (0, Some(1)));
+        let mut first = FirstRecords::default();
+        first.sent(quiet, Sequence(1), start);
+        first.sent(busy, Sequence(2), start);
+        first.acknowledged(Sequence(1));
+        first.acknowledged(Sequence(2));
+
+        let limit = start + FORGOTTEN_AFTER_MS;
+        for (sequence, now) in (3..).zip((start..=limit).step_by(1000)) {
+            assert_eq!(first.known(busy, now), Some(Known::Established), "busy after {} ms", now - start);
+            first.sent(busy, Sequence(sequence), now);
+        }
+        assert_eq!(first.known(quiet, limit), Some(Known::Established), "quiet, at the limit");
+
+        let now = limit + 1;
+        assert_eq!(first.known(busy, now), Some(Known::Established), "busy, after the limit");
+        assert_eq!(first.known(quiet, now), None, "quiet, after the limit");
+        first.sent(quiet, Sequence(1000), now);
+        assert_eq!(first.known(quiet, now), Some(Known::NotYet), "nothing may follow the lone record yet");
+        first.acknowledged(Sequence(1000));
+        assert_eq!(first.known(quiet, now), Some(Known::Established), "records flow again");
+        first.sent(quiet, Sequence(1001), now);
+        assert_eq!(first.known(quiet, now), Some(Known::Established), "and back to back");
+    }
+
+    #[test]
+    fn a_first_record_under_way_is_waited_for_however_long_it_takes() {
+        let mut first = FirstRecords::default();
+        let place = (0, Some(0));
+        first.sent(place, Sequence(1), 0);
+        assert_eq!(first.known(place, 10 * FORGOTTEN_AFTER_MS), Some(Known::NotYet));
     }
 }

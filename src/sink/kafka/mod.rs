@@ -121,8 +121,6 @@ pub struct KafkaSink {
 struct Topic {
     name: Box<str>,
     limits: TopicLimits,
-    /// When the last record was sent, in milliseconds since the Unix epoch.
-    last_sent: i64,
     /// The record for whose sake it was looked at again.
     looked_at_for: Option<Sequence>,
     /// It may not be as it was at the last look: nothing more is sent before it is looked at again.
@@ -134,10 +132,6 @@ const LOOK_AFTER: Duration = Duration::from_secs(2);
 
 /// What can be said where nothing explains it.
 const SILENCE: &str = "the brokers answer, but acknowledge nothing; their logs say why";
-
-/// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or sooner,
-/// when retention has deleted what it wrote.
-const FORGOTTEN_AFTER_MS: i64 = 60_000;
 
 /// Whether records of a prepared topic can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,13 +239,10 @@ impl KafkaSink {
         }
         let timestamp = limits.timestamp(record, self.now);
         let place = (number, Self::partition(record, limits));
-        if topic.last_sent.saturating_add(FORGOTTEN_AFTER_MS) < self.now {
-            self.first.forget(number);
-        }
         // Without a key there is no order to keep, and a transaction that is aborted takes back what came behind a
         // refused one.
         let ordered = record.key.is_some() && !self.producers.are_transactional();
-        let known = if ordered { self.first.known(place) } else { Some(Known::Established) };
+        let known = if ordered { self.first.known(place, self.now) } else { Some(Known::Established) };
         if known == Some(Known::NotYet) {
             return Err(NotSent::Full);
         }
@@ -275,13 +266,10 @@ impl KafkaSink {
         match self.producers.current().send::<[u8], [u8]>(message) {
             Ok(()) => {
                 self.under_way += 1;
-                if known.is_none() {
-                    self.first.sent(place, sequence);
+                if ordered {
+                    self.first.sent(place, sequence, self.now);
                 }
                 self.last = number;
-                if let Some(topic) = self.topics.get_mut(number) {
-                    topic.last_sent = self.now;
-                }
                 Ok(Sent { topic: number, timestamp_replaced: timestamp != record.timestamp })
             }
             Err((error, _)) => Err(self.not_taken(&error, record, sequence)),
@@ -394,8 +382,7 @@ impl KafkaSink {
         self.batch_bytes =
             limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
         let grown = self.known.met(topic, &limits) == Met::Grown;
-        let fresh =
-            Topic { name: topic.into(), limits, last_sent: i64::MAX, looked_at_for: None, stale: false };
+        let fresh = Topic { name: topic.into(), limits, looked_at_for: None, stale: false };
         let number = match self.numbers.get(topic) {
             Some(&number) => {
                 if let Some(known) = self.topics.get_mut(number) {
