@@ -33,6 +33,9 @@ pub const VALUE_TEXT: [(&str, &str); 6] = [
     ("bytea_output", "hex"),
 ];
 
+/// For a session that may have nothing to ask for long. A server's limit on idle sessions is meant for those that applications forget.
+pub const STAYS_OPEN: (&str, &str) = ("idle_session_timeout", "0");
+
 /// What a session is for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Startup<'a> {

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, Slot};
-use super::connect::Startup;
+use super::connect::{STAYS_OPEN, Startup};
 use super::heartbeat::{Writer, Written};
 use super::server_error::{QueryError, leaves};
 use super::session::Session;
@@ -138,9 +138,12 @@ impl Watcher {
 
     async fn connect(&self) -> Result<Session, Error> {
         let name = format!("{} watch", self.config.name);
-        // a heartbeat does not wait for standbys, for neither does the stream
-        let settings: &[_] = if self.heartbeat.is_some() { &[("synchronous_commit", "local")] } else { &[] };
-        let startup = Startup { replication: false, application_name: &name, settings };
+        let mut settings = vec![STAYS_OPEN];
+        if self.heartbeat.is_some() {
+            // it does not wait for standbys, for neither does the stream
+            settings.push(("synchronous_commit", "local"));
+        }
+        let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let session = Session::connect(&self.conninfo, &startup);
         match timeout(LOOK_TIMEOUT, session).await {
             // the stream runs with the same credentials, so a refusal here must not end it

@@ -20,7 +20,7 @@ use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start}
 use crate::postgres::bites;
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
-use crate::postgres::connect::{Startup, VALUE_TEXT};
+use crate::postgres::connect::{STAYS_OPEN, Startup, VALUE_TEXT};
 use crate::postgres::dead_letters::desk::{Desk, Left, Loaded};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::pgoutput::Oid;
@@ -523,6 +523,9 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
         // Nor must one that stands still keep the slot's lock. What streams is not idle, and of what bites are read by something is
         // asked now and then.
         settings.push(("idle_session_timeout", millis.as_str()));
+    } else {
+        // that of a standby waits until the active router is gone
+        settings.push(STAYS_OPEN);
     }
     if let Some(host) = looks_at {
         // another of several hosts has another idea of slot and log

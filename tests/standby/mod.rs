@@ -229,3 +229,44 @@ async fn standby_takes_over_from_routers_that_are_frozen_as_they_start() {
         same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
     }
 }
+
+/// A database with a limit on idle sessions. A standby's session for the catalogues is idle for as long as another router is active,
+/// and an active router's between two looks.
+#[tokio::test]
+async fn standby_that_waits_for_longer_than_sessions_may_be_idle_takes_over_at_once() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    // the session of the test is older, and keeps what it has
+    outbox.execute(&format!("ALTER DATABASE {} SET idle_session_timeout = '500ms'", outbox.name)).await;
+    for mode in MODES {
+        let settings = settings(&outbox, &kafka, mode);
+        let name = format!("standby-{mode}");
+        let url = format!("{}?application_name={name}", outbox.url());
+        let active = Router::active(&settings).await;
+        let before = outbox.active_pid().await;
+        let mut standby = Router::start(&settings.clone().set("postgres.url", url));
+        standby.logs("waiting for the slot").await;
+        let sessions = outbox
+            .query(&format!(
+                "SELECT pid, backend_type = 'walsender' FROM pg_stat_activity \
+                 WHERE datname = current_database() AND application_name = '{name}' ORDER BY 2"
+            ))
+            .await;
+        let [looks, waits] = [0, 1].map(|n| sessions[n].get::<_, i32>(0));
+        let waited = format!(
+            "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {looks} \
+             AND clock_timestamp() < state_change + interval '3 s')"
+        );
+        eventually("it has been idle for long, or is gone", async || outbox.query(&waited).await.pop()).await;
+        let log = active.log();
+        assert!(!log.contains("idle-session timeout"), "{log}");
+        active.kill();
+        read_by_another(&outbox, before).await;
+        let reads = outbox.active_pid().await;
+        outbox.insert_numbers("order", mode, 1..4).await;
+        outbox.all_confirmed().await;
+        let log = standby.stop().await.log;
+        assert!(!log.contains("idle-session timeout"), "{log}");
+        assert_eq!(reads, waits, "{log}");
+    }
+    same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+}
