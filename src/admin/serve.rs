@@ -3,8 +3,8 @@
 //! Not `axum::serve`, which takes any number of connections and waits for ever for a request: open files are shared
 //! with the connections to Postgres and Kafka, and a client that says nothing must not use them up.
 
+use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,7 +12,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{self, AbortHandle};
 use tokio::time;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,11 +20,11 @@ use tokio_util::task::TaskTracker;
 use super::routes;
 use crate::monitor::Monitors;
 
-/// Connections at one time; who comes later waits.
+/// Connections at one time. For one more the oldest is closed, so that idle clients never keep a probe waiting.
 const CONNECTIONS: usize = 64;
 
 /// A client has this long to send a request's head, and a kept-alive connection may idle for as long.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a connection is kept, so that clients which ask and never read cannot hold all of them for ever.
 const LIFETIME: Duration = Duration::from_secs(60);
@@ -59,12 +59,19 @@ pub(super) async fn serve(
 }
 
 async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, stop: &CancellationToken) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
-    // the semaphore is never closed
-    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS);
+    loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                connections.spawn(converse(stream, app.clone(), stop.clone(), permit));
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= CONNECTIONS
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.abort();
+                }
+                open.push_back(connections.spawn(converse(stream, app.clone(), stop.clone())).abort_handle());
+                // in a burst, those that have sent a request are answered before they are the oldest
+                task::yield_now().await;
             }
             Err(error) => {
                 tracing::debug!(%error, "the admin endpoint could not accept a connection");
@@ -75,7 +82,7 @@ async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, 
 }
 
 /// One connection, with as many requests as the client likes.
-async fn converse(stream: TcpStream, app: Router, stop: CancellationToken, _permit: OwnedSemaphorePermit) {
+async fn converse(stream: TcpStream, app: Router, stop: CancellationToken) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));

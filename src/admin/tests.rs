@@ -145,6 +145,51 @@ async fn a_client_that_says_nothing_holds_up_neither_the_others_nor_the_end() {
 }
 
 #[test]
+fn many_clients_that_say_nothing_do_not_keep_a_probe_from_its_answer() {
+    let admin = Admin::start();
+    let silent: Vec<_> = (0..100)
+        .map(|number| {
+            let mut stream = TcpStream::connect(admin.serving.address()).unwrap();
+            if number % 2 == 0 {
+                stream.write_all(b"GET /healthz HTTP/1.1\r\nHost:").unwrap();
+            }
+            stream
+        })
+        .collect();
+    let mut probe = TcpStream::connect(admin.serving.address()).unwrap();
+    probe.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    probe.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
+    // of the first 64 only the oldest gave way: the probe did not wait until the time of all was over
+    let open = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        stream.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    };
+    assert!(open(&silent[50]), "the probe waited for the silent clients to be closed");
+    assert!(!open(&silent[0]), "the oldest client did not give way");
+    admin.end();
+}
+
+#[test]
+fn many_clients_at_once_are_all_answered() {
+    let admin = Admin::start();
+    let clients: Vec<_> = (0..300)
+        .map(|_| {
+            let mut stream = TcpStream::connect(admin.serving.address()).unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    for (number, mut stream) in clients.into_iter().enumerate() {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "client {number}: {text}");
+    }
+    admin.end();
+}
+
+#[test]
 fn an_address_in_use_is_named_with_the_key_to_change() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
