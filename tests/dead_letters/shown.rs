@@ -6,9 +6,7 @@ use crate::support::router::Router;
 /// The text of a gauge on `/metrics`.
 fn gauge(router: &Router, name: &str) -> Option<String> {
     let (_, page) = router.get("/metrics")?;
-    let line =
-        page.lines().find_map(|line| line.strip_prefix(&format!("outbox_router_{name} ")).map(str::to_owned));
-    line
+    page.lines().find_map(|line| line.strip_prefix(&format!("outbox_router_{name} ")).map(str::to_owned))
 }
 
 /// Waits until `/status` shows so many events and aggregates, which `outbox-router status` prints, and the same on `/metrics`.
