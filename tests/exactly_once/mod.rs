@@ -4,6 +4,7 @@ mod ended;
 mod frozen;
 mod killed;
 mod modes;
+mod not_added;
 mod refused;
 
 use crate::support::kafka::Kafka;

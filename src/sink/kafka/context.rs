@@ -11,8 +11,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::known::KnownTopics;
-use super::producers::PositionReport;
-use super::verdict::{Verdict, denied, parked_as, verdict};
+use super::producers::{NotCommitted, PositionReport};
+use super::verdict::{MAY_NOT_WRITE, Verdict, denied, parked_as, verdict};
 use crate::dead_letters::Reason;
 use crate::progress::Sequence;
 use crate::sink::{Outcomes, Refusal};
@@ -178,6 +178,9 @@ impl ClientContext for ProducerReports {
         if let Some(status) = token_status(facility, message) {
             self.connection.token_refused.store(refuses(status), Ordering::Relaxed);
         }
+        if let Some((topic, error)) = partition_not_added(facility, message) {
+            self.not_added(topic, error);
+        }
         log(level, facility, message);
     }
 
@@ -191,7 +194,36 @@ impl ClientContext for ProducerReports {
     }
 }
 
+/// The topic and the broker's answer in librdkafka's log line about a partition that the transaction cannot have. The
+/// transaction has failed then, its records are purged, and neither a delivery report nor an error says why.
+fn partition_not_added<'a>(facility: &str, message: &'a str) -> Option<(&'a str, &'a str)> {
+    let (_, rest) = message.split_once("Failed to add partition \"").filter(|_| facility == "ADDPARTS")?;
+    let (topic, rest) = rest.split_once('"')?;
+    let (_, error) = rest.split_once(" to transaction: ")?;
+    // this partition was left out because of another one, which has a line of its own
+    (error.trim() != NOT_ATTEMPTED).then_some((topic, error.trim()))
+}
+
+/// librdkafka's text for `OPERATION_NOT_ATTEMPTED`.
+const NOT_ATTEMPTED: &str = "Broker: Operation not attempted";
+
+/// librdkafka's text for `TOPIC_AUTHORIZATION_FAILED`.
+const TOPIC_DENIED: &str = "Broker: Topic authorization failed";
+
 impl ProducerReports {
+    /// The transaction has failed because a partition of this topic could not be added to it.
+    fn not_added(&self, topic: &str, error: &str) {
+        let (reason, remedy) = if error == TOPIC_DENIED {
+            let reason = denied(RDKafkaErrorCode::TopicAuthorizationFailed, topic, MAY_NOT_WRITE);
+            self.known.obstacle.met(reason.clone());
+            (reason, MAY_NOT_WRITE)
+        } else {
+            (format!("the topic {topic} cannot be added to its transaction: {error}"), "")
+        };
+        self.position.not_added(NotCommitted { reason: reason.clone(), remedy });
+        self.outcomes.refused(Refusal::of_session(reason, remedy));
+    }
+
     /// Only an offset proves that the broker has written the record. librdkafka also reports one as delivered because
     /// a later one of its partition was, which is no proof: a broker that knows no sequence of this producer takes any.
     fn delivered(&self, offset: i64, sequence: Sequence) {
@@ -252,7 +284,7 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         // each attempt at a connection or a token, of which the error callback hears too, and each request without an answer
         "FAIL" | "REQTMOUT" | "OIDC" => RDKafkaLogLevel::Debug,
         // what the end of the session tells
-        "FATAL" | "TXNERR" => RDKafkaLogLevel::Debug,
+        "FATAL" | "TXNERR" | "ADDPARTS" => RDKafkaLogLevel::Debug,
         // a broker that has just started is asked again
         "GETPID" if message.contains("retrying") => RDKafkaLogLevel::Debug,
         // our own purge at the end of a session
@@ -285,6 +317,28 @@ mod tests {
         ] {
             assert_eq!(lasting(reason), expected);
         }
+    }
+
+    #[test]
+    fn a_partition_that_is_not_added_to_the_transaction_is_told_by_a_log_line() {
+        let line = |error: &str| {
+            format!(
+                "[thrd:main]: TxnCoordinator/1: Failed to add partition \"shop.order\" [2] to transaction: {error}"
+            )
+        };
+        let (denied, skipped) = (line(TOPIC_DENIED), line(NOT_ATTEMPTED));
+        assert_eq!(partition_not_added("ADDPARTS", &denied), Some(("shop.order", TOPIC_DENIED)));
+        assert_eq!(partition_not_added("ADDPARTS", &skipped), None);
+        assert_eq!(partition_not_added("TXNERR", &denied), None);
+        assert_eq!(partition_not_added("ADDPARTS", "anything else"), None);
+        assert_eq!(
+            TOPIC_DENIED,
+            RDKafkaErrorCode::TopicAuthorizationFailed
+                .to_string()
+                .split(" (")
+                .last()
+                .map_or("", |text| text.trim_end_matches(')'))
+        );
     }
 
     #[test]

@@ -128,7 +128,7 @@ struct Topic {
 }
 
 /// After so long without an acknowledgement it is worth a look.
-const LOOK_AFTER: Duration = Duration::from_secs(2);
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// What can be said where nothing explains it.
 const SILENCE: &str = "the brokers answer, but acknowledge nothing; their logs say why";
@@ -437,14 +437,13 @@ impl KafkaSink {
                 .gave_up("its transaction has timed out, and the brokers say nothing of it".to_owned());
         }
         let (keeper, outcomes) = (Arc::clone(&self.keeper), Arc::clone(&self.reports.outcomes));
-        let positions = self.producers.positions_topic();
-        let needed: Vec<_> =
-            self.topics.iter().map(|topic| &*topic.name).chain([positions]).map(str::to_owned).collect();
+        let positions = self.producers.positions_topic().to_owned();
+        let topics = self.topics.iter().map(|topic| (topic.name.to_string(), topic.limits.partitions));
+        let needed: Vec<_> = topics.chain([(positions, None)]).collect();
         // librdkafka tries to add a partition that does not exist to a transaction for ever
         self.aside.look(move || {
-            if let Some(topic) = keeper.missing(needed) {
-                let reason =
-                    format!("the topic {topic} is gone, and everything in its transaction waits for it");
+            if let Some(missing) = keeper.missing(&needed) {
+                let reason = format!("{missing}, and everything in its transaction waits for that");
                 outcomes.refused(Refusal::of_session(reason, ""));
             }
         });

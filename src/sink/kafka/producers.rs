@@ -6,7 +6,7 @@
 //! partition is in order and nothing is committed behind a gap.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::error::{KafkaError, RDKafkaError, RDKafkaErrorCode as Code};
@@ -365,10 +365,21 @@ impl PositionReport {
             Verdict::Again | Verdict::Consequence => "",
         };
         let refused = NotCommitted { reason: format!("the position is not taken: {code}"), remedy };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
+        // what was told before is the cause
+        self.lock().get_or_insert(refused);
+    }
+
+    /// A partition cannot be added to the transaction, so the position is thrown out of it too.
+    pub(super) fn not_added(&self, why: NotCommitted) {
+        *self.lock() = Some(why);
     }
 
     fn refused(&self) -> Option<NotCommitted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<NotCommitted>> {
+        // a panic elsewhere leaves the reason as it is, which is a valid state
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! Topics before their first record: there or made, and what they take.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -181,11 +181,19 @@ impl TopicKeeper {
         judge(metadata.topics().iter().find(|found| found.name() == topic))
     }
 
-    /// The first of these that is not there; nothing if the brokers do not answer. Blocks.
-    pub(super) fn missing(&self, needed: Vec<String>) -> Option<String> {
+    /// What a transaction waits for that is not there: a topic, or partitions of it where it had more; nothing if the
+    /// brokers do not answer. `needed`: topics, and how many partitions each had. Blocks.
+    pub(super) fn missing(&self, needed: &[(String, Option<usize>)]) -> Option<String> {
         let metadata = self.admin.inner().fetch_metadata(None, LOOK_TIMEOUT).ok()?;
-        let there: HashSet<&str> = metadata.topics().iter().map(MetadataTopic::name).collect();
-        needed.into_iter().find(|topic| !there.contains(topic.as_str()))
+        let there: HashMap<&str, usize> =
+            metadata.topics().iter().map(|topic| (topic.name(), topic.partitions().len())).collect();
+        needed.iter().find_map(|(topic, had)| match (there.get(topic.as_str()), had) {
+            (None, _) => Some(format!("the topic {topic} is gone")),
+            (Some(now), Some(had)) if now < had => {
+                Some(format!("the topic {topic} has {now} partitions and had {had}"))
+            }
+            _ => None,
+        })
     }
 
     /// A right that the router had and that was taken away may be given back: it waits for that.

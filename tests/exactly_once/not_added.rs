@@ -1,0 +1,156 @@
+//! A partition that cannot be added to the transaction, where librdkafka only warns, or says nothing, and waits.
+
+use std::time::Duration;
+
+use super::settings;
+use crate::faults::authorization::{acl, may_remember, settings as authorized};
+use crate::support::eventually::eventually;
+use crate::support::kafka::{Kafka, Record};
+use crate::support::outbox::Outbox;
+use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+use crate::support::signal::Signal;
+
+/// Far more than a test waits: whoever waits for the end of a transaction does so in vain.
+fn patient(settings: Settings) -> Settings {
+    settings.set("kafka.'transaction.timeout.ms'", 600_000).set("delivery.mode", "exactly-once")
+}
+
+async fn numbers(outbox: &Outbox, kafka: &Kafka) -> Vec<u64> {
+    kafka.committed(&outbox.name).await.unwrap().iter().map(Record::number).collect()
+}
+
+/// The ids begin with the router's name, which begins with the outbox's.
+fn may_use_transactions(broker: &PrivateKafka, outbox: &Outbox) {
+    let client = broker.client();
+    let ran = kafka_tool(
+        "org.apache.kafka.tools.AclCommand",
+        &[
+            "--bootstrap-server",
+            &client.bootstrap,
+            "--add",
+            "--allow-principal",
+            "User:outbox-router",
+            "--operation",
+            "Write",
+            "--operation",
+            "Describe",
+            "--transactional-id",
+            &outbox.name,
+            "--resource-pattern-type",
+            "prefixed",
+        ],
+    );
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_once_without_the_right_to_write_waits_for_it_and_names_it() {
+    let broker = PrivateKafka::start(&AUTHORIZING).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let positions = "outbox-router.positions";
+    may_remember(&broker);
+    may_use_transactions(&broker, &outbox);
+    acl(&broker, "--add", &["Write", "Describe", "DescribeConfigs", "Create"], &outbox.name, "prefixed");
+    let mut router = Router::active(&patient(authorized(&outbox, &broker))).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    let mut next = 4;
+    for (topic, named, pattern) in [
+        (outbox.name.clone(), outbox.topic("order"), "prefixed"),
+        (positions.into(), positions.into(), "literal"),
+    ] {
+        acl(&broker, "--remove", &["Write"], &topic, pattern);
+        outbox.insert_numbers("order", "a", next..next + 3).await;
+        router
+            .shows("the router says what it may not do, and to which topic", |status| {
+                let reason = status["reason"].as_str()?;
+                (status["state"] == "reconnecting"
+                    && reason.contains(&named)
+                    && reason.contains("WRITE")
+                    && reason.contains("--print-acls"))
+                .then_some(())
+            })
+            .await;
+        assert_eq!(router.get("/readyz").unwrap().0, 503);
+        router.logs(&format!("{named}. Grant the router's principal WRITE")).await;
+        acl(&broker, "--add", &["Write"], &topic, pattern);
+        outbox.all_confirmed().await;
+        router.ready().await;
+        next += 3;
+    }
+    router.stop().await;
+    assert_eq!(numbers(&outbox, &kafka).await, (1..10).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn exactly_once_goes_on_in_a_topic_that_was_made_anew_with_fewer_partitions() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let topic = outbox.topic("order");
+    kafka.create_topic(&topic, 6, &[]).await;
+    let mut router = Router::active(&patient(settings(&outbox, &kafka))).await;
+    let keys: Vec<_> = (0..12).map(|key| key.to_string()).collect();
+    for key in &keys {
+        outbox.insert_numbers("order", key, 1..2).await;
+    }
+    outbox.all_confirmed().await;
+    kafka.delete_topic(&topic).await;
+    kafka.make_topic(&topic, 1).await;
+    for key in &keys {
+        outbox.insert_numbers("order", key, 2..3).await;
+    }
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    // what was in the topic went with it
+    assert_eq!(numbers(&outbox, &kafka).await, [2; 12]);
+}
+
+#[tokio::test]
+async fn exactly_once_goes_on_after_the_brokers_have_lost_their_transactions() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let mut router = Router::active(&patient(settings(&outbox, &kafka))).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    kafka.delete_topic("__transaction_state").await;
+    outbox.insert_numbers("order", "a", 4..7).await;
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    assert_eq!(numbers(&outbox, &kafka).await, (1..7).collect::<Vec<_>>());
+}
+
+/// As after `transactional.id.expiration.ms` without an event, a week.
+#[tokio::test]
+async fn exactly_once_goes_on_after_its_transactional_ids_have_expired() {
+    let broker = PrivateKafka::start(&[
+        "transactional.id.expiration.ms=1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms=200",
+    ])
+    .await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    // it commits its position each second where others write to the same server, so it is stopped for a while
+    let settings = patient(settings(&outbox, &kafka)).set("postgres.wal_sender_timeout", "60s");
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    router.signal(Signal::Stop);
+    eventually("the brokers have forgotten the transactional ids", async || {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let listed = kafka_tool(
+            "org.apache.kafka.tools.TransactionsCommand",
+            &["--bootstrap-server", &kafka.bootstrap, "list"],
+        );
+        (listed.code == 0 && !listed.out.contains(&outbox.name)).then_some(())
+    })
+    .await;
+    router.signal(Signal::Continue);
+    // alone: a second one would find out that the transaction takes nothing more
+    outbox.insert_numbers("order", "a", 4..5).await;
+    outbox.all_confirmed().await;
+    router.assert_running();
+    router.stop().await;
+    assert_eq!(numbers(&outbox, &kafka).await, (1..5).collect::<Vec<_>>());
+}
