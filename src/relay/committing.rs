@@ -10,6 +10,7 @@
 use tokio::time::{Duration, Instant};
 
 use super::tally::Tally;
+use super::transaction_size::{TimedOut, TransactionSize};
 use crate::error::Error;
 use crate::positions::Remembered;
 use crate::progress::Position;
@@ -47,18 +48,25 @@ pub(super) struct Committing {
     /// Nothing more is sent: it is about to be committed.
     closing: bool,
     under_way: Option<UnderWay>,
+    /// The one that was not committed, and how many bytes of it were acknowledged.
+    failed: Option<(Open, usize)>,
     /// How many transactions in a row there was a backlog.
     behind: u32,
     /// When the last commit began.
     last: Option<Instant>,
     /// Whether a transaction with records in it was committed.
     advanced: bool,
+    size: TransactionSize,
+    /// `transaction.timeout.ms`.
+    timeout: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Open {
     since: Instant,
     records: usize,
+    /// Of the records.
+    bytes: usize,
 }
 
 struct UnderWay {
@@ -66,7 +74,7 @@ struct UnderWay {
     since: Instant,
     remembered: Remembered,
     delivered: Tally,
-    records: bool,
+    open: Option<Open>,
 }
 
 /// What the stream does.
@@ -89,23 +97,68 @@ enum Due {
 }
 
 impl Committing {
-    pub(super) fn new(committed: Remembered) -> Self {
+    pub(super) fn new(committed: Remembered, size: TransactionSize, timeout: Duration) -> Self {
         Committing {
             committed,
             open: None,
             delivered: Tally::default(),
             closing: false,
             under_way: None,
+            failed: None,
             behind: 0,
             last: None,
             advanced: false,
+            size,
+            timeout,
         }
     }
 
-    /// So many records were sent.
-    pub(super) fn sent(&mut self, records: usize) {
-        let open = self.open.get_or_insert_with(|| Open { since: Instant::now(), records: 0 });
+    /// So many records were sent, of so many bytes.
+    pub(super) fn sent(&mut self, records: usize, bytes: usize) {
+        let open = self.open.get_or_insert_with(|| Open { since: Instant::now(), records: 0, bytes: 0 });
         open.records += records;
+        open.bytes += bytes;
+    }
+
+    /// How many bytes the transaction still takes.
+    pub(super) fn room(&self) -> usize {
+        self.size.limit().saturating_sub(self.open.map_or(0, |open| open.bytes))
+    }
+
+    pub(super) fn size(&self) -> TransactionSize {
+        self.size
+    }
+
+    /// Why commits take long, if it is because the brokers are slow. Stays the same while nothing is acknowledged.
+    pub(super) fn slow(&self) -> Option<String> {
+        self.size.slow().or_else(|| {
+            let (Open { bytes, .. }, acknowledged) = self.unfinished()?;
+            (acknowledged > 0).then(|| {
+                format!(
+                    "the brokers acknowledged {acknowledged} of the {bytes} bytes of a transaction, and nothing since: a producer \
+                     quota holds the router back, the link to them is slow, or their logs say why"
+                )
+            })
+        })
+    }
+
+    /// The size after this session, and what to say if a transaction of it was not committed in time.
+    pub(super) fn next_size(&self) -> (TransactionSize, Option<String>) {
+        let mut size = self.size;
+        let timed_out = self.unfinished().and_then(|(Open { since, records, bytes }, acknowledged)| {
+            let took = since.elapsed();
+            let timed_out = TimedOut { records, bytes, acknowledged, took };
+            (took >= self.timeout * 9 / 10).then(|| size.timed_out(timed_out, self.timeout))
+        });
+        (size, timed_out)
+    }
+
+    /// The oldest transaction with records that is not committed, and how many bytes of it are acknowledged.
+    fn unfinished(&self) -> Option<(Open, usize)> {
+        let under_way = || {
+            self.under_way.as_ref().and_then(|under_way| Some((under_way.open?, under_way.delivered.bytes())))
+        };
+        self.failed.or_else(under_way).or_else(|| Some((self.open?, self.delivered.bytes())))
     }
 
     /// Nothing may be sent just now.
@@ -154,6 +207,11 @@ impl Committing {
         self.waits_for() > LATE
     }
 
+    /// Whether it is the brokers' end of the transaction that takes long, and not the position in it.
+    pub(super) fn ends_late(&self) -> bool {
+        self.is_late() && self.under_way.as_ref().is_some_and(|under_way| under_way.commit.is_ending())
+    }
+
     /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
     pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
         if self.closing {
@@ -178,6 +236,7 @@ impl Committing {
         let at = match (self.open, intake) {
             (Some(_), Intake::Waits) => return Due::Now,
             (Some(Open { records, .. }), _) if records >= MOST_RECORDS => return Due::Now,
+            (Some(_), _) if self.room() == 0 => return Due::Now,
             (Some(_), Intake::Live) => self.last.map(|last| last + APART),
             (Some(Open { since, .. }), Intake::Behind) if self.behind >= LASTING => Some(since + LONG_BEHIND),
             (Some(Open { since, .. }), Intake::Behind) => Some(since + BEHIND),
@@ -195,9 +254,9 @@ impl Committing {
         commit: impl FnOnce(&Remembered) -> Result<Commit, NotCommitted>,
     ) -> Result<(), Error> {
         let commit = commit(&remembered)?;
-        let (records, since) = (self.open.take().is_some(), Instant::now());
+        let (open, since) = (self.open.take(), Instant::now());
         let delivered = std::mem::take(&mut self.delivered);
-        self.under_way = Some(UnderWay { commit, since, remembered, delivered, records });
+        self.under_way = Some(UnderWay { commit, since, remembered, delivered, open });
         (self.last, self.closing) = (Some(since), false);
         Ok(())
     }
@@ -209,9 +268,15 @@ impl Committing {
         let done = under_way.commit.done().await;
         // known or not, it is over
         let Some(over) = self.under_way.take() else { return Ok(Tally::default()) };
-        done?;
+        if let Err(not_committed) = done {
+            self.failed = over.open.map(|open| (open, over.delivered.bytes()));
+            return Err(not_committed.into());
+        }
         self.committed = over.remembered;
-        self.advanced |= over.records;
+        if let Some(Open { since, bytes, .. }) = over.open {
+            self.advanced = true;
+            self.size.committed(bytes, since.elapsed(), self.timeout);
+        }
         Ok(over.delivered)
     }
 
@@ -238,7 +303,11 @@ mod tests {
     }
 
     fn committing(flush: u64) -> Committing {
-        Committing::new(Remembered { position: at(flush), ..remembered() })
+        Committing::new(
+            Remembered { position: at(flush), ..remembered() },
+            TransactionSize::default(),
+            Duration::from_secs(60),
+        )
     }
 
     #[test]
@@ -246,7 +315,7 @@ mod tests {
         let mut live = committing(5);
         let now = Instant::now();
         assert_eq!(live.due(at(5), Intake::Live, now), Due::Not);
-        live.sent(1);
+        live.sent(1, 1);
         assert_eq!(live.due(at(5), Intake::Live, now), Due::Now);
         live.last = Some(now);
         assert_eq!(live.due(at(5), Intake::Live, now), Due::At(now + APART));
@@ -257,25 +326,41 @@ mod tests {
     #[test]
     fn a_backlog_goes_in_large_transactions() {
         let mut behind = committing(5);
-        behind.sent(1);
+        behind.sent(1, 1);
         let since = behind.open.unwrap().since;
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
         assert_eq!(behind.due(at(5), Intake::Behind, since + BEHIND), Due::Now);
         // one that lasts, in larger ones
         for _ in 0..LASTING {
-            behind.open = Some(Open { since, records: 1 });
+            behind.open = Some(Open { since, records: 1, bytes: 1 });
             assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
-            behind.open = Some(Open { since: since - BEHIND * 9, records: 1 });
+            behind.open = Some(Open { since: since - BEHIND * 9, records: 1, bytes: 1 });
             assert_eq!(behind.close_if_due(at(5), Intake::Behind), None);
             behind.closing = false;
         }
-        behind.open = Some(Open { since, records: 1 });
+        behind.open = Some(Open { since, records: 1, bytes: 1 });
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + LONG_BEHIND));
         assert_eq!(behind.close_if_due(at(5), Intake::Live), None);
         behind.closing = false;
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
-        behind.sent(MOST_RECORDS - 1);
+        behind.sent(MOST_RECORDS - 1, 1);
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::Now);
+    }
+
+    #[test]
+    fn a_transaction_that_is_full_is_committed_and_one_that_timed_out_leaves_a_smaller_size() {
+        let mut full = committing(5);
+        let limit = full.size.limit();
+        assert_eq!(full.room(), limit);
+        full.sent(3, limit - 1);
+        let since = full.open.unwrap().since;
+        assert_eq!((full.room(), full.due(at(5), Intake::Behind, since)), (1, Due::At(since + BEHIND)));
+        full.sent(1, 9);
+        assert_eq!((full.room(), full.due(at(5), Intake::Behind, since)), (0, Due::Now));
+        assert_eq!(full.next_size(), (full.size, None));
+        full.timeout = Duration::ZERO;
+        let (size, says) = full.next_size();
+        assert!(size.limit() <= limit / 2 && says.is_some());
     }
 
     #[test]
@@ -292,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_sent_between_the_close_and_the_commit_and_what_failed_is_not_certain() {
         let mut closing = committing(5);
-        closing.sent(1);
+        closing.sent(1, 1);
         assert_eq!(closing.close_if_due(at(5), Intake::Waits), None);
         assert!(closing.is_closing() && !closing.is_settled());
         let failed = NotCommitted { reason: "fenced".into(), remedy: "" };

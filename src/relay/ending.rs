@@ -8,8 +8,9 @@ use super::Relay;
 use super::committing::Intake;
 use super::parking::Parking;
 use super::sending::{Sending, SentAlone};
+use super::transaction_size::TransactionSize;
 use crate::dead_letters::Key;
-use crate::error::Error;
+use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::State;
 use crate::positions::{OtherLog, Remembered};
@@ -65,6 +66,8 @@ pub struct Ended {
     pub retry: Option<(Key, bool)>,
     /// The largest batch that all topics take.
     pub batch_bytes: usize,
+    /// How large Kafka transactions are to be.
+    pub transaction_size: TransactionSize,
     /// The session of one whose slot another reads on in another way, to take the lock over from.
     pub lock: Option<HeldLock>,
     /// The end of the server's log, as far as it was known.
@@ -72,6 +75,15 @@ pub struct Ended {
 }
 
 impl Outcome {
+    /// Whether a Kafka transaction that was not committed in time may have ended the session.
+    fn may_be_a_timeout(&self) -> bool {
+        match self {
+            Outcome::Failed(Error::Transient(failure)) => failure.peer == Peer::Kafka,
+            Outcome::Refused(refusal) => refusal.transient && !refusal.waits_for_a_person(),
+            _ => false,
+        }
+    }
+
     /// Whether the next session reads on in another way.
     fn goes_over(&self) -> bool {
         matches!(self, Outcome::FarBehind | Outcome::TooSlow)
@@ -180,6 +192,12 @@ impl<S: Transport> Relay<S> {
         let retry = parking.as_ref().and_then(Parking::under_way);
         drop(preparing);
         let (batch_bytes, sent_away) = (sink.batch_bytes(), stream.was_sent_away());
+        let timed_out =
+            outcome.may_be_a_timeout() && !sink.obstacle_is_told() && sink.brokers_down().is_none();
+        let (transaction_size, too_large) = remembering.transaction_size(timed_out);
+        if let Some(reason) = &too_large {
+            sink.transaction_timed_out(reason.clone());
+        }
         // before the stream ends: another router may start as soon as the slot is free
         sink.close().await;
         let recognized = !recognizing.is_under_way();
@@ -199,6 +217,12 @@ impl<S: Transport> Relay<S> {
             // closing brought the reports of the whole batch
             (Outcome::Refused(_), Some(refusal)) => Outcome::Refused(refusal),
             (outcome, _) => outcome,
+        };
+        let outcome = match too_large {
+            Some(reason) if outcome.may_be_a_timeout() => {
+                Outcome::Failed(Error::transient(Peer::Kafka, reason))
+            }
+            _ => outcome,
         };
         let unacknowledged = window.records() + remembering.uncommitted().0;
         let (remembered, advanced) = remembering.close(&progress, parking.as_mut()).await;
@@ -221,6 +245,7 @@ impl<S: Transport> Relay<S> {
             alone,
             retry,
             batch_bytes,
+            transaction_size,
             lock,
             log_end,
         }

@@ -37,8 +37,11 @@ impl<S: Transport> Relay<S> {
             self.sending.sink.look_for_lost_sight();
         }
         self.remembering.look_for_lost_sight();
-        if self.remembering.is_late() {
+        let slow = self.remembering.slow();
+        if self.remembering.ends_late() {
             self.sending.sink.commit_is_late();
+        } else if self.remembering.is_late() {
+            self.sending.sink.silent(slow.as_deref());
         }
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
@@ -46,6 +49,7 @@ impl<S: Transport> Relay<S> {
             let silence = self.acknowledged.elapsed().max(self.remembering.waits_for());
             self.sending.sink.look_into_silence(silence);
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
+            let silent = silent.then_some(slow.as_deref());
             self.sending.sink.look_at_topics(blocked, silent);
         }
         Ok(())

@@ -27,6 +27,7 @@ mod remembering;
 mod sending;
 mod showing;
 mod tally;
+mod transaction_size;
 mod window;
 mod working;
 
@@ -53,6 +54,7 @@ use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::{Origin, Router};
 use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::Positions;
+use crate::sink::kafka::properties::transaction_timeout;
 use crate::sink::{Outcomes, Refusal};
 use answers::Answers;
 use awake::Awake;
@@ -72,6 +74,7 @@ use remembering::Remembering;
 use sending::Sending;
 pub use sending::SentAlone;
 use tally::Tally;
+pub use transaction_size::TransactionSize;
 use window::Window;
 use working::Pause;
 
@@ -107,6 +110,8 @@ pub struct Parts<S> {
     pub recognition: Option<Recognition>,
     /// Whether a gap was accepted on the command line that was not found so far.
     pub gap_accepted: bool,
+    /// How large Kafka transactions are.
+    pub transaction_size: TransactionSize,
     /// The end of the server's log as of the start: what the router has to catch up with.
     pub head: Lsn,
     /// Changes up to and including this one are sent one at a time, because a batch of them was refused.
@@ -223,7 +228,12 @@ impl<S: Transport> Relay<S> {
             stream: parts.stream,
             sending,
             outcomes: parts.outcomes,
-            remembering: Remembering::new(parts.positions, parts.remembered),
+            remembering: Remembering::new(
+                parts.positions,
+                parts.remembered,
+                parts.transaction_size,
+                transaction_timeout(&parts.config),
+            ),
             confirmation: Confirmation::new(parts.confirmed),
             recognizing: Recognizing::new(parts.recognition, parts.gap_accepted),
             watch: parts.watch,
@@ -285,13 +295,14 @@ impl<S: Transport> Relay<S> {
             self.rebuild_if_due()?;
             self.sending.sink.turned(PgTimestamp::now());
             self.sending.uncommitted = !self.remembering.is_settled();
+            self.sending.window.takes(self.remembering.room());
             let read = match self.work(&awake)? {
                 Pause::NeedsInput => true,
                 Pause::HeldBack => false,
                 Pause::Overdue => continue,
             };
             let fetch_at = self.parked_events();
-            self.remembering.sent(std::mem::take(&mut self.sending.sent));
+            self.remembering.sent(std::mem::take(&mut self.sending.sent), self.sending.window.sent_bytes());
             // a bite is not left unread for long
             if !read && self.stream.is_streaming() {
                 self.stream.not_listening();

@@ -6,6 +6,7 @@ use super::committing::{Committing, Intake};
 use super::parking::Parking;
 use super::sending::Sending;
 use super::tally::Tally;
+use super::transaction_size::TransactionSize;
 use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
@@ -31,11 +32,16 @@ enum How {
 }
 
 impl Remembering {
-    pub(super) fn new(positions: Positions, began: Remembered) -> Self {
+    pub(super) fn new(
+        positions: Positions,
+        began: Remembered,
+        size: TransactionSize,
+        timeout: Duration,
+    ) -> Self {
         let how = match positions {
             Positions::Off => How::Not,
             Positions::After(topic) => How::After(topic),
-            Positions::With(_) => How::With(Box::new(Committing::new(began.clone()))),
+            Positions::With(_) => How::With(Box::new(Committing::new(began.clone(), size, timeout))),
         };
         Remembering { how, began }
     }
@@ -107,12 +113,32 @@ impl Remembering {
         self.committing().is_none_or(Committing::is_settled)
     }
 
-    /// So many records were sent.
-    pub(super) fn sent(&mut self, records: usize) {
+    /// How many bytes of records may be sent now, by what the transaction takes.
+    pub(super) fn room(&self) -> usize {
+        self.committing().map_or(usize::MAX, Committing::room)
+    }
+
+    /// So many records were sent, of so many bytes.
+    pub(super) fn sent(&mut self, records: usize, bytes: usize) {
         if let How::With(committing) = &mut self.how
             && records > 0
         {
-            committing.sent(records);
+            committing.sent(records, bytes);
+        }
+    }
+
+    /// Why commits take long, if it is because the brokers are slow.
+    pub(super) fn slow(&self) -> Option<String> {
+        self.committing().and_then(Committing::slow)
+    }
+
+    /// At the end of a session: how large transactions are to be from here on; and what to say if it may have `timed_out`
+    /// because one was too large.
+    pub(super) fn transaction_size(&self, timed_out: bool) -> (TransactionSize, Option<String>) {
+        match self.committing() {
+            Some(committing) if timed_out => committing.next_size(),
+            Some(committing) => (committing.size(), None),
+            None => Default::default(),
         }
     }
 
@@ -137,6 +163,11 @@ impl Remembering {
     /// Whether a commit takes long.
     pub(super) fn is_late(&self) -> bool {
         self.committing().is_some_and(Committing::is_late)
+    }
+
+    /// Whether it is the brokers' end of a transaction that takes long.
+    pub(super) fn ends_late(&self) -> bool {
+        self.committing().is_some_and(Committing::ends_late)
     }
 
     fn committing(&self) -> Option<&Committing> {

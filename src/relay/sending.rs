@@ -352,6 +352,7 @@ impl Sending {
                 Ok(sent) => {
                     let (bytes, memory) = (record.size(), record.memory());
                     self.sent += 1;
+                    self.window.sent_besides(bytes);
                     parking.sent(InFlight { bytes, memory, commit_time, topic: sent.topic }, alone);
                 }
                 Err(NotSent::Full) => return None,

@@ -44,13 +44,13 @@ impl<S: Transport> Relay<S> {
 
     /// Notes that the position has moved, or need not: `idle` is whether everything that was received is dealt with.
     pub(super) fn progressed(&mut self, idle: bool) {
-        let position = self.sending.progress.position();
-        let nothing_waits = idle && self.sending.window.is_empty();
+        // what is acknowledged and not committed is shown to nobody
+        let position = self.remembering.certain(&self.sending.progress);
+        let nothing_waits = idle && self.sending.window.is_empty() && self.remembering.is_settled();
         if position == self.moved.0 && !nothing_waits {
             return;
         }
-        // what is acknowledged and cannot be committed is shown to nobody
-        if (position != self.moved.0 || self.caught_up) && !self.remembering.is_late() {
+        if position != self.moved.0 || self.caught_up {
             self.sending.sink.flowing();
         }
         self.moved = (position, Instant::now());

@@ -38,6 +38,10 @@ impl Tally {
         self.records
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        usize::try_from(self.runs.iter().map(|run| run.bytes).sum::<u64>()).unwrap_or(usize::MAX)
+    }
+
     /// When the oldest of them was committed, as good as: records are delivered nearly in that order.
     pub(super) fn oldest(&self) -> Option<PgTimestamp> {
         self.runs.first().map(|run| run.commit_time)
@@ -71,7 +75,7 @@ mod tests {
         let runs: Vec<_> =
             tally.runs.iter().map(|run| (run.topic, run.commit_time.0, run.records, run.bytes)).collect();
         assert_eq!(runs, [(0, 1, 2, 20), (1, 1, 1, 10), (1, 2, 2, 20)]);
-        assert_eq!((tally.records(), tally.oldest()), (5, Some(PgTimestamp(1))));
+        assert_eq!((tally.records(), tally.bytes(), tally.oldest()), (5, 50, Some(PgTimestamp(1))));
         let (monitor, _) = Monitor::for_test("shop");
         tally.count(&[monitor.topic_counters("a"), monitor.topic_counters("b")], &monitor, PgTimestamp(3));
         assert_eq!((tally.records(), tally.oldest()), (0, None));

@@ -24,6 +24,9 @@ pub(super) struct Window {
     max_bytes: usize,
     records: usize,
     bytes: usize,
+    /// How many bytes of records may be sent until [`Window::takes`] is called again, and how many were.
+    takes: usize,
+    sent_bytes: usize,
     /// One place for each number from `base` on; `None` once acknowledged, or never a record.
     places: VecDeque<Option<InFlight>>,
     base: u64,
@@ -35,18 +38,45 @@ const SPAN_PER_RECORD: usize = 4;
 
 impl Window {
     pub(super) fn new(max_records: usize, max_bytes: usize) -> Self {
-        Window { max_records, max_bytes, records: 0, bytes: 0, places: VecDeque::new(), base: 0 }
+        let places = VecDeque::new();
+        Window {
+            max_records,
+            max_bytes,
+            records: 0,
+            bytes: 0,
+            takes: usize::MAX,
+            sent_bytes: 0,
+            places,
+            base: 0,
+        }
     }
 
     /// Whether nothing more may be sent. One record always may, however large it is.
     pub(super) fn is_full(&self) -> bool {
         self.records >= self.max_records
             || self.records > 0 && self.bytes >= self.max_bytes
+            || self.sent_bytes >= self.takes
             || self.places.len() >= self.max_records.saturating_mul(SPAN_PER_RECORD)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.records == 0
+    }
+
+    /// From here on so many bytes of records may be sent: what the Kafka transaction still takes. The last one may have more
+    /// than what is left.
+    pub(super) fn takes(&mut self, bytes: usize) {
+        (self.takes, self.sent_bytes) = (bytes, 0);
+    }
+
+    /// How many were sent since.
+    pub(super) fn sent_bytes(&self) -> usize {
+        self.sent_bytes
+    }
+
+    /// A record was sent for which no place is kept here.
+    pub(super) fn sent_besides(&mut self, bytes: usize) {
+        self.sent_bytes += bytes;
     }
 
     pub(super) fn records(&self) -> usize {
@@ -77,6 +107,7 @@ impl Window {
         self.places.push_back(Some(record));
         self.records += 1;
         self.bytes += record.memory;
+        self.sent_bytes += record.bytes;
     }
 
     pub(super) fn acknowledged(&mut self, sequence: Sequence) -> Option<InFlight> {
@@ -134,6 +165,24 @@ mod tests {
         assert!(!window.is_full());
         window.sent(Sequence(0), record(1_000));
         assert!(window.is_full());
+    }
+
+    #[test]
+    fn what_a_transaction_takes_holds_back_and_one_record_may_exceed_it() {
+        let mut window = Window::new(10, 1_000);
+        window.takes(15);
+        for n in 0..2 {
+            assert!(!window.is_full());
+            window.sent(Sequence(n), record(10));
+        }
+        assert!(window.is_full() && window.sent_bytes() == 20);
+        window.acknowledged(Sequence(0));
+        assert!(window.is_full(), "acknowledged, but still of the same transaction");
+        window.takes(15);
+        window.sent_besides(20);
+        assert!(window.is_full());
+        window.takes(1);
+        assert!(!window.is_full());
     }
 
     #[test]

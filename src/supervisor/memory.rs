@@ -9,7 +9,7 @@ use crate::lsn::Lsn;
 use crate::positions::{OtherLog, Remembered};
 use crate::postgres::catalog::Fingerprint;
 use crate::progress::Partial;
-use crate::relay::{HeldLock, Unsendable};
+use crate::relay::{HeldLock, TransactionSize, Unsendable};
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
 
 /// Grows with each session.
@@ -27,6 +27,8 @@ pub(super) struct Memory {
     pub(super) fingerprint: Option<Fingerprint>,
     /// The largest batch that every topic takes.
     pub(super) batch_bytes: usize,
+    /// How large Kafka transactions are.
+    pub(super) transaction_size: TransactionSize,
     /// What is known of topics.
     pub(super) topics: Arc<KnownTopics>,
     /// The last session ended as it had begun: the next one is not worth a line.
@@ -66,6 +68,7 @@ impl Default for Memory {
             other_log: None,
             fingerprint: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
+            transaction_size: TransactionSize::default(),
             topics: Arc::default(),
             fruitless: false,
             alone_up_to: None,

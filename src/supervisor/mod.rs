@@ -127,6 +127,7 @@ fn after_session(ended: Ended, park: bool, memory: &mut Memory) -> Next {
         memory.accepted_gap = None;
     }
     memory.batch_bytes = ended.batch_bytes;
+    memory.transaction_size = ended.transaction_size;
     memory.fruitless = !ended.advanced && matches!(ended.outcome, Outcome::Refused(_));
     match ended.outcome {
         Outcome::Stopped => {

@@ -202,6 +202,7 @@ async fn start(
         recognition,
         gap_accepted: memory.accepted_gap.is_some_and(|gap| gap != position),
         watch: Watch::start(Arc::clone(config), host, fingerprint),
+        transaction_size: memory.transaction_size,
         head: system.flush,
         until: memory.until,
         stream_until: memory.stream_until,

@@ -3,6 +3,7 @@ use crate::dead_letters::Reason;
 use crate::lsn::Lsn;
 use crate::positions::remembered;
 use crate::progress::Sequence;
+use crate::relay::TransactionSize;
 
 const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };
 
@@ -24,6 +25,7 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
         }),
         retry: None,
         batch_bytes: 1_000,
+        transaction_size: TransactionSize::default(),
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum Way {
     Open,
     /// They arrive this much later.
     Delayed(Duration),
+    /// So many of each connection arrive in a second.
+    Slow(u32),
     /// They do not arrive, and nobody is told.
     Held,
 }
@@ -304,12 +306,18 @@ impl Passing {
                     let now = *self.network.borrow();
                     let delay = match self.way(&now) {
                         Way::Delayed(delay) => delay,
-                        Way::Open | Way::Held => Duration::ZERO,
+                        Way::Open | Way::Slow(_) | Way::Held => Duration::ZERO,
                     };
                     let held = matches!(self.way(&now), Way::Held);
                     if delay.is_zero() && late.is_empty() && !held {
                         if !self.write(&mut to, &buffer).await {
                             return;
+                        }
+                        if let Way::Slow(rate) = self.way(&now) {
+                            let pause = Duration::from_secs_f64(buffer.len() as f64 / f64::from(rate));
+                            let mut network = self.network.clone();
+                            let changes = network.wait_for(|changed| *changed != now);
+                            drop(tokio::time::timeout(pause, changes).await);
                         }
                     } else {
                         late.push_back((Instant::now() + delay, buffer));

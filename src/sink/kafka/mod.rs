@@ -402,8 +402,9 @@ impl KafkaSink {
     }
 
     /// Begins to look at one topic, the one with this number or else the next in turn, and takes in what the look before
-    /// it has found. `silent`: no topic's records are acknowledged. Never blocks; meant for once a second.
-    pub fn look_at_topics(&mut self, stalled: Option<usize>, silent: bool) {
+    /// it has found. `silent`: no topic's records are acknowledged, and why, if that is known. Never blocks; meant for once a
+    /// second.
+    pub fn look_at_topics(&mut self, stalled: Option<usize>, silent: Option<Option<&str>>) {
         if let Some(Sight { topic, found }) = self.looks.take() {
             self.saw(&topic, found, stalled.is_some(), silent);
         }
@@ -412,18 +413,34 @@ impl KafkaSink {
         self.looks.begin(&self.keeper, topic.name.to_string(), topic.limits.copies.min_insync);
     }
 
-    fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: bool) {
+    fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: Option<Option<&str>>) {
         let Some(topic) = self.known_topic(name) else { return };
         match found {
             Found::Missing => topic.stale = true,
             Found::There { partitions, obstacle } => {
                 topic.stale |= topic.limits.partitions != Some(partitions);
-                let silence = || SILENCE.to_owned();
-                if let Some(reason) = obstacle.or_else(|| silent.then(silence)).filter(|_| stalled) {
-                    self.known.obstacle.met(reason);
+                match (obstacle.filter(|_| stalled), silent.filter(|_| stalled)) {
+                    (Some(reason), _) => self.known.obstacle.met(reason),
+                    (None, Some(why)) => self.silent(why),
+                    (None, None) => {}
                 }
             }
         }
+    }
+
+    /// Nothing is acknowledged by brokers that answer, for this reason, if it is known.
+    pub fn silent(&self, why: Option<&str>) {
+        self.known.obstacle.silence(why.unwrap_or(SILENCE).to_owned());
+    }
+
+    /// A transaction was too large for what the brokers take.
+    pub fn transaction_timed_out(&self, reason: String) {
+        self.known.obstacle.timed_out(reason);
+    }
+
+    /// Whether the brokers have said why nothing is acknowledged.
+    pub fn obstacle_is_told(&self) -> bool {
+        self.known.obstacle.is_told()
     }
 
     /// Nothing was acknowledged for so long, by brokers that answer. A transaction may then wait for what never comes, and is
@@ -432,7 +449,7 @@ impl KafkaSink {
         if !self.producers.are_transactional() || silence < LOOK_AFTER {
             return;
         }
-        if silence > self.transaction_timeout && self.obstacle().is_none_or(|reason| reason == SILENCE) {
+        if silence > self.transaction_timeout && !self.obstacle_is_told() {
             return self
                 .gave_up("its transaction has timed out, and the brokers say nothing of it".to_owned());
         }

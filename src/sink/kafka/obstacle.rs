@@ -7,16 +7,49 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub(super) struct Obstacle {
     there: AtomicBool,
-    reason: Mutex<Option<String>>,
+    known: Mutex<Option<Known>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    kind: Kind,
+    reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The brokers have said why.
+    Told,
+    /// A transaction was too large for what the brokers take.
+    TimedOut,
+    /// Nothing comes, and that is all that is known.
+    Silence,
 }
 
 impl Obstacle {
     /// Told once for each reason.
     pub(super) fn met(&self, reason: String) {
+        self.tell(Kind::Told, reason, "nothing is acknowledged; events wait in Postgres");
+    }
+
+    /// The same of a transaction that the brokers did not take in time.
+    pub(super) fn timed_out(&self, reason: String) {
+        self.tell(Kind::TimedOut, reason, "a transaction timed out; its events are sent again");
+    }
+
+    /// The same of brokers that answer and say nothing. What is known of a transaction that timed out says more.
+    pub(super) fn silence(&self, reason: String) {
+        if self.kind() != Some(Kind::TimedOut) {
+            self.tell(Kind::Silence, reason, "nothing is acknowledged; events wait in Postgres");
+        }
+    }
+
+    fn tell(&self, kind: Kind, reason: String, what: &str) {
         let mut known = self.lock();
-        if known.as_ref() != Some(&reason) {
-            tracing::warn!(peer = "kafka", reason, "nothing is acknowledged; events wait in Postgres");
-            *known = Some(reason);
+        let met = Known { kind, reason };
+        if known.as_ref() != Some(&met) {
+            tracing::warn!(peer = "kafka", reason = met.reason, "{what}");
+            *known = Some(met);
         }
         self.there.store(true, Ordering::Relaxed);
     }
@@ -31,11 +64,40 @@ impl Obstacle {
 
     /// The reason.
     pub(super) fn reason(&self) -> Option<String> {
-        self.there.load(Ordering::Relaxed).then(|| self.lock().clone()).flatten()
+        let there = self.there.load(Ordering::Relaxed);
+        there.then(|| self.lock().as_ref().map(|known| known.reason.clone())).flatten()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+    /// Whether the brokers have said what it is.
+    pub(super) fn is_told(&self) -> bool {
+        self.kind() == Some(Kind::Told)
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        self.lock().as_ref().map(|known| known.kind)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
         // a panic elsewhere leaves the reason as it is, which is a valid state
-        self.reason.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_hides_nothing_that_says_more() {
+        let obstacle = Obstacle::default();
+        obstacle.silence("silent".to_owned());
+        assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("silent"), false));
+        obstacle.timed_out("too large".to_owned());
+        obstacle.silence("silent".to_owned());
+        assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("too large"), false));
+        obstacle.met("no leader".to_owned());
+        assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("no leader"), true));
+        obstacle.gone();
+        assert_eq!((obstacle.reason(), obstacle.is_told()), (None, false));
     }
 }

@@ -77,7 +77,11 @@ impl Drop for Leaving {
 }
 
 /// A transaction that is being committed.
-pub struct Commit(JoinHandle<Result<(), NotCommitted>>);
+pub struct Commit {
+    done: JoinHandle<Result<(), NotCommitted>>,
+    /// All records of it are acknowledged, and it is for the brokers to end it.
+    ending: Arc<AtomicBool>,
+}
 
 /// Why a transaction was not committed, or is not known to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,12 +99,17 @@ impl From<NotCommitted> for Error {
 }
 
 impl Commit {
+    /// Whether the brokers were asked to end it.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
     /// Waits for its end. May be dropped at any await, and called again.
     ///
     /// # Errors
     /// It is not committed, or not known to be.
     pub async fn done(&mut self) -> Result<(), NotCommitted> {
-        (&mut self.0)
+        (&mut self.done)
             .await
             .unwrap_or_else(|error| Err(NotCommitted { reason: error.to_string(), remedy: "" }))
     }
@@ -203,7 +212,10 @@ impl Producers {
             std::mem::swap(&mut self.current, next);
         }
         self.open = false;
-        Ok(Commit(tokio::task::spawn_blocking(move || commit(&producer, &leaving))))
+        let ending = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&ending);
+        let done = tokio::task::spawn_blocking(move || commit(&producer, &leaving, &ends));
+        Ok(Commit { done, ending })
     }
 
     /// Why a position was not taken, of which only the commit would tell.
@@ -251,11 +263,12 @@ fn transactional_id(name: &str, number: usize) -> String {
 
 /// Blocks. A transaction of a session that is over meanwhile is ended all the same, one way or the other: left open it would
 /// hide what others write behind it until it times out.
-fn commit(producer: &EventProducer, leaving: &AtomicBool) -> Result<(), NotCommitted> {
+fn commit(producer: &EventProducer, leaving: &AtomicBool, ending: &AtomicBool) -> Result<(), NotCommitted> {
     if let Err(not_taken) = position_taken(producer, leaving) {
         abort(producer);
         return Err(not_taken);
     }
+    ending.store(true, Ordering::Relaxed);
     let mut committed = persist(leaving, SLICE, None, |slice| producer.commit_transaction(slice));
     if committed.is_err() && leaving.load(Ordering::Acquire) {
         let deadline = Some(Instant::now() + ABORT);

@@ -30,7 +30,7 @@ pub(super) fn message_max_bytes(config: &Config) -> usize {
 }
 
 /// How long a transaction may be open.
-pub(super) fn transaction_timeout(config: &Config) -> Duration {
+pub fn transaction_timeout(config: &Config) -> Duration {
     let given = config.kafka.properties.get("transaction.timeout.ms");
     let millis = given.and_then(|millis| millis.reveal().trim().parse().ok());
     Duration::from_millis(millis.unwrap_or(TRANSACTION_TIMEOUT_MS))

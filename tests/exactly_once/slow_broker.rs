@@ -1,0 +1,139 @@
+//! A broker that takes less in `transaction.timeout.ms` than the window holds.
+
+use super::settings;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::private_kafka::{PrivateKafka, kafka_tool};
+use crate::support::proxy::{Network, Proxy, Way};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+
+/// What the broker takes of the router in a second, or as much as it can.
+fn quota(kafka: &Kafka, bytes_per_second: Option<u32>) {
+    let (how, setting) = match bytes_per_second {
+        Some(bytes) => ("--add-config", format!("producer_byte_rate={bytes}")),
+        None => ("--delete-config", "producer_byte_rate".to_owned()),
+    };
+    let client = ["--entity-type", "clients", "--entity-default"];
+    let mut arguments = vec!["--bootstrap-server", &kafka.bootstrap, "--alter", how, &setting];
+    arguments.extend(client);
+    let ran = kafka_tool("kafka.admin.ConfigCommand", &arguments);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+/// With a time-out that keeps the tests short: what the window holds takes far longer at the quota.
+fn hasty(outbox: &Outbox, kafka: &Kafka) -> Settings {
+    settings(outbox, kafka).set("kafka.'transaction.timeout.ms'", 8_000)
+}
+
+/// Events of about a kilobyte, of ten aggregates.
+async fn kilobytes(outbox: &Outbox, numbers: std::ops::RangeInclusive<u32>) {
+    let (first, last) = numbers.into_inner();
+    outbox
+        .execute(&format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT 'order', n % 10, \
+             jsonb_build_object('n', n, 'text', repeat('x', 900)) FROM generate_series({first}, {last}) n"
+        ))
+        .await;
+}
+
+/// Each once, and those of an aggregate in order.
+async fn once_and_in_order(outbox: &Outbox, kafka: &Kafka, last: u64) {
+    let records = kafka.committed(&outbox.name).await.unwrap();
+    for aggregate in 0..10 {
+        let key = aggregate.to_string();
+        let numbers: Vec<_> = records
+            .iter()
+            .filter(|record| record.key() == Some(&key))
+            .map(crate::support::kafka::Record::number)
+            .collect();
+        let expected: Vec<_> = (1..=last).filter(|n| n % 10 == aggregate).collect();
+        assert_eq!(numbers, expected, "aggregate {key}");
+    }
+}
+
+#[tokio::test]
+async fn exactly_once_events_flow_at_ten_kilobytes_a_second_and_at_full_speed_when_the_quota_is_gone() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    quota(&kafka, Some(10_000));
+    kilobytes(&outbox, 1..=20_000).await;
+    let router = Router::start(&hasty(&outbox, &kafka));
+    kafka.committed_when(&outbox.name, 100).await;
+    quota(&kafka, None);
+    kafka.committed_when(&outbox.name, 20_000).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    once_and_in_order(&outbox, &kafka, 20_000).await;
+}
+
+#[tokio::test]
+async fn exactly_once_a_transaction_that_became_too_large_is_named_and_sent_in_smaller_ones() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let mut router = Router::active(&hasty(&outbox, &kafka)).await;
+    // this goes in large transactions
+    kilobytes(&outbox, 1..=20_000).await;
+    outbox.all_confirmed().await;
+    quota(&kafka, Some(10_000));
+    kilobytes(&outbox, 20_001..=40_000).await;
+    let reason = router
+        .shows("the state names the cause", |status| {
+            let reason = status["reason"].as_str()?;
+            (status["state"] == "reconnecting" && reason.contains("did not fit into transaction.timeout.ms"))
+                .then(|| reason.to_owned())
+        })
+        .await;
+    assert!(reason.contains("kB/s"), "{reason}");
+    let (ready, page) = router.get("/readyz").unwrap();
+    assert!(ready == 200 || page.contains("transaction"), "{page}");
+    router.logs("did not fit into transaction.timeout.ms").await;
+    kafka.committed_when(&outbox.name, 20_050).await;
+    quota(&kafka, None);
+    kafka.committed_when(&outbox.name, 40_000).await;
+    outbox.all_confirmed().await;
+    let log = router.stop().await.log;
+    assert!(!log.contains("acknowledge nothing"), "{log}");
+    once_and_in_order(&outbox, &kafka, 40_000).await;
+}
+
+#[tokio::test]
+async fn exactly_once_an_event_that_alone_takes_longer_than_a_transaction_may_is_named() {
+    let link = Proxy::to("");
+    let broker = PrivateKafka::behind(&link).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let settings = hasty(&outbox, &kafka).set("kafka.'bootstrap.servers'", link.address());
+    let mut router = Router::active(&settings).await;
+    link.set(Network { to_server: Way::Slow(10_000), to_client: Way::Open });
+    outbox.insert("order", "a", &format!("{{\"n\": 1, \"text\": \"{}\"}}", "x".repeat(500_000))).await;
+    router
+        .shows("the state says what to change", |status| {
+            let reason = status["reason"].as_str()?;
+            (reason.contains("a single record of 500") && reason.contains("raise transaction.timeout.ms"))
+                .then_some(())
+        })
+        .await;
+    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    link.set(Network::OPEN);
+    outbox.all_confirmed().await;
+    router.ready().await;
+    router.stop().await;
+    assert_eq!(kafka.committed(&outbox.name).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn exactly_once_events_flow_over_a_link_of_ten_kilobytes_a_second() {
+    let link = Proxy::to("");
+    let broker = PrivateKafka::behind(&link).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let settings = hasty(&outbox, &kafka).set("kafka.'bootstrap.servers'", link.address());
+    let router = Router::active(&settings).await;
+    link.set(Network { to_server: Way::Slow(10_000), to_client: Way::Open });
+    kilobytes(&outbox, 1..=5_000).await;
+    kafka.committed_when(&outbox.name, 50).await;
+    link.set(Network::OPEN);
+    kafka.committed_when(&outbox.name, 5_000).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    once_and_in_order(&outbox, &kafka, 5_000).await;
+}
