@@ -24,7 +24,7 @@ const AT_MOST: Duration = Duration::from_secs(3);
 pub struct TransactionSize {
     /// `None` before the first transaction.
     limit: Option<usize>,
-    /// Bytes per second, while the brokers are slow.
+    /// Bytes per second when the brokers were last slow, until transactions are as large as the first one again.
     slow: Option<u64>,
 }
 
@@ -52,10 +52,11 @@ impl TransactionSize {
             let limit = of_rate(bytes, took, target).clamp(1, self.limit());
             *self = TransactionSize { limit: Some(limit), slow: Some(rate(bytes, took)) };
         } else if took <= target / 2 {
-            self.slow = None;
             if bytes >= self.limit() {
                 self.limit = Some(self.limit().saturating_mul(2));
             }
+            // with a quota some are quick, and those behind them have to wait
+            self.slow = self.slow.filter(|_| self.limit() < FIRST);
         }
     }
 
@@ -66,10 +67,12 @@ impl TransactionSize {
             bytes => of_rate(bytes, it.took, target(timeout)),
         };
         self.limit = Some(fits.min(it.bytes / 2).clamp(1, self.limit()));
-        self.slow = (it.acknowledged > 0).then(|| rate(it.acknowledged, it.took));
-        let taken = match self.slow {
-            Some(rate) => format!("the brokers take {}", per_second(rate)),
-            None => "the brokers acknowledged nothing of it".to_owned(),
+        let taken = if it.acknowledged > 0 {
+            let rate = rate(it.acknowledged, it.took);
+            self.slow = Some(rate);
+            format!("the brokers take {}", per_second(rate))
+        } else {
+            "the brokers acknowledged nothing of it".to_owned()
         };
         let (bytes, seconds) = (it.bytes, timeout.as_secs_f32());
         if it.records == 1 {
@@ -152,7 +155,10 @@ mod tests {
         size.committed(30_000, Duration::from_secs(2), TIMEOUT);
         assert_eq!(size.limit(), 30_000);
         size.committed(30_000, QUICK, TIMEOUT);
-        assert_eq!((size.limit(), size.slow()), (60_000, None));
+        assert_eq!(size.limit(), 60_000);
+        assert!(size.slow().is_some(), "the next one may have to wait");
+        size.committed(60_000, QUICK, TIMEOUT);
+        assert_eq!((size.limit(), size.slow()), (120_000, None));
         // a small one that had to wait says nothing of large ones, but that they would have to wait too
         size.committed(10, Duration::from_secs(600), TIMEOUT);
         assert_eq!(size.limit(), 1);
@@ -174,6 +180,9 @@ mod tests {
         assert_eq!(size.limit(), 3_750);
         let says = size.timed_out(timed_out(1, 5_000, 0), TIMEOUT);
         assert!(says.contains("single record of 5000 bytes") && says.contains("raise"), "{says}");
-        assert!(size.slow().is_none(), "nothing is known of a rate");
+        assert!(size.slow().unwrap().contains("2 kB/s"), "nothing newer is known of the rate");
+        let mut unknown = TransactionSize::default();
+        unknown.timed_out(timed_out(64, 64_000, 0), TIMEOUT);
+        assert_eq!((unknown.limit(), unknown.slow()), (UNKNOWN, None));
     }
 }

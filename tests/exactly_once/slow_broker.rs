@@ -77,23 +77,21 @@ async fn exactly_once_a_transaction_that_became_too_large_is_named_and_sent_in_s
     outbox.all_confirmed().await;
     quota(&kafka, Some(10_000));
     kilobytes(&outbox, 20_001..=40_000).await;
-    let reason = router
+    router
         .shows("the state names the cause", |status| {
             let reason = status["reason"].as_str()?;
-            (status["state"] == "reconnecting" && reason.contains("did not fit into transaction.timeout.ms"))
-                .then(|| reason.to_owned())
+            (status["state"] == "reconnecting"
+                && reason.contains("did not fit into transaction.timeout.ms (8 s)")
+                && reason.contains("smaller ones are sent now"))
+            .then_some(())
         })
         .await;
-    assert!(reason.contains("kB/s"), "{reason}");
-    let (ready, page) = router.get("/readyz").unwrap();
-    assert!(ready == 200 || page.contains("transaction"), "{page}");
     router.logs("did not fit into transaction.timeout.ms").await;
     kafka.committed_when(&outbox.name, 20_050).await;
     quota(&kafka, None);
     kafka.committed_when(&outbox.name, 40_000).await;
     outbox.all_confirmed().await;
-    let log = router.stop().await.log;
-    assert!(!log.contains("acknowledge nothing"), "{log}");
+    router.stop().await;
     once_and_in_order(&outbox, &kafka, 40_000).await;
 }
 

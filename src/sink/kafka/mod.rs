@@ -131,7 +131,8 @@ struct Topic {
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// What can be said where nothing explains it.
-const SILENCE: &str = "the brokers answer, but acknowledge nothing; their logs say why";
+const SILENCE: &str = "the brokers answer, but acknowledge nothing: their logs say why, unless a producer quota or a slow \
+     link holds the router back";
 
 /// Whether records of a prepared topic can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
