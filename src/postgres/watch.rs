@@ -17,6 +17,7 @@ use super::heartbeat::{Writer, Written};
 use super::server_error::{QueryError, leaves};
 use super::session::Session;
 use super::slot_lock;
+use super::standby_slots::{self, Unconfirmed};
 use crate::config::conninfo::{ConnInfo, Host};
 use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer, Transient};
@@ -37,6 +38,8 @@ pub enum Report {
         checked: Lsn,
         /// The slot as it was then.
         slot: Box<Slot>,
+        /// The standbys that Postgres waits for and that have not confirmed `checked`.
+        unconfirmed: Vec<Unconfirmed>,
         /// What was written of the heartbeat; `None`: it is switched off.
         heartbeat: Option<Written>,
         /// When the look began.
@@ -199,7 +202,8 @@ impl Watcher {
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
         let slot = Box::new(catalog.slot.ok_or_else(missing)?);
-        Ok(Report::Well { checked, slot, heartbeat, asked, holder })
+        let unconfirmed = standby_slots::unconfirmed(session, &slot.waits_for, checked).await?;
+        Ok(Report::Well { checked, slot, unconfirmed, heartbeat, asked, holder })
     }
 }
 

@@ -82,6 +82,10 @@ pub(super) struct CatchingUp {
     passed: u64,
     /// All is well with the log up to here, by the last look.
     checked: Lsn,
+    /// Standbys have to confirm what is sent, by the last look. Bites are read of a copy of the slot, for which Postgres waits
+    /// for none; so there are none meanwhile. That this keeps a router that is far behind from them is told once.
+    waits_for_standbys: bool,
+    standbys_told: bool,
     /// Up to here the stream is the quicker.
     stream_until: Lsn,
     /// When the session was last read, or waited for.
@@ -115,6 +119,8 @@ impl CatchingUp {
             copy: None,
             passed: 0,
             checked: Lsn::INVALID,
+            waits_for_standbys: false,
+            standbys_told: false,
             stream_until: parts.stream_until,
             listened: Instant::now(),
             backend_pid: parts.backend_pid,
@@ -126,9 +132,15 @@ impl CatchingUp {
         !matches!(self.step, Step::Streaming | Step::Biting(_) | Step::Moving(_))
     }
 
-    /// A look has found all well up to `checked`.
-    pub(super) fn looked(&mut self, checked: Lsn) {
+    /// A look has found all well up to `checked`, and that Postgres waits for these standby slots.
+    pub(super) fn looked(&mut self, checked: Lsn, standby_slots: &[String]) {
         self.checked = self.checked.max(checked);
+        self.waits_for_standbys = !standby_slots.is_empty();
+    }
+
+    /// Whether the server was asked to move the slot, for which it waits for standbys too.
+    pub(super) fn moves_the_slot(&self) -> bool {
+        matches!(self.step, Step::Looking(_) | Step::Moving(_))
     }
 
     /// The statement that moves the slot to `confirmed`, if it has not been.
@@ -142,7 +154,9 @@ impl CatchingUp {
 
     /// Whether the stream is better for what comes behind `read`.
     fn is_near(&self, read: Lsn) -> bool {
-        self.bound.is_none_or(|bound| self.lag(read) <= bound / NEAR) || read < self.stream_until
+        self.waits_for_standbys
+            || self.bound.is_none_or(|bound| self.lag(read) <= bound / NEAR)
+            || read < self.stream_until
     }
 }
 
@@ -163,6 +177,16 @@ impl<S: Transport> Relay<S> {
         }
         let (step, looked) = (self.catching_up.step, self.catching_up.checked > Lsn::INVALID);
         match step {
+            Step::Streaming if self.is_far_behind() && self.catching_up.waits_for_standbys => {
+                if !std::mem::replace(&mut self.catching_up.standbys_told, true) {
+                    let behind = self.catching_up.lag(self.received);
+                    tracing::info!(
+                        behind,
+                        "far behind, and still streaming: bites would bring what the standbys of synchronized_standby_slots \
+                         have not confirmed"
+                    );
+                }
+            }
             Step::Streaming if self.is_far_behind() => {
                 let behind = self.catching_up.lag(self.received);
                 tracing::info!(behind, "far behind: reading in bites from here on");
@@ -317,15 +341,18 @@ impl<S: Transport> Relay<S> {
         self.monitor.bite();
         match bite.next {
             Some(extent) => self.catching_up.step = Step::Biting(Bite { extent, next: None }),
-            None if self.catching_up.is_near(copy.confirmed) => self.catching_up.step = Step::Settling,
             None => self.bite(),
         }
         Ok(())
     }
 
-    /// Asks for a bite, or moves the slot first if that is due.
+    /// Asks for a bite, or moves the slot first if that is due. Near the end of the log there are no more.
     fn bite(&mut self) {
         let Some(copy) = self.catching_up.copy else { return };
+        if self.catching_up.is_near(copy.confirmed) {
+            self.catching_up.step = Step::Settling;
+            return;
+        }
         if self.is_time_to_move() {
             let to = self.move_slot();
             self.catching_up.step = Step::Moving(to);

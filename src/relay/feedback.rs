@@ -86,10 +86,10 @@ impl<S: Transport> Relay<S> {
     }
 
     pub(super) fn looked(&mut self, report: Report) -> Result<(), Error> {
-        let (checked, slot, written) = match report {
-            Report::Well { checked, slot, heartbeat, asked, holder } => {
+        let (checked, slot, unconfirmed, written) = match report {
+            Report::Well { checked, slot, unconfirmed, heartbeat, asked, holder } => {
                 self.still_ours(asked, holder)?;
-                (checked, slot, heartbeat)
+                (checked, slot, unconfirmed, heartbeat)
             }
             Report::Over(error) => return Err(error),
         };
@@ -99,7 +99,9 @@ impl<S: Transport> Relay<S> {
         }
         self.monitor.server_wal_end(checked);
         self.server_end = checked;
-        self.catching_up.looked(checked);
+        self.catching_up.looked(checked, &slot.waits_for);
+        let expects = self.received < checked || self.catching_up.moves_the_slot();
+        self.withheld.looked(Instant::now(), unconfirmed, expects);
         self.room(&slot);
         // Nobody but this session moves the slot. Either it is over, for this process stood still and another router has taken
         // over; or somebody has moved the slot, and the next start says what that means.

@@ -29,6 +29,7 @@ mod showing;
 mod tally;
 mod transaction_size;
 mod window;
+mod withheld;
 mod working;
 
 use std::collections::BTreeMap;
@@ -76,6 +77,7 @@ pub use sending::SentAlone;
 use tally::Tally;
 pub use transaction_size::TransactionSize;
 use window::Window;
+use withheld::Withheld;
 use working::Pause;
 
 /// A status update goes out at least this often, and at most this late after something was acknowledged.
@@ -166,7 +168,8 @@ pub struct Relay<S> {
     /// It was reached, which is said once.
     caught_up: bool,
     brokers_down: bool,
-    /// What keeps brokers that answer from acknowledging, as it is shown.
+    withheld: Withheld,
+    /// What keeps events from coming or being acknowledged while brokers answer, as it is shown.
     obstacle: Option<String>,
     /// The position as it was when it moved last, and when that was, or when the brokers came back.
     moved: (Position, Instant),
@@ -251,6 +254,7 @@ impl<S: Transport> Relay<S> {
             head: parts.head,
             caught_up: false,
             brokers_down: false,
+            withheld: Withheld::new(Instant::now()),
             obstacle: None,
             moved: (start, Instant::now()),
             acknowledged: Instant::now(),

@@ -15,11 +15,13 @@ impl<S: Transport> Relay<S> {
         let down = self.sending.sink.brokers_down();
         // a broker that is away explains everything else
         let obstacle = if down.is_some() { None } else { self.sending.sink.obstacle() };
+        let withheld = self.withheld.reason();
         // and without its rows nothing is committed
         let unwritable = self.sending.parking.as_ref().and_then(Parking::unwritable);
         let unwritable = unwritable.filter(|_| self.config.delivery.mode == DeliveryMode::ExactlyOnce);
         let peer = if down.is_none() && obstacle.is_none() { Peer::Postgres } else { Peer::Kafka };
-        let obstacle = obstacle.or_else(|| unwritable.filter(|_| down.is_none()).map(str::to_owned));
+        let of_postgres = withheld.or(unwritable).filter(|_| down.is_none());
+        let obstacle = obstacle.or_else(|| of_postgres.map(str::to_owned));
         if down.is_some() == self.brokers_down && obstacle == self.obstacle || self.is_stopping() {
             return;
         }
@@ -47,6 +49,7 @@ impl<S: Transport> Relay<S> {
         // what is acknowledged and not committed is shown to nobody
         let position = self.remembering.certain(&self.sending.progress);
         let nothing_waits = idle && self.sending.window.is_empty() && self.remembering.is_settled();
+        self.withheld.turned(nothing_waits, self.received);
         if position == self.moved.0 && !nothing_waits {
             return;
         }

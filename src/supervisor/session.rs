@@ -146,8 +146,9 @@ async fn start(
     let backend_pid = session.backend_pid();
     memory.walsender = Some(backend_pid);
     let position = remembered.position.flush;
-    let in_bites =
-        recognition.is_none() && begins_with_bites(config, position, system.flush, memory.stream_until);
+    let in_bites = recognition.is_none()
+        && slot.waits_for.is_empty()
+        && begins_with_bites(config, position, system.flush, memory.stream_until);
     // From here on the server finds out that the router is gone: by wal_sender_timeout if it streams.
     let prepared =
         if in_bites { &bites::prepare(config.postgres.wal_sender_timeout) } else { bites::BEFORE_STREAMING };

@@ -9,4 +9,5 @@ pub(crate) mod failover;
 mod postgres_restarted;
 pub(crate) mod sigkill;
 mod slot_lost;
+mod standby_away;
 mod topics_changed;

@@ -15,6 +15,7 @@ use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::connect::Startup;
 use crate::postgres::quoting::literal;
 use crate::postgres::session::Session;
+use crate::postgres::standby_slots;
 
 /// What the primary knows of its standbys.
 #[derive(Debug, Default)]
@@ -106,12 +107,13 @@ impl Standbys {
             .await?;
         let waited_for =
             session.query_one("SELECT current_setting('synchronized_standby_slots', true)").await?;
-        let waited_for = waited_for.unwrap_or_default();
-        let waited_for =
-            waited_for.split(',').map(|name| name.trim().trim_matches('"')).filter(|name| !name.is_empty());
+        let waited_for = standby_slots::names(&waited_for.unwrap_or_default()).into_iter();
         Ok(Standbys {
             waited_for: waited_for
-                .map(|name| (name.to_owned(), known.contains(&(name.to_owned(), true))))
+                .map(|name| {
+                    let active = known.contains(&(name.clone(), true));
+                    (name, active)
+                })
                 .collect(),
             slots: known.into_iter().filter(|(_, active)| *active).map(|(name, _)| name).collect(),
             streaming: streaming.as_deref() == Some("t"),

@@ -7,6 +7,7 @@ use crate::lsn::Lsn;
 use crate::postgres::quoting::literal;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
+use crate::postgres::standby_slots;
 
 /// One row of `pg_replication_slots`, and what it holds back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,9 @@ pub struct Slot {
     pub failover: Option<bool>,
     /// `synced`, from 17 on: it is such a copy, or was before a promotion.
     pub synced: bool,
+    /// Physical slots whose standbys have to confirm a change before Postgres sends it for this slot: those of
+    /// `synchronized_standby_slots`, if `failover` is set. Of a copy of the slot Postgres sends all at once.
+    pub waits_for: Vec<String>,
 }
 
 /// The end of the log that this server has, also on a standby, where `pg_current_wal_flush_lsn` fails.
@@ -52,7 +56,12 @@ pub const FLUSH_LSN: &str = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
 pub(super) fn columns(version: u32) -> String {
     let conflicting = if version >= 160_000 { "s.conflicting" } else { "NULL" };
     let invalidation_reason = if version >= 170_000 { "s.invalidation_reason" } else { "NULL" };
-    let failover = if version >= 170_000 { "s.failover, s.synced" } else { "NULL, NULL" };
+    let failover = if version >= 170_000 {
+        "s.failover, s.synced, CASE WHEN s.failover AND NOT pg_catalog.pg_is_in_recovery() \
+         THEN pg_catalog.current_setting('synchronized_standby_slots') END"
+    } else {
+        "NULL, NULL, NULL"
+    };
     let retained = format!("GREATEST(0, pg_catalog.pg_wal_lsn_diff(({FLUSH_LSN}), s.restart_lsn))");
     format!(
         "s.slot_name, s.plugin, s.database, pg_catalog.current_database(), s.active_pid, s.restart_lsn, \
@@ -81,6 +90,7 @@ impl Slot {
             two_phase: flag(next()),
             failover: next().map(|text| text == "t"),
             synced: flag(next()),
+            waits_for: standby_slots::names(&next().unwrap_or_default()),
         };
         Ok(name.map(|_| slot))
     }
@@ -264,6 +274,7 @@ pub(crate) mod tests {
             two_phase: false,
             failover: Some(false),
             synced: false,
+            waits_for: Vec::new(),
         }
     }
 
