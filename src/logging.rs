@@ -3,11 +3,14 @@
 //! `RUST_LOG` chooses what is logged, in `tracing-subscriber`'s `EnvFilter` syntax. librdkafka's lines arrive by the
 //! `log` crate under the target `librdkafka`.
 
+mod queue;
+
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::panic;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::Subscriber;
 use tracing::field::Field;
@@ -21,10 +24,17 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::error::Error;
 use crate::terminal;
 use crate::utc::Utc;
+use queue::Queue;
 
 /// What is logged unless `RUST_LOG` says otherwise: quiet when all is well. The libraries tell at `info` what the
 /// router says itself.
 const DEFAULT_FILTER: &str = "info,librdkafka=warn,refinery_core=warn,tokio_postgres=warn";
+
+/// How long the end of the process waits for lines that are not written yet.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What waits to be written to standard error, if [`Writes::Queued`].
+static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
 
 /// The form of the log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -36,17 +46,58 @@ pub enum LogFormat {
     Json,
 }
 
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// At once, so that they stand where they belong between the lines of standard output.
+    Synchronous,
+    /// By a thread of its own, so that standard error never blocks the program. What cannot be written is dropped and
+    /// counted.
+    Queued,
+}
+
 /// Sends what is logged from now on to standard error. Once per process.
 ///
 /// # Errors
-/// `RUST_LOG` cannot be understood, with exit code 2.
-pub fn init(format: LogFormat) -> Result<(), Error> {
+/// `RUST_LOG` cannot be understood, or no thread can be started, with exit code 2.
+pub fn init(format: LogFormat, writes: Writes) -> Result<(), Error> {
     let filter = filter(std::env::var("RUST_LOG").ok().as_deref())?;
     let colours = terminal::colours(&io::stderr());
+    let subscriber = match writes {
+        Writes::Synchronous => subscriber(format, filter, colours, Clock::System, io::stderr),
+        Writes::Queued => {
+            let queue = Queue::start(io::stderr(), move |lines| dropped(format, colours, lines)).map_err(
+                |error| {
+                    Error::usage(
+                        format!("Cannot start the thread that writes the log: {error}"),
+                        "Raise the limit of processes and threads (ulimit -u, or the container's pids limit)",
+                    )
+                },
+            )?;
+            subscriber(format, filter, colours, Clock::System, Arc::clone(QUEUE.get_or_init(|| queue)))
+        }
+    };
     // a second logger in one process is a matter of tests alone; the first one stays
-    let _ = subscriber(format, filter, colours, Clock::System, io::stderr).try_init();
+    let _ = subscriber.try_init();
     log_panics();
     Ok(())
+}
+
+/// Waits until what was logged is written, but not for long: nobody may be reading it.
+pub fn flush() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush(FLUSH_TIMEOUT);
+    }
+}
+
+/// The line that says how many were dropped, whatever `RUST_LOG` says.
+fn dropped(format: LogFormat, colours: bool, lines: u64) -> Vec<u8> {
+    let text = Arc::new(Queue::default());
+    let subscriber = subscriber(format, EnvFilter::new("warn"), colours, Clock::System, Arc::clone(&text));
+    tracing::subscriber::with_default(subscriber, || {
+        tracing::warn!(lines, "log lines were dropped, because standard error could not be written");
+    });
+    text.take()
 }
 
 fn filter(rust_log: Option<&str>) -> Result<EnvFilter, Error> {
@@ -165,13 +216,19 @@ impl<W: Write> Write for Indented<W> {
 
 /// Says on standard error why the process ends: as `error: <what>. <remedy>`, or as one more JSON line.
 pub fn report(format: LogFormat, error: &Error) {
+    // makes room for this line: the queue may be full
+    flush();
     // RUST_LOG may have silenced the log, or it may be what is wrong
     if format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
         tracing::error!("{error}");
-    } else {
-        // nobody is left to tell if this fails
-        let _ = writeln!(io::stderr(), "error: {}", terminal::harmless(&error.to_string()));
+        return;
     }
+    let line = format!("error: {}\n", terminal::harmless(&error.to_string()));
+    // nobody is left to tell if this fails
+    let _ = match QUEUE.get() {
+        Some(queue) => (&**queue).write_all(line.as_bytes()),
+        None => io::stderr().write_all(line.as_bytes()),
+    };
 }
 
 /// The time of a log line.

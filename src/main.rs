@@ -2,10 +2,10 @@
 
 use clap::Parser;
 
-use outbox_router::cli::Cli;
+use outbox_router::cli::{Cli, Command};
 use outbox_router::commands;
 use outbox_router::error::{Error, Exit};
-use outbox_router::logging::{self, LogFormat};
+use outbox_router::logging::{self, LogFormat, Writes};
 use outbox_router::terminal;
 
 fn main() -> ! {
@@ -26,7 +26,8 @@ fn code() -> u8 {
         }
     };
     let log_format = cli.log_format;
-    match logging::init(log_format).and_then(|()| commands::execute(cli)) {
+    let writes = if matches!(cli.command, Command::Run(_)) { Writes::Queued } else { Writes::Synchronous };
+    match logging::init(log_format, writes).and_then(|()| commands::execute(cli)) {
         Ok(verdict) => verdict as u8,
         Err(error) => failed(log_format, &error),
     }

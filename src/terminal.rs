@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use signal_hook::low_level;
 
 use crate::error::Error;
+use crate::logging;
 
 /// Whether colours are wanted on this stream: it is a terminal, and `NO_COLOR` is unset or empty
 /// (<https://no-color.org>).
@@ -50,11 +51,12 @@ pub fn print(text: &str) -> Result<(), Error> {
     write_to(&mut io::stdout().lock(), text)
 }
 
-/// Ends the process with this exit code, at once: nothing is done that libraries want done at the end. OpenSSL would take
-/// itself down, and a thread of a Kafka client that is in a TLS handshake would crash.
+/// Ends the process with this exit code, as soon as the log is written: nothing is done that libraries want done at the
+/// end. OpenSSL would take itself down, and a thread of a Kafka client that is in a TLS handshake would crash.
 pub fn end(code: i32) -> ! {
     // a pipe that was closed does not matter
     let _ = io::stdout().flush();
+    logging::flush();
     low_level::exit(code)
 }
 

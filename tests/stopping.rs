@@ -43,17 +43,28 @@ async fn stopping_in_a_backlog_confirms_all_that_was_sent() {
     }
 }
 
-/// A router that has sent an event which the broker does not acknowledge.
-async fn stuck(shutdown_timeout: &str) -> (Outbox, Mock, Router) {
+/// A topic on one of two brokers, and how to send to it.
+async fn two_brokers(shutdown_timeout: &str) -> (Outbox, Mock, Settings) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
     mock.create_topic(&outbox.topic("order"), 1, 2);
     let settings = Settings::new(&outbox, &mock.client()).set("delivery.shutdown_timeout", shutdown_timeout);
-    let mut router = Router::active(&settings).await;
+    (outbox, mock, settings)
+}
+
+/// The router sends an event which the broker does not acknowledge.
+async fn gets_stuck(outbox: &Outbox, mock: &Mock, router: &mut Router) {
     outbox.insert("order", "a", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
     mock.down(2);
     outbox.insert("order", "a", "{\"n\": 2}").await;
     router.shows("an event waits", |status| (status["in_flight"]["records"] == 1).then_some(())).await;
+}
+
+/// A router that has sent an event which the broker does not acknowledge.
+async fn stuck(shutdown_timeout: &str) -> (Outbox, Mock, Router) {
+    let (outbox, mock, settings) = two_brokers(shutdown_timeout).await;
+    let mut router = Router::active(&settings).await;
+    gets_stuck(&outbox, &mock, &mut router).await;
     (outbox, mock, router)
 }
 
@@ -139,5 +150,75 @@ async fn an_ignored_signal_does_not_cut_the_stop_short() {
     mock.up(2);
     router.exits(0).await;
     let kafka = mock.client();
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// More than a pipe holds, whatever the router logs by itself.
+const EVERYTHING: &[(&str, &str)] = &[("RUST_LOG", "trace")];
+
+#[tokio::test]
+async fn stopping_and_delivery_do_not_depend_on_a_reader_of_the_log() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (mut router, _unread) = Router::unread(&Settings::new(&outbox, &kafka), EVERYTHING);
+    router.ready().await;
+    outbox.insert_numbers("order", "a", 1..301).await;
+    outbox.all_confirmed().await;
+    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    router.signal(Signal::Terminate);
+    router.exits(0).await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+#[tokio::test]
+async fn lines_dropped_while_nobody_read_the_log_are_counted_in_it() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    // more than the queue holds
+    let settings = Settings::new(&outbox, &kafka).set("kafka.debug", "all");
+    let (mut router, pipe) = Router::unread(&settings, EVERYTHING);
+    router.ready().await;
+    outbox.insert_numbers("order", "a", 1..3001).await;
+    outbox.all_confirmed().await;
+    router.read(pipe);
+    router.logs("log lines were dropped").await;
+    let ended = router.stop().await;
+    assert!(ended.log.contains("stopped"), "it logs no more");
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+#[tokio::test]
+async fn stopping_at_once_at_a_second_signal_without_a_reader_of_the_log() {
+    let (outbox, mock, settings) = two_brokers("10m").await;
+    let (mut router, _unread) = Router::unread(&settings, EVERYTHING);
+    router.ready().await;
+    gets_stuck(&outbox, &mock, &mut router).await;
+    router.signal(Signal::Terminate);
+    router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
+    router.signal(Signal::Terminate);
+    router.exits(128 + 15).await;
+}
+
+#[tokio::test]
+async fn stopping_leaves_no_line_of_the_log_unwritten() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (mut router, pipe) = Router::unread(&Settings::new(&outbox, &kafka), &[]);
+    router.ready().await;
+    router.read(pipe);
+    let ended = router.stop().await;
+    for line in ["starting", "stopped"] {
+        assert!(ended.log.contains(line), "no {line:?} in\n{}", ended.log);
+    }
+    assert!(!ended.log.contains("log lines were dropped"), "{}", ended.log);
+}
+
+#[tokio::test]
+async fn stopping_and_delivery_do_not_depend_on_an_open_log() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (mut router, closed) = Router::unread(&Settings::new(&outbox, &kafka), EVERYTHING);
+    drop(closed);
+    router.ready().await;
+    outbox.insert_numbers("order", "a", 1..101).await;
+    outbox.all_confirmed().await;
+    router.signal(Signal::Terminate);
+    router.exits(0).await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }

@@ -1,7 +1,7 @@
 //! The program under test, as a process.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,23 @@ impl Router {
         Self::spawn(command, settings, &[], &[])
     }
 
-    fn spawn(
+    /// Starts one whose standard error is a full pipe, which nobody reads before [`Router::read`].
+    pub(crate) fn unread(settings: &Settings, variables: &[(&str, &str)]) -> (Self, PipeReader) {
+        let (pipe, mut full) = std::io::pipe().unwrap();
+        // pipe(7): what a pipe holds
+        full.write_all(&[b'\n'; 65536]).unwrap();
+        (Self::writing_to(full.into(), Command::new(PROGRAM), settings, &[], variables), pipe)
+    }
+
+    fn spawn(command: Command, settings: &Settings, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut router = Self::writing_to(Stdio::piped(), command, settings, arguments, variables);
+        let pipe = router.child.stderr.take().unwrap();
+        router.read(pipe);
+        router
+    }
+
+    fn writing_to(
+        stderr: Stdio,
         mut command: Command,
         settings: &Settings,
         arguments: &[&str],
@@ -72,19 +88,22 @@ impl Router {
         fs::write(&file, settings.text()).unwrap();
         command.arg("-c").arg(&file).arg("run").args(arguments).current_dir(folder.path());
         command.env_clear().env("HOME", folder.path()).envs(variables.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = process::start(&mut command);
-        let log = Arc::new(Mutex::new(String::new()));
-        let (pipe, written) = (child.stderr.take().unwrap(), Arc::clone(&log));
-        let reader = std::thread::spawn(move || {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        let child = process::start(&mut command);
+        Router { child, log: Arc::default(), reader: None, _folder: folder }
+    }
+
+    /// Reads its log from now on.
+    pub(crate) fn read(&mut self, pipe: impl Read + Send + 'static) {
+        let written = Arc::clone(&self.log);
+        self.reader = Some(std::thread::spawn(move || {
             let mut pipe = BufReader::new(pipe);
             let mut line = Vec::new();
             while pipe.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
                 written.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
                 line.clear();
             }
-        });
-        Router { child, log, reader: Some(reader), _folder: folder }
+        }));
     }
 
     /// Starts one and waits until it is active.
@@ -213,7 +232,9 @@ impl Router {
     pub(crate) async fn ended(mut self) -> Ended {
         let status = eventually("the router ends", async || self.child.try_wait().unwrap()).await;
         // all that it wrote is in the pipe by now
-        self.reader.take().unwrap().join().unwrap();
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
         let log = self.log();
         // shown if the test fails later
         println!("--- log of router {}\n{log}---", self.pid());
