@@ -17,7 +17,7 @@ mod record;
 pub use handover::{Handover, key as handover_key, subject as handover_subject};
 pub use judge::{Found, Gap, Start, judge};
 pub use recognition::{OtherLog, Recognition, Verdict, begin};
-pub use record::{NotReadable, Reading, Remembered, Replay, Tail};
+pub use record::{NotReadable, Reading, Remembered, Replay, Tail, Traces};
 
 #[cfg(test)]
 pub(crate) use record::tests::remembered;

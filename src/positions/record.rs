@@ -73,6 +73,17 @@ pub struct Reading {
     pub tables: BTreeMap<String, String>,
     /// `[outbox] message_prefix`: whether messages count as changes.
     pub message_prefix: Option<String>,
+    /// Of each outbox table, what tells that it left the publication and came back.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub traces: BTreeMap<String, Traces>,
+}
+
+/// What a table leaves in the catalogues when it leaves a publication and comes back.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Traces {
+    /// The transaction that put it into its schema, where it is published as one of that schema.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
 }
 
 /// The record of the topic is none that this version can go by.
@@ -282,7 +293,20 @@ impl Reading {
         let table = |(name, identity): (&String, &String)| {
             before.tables.get(name).is_some_and(|known| known != identity)
         };
-        self.publication != before.publication || self.tables.iter().any(table)
+        let traces = |(name, traces): (&String, &Traces)| {
+            before.traces.get(name).is_some_and(|known| traces.left_since(known))
+        };
+        self.publication != before.publication
+            || self.tables.iter().any(table)
+            || self.traces.iter().any(traces)
+    }
+}
+
+impl Traces {
+    /// Whether rows may have been written while the table was not published. A version that did not record a trace says
+    /// nothing.
+    fn left_since(&self, before: &Traces) -> bool {
+        before.schema.is_some() && self.schema.is_some() && before.schema != self.schema
     }
 }
 
@@ -303,6 +327,7 @@ pub(crate) mod tests {
                 publication: Some("16400/742".into()),
                 tables: BTreeMap::from([("public.outbox".into(), "16385 16401/743; ".into())]),
                 message_prefix: None,
+                traces: BTreeMap::new(),
             },
             replay: None,
             parked: None,
@@ -427,5 +452,16 @@ pub(crate) mod tests {
         assert!(now.altered_since(&before));
         now = Reading { publication: Some("16400/800".into()), ..before.clone() };
         assert!(now.altered_since(&before));
+    }
+
+    #[test]
+    fn a_table_that_came_back_to_its_schema_is_an_alteration_unless_an_earlier_version_did_not_record_it() {
+        let put_there_by = |xid: &str| {
+            let traces = Traces { schema: Some(xid.into()) };
+            Reading { traces: [("public.outbox".into(), traces)].into(), ..remembered().reading }
+        };
+        assert!(!put_there_by("745").altered_since(&put_there_by("745")));
+        assert!(put_there_by("800").altered_since(&put_there_by("745")));
+        assert!(!put_there_by("800").altered_since(&remembered().reading));
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::catalog::{Catalog, FLUSH_LSN, Fingerprint, Missing, Slot};
+use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
 use super::connect::{STAYS_OPEN, Startup};
 use super::heartbeat::{Writer, Written};
 use super::server_error::{QueryError, leaves};
@@ -22,6 +22,7 @@ use crate::config::conninfo::{ConnInfo, Host};
 use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer, Transient};
 use crate::lsn::Lsn;
+use crate::positions::Reading;
 
 /// How often it looks when nobody asks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -62,7 +63,7 @@ pub struct Watch {
 
 impl Watch {
     /// Starts looking, at the server that the stream comes from. `baseline` is what the start of the session found.
-    pub fn start(config: Arc<Config>, host: Host, baseline: Fingerprint) -> Self {
+    pub fn start(config: Arc<Config>, host: Host, baseline: Reading) -> Self {
         // one report at a time: a relay that does not take it needs no second one
         let (sender, reports) = mpsc::channel(1);
         let look_now = Arc::new(Notify::new());
@@ -105,7 +106,7 @@ impl Drop for Watch {
 struct Watcher {
     config: Arc<Config>,
     conninfo: ConnInfo,
-    baseline: Fingerprint,
+    baseline: Reading,
     sender: mpsc::Sender<Report>,
     look_now: Arc<Notify>,
     /// Whether the last look failed, which is said once.
@@ -196,7 +197,7 @@ impl Watcher {
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
         let catalog = Catalog::look(session, &self.config.postgres, &self.config.outbox).await?;
         catalog.verdict(&self.config, Missing::WhileRunning)?;
-        if catalog.fingerprint() != self.baseline {
+        if catalog.reading(&self.config.outbox).altered_since(&self.baseline) {
             return Err(altered(&self.config, &catalog).into());
         }
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use crate::contracts::Contracts;
 use crate::dead_letters::{Key, Reason};
 use crate::lsn::Lsn;
-use crate::positions::{OtherLog, Remembered};
-use crate::postgres::catalog::Fingerprint;
+use crate::positions::{OtherLog, Reading, Remembered};
 use crate::progress::Partial;
 use crate::relay::{HeldLock, TransactionSize, Unsendable};
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
@@ -24,7 +23,7 @@ pub(super) struct Memory {
     /// What the last session found where the log was to be recognized, and the epoch that it had begun.
     pub(super) other_log: Option<(u64, OtherLog)>,
     /// The publication and table that it was read from.
-    pub(super) fingerprint: Option<Fingerprint>,
+    pub(super) reading: Option<Reading>,
     /// The largest batch that every topic takes.
     pub(super) batch_bytes: usize,
     /// How large Kafka transactions are.
@@ -66,7 +65,7 @@ impl Default for Memory {
             accepted_gap: None,
             until: None,
             other_log: None,
-            fingerprint: None,
+            reading: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
             transaction_size: TransactionSize::default(),
             topics: Arc::default(),

@@ -108,8 +108,8 @@ async fn start(
     let looked = look_at_tables(config, &catalog, &outbox, looks, memory);
     let (shard, other_slots) = awake(config, &mut session, looked).await?;
     let outbox = outbox.of_shard(shard);
-    let fingerprint = catalog.fingerprint();
-    if memory.fingerprint.as_ref().is_some_and(|before| *before != fingerprint) {
+    let reading = catalog.reading(&config.outbox);
+    if memory.reading.as_ref().is_some_and(|before| reading.altered_since(before)) {
         return Err(watch::altered(config, &catalog));
     }
 
@@ -188,7 +188,7 @@ async fn start(
         memory.accepted_gap = None;
     }
     memory.remembered = Some(remembered.clone());
-    memory.fingerprint = Some(fingerprint.clone());
+    memory.reading = Some(reading.clone());
 
     Ok(Parts {
         config: Arc::clone(config),
@@ -202,7 +202,7 @@ async fn start(
         confirmed: slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID),
         recognition,
         gap_accepted: memory.accepted_gap.is_some_and(|gap| gap != position),
-        watch: Watch::start(Arc::clone(config), host, fingerprint),
+        watch: Watch::start(Arc::clone(config), host, reading),
         transaction_size: memory.transaction_size,
         head: system.flush,
         until: memory.until,

@@ -4,6 +4,7 @@ mod bounded_memory;
 mod contiguous_ack;
 pub(crate) mod feedback_never_starves;
 mod idle_ack;
+mod left_and_returned;
 mod no_guessing;
 mod order_per_aggregate;
 mod payload_bytes_pass_through;

@@ -81,19 +81,18 @@ impl Catalog {
                 .filter_map(|(name, table)| Some((name.to_string(), table.as_ref().map(identity)?)))
                 .collect(),
             message_prefix: outbox.message_prefix.clone(),
+            traces: outbox
+                .tables
+                .iter()
+                .zip(&self.tables)
+                .filter_map(|(name, table)| Some((name.to_string(), table.as_ref()?.traces.clone())))
+                .collect(),
         }
     }
 
     /// What an operator can do about rows that were written while nothing published them.
     pub fn publication_way_out(&self, config: &Config) -> String {
         publication::way_out(&self.tables, config)
-    }
-
-    /// Changes when the publication or a table was altered, or dropped and made again, between two looks.
-    pub fn fingerprint(&self) -> Fingerprint {
-        let publication = self.publication.as_ref().map(|publication| publication.fingerprint.clone());
-        let identity = |table: &Table| (table.oid, table.membership.clone());
-        Fingerprint(publication, self.tables.iter().map(|table| table.as_ref().map(identity)).collect())
     }
 }
 
@@ -137,10 +136,6 @@ fn read(rows: &[Row], tables: usize) -> Result<Catalog, Unreadable> {
     catalog.tables.truncate(tables);
     if rows.is_empty() { Err(Unreadable) } else { Ok(catalog) }
 }
-
-/// The identity of the publication's and the tables' catalogue rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fingerprint(Option<String>, Vec<Option<(u32, String)>>);
 
 /// What a missing publication or table means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

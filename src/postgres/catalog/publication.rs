@@ -3,6 +3,7 @@
 use super::{Missing, Unreadable, Values, flag, parsed, way_out};
 use crate::config::{Config, TableName};
 use crate::error::Error;
+use crate::positions::Traces;
 use crate::postgres::quoting;
 
 /// One row of `pg_publication`.
@@ -35,6 +36,8 @@ pub struct Table {
     pub published: bool,
     /// The row filter on it, from 15 on.
     pub row_filter: Option<String>,
+    /// What tells that it left the publication and came back.
+    pub(super) traces: Traces,
 }
 
 // `xmin` is the transaction that wrote the row, so it changes with each alteration
@@ -44,14 +47,20 @@ pub(super) const COLUMNS: &str =
 pub(super) fn table_columns(version: u32) -> String {
     let schemas = "(SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
          FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace)";
-    let (schemas, filter) = if version >= 150_000 {
+    // SET SCHEMA writes the dependency anew, and no other command on the table does (tried on 15 and 18)
+    let since = "(SELECT d.xmin FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
+         AND d.objid = c.oid AND d.objsubid = 0 AND d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass \
+         AND EXISTS (SELECT FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace) \
+         AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid))";
+    let (schemas, since, filter) = if version >= 150_000 {
         (
             schemas,
+            since,
             "(SELECT t.rowfilter FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
              AND t.schemaname = n.nspname AND t.tablename = c.relname)",
         )
     } else {
-        ("NULL", "NULL")
+        ("NULL", "NULL", "NULL")
     };
     format!(
         "c.oid, c.relkind = 'p', c.relpersistence = 'u', \
@@ -59,7 +68,7 @@ pub(super) fn table_columns(version: u32) -> String {
          FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid), '') \
          || '; ' || coalesce({schemas}, ''), \
          EXISTS (SELECT FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
-         AND t.schemaname = n.nspname AND t.tablename = c.relname), {filter}"
+         AND t.schemaname = n.nspname AND t.tablename = c.relname), {filter}, {since}"
     )
 }
 
@@ -84,7 +93,8 @@ impl Table {
         let (partitioned, unlogged) = (flag(next()), flag(next()));
         let membership = next().unwrap_or_default();
         let (published, row_filter) = (flag(next()), next());
-        Ok(oid.map(|oid| Table { oid, partitioned, unlogged, membership, published, row_filter }))
+        let traces = Traces { schema: next() };
+        Ok(oid.map(|oid| Table { oid, partitioned, unlogged, membership, published, row_filter, traces }))
     }
 }
 
@@ -235,6 +245,7 @@ mod tests {
             membership: "3/4; ".into(),
             published: true,
             row_filter: None,
+            traces: Traces::default(),
         }
     }
 

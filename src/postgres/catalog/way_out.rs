@@ -75,6 +75,7 @@ mod tests {
             membership: String::new(),
             published: true,
             row_filter: None,
+            traces: Default::default(),
         })
     }
 
