@@ -2,6 +2,7 @@
 
 pub(crate) mod consumer;
 pub(crate) mod figures;
+pub(crate) mod log_reader;
 pub(crate) mod outbox_table;
 pub(crate) mod process;
 pub(crate) mod program;

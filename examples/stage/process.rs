@@ -1,5 +1,6 @@
 //! What a process has taken, as the kernel tells.
 
+use std::collections::HashSet;
 use std::fs;
 use std::time::Duration;
 
@@ -21,6 +22,28 @@ pub(crate) fn cpu_time(process: u32) -> anyhow::Result<Duration> {
     cpu_time_in(&read(process, "stat")?)
 }
 
+/// The local ports of its sockets that speak TCP over IPv4.
+pub(crate) fn tcp_ports(process: u32) -> anyhow::Result<HashSet<u16>> {
+    let folder = format!("/proc/{process}/fd");
+    let mut sockets = HashSet::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
+        // one that has just been closed is none of them
+        let Ok(target) = fs::read_link(entry?.path()) else { continue };
+        let target = target.to_string_lossy();
+        let inode = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+        sockets.extend(inode.map(str::to_owned));
+    }
+    let table = read(process, "net/tcp")?;
+    // the second field is address:port in hexadecimal digits, the tenth the inode
+    let ports = table.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_whitespace();
+        let port = fields.nth(1)?.split(':').nth(1)?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        fields.nth(7).is_some_and(|inode| sockets.contains(inode)).then_some(port)
+    });
+    Ok(ports.collect())
+}
+
 fn read(process: u32, file: &str) -> anyhow::Result<String> {
     let path = format!("/proc/{process}/{file}");
     fs::read_to_string(&path).with_context(|| format!("read {path}"))
@@ -38,6 +61,16 @@ fn cpu_time_in(stat: &str) -> anyhow::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_the_ports_of_its_sockets() -> anyhow::Result<()> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        assert!(tcp_ports(std::process::id())?.contains(&port));
+        drop(listener);
+        assert!(!tcp_ports(std::process::id())?.contains(&port));
+        Ok(())
+    }
 
     #[test]
     fn cpu_time_is_the_sum_of_user_and_system() -> anyhow::Result<()> {

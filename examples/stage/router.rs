@@ -5,6 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -14,6 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
+
+use super::log_reader::LogReader;
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
@@ -49,6 +52,8 @@ pub(crate) struct Router {
     log: PathBuf,
     admin: SocketAddr,
     process: Option<Child>,
+    /// What reads standard error from a pipe; `None`: it goes to the file without one.
+    reader: Option<Arc<LogReader>>,
 }
 
 impl Router {
@@ -74,7 +79,7 @@ impl Router {
         );
         fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
         let log = folder.join("router.log");
-        Ok(Router { program: program.to_owned(), config, log, admin, process: None })
+        Ok(Router { program: program.to_owned(), config, log, admin, process: None, reader: None })
     }
 
     /// Another one of the same configuration, but for where it answers; starts nothing.
@@ -85,8 +90,8 @@ impl Router {
         let config = self.config.with_file_name(format!("outbox-router-{}.toml", admin.port()));
         fs::write(&config, text.replace(&self.admin.to_string(), &admin.to_string()))
             .with_context(|| format!("write {}", config.display()))?;
-        let (program, log) = (self.program.clone(), self.log.clone());
-        Ok(Router { program, config, log, admin, process: None })
+        let (program, log, reader) = (self.program.clone(), self.log.clone(), self.reader.clone());
+        Ok(Router { program, config, log, admin, process: None, reader })
     }
 
     /// Writes one text of the configuration anew, for its next start.
@@ -127,10 +132,24 @@ impl Router {
 
     /// Starts it; returns its process number at once.
     pub(crate) fn start(&mut self) -> anyhow::Result<u32> {
-        let process = self.command()?.arg("run").spawn().context("start outbox-router run")?;
+        let mut command = self.command()?;
+        if self.reader.is_some() {
+            command.stderr(Stdio::piped());
+        }
+        let mut process = command.arg("run").spawn().context("start outbox-router run")?;
+        if let (Some(reader), Some(stderr)) = (&self.reader, process.stderr.take()) {
+            reader.follow(stderr)?;
+        }
         let number = process.id().context("the router ended at once")?;
         self.process = Some(process);
         Ok(number)
+    }
+
+    /// Has its standard error read from a pipe, from its next start on. Returns what reads it.
+    pub(crate) fn with_pipe(&mut self) -> Arc<LogReader> {
+        let reader = LogReader::new(self.log.clone());
+        self.reader = Some(Arc::clone(&reader));
+        reader
     }
 
     /// Waits until its probe says that events flow.
@@ -273,6 +292,14 @@ fn free_port() -> io::Result<SocketAddr> {
 /// Whether `/readyz` answers 200.
 async fn probe(admin: SocketAddr) -> io::Result<bool> {
     Ok(get(admin, "/readyz").await?.starts_with(b"HTTP/1.1 200 "))
+}
+
+/// The code that `/readyz` answers with, and its text.
+pub(crate) async fn readiness(admin: SocketAddr) -> anyhow::Result<(u16, String)> {
+    let answer = String::from_utf8_lossy(&get(admin, "/readyz").await?).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n").context("/readyz answers nothing")?;
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    Ok((code.context("/readyz answers without a code")?, body.trim_end().to_owned()))
 }
 
 /// What `/status` answers.

@@ -1,0 +1,166 @@
+//! Reads what routers write to standard error from pipes into a file, and stops reading when told to.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::fs::OFlags;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::sleep;
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The largest write to a pipe that is atomic.
+const PAGE: [u8; 4096] = [b'\n'; 4096];
+
+/// What was read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Said {
+    /// When each warning and each error was read.
+    pub(crate) warnings: Vec<Instant>,
+    /// From when to when nothing was read.
+    pub(crate) unread: Vec<(Instant, Option<Instant>)>,
+}
+
+/// Reads the pipes of all routers of a program into one file.
+#[derive(Debug)]
+pub(crate) struct LogReader {
+    file: PathBuf,
+    said: Mutex<Said>,
+}
+
+impl LogReader {
+    pub(crate) fn new(file: PathBuf) -> Arc<Self> {
+        Arc::new(LogReader { file, said: Mutex::default() })
+    }
+
+    /// Reads `from` to its end, in the background.
+    pub(crate) fn follow(
+        self: &Arc<Self>,
+        mut from: impl AsyncRead + Unpin + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let file = File::options().create(true).append(true).open(&self.file);
+        let mut file = file.with_context(|| format!("open {}", self.file.display()))?;
+        let reader = Arc::clone(self);
+        tokio::spawn(async move {
+            let (mut buffer, mut lines) = (vec![0; 16 * 1024], Vec::new());
+            loop {
+                while reader.is_blocked() {
+                    sleep(LOOK_EVERY).await;
+                }
+                // a pipe that fails has ended too
+                let length = from.read(&mut buffer).await.unwrap_or_default();
+                lines.extend_from_slice(buffer.get(..length).unwrap_or_default());
+                let whole = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+                let whole = if length == 0 { lines.len() } else { whole };
+                let text: Vec<u8> = lines.drain(..whole).collect();
+                // what cannot be written is missing in a file for people
+                let _ = file.write_all(&reader.take(&text));
+                if length == 0 {
+                    return;
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Stops reading, and fills the pipe that is the standard error of `process`, so that its next line finds no room.
+    pub(crate) async fn block(&self, process: u32) -> anyhow::Result<()> {
+        self.lock().unread.push((Instant::now(), None));
+        let path = format!("/proc/{process}/fd/2");
+        // opened anew, so that it does not block here and still does for the process
+        let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+        let mut pipe = File::options()
+            .write(true)
+            .custom_flags(nonblocking)
+            .open(&path)
+            .with_context(|| format!("open {path}"))?;
+        // who was reading already reads once more
+        while fill(&mut pipe) > 0 {
+            sleep(LOOK_EVERY * 4).await;
+        }
+        Ok(())
+    }
+
+    /// Reads again.
+    pub(crate) fn unblock(&self) {
+        if let Some((_, until)) = self.lock().unread.last_mut() {
+            *until = Some(Instant::now());
+        }
+    }
+
+    pub(crate) fn said(&self) -> Said {
+        self.lock().clone()
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.lock().unread.last().is_some_and(|(_, until)| until.is_none())
+    }
+
+    /// Notes the warnings among whole lines, and leaves out the empty lines that filled a pipe.
+    fn take(&self, text: &[u8]) -> Vec<u8> {
+        let mut kept = Vec::with_capacity(text.len());
+        for line in text.split_inclusive(|byte| *byte == b'\n').filter(|line| *line != b"\n") {
+            let line_text = String::from_utf8_lossy(line);
+            if line_text.contains(" WARN ") || line_text.contains(" ERROR ") {
+                self.lock().warnings.push(Instant::now());
+            }
+            kept.extend_from_slice(line);
+        }
+        kept
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes empty lines until there is no room for another; returns how many bytes.
+fn fill(pipe: &mut File) -> usize {
+    let mut written = 0;
+    // whole pages first: what was there before may leave less than one
+    for bytes in [&PAGE[..], b"\n"] {
+        while let Ok(length) = pipe.write(bytes) {
+            written += length;
+        }
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use tokio::process::Command;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A shell that writes lines until it ends.
+    #[tokio::test]
+    async fn a_blocked_reader_holds_up_who_writes_and_nothing_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("log");
+        let reader = LogReader::new(file.clone());
+        let script = "read go; i=0; while [ $i -lt 20 ]; do echo \"time WARN line $i\" >&2; i=$((i+1)); done";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).stdin(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut shell = shell.spawn().unwrap();
+        reader.follow(shell.stderr.take().unwrap()).unwrap();
+        reader.block(shell.id().unwrap()).await.unwrap();
+        // it begins
+        drop(shell.stdin.take());
+        assert!(timeout(Duration::from_millis(300), shell.wait()).await.is_err(), "nothing holds it up");
+        reader.unblock();
+        shell.wait().await.unwrap();
+        while reader.said().warnings.len() < 20 {
+            sleep(LOOK_EVERY).await;
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text.lines().count(), 20, "{text}");
+        assert!(text.ends_with("WARN line 19\n"), "{text}");
+    }
+}
