@@ -225,8 +225,21 @@ mod tests {
 
         fn injected(&self, began: u64, left: Left) -> Injected {
             let (began, what) = (self.at(began), String::new());
-            let (on_its_way, overlaps, broker_late, asked) = (true, false, None, None);
-            Injected { began, back: began, left, on_its_way, broker_late, asked, overlaps, what }
+            let (on_its_way, overlaps, broker_late, asked, withheld) = (true, false, None, None, None);
+            let (back, names, recovers_within) = (began, &[][..], None);
+            Injected {
+                began,
+                back,
+                left,
+                on_its_way,
+                broker_late,
+                asked,
+                withheld,
+                names,
+                recovers_within,
+                overlaps,
+                what,
+            }
         }
 
         /// Killed at 1025, started at 1500: what is seen by 1600 counts.

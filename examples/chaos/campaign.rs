@@ -9,10 +9,11 @@ use anyhow::{Context, bail};
 use tokio::time::sleep;
 
 use crate::event::{Event, Id};
-use crate::faults::{Ground, Kind, SLOT, STRICT, WAL_SENDER_TIMEOUT};
+use crate::faults::{Ground, Kind, Need, PRINCIPAL, SLOT, STRICT, WAL_SENDER_TIMEOUT, grant};
 use crate::injected::{Asked, Injected};
 use crate::intake::{Intake, lock};
 use crate::judgement::judge;
+use crate::nameserver::Nameserver;
 use crate::plan::Plan;
 use crate::positions::Positions;
 use crate::progress::Progress;
@@ -58,6 +59,12 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
 }
 
+impl Setup {
+    fn needs(&self, need: Need) -> bool {
+        self.kinds.iter().any(|kind| kind.need == need)
+    }
+}
+
 /// One fault that happened, and which of the kinds it was.
 pub(crate) type Happened = (usize, Injected);
 
@@ -72,7 +79,16 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let timeout = format!("postgres.wal_sender_timeout = \"{}ms\"\n", WAL_SENDER_TIMEOUT.as_millis());
     let kafka = to_kafka.address().to_string();
     let more = configured(&setup);
-    let router = Router::new(&setup.program, &setup.folder, &through, &kafka, &format!("{timeout}{more}"))?;
+    if setup.needs(Need::Authorizer) {
+        grant(&setup.services).await?;
+    }
+    let nameserver = if setup.needs(Need::Nameserver) { Some(Nameserver::start().await?) } else { None };
+    let program = match &nameserver {
+        Some(nameserver) => nameserver.in_front_of(&setup.program, &setup.folder)?,
+        None => setup.program.clone(),
+    };
+    let mut router = Router::new(&program, &setup.folder, &through, &kafka, &format!("{timeout}{more}"))?;
+    let log = router.with_pipe();
     router.init().await?;
     let reader = Reader::start(&client, &postgres, &setup.folder, &setup.programs).await?;
     // it does not survive the first restart
@@ -82,12 +98,14 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let ledger = Arc::new(Ledger::default());
     let mut ground = Ground {
         watch: Watch::start(router.admin(), router.log(), &postgres, SLOT),
+        log: Arc::clone(&log),
         router,
         services: setup.services,
         postgres: postgres.clone(),
         brokers: setup.brokers.clone(),
         to_postgres,
         to_kafka,
+        nameserver,
         arrived: intake.shared(),
         ledger: Arc::clone(&ledger),
         standbys: Vec::new(),
@@ -207,7 +225,8 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let written = std::mem::take(&mut *ledger.lock());
     let positions = positions.finish()?;
     let asked: Vec<Asked> = happened.iter().filter_map(|(_, injected)| injected.asked.clone()).collect();
-    let judgement = judge(&committed, &written.committed, &arrivals, &asked);
+    let withheld: Vec<_> = happened.iter().filter_map(|(_, injected)| injected.withheld).collect();
+    let judgement = judge(&committed, &written.committed, &arrivals, &asked, &withheld);
     Ok(Report::new(Evidence {
         seed: setup.seed,
         exactly_once: setup.exactly_once,
@@ -218,6 +237,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         happened,
         stopped,
         written,
+        log: log.said(),
         committed,
         table,
         arrivals,
@@ -239,7 +259,15 @@ fn configured(setup: &Setup) -> String {
         Some(lag) => format!("postgres.catch_up = \"auto\"\npostgres.catch_up_lag = {lag}\n"),
         None => String::new(),
     };
-    format!("delivery.mode = \"{mode}\"\n{park}{bites}")
+    let login = if setup.needs(Need::Authorizer) {
+        format!(
+            "kafka.\"security.protocol\" = \"sasl_plaintext\"\nkafka.\"sasl.mechanism\" = \"PLAIN\"\n\
+             kafka.\"sasl.username\" = \"{PRINCIPAL}\"\nkafka.\"sasl.password\" = \"secret\"\n"
+        )
+    } else {
+        String::new()
+    };
+    format!("delivery.mode = \"{mode}\"\n{park}{bites}{login}")
 }
 
 /// Has what is parked sent again, for ever.

@@ -16,6 +16,12 @@ pub(crate) struct Injected {
     pub(crate) broker_late: Option<Duration>,
     /// What was to be sent again on purpose.
     pub(crate) asked: Option<Asked>,
+    /// From when to when nothing that was committed in that time may arrive: a standby that is waited for lacked it.
+    pub(crate) withheld: Option<(Instant, Instant)>,
+    /// What a reason has to contain that is given while it lasts.
+    pub(crate) names: &'static [&'static str],
+    /// By when after it events have to flow, if a minute is too long.
+    pub(crate) recovers_within: Option<Duration>,
     /// Whether it began before the router had caught up after the fault before it.
     pub(crate) overlaps: bool,
     /// Its choices, for people.

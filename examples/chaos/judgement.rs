@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     Marked,
     /// Not sent again, though somebody asked for it.
     NotAgain,
+    /// Sent while a standby lacked it that Postgres waits for.
+    Early,
     /// A repetition behind which the log goes on elsewhere: consumers that keep the last value see an old one.
     Stale,
 }
@@ -59,6 +61,7 @@ pub(crate) fn judge(
     committed_at: &HashMap<Id, Instant>,
     arrivals: &[Arrival],
     asked: &[Asked],
+    withheld: &[(Instant, Instant)],
 ) -> Judgement {
     let mut judgement = Judgement::default();
     let events: HashMap<Id, (usize, &Event)> =
@@ -92,6 +95,12 @@ pub(crate) fn judge(
         if first {
             let known = committed_at.get(&event.id).copied();
             let committed = known.unwrap_or(arrival.at);
+            let early = |(from, until): &(Instant, Instant)| {
+                known.is_some_and(|known| known >= *from) && arrival.at < *until
+            };
+            if withheld.iter().any(early) {
+                judgement.found(Fault::Early, format!("{} {}", name(event), place(arrival)), arrival);
+            }
             judgement.first_arrivals.push(First { at: arrival.at, committed, place: place_of });
         } else if arrival.mark.is_some() {
             judgement.asked.push(arrival.at);
@@ -211,7 +220,7 @@ mod tests {
             })
             .collect();
         alter(&mut arrivals);
-        judge(&committed(), &HashMap::new(), &arrivals, &[])
+        judge(&committed(), &HashMap::new(), &arrivals, &[], &[])
     }
 
     fn judged(order: &[usize]) -> Judgement {
@@ -258,7 +267,7 @@ mod tests {
         let committed = committed();
         let now = Instant::now();
         let known = HashMap::from([(committed[4].id, now)]);
-        let judgement = judge(&committed, &known, &[], &[]);
+        let judgement = judge(&committed, &known, &[], &[], &[]);
         assert!(judgement.findings.iter().all(|finding| finding.at == Some(now)));
     }
 
@@ -307,7 +316,7 @@ mod tests {
             .collect();
         arrivals[2].mark = Some("14:05".into());
         alter(&mut arrivals);
-        let mut judgement = judge(&committed, &known, &arrivals, &[asked]);
+        let mut judgement = judge(&committed, &known, &arrivals, &[asked], &[]);
         judgement.findings.retain(|finding| finding.fault != Fault::Lost);
         judgement
     }
@@ -332,6 +341,23 @@ mod tests {
             Fault::Marked,
             "offset 1",
         );
+    }
+
+    #[test]
+    fn what_is_sent_while_a_standby_lacks_it_is_found() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let committed = committed();
+        let known = committed.iter().map(|event| (event.id, at(1_000))).collect();
+        let found = |arrived, withheld: &[(Instant, Instant)]| {
+            let arrival = Arrival::of_record(&record(&row("a", 1), 0, at(arrived)), 0);
+            let judgement = judge(&committed, &known, &[arrival], &[], withheld);
+            judgement.findings.iter().filter(|finding| finding.fault == Fault::Early).count()
+        };
+        assert_eq!(found(1_500, &[(at(500), at(2_000))]), 1);
+        // it is back, or was there when the event was committed
+        assert_eq!(found(2_500, &[(at(500), at(2_000))]), 0);
+        assert_eq!(found(1_500, &[(at(1_200), at(2_000))]), 0);
     }
 
     #[test]

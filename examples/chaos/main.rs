@@ -3,6 +3,7 @@
 //!
 //! `scripts/chaos` brings up the servers and runs it; its `--help` says the rest.
 
+mod accounts;
 mod allowance;
 mod campaign;
 mod decode;
@@ -11,6 +12,7 @@ mod faults;
 mod injected;
 mod intake;
 mod judgement;
+mod nameserver;
 mod picture;
 mod plan;
 mod positions;
@@ -22,6 +24,7 @@ mod services;
 #[allow(dead_code, reason = "each program uses its part of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
+mod standstill;
 mod table;
 mod watch;
 mod writers;
@@ -35,14 +38,15 @@ use clap::Parser;
 use outbox_router::terminal;
 
 use crate::campaign::Setup;
-use crate::faults::{KINDS, Kind};
+use crate::faults::{KINDS, Kind, Need};
 use crate::services::Services;
 use crate::stage::program;
 
 /// Breaks servers, network and the router itself at random while rows are written, and compares what arrived with what was
 /// committed.
 ///
-/// Exit code 0: nothing was lost, reordered or outside of what is allowed. 1: something was, or it could not be done.
+/// Exit code 0: nothing was lost, reordered or outside of what is allowed, and nothing stood still without a reason. 1:
+/// something did, or it could not be done.
 #[derive(Debug, Parser)]
 struct Cli {
     /// Postgres, with rights to create tables and slots; nothing else has run there
@@ -69,6 +73,14 @@ struct Cli {
     #[arg(long, env = "TEST_KAFKA_LOG", default_value = ".")]
     kafka_log: PathBuf,
 
+    /// Kafka's own tools
+    #[arg(long, env = "TEST_KAFKA_CLASSPATH", default_value = "")]
+    kafka_classpath: String,
+
+    /// The instance with the standby that synchronized_standby_slots names
+    #[arg(long)]
+    standby: Option<String>,
+
     /// What ends and starts the servers
     #[arg(long, default_value = "scripts/services")]
     services: PathBuf,
@@ -89,13 +101,21 @@ struct Cli {
     #[arg(long)]
     seed: Option<u64>,
 
-    /// Only these kinds of faults
+    /// Only these kinds of faults; by default all that do not come on request only
     #[arg(long, value_delimiter = ',', value_parser = kind)]
     faults: Vec<&'static Kind>,
 
     /// Says what kinds there are
     #[arg(long)]
     list: bool,
+
+    /// Says what servers and settings the chosen kinds need, a line for each
+    #[arg(long)]
+    needs: bool,
+
+    /// Leaves out the kinds that need this
+    #[arg(long, value_name = "NEED")]
+    without: Vec<String>,
 
     /// What the router promises
     #[arg(long, default_value = "at-least-once", value_parser = ["at-least-once", "exactly-once"])]
@@ -147,15 +167,29 @@ async fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if cli.list {
         let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or_default();
-        let lines: Vec<String> =
-            KINDS.iter().map(|kind| format!("{:width$}  {}\n", kind.name, kind.what)).collect();
+        let lines: Vec<String> = KINDS
+            .iter()
+            .map(|kind| format!("{:width$}  {}{}\n", kind.name, kind.what, kind.need.told()))
+            .collect();
         terminal::print(&lines.concat())?;
         return Ok(ExitCode::SUCCESS);
     }
     let seed = cli.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
-    let mut kinds: Vec<&Kind> = if cli.faults.is_empty() { KINDS.iter().collect() } else { cli.faults };
+    let usual = || KINDS.iter().filter(|kind| kind.need == Need::Nothing).collect();
+    let mut kinds: Vec<&Kind> = if cli.faults.is_empty() { usual() } else { cli.faults };
+    if cli.needs {
+        let needs: Vec<String> =
+            kinds.iter().map(|kind| format!("{} {}\n", kind.need.name(), kind.name)).collect();
+        terminal::print(&needs.concat())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    kinds.retain(|kind| !cli.without.iter().any(|need| need == kind.need.name()));
+    if !cli.park {
+        kinds.retain(|kind| kind.need != Need::Parking);
+    }
     // with standbys each end of a router is one
     kinds.retain(|kind| cli.standbys == 0 || kind.name != "router-handover");
+    anyhow::ensure!(!kinds.is_empty(), "none of these kinds of faults can be tried here");
     eprintln!("--seed {seed} makes the same choices again; {} kinds of faults", kinds.len());
     let setup = Setup {
         program: match cli.router {
@@ -168,6 +202,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             instance: cli.instance,
             postgres: cli.postgres,
             kafka_log: cli.kafka_log,
+            brokers: cli.kafka.clone(),
+            kafka_classpath: cli.kafka_classpath,
+            standby: cli.standby,
         },
         programs: cli.postgres_programs,
         brokers: cli.kafka,

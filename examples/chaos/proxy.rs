@@ -1,8 +1,10 @@
 //! A network that the campaign owns: every connection of the router goes through it.
 //!
 //! What is held up waits in buffers as it would in those of a network, and goes on when that is over; a cut ends the
-//! connections with a reset, after half of what was about to be passed on.
+//! connections with a reset, after half of what was about to be passed on. Who shares the proxy with others is told apart by
+//! the ports of its sockets.
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,11 +33,21 @@ pub(crate) enum Weather {
     Away,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Conditions {
     weather: Weather,
     /// Connections that were made before this was raised end in the middle of their next message.
     cuts: u64,
+    /// Clients for whose connections there is a hole, by their ports.
+    held: HashSet<u16>,
+    /// Clients whose connections with the server have ended, of which they are not told.
+    severed: HashSet<u16>,
+}
+
+impl Conditions {
+    fn hole_for(&self, client: u16) -> bool {
+        self.weather == Weather::Hole || self.held.contains(&client)
+    }
 }
 
 /// The way to one server.
@@ -52,14 +64,21 @@ impl Proxy {
             .await
             .with_context(|| format!("listen on port {port}"))?;
         let address = listener.local_addr()?;
-        let conditions = Arc::new(watch::Sender::new(Conditions { weather: Weather::Clear, cuts: 0 }));
+        let (held, severed) = (HashSet::new(), HashSet::new());
+        let conditions = Conditions { weather: Weather::Clear, cuts: 0, held, severed };
+        let conditions = Arc::new(watch::Sender::new(conditions));
         let for_connections = Arc::clone(&conditions);
         let task = tokio::spawn(async move {
             loop {
                 // a connection that could not be taken is one that failed, which the router has to bear
-                let Ok((client, _)) = listener.accept().await else { continue };
+                let Ok((client, from)) = listener.accept().await else { continue };
+                // a new connection, perhaps from a port that an old one had
+                for_connections.send_modify(|now| {
+                    now.held.remove(&from.port());
+                    now.severed.remove(&from.port());
+                });
                 let receiver = for_connections.subscribe();
-                tokio::spawn(connection(client, target.clone(), receiver));
+                tokio::spawn(connection(client, from.port(), target.clone(), receiver));
             }
         });
         Ok(Proxy { address, conditions, task })
@@ -77,6 +96,17 @@ impl Proxy {
     pub(crate) fn cut(&self) {
         self.conditions.send_modify(|conditions| conditions.cuts += 1);
     }
+
+    /// Nothing passes on the connections from these ports. No port: everything passes again.
+    pub(crate) fn hold(&self, clients: HashSet<u16>) {
+        self.conditions.send_modify(|conditions| conditions.held = clients);
+    }
+
+    /// Ends the server's side of the connections from these ports. The client's side stays open until the client closes it,
+    /// and what the client writes is read and thrown away, as a proxy does that terminates TCP.
+    pub(crate) fn sever(&self, clients: HashSet<u16>) {
+        self.conditions.send_modify(|conditions| conditions.severed.extend(clients));
+    }
 }
 
 impl Drop for Proxy {
@@ -86,10 +116,17 @@ impl Drop for Proxy {
 }
 
 /// Ends when both directions have ended, or with a cut.
-async fn connection(mut client: TcpStream, target: String, mut conditions: watch::Receiver<Conditions>) {
-    let now = *conditions.borrow();
-    let cuts = now.cuts;
-    if now.weather == Weather::Away {
+async fn connection(
+    mut client: TcpStream,
+    port: u16,
+    target: String,
+    mut conditions: watch::Receiver<Conditions>,
+) {
+    let (weather, cuts) = {
+        let now = conditions.borrow();
+        (now.weather, now.cuts)
+    };
+    if weather == Weather::Away {
         let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
         return;
     }
@@ -103,24 +140,30 @@ async fn connection(mut client: TcpStream, target: String, mut conditions: watch
         // dropped, they are reset: an orderly end is said before
         let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
     }
-    let mut weather = conditions.clone();
-    let (from_client, to_client) = client.split();
-    let (from_server, to_server) = server.split();
-    let there = pump(from_client, to_server, conditions.clone(), cuts);
-    let back = pump(from_server, to_client, conditions, cuts);
-    tokio::pin!(there, back);
-    let first = tokio::select! {
-        end = &mut there => (end, true),
-        end = &mut back => (end, false),
-        Ok(()) = async { weather.wait_for(|now| now.weather == Weather::Away).await.map(|_| ()) } => return,
-    };
-    // a half that has ended in good order waits for the other
-    if let (End::Closed, was_there) = first {
-        if was_there {
-            back.await
-        } else {
-            there.await
+    let severed = {
+        let (mut weather, mut severed) = (conditions.clone(), conditions.clone());
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = server.split();
+        let there = pump(from_client, to_server, conditions.clone(), cuts, port);
+        let back = pump(from_server, to_client, conditions, cuts, port);
+        tokio::pin!(there, back);
+        let both = async {
+            // a half that has ended in good order waits for the other
+            tokio::select! {
+                End::Closed = &mut there => drop((&mut back).await),
+                End::Closed = &mut back => drop((&mut there).await),
+                else => {}
+            }
         };
+        tokio::select! {
+            () = both => false,
+            Ok(_) = weather.wait_for(|now| now.weather == Weather::Away) => false,
+            Ok(_) = severed.wait_for(|now| now.severed.contains(&port)) => true,
+        }
+    };
+    if severed {
+        drop(server);
+        let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
     }
 }
 
@@ -134,6 +177,7 @@ async fn pump(
     mut to: WriteHalf<'_>,
     mut conditions: watch::Receiver<Conditions>,
     cuts: u64,
+    client: u16,
 ) -> End {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -152,13 +196,12 @@ async fn pump(
                 }
             }
         };
-        let Ok(now) = conditions.wait_for(|now| now.weather != Weather::Hole).await.map(|now| *now) else {
-            return End::Cut;
-        };
-        if let Weather::Slow(by) = now.weather {
+        let passes = conditions.wait_for(|now| !now.hole_for(client)).await;
+        let Ok((weather, all_cuts)) = passes.map(|now| (now.weather, now.cuts)) else { return End::Cut };
+        if let Weather::Slow(by) = weather {
             sleep(by).await;
         }
-        let cut = now.cuts > cuts;
+        let cut = all_cuts > cuts;
         let passed = if cut { length / 2 } else { length };
         if to.write_all(buffer.get(..passed).unwrap_or_default()).await.is_err() || cut {
             return End::Cut;
@@ -244,6 +287,36 @@ mod tests {
         proxy.set(Weather::Clear);
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
         answered(&mut stream).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_severed_connection_has_no_server_and_its_client_is_not_told() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let proxy = Proxy::start(0, listener.local_addr().unwrap().to_string()).await.unwrap();
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        let mut server = listener.accept().await.unwrap().0;
+        let mut other = TcpStream::connect(proxy.address()).await.unwrap();
+        let mut servers_other = listener.accept().await.unwrap().0;
+        proxy.sever(HashSet::from([client.local_addr().unwrap().port()]));
+        assert!(server.read_u8().await.is_err());
+        for _ in 0..100 {
+            client.write_all(&[0; 64 * 1024]).await.unwrap();
+        }
+        assert!(timeout(Duration::from_millis(100), client.read_u8()).await.is_err());
+        other.write_u8(7).await.unwrap();
+        assert_eq!(servers_other.read_u8().await.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn a_held_connection_waits_and_others_do_not() {
+        let (proxy, mut held) = through().await;
+        proxy.hold(HashSet::from([held.local_addr().unwrap().port()]));
+        assert!(timeout(Duration::from_millis(100), answered(&mut held)).await.is_err());
+        let mut other = TcpStream::connect(proxy.address()).await.unwrap();
+        answered(&mut other).await.unwrap();
+        proxy.hold(HashSet::new());
+        let mut answer = [0; 4];
+        held.read_exact(&mut answer).await.unwrap();
     }
 
     #[tokio::test]

@@ -12,6 +12,8 @@ use crate::faults::Kind;
 use crate::injected::Left;
 use crate::judgement::{Fault, Judgement};
 use crate::positions::Written;
+use crate::stage::log_reader;
+use crate::standstill::{self, Unexplained, What, unexplained};
 use crate::watch::Seen;
 use crate::writers;
 
@@ -31,6 +33,8 @@ pub(crate) struct Evidence {
     /// Why it ended before its time.
     pub(crate) stopped: Option<String>,
     pub(crate) written: writers::Written,
+    /// What is known of the router's log.
+    pub(crate) log: log_reader::Said,
     /// In commit order, as the independent reader saw them.
     pub(crate) committed: Vec<Event>,
     /// What the table holds in the end.
@@ -76,6 +80,8 @@ pub(crate) struct Report {
     /// What came before the first fault, then one for each fault.
     pub(crate) calm: Case,
     pub(crate) cases: Vec<Case>,
+    /// When the router did not say why something stood still.
+    pub(crate) unexplained: Vec<Unexplained>,
     /// What must not be.
     pub(crate) faults: Vec<String>,
     /// Whether a guarantee is among that, and not only a campaign that went wrong.
@@ -113,7 +119,9 @@ impl Report {
             match finding.fault {
                 Fault::Lost => case.lost += 1,
                 Fault::OutOfOrder => case.out_of_order += 1,
-                Fault::Altered | Fault::Surplus | Fault::Marked | Fault::NotAgain => case.wrong += 1,
+                Fault::Altered | Fault::Surplus | Fault::Marked | Fault::NotAgain | Fault::Early => {
+                    case.wrong += 1
+                }
                 Fault::Stale => {
                     case.stale += 1;
                     case.stale_in.extend(finding.place);
@@ -122,7 +130,16 @@ impl Report {
         }
         let before = begins.first().copied().unwrap_or(evidence.end);
         calm.duplicates = evidence.judgement.duplicates.partition_point(|at| *at < before) as u64;
-        let mut report = Report { evidence, calm, cases, faults: Vec::new(), guarantee_broken: false };
+        let unexplained = unexplained(standstill::Known {
+            seen: &evidence.seen,
+            log: &evidence.log,
+            judgement: &evidence.judgement,
+            faults: &evidence.happened.iter().map(|(_, injected)| injected).collect::<Vec<_>>(),
+            start: evidence.start,
+            end: evidence.end,
+        });
+        let mut report =
+            Report { evidence, calm, cases, unexplained, faults: Vec::new(), guarantee_broken: false };
         let broken = report.broken_guarantees();
         report.guarantee_broken = !broken.is_empty();
         let stopped = report.evidence.stopped.iter().cloned();
@@ -145,6 +162,7 @@ impl Report {
             (Fault::Surplus, "sent though never committed"),
             (Fault::Marked, "marked as sent again on request, and not"),
             (Fault::NotAgain, "asked for again and not sent"),
+            (Fault::Early, "sent while the standby lacked them"),
         ] {
             let mut found = evidence.judgement.findings.iter().filter(|finding| finding.fault == fault);
             if let Some(first) = found.next() {
@@ -167,7 +185,41 @@ impl Report {
                 ));
             }
         }
+        for (case, (kind, injected)) in self.cases.iter().zip(&evidence.happened) {
+            let took = case.recovery.map_or(0.0, |took| took.as_secs_f64());
+            let name = evidence.kinds.get(*kind).map_or("", |kind| kind.name);
+            if let Some(limit) = injected.recovers_within.filter(|limit| took > limit.as_secs_f64()) {
+                let (at, limit) = (case.began.as_secs_f64(), limit.as_secs());
+                faults.push(format!("no event arrived for {took:.1} s after {name} at {at:.1} s was over, allowed are {limit} s"));
+            }
+        }
+        faults.extend(self.unexplained.iter().map(|found| self.told(found)));
         faults
+    }
+
+    /// What stood still without a reason, when, and which fault was the last to begin.
+    fn told(&self, found: &Unexplained) -> String {
+        let evidence = &self.evidence;
+        let seconds = |at: Instant| at.saturating_duration_since(evidence.start).as_secs_f64();
+        let (at, long) = (seconds(found.from), seconds(found.until) - seconds(found.from));
+        let what = match found.what {
+            What::Events => "no event arrived, and nothing explained it,",
+            What::Position => "the position stood still, and nothing explained it,",
+            What::Log => "no event arrived or the position stood still, and no line of the log said why,",
+            What::Silent => "/readyz and /status did not answer, or the main loop did not turn,",
+        };
+        let number = evidence.happened.iter().rposition(|(_, injected)| injected.began <= found.until);
+        let fault = number.and_then(|number| evidence.happened.get(number));
+        let name = fault.and_then(|(kind, _)| evidence.kinds.get(*kind)).map(|kind| kind.name);
+        let during = match (name, fault) {
+            (Some(name), Some((_, injected))) => {
+                let (began, back) = (seconds(injected.began), seconds(injected.back));
+                format!("the last fault was {name}, from {began:.1} s to {back:.1} s")
+            }
+            _ => "before any fault".to_owned(),
+        };
+        let said = found.said.as_ref().map(|said| format!("; it said {said}")).unwrap_or_default();
+        format!("{what} for {long:.1} s from {at:.1} s on; {during}{said}")
     }
 
     /// The writers, the table and the independent reader have to tell the same story, or none can be trusted.
@@ -245,6 +297,7 @@ impl Report {
             "seconds": evidence.end.duration_since(evidence.start).as_secs_f64(),
             "good": self.is_good(),
             "faults": self.faults,
+            "without_a_reason": self.unexplained.iter().map(|found| self.told(found)).collect::<Vec<_>>(),
             "findings": self.findings(),
             "committed": evidence.committed.len(),
             "in_table": evidence.table.len(),

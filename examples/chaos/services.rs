@@ -1,7 +1,7 @@
 //! The servers: ended and started again by `scripts/services`, and watched for the moment at which they are back.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,12 @@ pub(crate) struct Services {
     /// Where Postgres answers without a proxy.
     pub(crate) postgres: String,
     pub(crate) kafka_log: PathBuf,
+    /// Where the brokers answer without a proxy.
+    pub(crate) brokers: String,
+    /// Of Kafka's own tools.
+    pub(crate) kafka_classpath: String,
+    /// The instance with a standby that `synchronized_standby_slots` names.
+    pub(crate) standby: Option<String>,
 }
 
 impl Services {
@@ -99,15 +105,37 @@ impl Services {
         kill_process(number, signal).context("send the broker a signal")
     }
 
-    async fn run(&self, arguments: &[&str]) -> anyhow::Result<()> {
-        let what = || format!("{} {}", Path::new("scripts/services").display(), arguments.join(" "));
-        let mut script = Command::new(&self.script);
-        script.args(arguments).args(["--instance", &self.instance]);
-        script.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-        let output = script.output().await.with_context(what)?;
-        if !output.status.success() {
-            bail!("{} failed: {}", what(), String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(())
+    /// Ends the standby, or starts it again.
+    pub(crate) async fn standby(&self, order: &[&str]) -> anyhow::Result<()> {
+        let standby = self.standby.as_ref().context("there is no standby")?;
+        self.run_for(standby, order).await
     }
+
+    /// Runs one of Kafka's own tools.
+    pub(crate) async fn kafka_tool(&self, class: &str, arguments: &[&str]) -> anyhow::Result<()> {
+        let mut java = Command::new("java");
+        // over before the JVM's second compiler has done anything for it
+        java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &self.kafka_classpath, class]);
+        java.args(["--bootstrap-server", &self.brokers]).args(arguments);
+        succeeds(java, &format!("{class} {}", arguments.join(" "))).await
+    }
+
+    async fn run(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        self.run_for(&self.instance, arguments).await
+    }
+
+    async fn run_for(&self, instance: &str, arguments: &[&str]) -> anyhow::Result<()> {
+        let mut script = Command::new(&self.script);
+        script.args(arguments).args(["--instance", instance]);
+        succeeds(script, &format!("scripts/services {}", arguments.join(" "))).await
+    }
+}
+
+async fn succeeds(mut command: Command, what: &str) -> anyhow::Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let output = command.output().await.with_context(|| what.to_owned())?;
+    if !output.status.success() {
+        bail!("{what} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
 }

@@ -146,7 +146,7 @@ fn summary(report: &Report) -> String {
         format!("seed {}, {:.0} s", evidence.seed, evidence.end.duration_since(evidence.start).as_secs_f64()),
     ];
     if report.is_good() {
-        lines.push("nothing lost, nothing reordered, no duplicates but those allowed".to_owned());
+        lines.push("nothing lost, nothing reordered, no duplicates but those allowed, nothing stood still without a reason".to_owned());
     }
     for fault in &report.faults {
         lines.push(format!("wrong: {fault}"));

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 
+use crate::accounts::{self, Account};
 use crate::allowance::{Look, Mark};
 use crate::intake::lock;
 use crate::stage::process::peak_memory;
@@ -44,6 +45,10 @@ pub(crate) struct Seen {
     pub(crate) marks: Vec<Mark>,
     /// When the router had begun a session anew without being started anew.
     pub(crate) sessions: Vec<Instant>,
+    /// What the router said of itself when it was asked in peace.
+    pub(crate) accounts: Vec<Account>,
+    /// From when to when it could not say anything: it had been killed, told to stop, or frozen.
+    pub(crate) excused: Vec<(Instant, Option<Instant>)>,
 }
 
 /// At work until dropped.
@@ -51,7 +56,7 @@ pub(crate) struct Watch {
     seen: Arc<Mutex<Seen>>,
     process: Arc<AtomicU32>,
     admin: Arc<Mutex<SocketAddr>>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 impl Watch {
@@ -61,17 +66,32 @@ impl Watch {
         let admin = Arc::new(Mutex::new(admin));
         let looking = tokio::spawn(look(Arc::clone(&admin), log.to_owned(), Arc::clone(&seen)));
         let weighing = weigh(postgres.to_owned(), slot, Arc::clone(&process), Arc::clone(&seen));
-        Watch { seen, process, admin, tasks: [looking, tokio::spawn(weighing)] }
+        let asking = accounts::ask(Arc::clone(&admin), Arc::clone(&process), Arc::clone(&seen));
+        Watch { seen, process, admin, tasks: [looking, tokio::spawn(weighing), tokio::spawn(asking)] }
     }
 
     /// Which process the router is from now on, and where it answers.
     pub(crate) fn follow(&self, process: u32, admin: SocketAddr) {
         *lock(&self.admin) = admin;
         self.process.store(process, Ordering::Relaxed);
+        self.can_speak();
+    }
+
+    /// The router cannot say anything from now on, until `can_speak`.
+    pub(crate) fn cannot_speak(&self) {
+        self.can_speak();
+        lock(&self.seen).excused.push((Instant::now(), None));
+    }
+
+    pub(crate) fn can_speak(&self) {
+        if let Some((_, until)) = lock(&self.seen).excused.last_mut() {
+            until.get_or_insert_with(Instant::now);
+        }
     }
 
     /// Takes the memory of the router once more: it is about to end.
     pub(crate) fn last_words(&self) {
+        self.cannot_speak();
         let memory = peak_memory(self.process.load(Ordering::Relaxed)).ok();
         lock(&self.seen).weights.push(Weight { at: Instant::now(), retained: None, memory });
     }

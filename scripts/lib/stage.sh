@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # One program on throwaway servers, which are gone with the script whatever ends it. Needs messages.sh and processes.sh.
-# The script may set keep and service_options, and define save_logs and what_next anew.
+# The script may set keep and service_options, and define save_logs, what_next and end_others anew.
 
 # shellcheck disable=SC2154
 : "${root:?}"
@@ -11,6 +11,9 @@ save_logs() { :; }
 
 # what_next: the last words after a good end.
 what_next() { :; }
+
+# end_others: servers besides the instance's own.
+end_others() { :; }
 
 # begin_stage INSTANCE: nobody else's in this checkout; a second one would end this one's servers.
 begin_stage() {
@@ -29,6 +32,7 @@ services() { "$root/scripts/services" "$@" --instance "$instance" 6>&-; }
 
 # clear_stage: of the servers that one left which was killed, or told to keep them. From now on there is something to end.
 clear_stage() {
+  end_others
   [[ ! -d $root/$folder ]] || services down
   up=1
 }
@@ -70,6 +74,7 @@ end_stage() {
   if [[ -n $up ]]; then
     ((code == 0)) || save_logs
     if [[ -z $keep ]] || ((code >= 129)); then
+      end_others
       services down
     else
       hint "the servers stay up until: scripts/services down --instance $instance"

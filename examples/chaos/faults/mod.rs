@@ -7,6 +7,8 @@ mod router;
 mod slot;
 mod topic;
 
+pub(crate) use broker::{PRINCIPAL, grant};
+
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,8 +21,10 @@ use tokio::time::sleep;
 
 use crate::injected::{Injected, Left};
 use crate::intake::Arrived;
+use crate::nameserver::Nameserver;
 use crate::proxy::Proxy;
 use crate::services::Services;
+use crate::stage::log_reader::LogReader;
 use crate::stage::router::Router;
 use crate::watch::Watch;
 use crate::writers::{Ledger, connect};
@@ -46,7 +50,49 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     /// What is done, as a sentence.
     pub(crate) what: &'static str,
+    pub(crate) need: Need,
     inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
+}
+
+/// What a kind of fault cannot do without. Whatever has one besides `Nothing` comes only on request: it takes servers of its
+/// own, or more than ten seconds, so that a standstill needs a reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    Nothing,
+    Time,
+    /// `--park`
+    Parking,
+    /// A broker with ACLs.
+    Authorizer,
+    /// A standby of `synchronized_standby_slots`.
+    Standby,
+    /// A name server of the campaign's own.
+    Nameserver,
+}
+
+impl Need {
+    /// Its name for scripts.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Need::Nothing => "nothing",
+            Need::Time => "time",
+            Need::Parking => "parking",
+            Need::Authorizer => "authorizer",
+            Need::Standby => "standby",
+            Need::Nameserver => "nameserver",
+        }
+    }
+
+    /// What a person is told of it.
+    pub(crate) fn told(self) -> &'static str {
+        match self {
+            Need::Nothing => "",
+            Need::Time | Need::Authorizer => " (on request)",
+            Need::Parking => " (on request, with --park)",
+            Need::Standby => " (on request, from Postgres 17 on)",
+            Need::Nameserver => " (on request, as root)",
+        }
+    }
 }
 
 type Injecting<'g> = Pin<Box<dyn Future<Output = anyhow::Result<Injected>> + Send + 'g>>;
@@ -83,6 +129,14 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("kafka-slow", "everything between router and broker passes later", |g, r| Box::pin(network::kafka_slow(g, r))),
     kind("kafka-cut", "the router's connections with the broker are reset within a message", |g, r| Box::pin(network::kafka_cut(g, r))),
     kind("kafka-away", "the router's connections with the broker are refused for a while", |g, r| Box::pin(network::kafka_away(g, r))),
+    kind("postgres-server-cut", "a hop between router and Postgres ends the server's side of the router's connections and keeps the router's open", |g, r| Box::pin(network::postgres_server_cut(g, r))),
+    kind("postgres-server-cut-broker-hole", "the same while nothing passes between that router and the broker, behind a large transaction", |g, r| Box::pin(network::postgres_server_cut_broker_hole(g, r))),
+    needs(Need::Time, "router-stderr-unread", "nobody reads the router's standard error, and its pipe is full", |g, r| Box::pin(router::stderr_unread(g, r))),
+    needs(Need::Time, "producer-quota", "a quota lets producers send 10 to 40 kB/s", |g, r| Box::pin(broker::producer_quota(g, r))),
+    needs(Need::Authorizer, "acls-removed", "the router's right to write to a topic is taken away", |g, r| Box::pin(broker::acls_removed(g, r))),
+    needs(Need::Parking, "dead-letters-locked", "the dead-letter table is locked in ACCESS EXCLUSIVE mode", |g, r| Box::pin(postgres::dead_letters_locked(g, r))),
+    needs(Need::Standby, "standby-away", "the standby that synchronized_standby_slots names is stopped", |g, r| Box::pin(postgres::standby_away(g, r))),
+    needs(Need::Nameserver, "dns-hangs", "name servers answer after 20 s, while the broker is away and the walsender is terminated", |g, r| Box::pin(network::dns_hangs(g, r))),
 ];
 
 const fn kind(
@@ -90,7 +144,16 @@ const fn kind(
     what: &'static str,
     inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
 ) -> Kind {
-    Kind { name, what, inject }
+    needs(Need::Nothing, name, what, inject)
+}
+
+const fn needs(
+    need: Need,
+    name: &'static str,
+    what: &'static str,
+    inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
+) -> Kind {
+    Kind { name, what, need, inject }
 }
 
 impl Kind {
@@ -102,12 +165,15 @@ impl Kind {
 /// What faults act on.
 pub(crate) struct Ground {
     pub(crate) router: Router,
+    /// What reads the standard error of all routers.
+    pub(crate) log: Arc<LogReader>,
     pub(crate) services: Services,
     /// Without a proxy.
     pub(crate) postgres: String,
     pub(crate) brokers: String,
     pub(crate) to_postgres: Proxy,
     pub(crate) to_kafka: Proxy,
+    pub(crate) nameserver: Option<Nameserver>,
     pub(crate) watch: Watch,
     pub(crate) arrived: Arc<Mutex<Arrived>>,
     pub(crate) ledger: Arc<Ledger>,
@@ -194,7 +260,7 @@ impl Ground {
 }
 
 /// A fault that the router lives through.
-fn lived_through(began: Instant, back: Instant, what: String) -> Injected {
+pub(crate) fn lived_through(began: Instant, back: Instant, what: String) -> Injected {
     Injected {
         began,
         back,
@@ -202,9 +268,18 @@ fn lived_through(began: Instant, back: Instant, what: String) -> Injected {
         on_its_way: true,
         broker_late: None,
         asked: None,
+        withheld: None,
+        names: &[],
+        recovers_within: None,
         overlaps: false,
         what,
     }
+}
+
+/// Longer than the router may stand still without a reason, four times in five; returns for how long.
+async fn pause_for_a_reason(random: &mut StdRng) -> Duration {
+    let long = random.random_ratio(4, 5);
+    pause(random, if long { 13_000..16_000 } else { 1_000..5_000 }).await
 }
 
 /// Draws a time of so many milliseconds, and waits for it.

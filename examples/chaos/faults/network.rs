@@ -1,13 +1,17 @@
 //! The network swallows, delays and cuts.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::{Ground, WAL_SENDER_TIMEOUT, lived_through, pause, postgres};
 use crate::injected::Injected;
 use crate::proxy::{Proxy, Weather};
+use crate::stage::process::tcp_ports;
+use crate::writers::large;
 
 const CUTS: std::ops::Range<u32> = 1..4;
 
@@ -117,4 +121,56 @@ pub(super) async fn kafka_slow_and_router_killed(
     pause(&mut random, 0..200).await;
     let what = format!("after {} ms that were {} ms slow", slow.as_millis(), by.as_millis());
     Ok(Injected { broker_late: Some(by), ..ground.revive(dead?, None, what)? })
+}
+
+/// As behind a proxy that terminates TCP: what the router writes is taken, and no server is there any more.
+pub(super) async fn postgres_server_cut(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    ground.to_postgres.sever(ports(ground)?);
+    let time = pause(&mut random, 0..1_000).await;
+    Ok(lived_through(began, began + time, String::new()))
+}
+
+/// The router is held back by its full window, and the server has given the slot away meanwhile. With a standby, what is
+/// queued is stale by the time it can be sent.
+pub(super) async fn postgres_server_cut_broker_hole(
+    ground: &mut Ground,
+    mut random: StdRng,
+) -> anyhow::Result<Injected> {
+    /// More than a window has room for.
+    const ROWS: u64 = 25_000;
+    let began = Instant::now();
+    let ports = ports(ground)?;
+    ground.to_kafka.hold(ports.clone());
+    large(&ground.postgres, &ground.ledger, ROWS, random.random()).await?;
+    pause(&mut random, 1_000..2_000).await;
+    ground.to_postgres.sever(ports);
+    // longer than a router may hold on to a slot of which it hears nothing
+    let (least, most) =
+        (WAL_SENDER_TIMEOUT.as_millis() as u64 + 1_000, WAL_SENDER_TIMEOUT.as_millis() as u64 + 4_000);
+    let time = pause(&mut random, least..most).await;
+    ground.to_kafka.hold(HashSet::new());
+    Ok(lived_through(began, Instant::now(), format!("for {} ms", time.as_millis())))
+}
+
+/// The ports of the active router.
+fn ports(ground: &Ground) -> anyhow::Result<HashSet<u16>> {
+    tcp_ports(ground.router.process().context("the router has no process number")?)
+}
+
+/// The session ends while the threads of its producer wait for the name of the broker.
+pub(super) async fn dns_hangs(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    let began = Instant::now();
+    let nameserver = ground.nameserver.as_ref().context("there is no name server")?;
+    nameserver.slow(true);
+    ground.to_kafka.set(Weather::Away);
+    let before = pause(&mut random, 1_500..3_000).await;
+    let terminated = postgres::terminate(ground).await;
+    let after = pause(&mut random, 12_000..14_000).await;
+    ground.to_kafka.set(Weather::Clear);
+    nameserver.slow(false);
+    terminated?;
+    nameserver.all_answered().await;
+    let what = format!("after {} of {} ms", before.as_millis(), (before + after).as_millis());
+    Ok(Injected { on_its_way: false, ..lived_through(began, Instant::now(), what) })
 }

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use super::{Dead, Ground, WAL_SENDER_TIMEOUT, lived_through, pause};
+use super::{Dead, Ground, WAL_SENDER_TIMEOUT, lived_through, pause, pause_for_a_reason, postgres};
 use crate::injected::{Injected, Left};
 use crate::intake::lock;
 use crate::stage::outbox_table::topic_of;
@@ -84,9 +84,23 @@ pub(super) async fn stop(ground: &mut Ground, mut random: StdRng) -> anyhow::Res
 
 pub(super) async fn freeze(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
+    ground.watch.cannot_speak();
     ground.router.freeze()?;
     let frozen = WAL_SENDER_TIMEOUT + Duration::from_millis(random.random_range(200..2_000));
     sleep(frozen).await;
     ground.router.thaw()?;
+    ground.watch.can_speak();
     Ok(lived_through(began, Instant::now(), format!("for {} ms", frozen.as_millis())))
+}
+
+/// A session that ends gives it something to say.
+pub(super) async fn stderr_unread(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    let process = ground.router.process().context("the router has no process number")?;
+    let began = Instant::now();
+    ground.log.block(process).await?;
+    let ended = postgres::terminate(ground).await;
+    let time = pause_for_a_reason(&mut random).await;
+    ground.log.unblock();
+    ended?;
+    Ok(lived_through(began, Instant::now(), format!("for {} ms", time.as_millis())))
 }
