@@ -150,8 +150,8 @@ async fn connection(
         let both = async {
             // a half that has ended in good order waits for the other
             tokio::select! {
-                End::Closed = &mut there => drop((&mut back).await),
-                End::Closed = &mut back => drop((&mut there).await),
+                End::Closed = &mut there => { (&mut back).await; }
+                End::Closed = &mut back => { (&mut there).await; }
                 else => {}
             }
         };

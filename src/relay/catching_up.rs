@@ -178,14 +178,7 @@ impl<S: Transport> Relay<S> {
         let (step, looked) = (self.catching_up.step, self.catching_up.checked > Lsn::INVALID);
         match step {
             Step::Streaming if self.is_far_behind() && self.catching_up.waits_for_standbys => {
-                if !std::mem::replace(&mut self.catching_up.standbys_told, true) {
-                    let behind = self.catching_up.lag(self.received);
-                    tracing::info!(
-                        behind,
-                        "far behind, and still streaming: bites would bring what the standbys of synchronized_standby_slots \
-                         have not confirmed"
-                    );
-                }
+                self.streams_for_standbys();
             }
             Step::Streaming if self.is_far_behind() => {
                 let behind = self.catching_up.lag(self.received);
@@ -344,6 +337,19 @@ impl<S: Transport> Relay<S> {
             None => self.bite(),
         }
         Ok(())
+    }
+
+    /// Says once why a router that is far behind goes on streaming.
+    fn streams_for_standbys(&mut self) {
+        if std::mem::replace(&mut self.catching_up.standbys_told, true) {
+            return;
+        }
+        let behind = self.catching_up.lag(self.received);
+        tracing::info!(
+            behind,
+            "far behind, and still streaming: bites would bring what the standbys of synchronized_standby_slots \
+             have not confirmed"
+        );
     }
 
     /// Asks for a bite, or moves the slot first if that is due. Near the end of the log there are no more.
