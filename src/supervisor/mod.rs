@@ -5,6 +5,7 @@ mod free_slot;
 mod memory;
 mod session;
 mod several;
+mod start_position;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

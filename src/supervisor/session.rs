@@ -1,5 +1,5 @@
-//! The start of one session, in the order that keeps two routers apart: Postgres first, then the producer, then the
-//! position, then the stream.
+//! The start of one session, in the order that keeps two routers apart: Postgres first, then the position (which ends by
+//! fencing), then the stream.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use tokio_util::sync::CancellationToken;
 use super::TURN;
 use super::free_slot::free_slot;
 use super::memory::Memory;
+use super::start_position::Looked;
+use crate::config::Config;
 use crate::config::conninfo::Host;
-use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start};
+use crate::positions::{Recognition, Remembered};
 use crate::postgres::bites;
 use crate::postgres::bookmarks::RollingBookmarks;
-use crate::postgres::catalog::{self, Catalog, Columns, Missing, Slot, way_out};
+use crate::postgres::catalog::{self, Catalog, Columns, Missing, way_out};
 use crate::postgres::connect::{STAYS_OPEN, Startup, VALUE_TEXT};
 use crate::postgres::dead_letters::desk::{Desk, Left, Loaded};
 use crate::postgres::dead_letters::sql as dead_letters;
@@ -28,7 +29,7 @@ use crate::postgres::replication::{ReplicationStream, StreamOf};
 use crate::postgres::session::Session;
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
-use crate::relay::{Ended, Parts, Relay, begins_with_bites, no_gap_to_accept};
+use crate::relay::{Ended, Parts, Relay, begins_with_bites};
 use crate::routing::Router;
 use crate::shards::{Ids, Shard};
 use crate::sink::Outcomes;
@@ -123,10 +124,9 @@ async fn start(
     let mut sink = opened(awake(config, &mut session, sink).await, memory)?;
 
     let mut positions = Positions::Off;
-    let found = (&catalog, &slot, &system, other_slots.as_slice());
     let other_log = memory.other_log.take();
-    let started =
-        where_to_start(config, &mut session, memory, found, other_log, (&mut sink, &mut positions)).await;
+    let looked = Looked { catalog: &catalog, slot: &slot, system: &system, other_slots, other_log };
+    let started = looked.begin(config, &mut session, memory, &mut sink, &mut positions).await;
     let (remembered, recognition) = match started {
         Ok((remembered, recognition)) => (remembered, recognition.filter(|_| !memory.handed_over)),
         Err(error) => {
@@ -259,56 +259,6 @@ async fn shards(
     Ok((shard, catalog::slots_of_other_shards(looks, config).await?))
 }
 
-/// Where there are slots of it for another number of shards, a router goes on that has delivered before, unless they are
-/// handing over. Another one would send what these hold once more, or leave it out.
-async fn beside_other_shards(
-    config: &Config,
-    before: Option<&Remembered>,
-    slots: &[String],
-) -> Result<(), Error> {
-    let handover = match &config.delivery.positions_topic {
-        Some(topic) => look_up(&config.of_handover(), topic, None).await?,
-        None => None,
-    };
-    let (others, count) = (slots.join(", "), config.shards.count);
-    if Handover::is_under_way(handover.as_ref()) {
-        return Err(Error::not_safe(
-            format!(
-                "`outbox-router shards change` was cut off, and the slots of another number of shards are there: {others}"
-            ),
-            "Run it again, with the new `[shards] count` and the old number as --from: it goes on where it was",
-        ));
-    }
-    // what is remembered may be of a time before the last change: a slot of the same name can be made again
-    let owner = Handover::owner(handover.as_ref(), config.slot_of_all());
-    if let Some(owner) = owner.filter(|owner| *owner != count) {
-        return Err(Error::not_safe(
-            format!(
-                "the events of {} were handed over to {owner} shards, whose slots are there ({others}), and this router is one of {count}",
-                config.name
-            ),
-            format!(
-                "If this is a configuration from before, set `[shards] count = {owner}`. If the number is to be changed, stop all routers \
-                 of the other number and run `outbox-router shards change --from {owner}`: it delivers what their slots hold, and \
-                 hands over"
-            ),
-        ));
-    }
-    if before.is_some_and(|before| before.slot == config.postgres.slot) {
-        return Ok(());
-    }
-    Err(Error::not_safe(
-        format!(
-            "the router {} has not delivered from the slot {} yet, and there are slots of it for another number of shards than {count}: \
-             {others}",
-            config.name, config.postgres.slot
-        ),
-        "If the number is to be changed, stop all routers of the other number and run `outbox-router shards change --from NUMBER`: it \
-         delivers what their slots hold, and hands over. If the slots are left over from something else, drop them: SELECT \
-         pg_drop_replication_slot(...)",
-    ))
-}
-
 /// Events that come after parked ones of their aggregate must not be sent past them.
 async fn none_left_parked(config: &Config, looks: &mut Session) -> Result<(), Error> {
     match looks.query_one(dead_letters::READABLE).await?.as_deref() {
@@ -386,100 +336,13 @@ pub(super) async fn awake<T>(
 }
 
 /// Credentials and privileges are changed under running routers.
-fn opened<T>(result: Result<T, Error>, memory: &Memory) -> Result<T, Error> {
+pub(super) fn opened<T>(result: Result<T, Error>, memory: &Memory) -> Result<T, Error> {
     result.map_err(|error| match error {
         Error::Definite(refused) if memory.was_active && refused.exit != Exit::Unsafe => {
             Error::transient(Peer::Kafka, refused.to_string())
         }
         error => error,
     })
-}
-
-/// Reads what is remembered, judges it by what was found, says where a start is not what one would expect, and writes
-/// down that a new epoch begins there.
-async fn where_to_start(
-    config: &Arc<Config>,
-    session: &mut Session,
-    memory: &Memory,
-    (catalog, slot, system, other_slots): (&Catalog, &Slot, &System, &[String]),
-    other_log: Option<(u64, OtherLog)>,
-    (sink, positions): (&mut KafkaSink, &mut Positions),
-) -> Result<(Remembered, Option<Recognition>), Error> {
-    *positions = opened(awake(config, session, Positions::open(config)).await, memory)?;
-    let confirmed = slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID);
-    let stored = opened(awake(config, session, positions.read(config, confirmed)).await, memory)?;
-    let before = memory.or_stored(stored);
-    // those of a router that only delivers its last part are there on purpose
-    if !other_slots.is_empty() && memory.until.is_none() {
-        awake(config, session, beside_other_shards(config, before.as_ref(), other_slots)).await?;
-    }
-    let history = match &before {
-        // an older one has no history that could hold the position
-        Some(before) if before.timeline > system.timeline => Some(String::new()),
-        Some(before) if before.timeline < system.timeline => Some(system.history(session).await?),
-        _ => None,
-    };
-    let reading = catalog.reading(&config.outbox);
-    let way_out = catalog.publication_way_out(config);
-    let found = positions::Found {
-        router: &config.name,
-        slot: &config.postgres.slot,
-        confirmed,
-        system,
-        history: history.as_deref(),
-        reading: &reading,
-        way_out: &way_out,
-        // unless a reset has come in between, which settles it
-        other_log: other_log
-            .filter(|(epoch, _)| before.as_ref().is_some_and(|before| before.epoch == *epoch))
-            .map(|(_, other)| other),
-    };
-    let start = positions::judge(before.as_ref(), &found, memory.accepted_gap)
-        .map_err(|gap| gap.refusal(config.shard))?;
-    let position = start.position();
-    let (tail, reading, recognition) = positions::begin(before.as_ref(), start, confirmed, reading);
-    match start {
-        Start::First(_) if config.delivery.positions_topic.is_some() => {
-            tracing::info!(
-                name = config.name, position = %position.flush,
-                "no position is remembered under this name: the router starts at the slot's own"
-            );
-        }
-        Start::Accepted(_) => {
-            let before = before.as_ref().map(|before| before.position.flush).unwrap_or_default();
-            tracing::warn!(%before, position = %position.flush, "the gap was accepted: going on after it");
-        }
-        Start::Remembered(_) if memory.accepted_gap.is_some() && recognition.is_none() => no_gap_to_accept(),
-        Start::First(_) | Start::Remembered(_) => {}
-    }
-    let replay = before
-        .as_ref()
-        .and_then(|before| before.replay_at(position, &config.postgres.slot, &system.identifier));
-    if let Some(replay) = &replay {
-        tracing::info!(
-            position = %position.flush, until = %replay.until.flush, reset = replay.mark,
-            "the position was reset: events are sent again, and marked"
-        );
-    }
-    let retried = before.as_ref().map(|before| before.retried.clone()).unwrap_or_default();
-    // what was accepted is accepted
-    let parked =
-        before.as_ref().filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked);
-    let remembered = Remembered {
-        epoch: Remembered::next_epoch(before.as_ref()),
-        slot: config.postgres.slot.clone(),
-        system_identifier: system.identifier.clone(),
-        timeline: system.timeline,
-        position,
-        tail,
-        reading,
-        replay,
-        parked,
-        retried,
-        exactly_once: config.delivery.mode == DeliveryMode::ExactlyOnce,
-    };
-    opened(awake(config, session, positions.begin(&remembered, sink)).await, memory)?;
-    Ok((remembered, recognition))
 }
 
 /// Adds the remembered position to a finding that stops the router: it is where events may be missing from.

@@ -6,6 +6,7 @@ mod killed;
 mod modes;
 mod not_added;
 mod refused;
+mod same_name;
 mod slow_broker;
 
 use crate::support::kafka::Kafka;

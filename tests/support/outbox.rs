@@ -51,9 +51,20 @@ impl Outbox {
         outbox
     }
 
+    /// The same on another server, with the same names.
+    pub(crate) async fn twin(&self, server: &str) -> Self {
+        let twin = Self::named(server, self.name.clone()).await;
+        twin.execute(&format!("{TABLE}; {PUBLICATION}")).await;
+        twin.create_slot("pgoutput").await;
+        twin
+    }
+
     /// An empty database without a slot. Of several hosts, with commas between them, the primary is meant.
     pub(crate) async fn bare(server: &str) -> Self {
-        let name = shared::unique();
+        Self::named(server, shared::unique()).await
+    }
+
+    async fn named(server: &str, name: String) -> Self {
         let administrator = connect(&url(server, "postgres")).await.unwrap();
         administrator.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
         Outbox { name, server: server.to_owned(), client: Mutex::default() }

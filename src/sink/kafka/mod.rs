@@ -188,17 +188,18 @@ impl KafkaSink {
             message_max_bytes: properties::message_max_bytes(&config),
             config,
         };
-        let begun = match sink.probe().await {
-            Ok(()) => sink.producers.take_over().await,
-            failed => failed,
-        };
-        match begun {
+        match sink.probe().await {
             Ok(()) => Ok(sink),
             Err(error) => {
                 sink.close().await;
                 Err(error)
             }
         }
+    }
+
+    /// Shuts out whoever delivers exactly once under this name, if this sink does too. Before the first record.
+    pub fn take_over(&self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        self.producers.take_over()
     }
 
     async fn probe(&self) -> Result<(), Error> {

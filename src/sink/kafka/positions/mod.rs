@@ -21,7 +21,8 @@ use crate::config::{Config, DeliveryMode, Topics};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::positions::Remembered;
-use reader::{AMPLE, LITTLE};
+use reader::AMPLE;
+pub use reader::Seen;
 pub use writer::Written;
 use writer::{Reports, Shared};
 
@@ -64,15 +65,32 @@ impl Positions {
         }
     }
 
-    /// What is remembered under the router's name, whoever wrote it. Who reads holds the slot's lock, and knows up to where the
-    /// slot is `confirmed`.
+    /// What may be remembered under the router's name, whoever wrote it. Nobody is shut out or waited for. Who looks holds the
+    /// slot's lock, and knows up to where the slot is `confirmed`.
     ///
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
-    pub async fn read(&self, config: &Config, confirmed: Lsn) -> Result<Option<Remembered>, Error> {
+    pub async fn look(&self, config: &Config, confirmed: Lsn) -> Result<Seen, Error> {
+        match self {
+            Positions::Off => Ok(Seen::nothing()),
+            Positions::After(topic) => reader::look(config, &topic.topic, confirmed).await,
+            Positions::With(topic) => reader::look(config, topic, confirmed).await,
+        }
+    }
+
+    /// What is remembered under the router's name, once nobody else writes there. `seen`: what a look has shown before that.
+    ///
+    /// # Errors
+    /// As [`Positions::look`].
+    pub async fn read(
+        &self,
+        config: &Config,
+        confirmed: Lsn,
+        seen: Seen,
+    ) -> Result<Option<Remembered>, Error> {
         match self {
             Positions::Off => Ok(None),
-            Positions::After(topic) => topic.read(confirmed).await,
+            Positions::After(topic) => topic.settled(confirmed, seen).await,
             // what was left open is ended by now: the producers have taken over
             Positions::With(topic) => reader::read(config, topic, confirmed, AMPLE).await,
         }
@@ -149,17 +167,19 @@ impl PositionsTopic {
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
     pub async fn read(&self, confirmed: Lsn) -> Result<Option<Remembered>, Error> {
-        let shut_out = async || {
-            // without the right to: it ends when it has timed out
-            if let Err(error) = shut_out(&self.config).await {
-                tracing::debug!(peer = "kafka", %error, "transactions under this name");
-            }
-            reader::read(&self.config, &self.topic, confirmed, AMPLE).await
-        };
-        match reader::read(&self.config, &self.topic, confirmed, LITTLE).await {
-            Ok(Some(Remembered { exactly_once: true, .. })) | Err(Error::Transient(_)) => shut_out().await,
-            read => read,
+        let seen = reader::look(&self.config, &self.topic, confirmed).await?;
+        self.settled(confirmed, seen).await
+    }
+
+    async fn settled(&self, confirmed: Lsn, seen: Seen) -> Result<Option<Remembered>, Error> {
+        if let Some(remembered) = seen.settled() {
+            return Ok(remembered);
         }
+        // without the right to: it ends when it has timed out
+        if let Err(error) = shut_out(&self.config).await {
+            tracing::debug!(peer = "kafka", %error, "transactions under this name");
+        }
+        reader::read(&self.config, &self.topic, confirmed, AMPLE).await
     }
 
     /// Purges and ends the client.

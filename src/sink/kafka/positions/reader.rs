@@ -22,10 +22,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long all of it may take, but for transactions that are open.
 const IN_ALL: Duration = Duration::from_secs(30);
 
-/// How long a transaction may be open for who has another way,
-pub(super) const LITTLE: Duration = Duration::from_millis(500);
-
-/// and for who tries again later.
+/// How long a transaction may be open for who tries again later.
 pub(super) const AMPLE: Duration = Duration::from_secs(30);
 
 /// After which it is said that one is waited for, by who does not try again.
@@ -33,6 +30,31 @@ const TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// How far back the last record of a router is looked for before everything is read.
 const STRETCH: i64 = 1_000;
+
+/// What may be the record that counts.
+pub struct Seen {
+    /// The one, or nothing; where transactions are open, each that may count when they have ended.
+    records: Vec<Option<Remembered>>,
+    open: bool,
+}
+
+impl Seen {
+    /// Nothing is remembered.
+    pub(super) fn nothing() -> Self {
+        Seen { records: vec![None], open: false }
+    }
+
+    /// Each record that may count.
+    pub fn records(&self) -> impl Iterator<Item = Option<&Remembered>> {
+        self.records.iter().map(Option::as_ref)
+    }
+
+    /// The record that counts, if nobody can be in a transaction under this name.
+    pub(super) fn settled(mut self) -> Option<Option<Remembered>> {
+        let in_transactions = self.records().flatten().any(|known| known.exactly_once);
+        if self.open || in_transactions { None } else { self.records.pop() }
+    }
+}
 
 /// The record that counts under the router's name. `confirmed`: what the slot confirms. A router that wrote less last was late,
 /// and what counts may lie far before that. A transaction that may hide a record is waited for, `patience` long.
@@ -42,6 +64,24 @@ pub(super) async fn read(
     confirmed: Lsn,
     patience: Duration,
 ) -> Result<Option<Remembered>, Error> {
+    Ok(search(config, topic, confirmed, Some(patience)).await?.committed.flatten())
+}
+
+/// The same without waiting for anybody.
+pub(super) async fn look(config: &Config, topic: &str, confirmed: Lsn) -> Result<Seen, Error> {
+    let Latest { committed, hidden } = search(config, topic, confirmed, None).await?;
+    Ok(match hidden {
+        None => Seen { records: vec![committed.flatten()], open: false },
+        Some(hidden) => Seen { records: committed.into_iter().chain([hidden]).collect(), open: true },
+    })
+}
+
+async fn search(
+    config: &Config,
+    topic: &str,
+    confirmed: Lsn,
+    patience: Option<Duration>,
+) -> Result<Latest, Error> {
     let mut settings = properties::client(config);
     settings
         // librdkafka reads nothing without a group's name; it joins none, and commits nothing
@@ -76,7 +116,15 @@ struct Reader {
     topic: String,
     key: String,
     confirmed: Lsn,
-    patience: Duration,
+    /// `None`: nothing is waited for.
+    patience: Option<Duration>,
+}
+
+/// The last of the records. Inside, `None` is a tombstone: somebody has made the router forget.
+struct Latest {
+    committed: Option<Option<Remembered>>,
+    /// Of those behind an open transaction, which may be committed, taken back, or neither yet.
+    hidden: Option<Option<Remembered>>,
 }
 
 /// A record under the router's name.
@@ -95,55 +143,65 @@ impl Ours {
 
 /// Blocks.
 impl Reader {
-    fn read(&self) -> Result<Option<Remembered>, Error> {
+    fn read(&self) -> Result<Latest, Error> {
         let deadline = Instant::now() + IN_ALL;
         // the true end; who reads what is committed is shown one before the first open transaction
         let (low, high) = match self.uncommitted.fetch_watermarks(&self.topic, PARTITION, ANSWER_TIMEOUT) {
             Ok(ends) => ends,
-            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) if is_missing(&error) => return Ok(Latest { committed: None, hidden: None }),
             Err(error) => return Err(self.failed(&error)),
         };
         let near = low.max(high.saturating_sub(STRETCH));
-        let found = self.latest(&self.stretch(near, high, deadline)?)?;
+        let found = self.stretch(near, high, deadline)?;
         let is_late = |found: &Remembered| found.position.flush < self.confirmed;
-        match found {
-            Some(Some(found)) if is_late(&found) => {}
-            Some(found) => return Ok(found),
+        match &found.committed {
+            Some(Some(committed)) if is_late(committed) => {}
+            Some(_) => return Ok(found),
             None => {}
         }
-        Ok(self.latest(&self.stretch(low, high, deadline)?)?.flatten())
+        self.stretch(low, high, deadline)
     }
 
-    /// Our records from one offset up to, not including, another, but for those that were taken back.
-    fn stretch(&self, from: i64, to: i64, deadline: Instant) -> Result<Vec<Ours>, Error> {
+    /// The last of our records from one offset up to, not including, another, but for those that were taken back.
+    fn stretch(&self, from: i64, to: i64, deadline: Instant) -> Result<Latest, Error> {
         if from >= to {
-            return Ok(Vec::new());
+            return Ok(Latest { committed: None, hidden: None });
         }
         let open_from = self.end(&self.committed)?;
         if open_from >= to {
-            return self.ours(&self.committed, from, to, deadline);
+            let ours = self.ours(&self.committed, from, to, deadline)?;
+            return Ok(Latest { committed: self.latest(&ours)?, hidden: None });
         }
         // Transactions of others are open, and nobody waits for what they hide unless it may be in one itself.
-        let all = self.ours(&self.uncommitted, from, to, deadline)?;
+        let mut all = self.ours(&self.uncommitted, from, to, deadline)?;
         let doubtful = all.iter().rev().find(|ours| !ours.stands_alone());
-        let Some(doubtful) = doubtful.map(|ours| ours.offset) else { return Ok(all) };
-        self.wait_for_transaction(doubtful)?;
+        let Some(doubtful) = doubtful.map(|ours| ours.offset) else {
+            return Ok(Latest { committed: self.latest(&all)?, hidden: None });
+        };
+        if open_from <= doubtful {
+            let Some(patience) = self.patience else {
+                let shown = self.ours(&self.committed, from, open_from, deadline)?;
+                all.retain(|ours| ours.offset >= open_from);
+                return Ok(Latest { committed: self.latest(&shown)?, hidden: self.latest(&all)? });
+            };
+            self.wait_for_transaction(doubtful, patience)?;
+        }
         let mut found = self.ours(&self.committed, from, doubtful + 1, Instant::now() + IN_ALL)?;
         found.extend(all.into_iter().filter(|ours| ours.offset > doubtful));
-        Ok(found)
+        Ok(Latest { committed: self.latest(&found)?, hidden: None })
     }
 
     /// Until who reads what is committed is shown all up to this offset.
-    fn wait_for_transaction(&self, offset: i64) -> Result<(), Error> {
+    fn wait_for_transaction(&self, offset: i64, patience: Duration) -> Result<(), Error> {
         let (begun, mut told) = (Instant::now(), false);
         while self.end(&self.committed)? <= offset {
             let waited = begun.elapsed();
-            if waited >= self.patience {
+            if waited >= patience {
                 return Err(self.late(
                     "a transaction in it stays open; Kafka ends it when its transaction.timeout.ms is over",
                 ));
             }
-            if waited >= TOLD_AFTER && self.patience > AMPLE && !told {
+            if waited >= TOLD_AFTER && patience > AMPLE && !told {
                 told = true;
                 tracing::warn!(
                     topic = self.topic,

@@ -1,0 +1,212 @@
+//! Where a session starts.
+//!
+//! ```text
+//!   look    what is remembered is read and judged; a router that is refused has shut nobody out
+//!   fence   whoever delivered under this name before is shut out, and what it left open is ended
+//!   begin   what is remembered is read and judged again, and the new epoch written
+//! ```
+
+use std::sync::Arc;
+
+use super::memory::Memory;
+use super::session::{awake, opened};
+use crate::config::{Config, DeliveryMode};
+use crate::error::Error;
+use crate::lsn::Lsn;
+use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start};
+use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::session::Session;
+use crate::postgres::timeline::System;
+use crate::relay::no_gap_to_accept;
+use crate::sink::kafka::KafkaSink;
+use crate::sink::kafka::positions::{Positions, Seen, look_up};
+
+/// What a start has found in Postgres.
+pub(super) struct Looked<'a> {
+    pub(super) catalog: &'a Catalog,
+    pub(super) slot: &'a Slot,
+    pub(super) system: &'a System,
+    /// The router's slots for another number of shards.
+    pub(super) other_slots: Vec<String>,
+    /// What the last session found at the beginning of the stream, and the epoch that it had begun.
+    pub(super) other_log: Option<(u64, OtherLog)>,
+}
+
+impl Looked<'_> {
+    /// Reads what is remembered, judges it by what was found, says where a start is not what one would expect, and writes
+    /// down that a new epoch begins there.
+    pub(super) async fn begin(
+        &self,
+        config: &Arc<Config>,
+        session: &mut Session,
+        memory: &Memory,
+        sink: &mut KafkaSink,
+        positions: &mut Positions,
+    ) -> Result<(Remembered, Option<Recognition>), Error> {
+        *positions = opened(awake(config, session, Positions::open(config)).await, memory)?;
+        let confirmed = self.confirmed();
+        let seen = opened(awake(config, session, positions.look(config, confirmed)).await, memory)?;
+        self.judge_any(config, session, memory, &seen).await?;
+        opened(awake(config, session, sink.take_over()).await, memory)?;
+        let stored = opened(awake(config, session, positions.read(config, confirmed, seen)).await, memory)?;
+        let before = memory.or_stored(stored);
+        let start = self.judge(config, session, memory, before.as_ref()).await?;
+        let position = start.position();
+        let reading = self.catalog.reading(&config.outbox);
+        let (tail, reading, recognition) = positions::begin(before.as_ref(), start, confirmed, reading);
+        match start {
+            Start::First(_) if config.delivery.positions_topic.is_some() => {
+                tracing::info!(
+                    name = config.name, position = %position.flush,
+                    "no position is remembered under this name: the router starts at the slot's own"
+                );
+            }
+            Start::Accepted(_) => {
+                let before = before.as_ref().map(|before| before.position.flush).unwrap_or_default();
+                tracing::warn!(%before, position = %position.flush, "the gap was accepted: going on after it");
+            }
+            Start::Remembered(_) if memory.accepted_gap.is_some() && recognition.is_none() => {
+                no_gap_to_accept()
+            }
+            Start::First(_) | Start::Remembered(_) => {}
+        }
+        let replay = before
+            .as_ref()
+            .and_then(|before| before.replay_at(position, &config.postgres.slot, &self.system.identifier));
+        if let Some(replay) = &replay {
+            tracing::info!(
+                position = %position.flush, until = %replay.until.flush, reset = replay.mark,
+                "the position was reset: events are sent again, and marked"
+            );
+        }
+        let retried = before.as_ref().map(|before| before.retried.clone()).unwrap_or_default();
+        // what was accepted is accepted
+        let parked =
+            before.as_ref().filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked);
+        let remembered = Remembered {
+            epoch: Remembered::next_epoch(before.as_ref()),
+            slot: config.postgres.slot.clone(),
+            system_identifier: self.system.identifier.clone(),
+            timeline: self.system.timeline,
+            position,
+            tail,
+            reading,
+            replay,
+            parked,
+            retried,
+            exactly_once: config.delivery.mode == DeliveryMode::ExactlyOnce,
+        };
+        opened(awake(config, session, positions.begin(&remembered, sink)).await, memory)?;
+        Ok((remembered, recognition))
+    }
+
+    fn confirmed(&self) -> Lsn {
+        self.slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID)
+    }
+
+    /// Refuses where the router is refused whichever of these records counts.
+    async fn judge_any(
+        &self,
+        config: &Config,
+        session: &mut Session,
+        memory: &Memory,
+        seen: &Seen,
+    ) -> Result<(), Error> {
+        let mut refused = Ok(());
+        for stored in seen.records() {
+            let before = memory.or_stored(stored.cloned());
+            match self.judge(config, session, memory, before.as_ref()).await {
+                Err(Error::Definite(definite)) => refused = Err(Error::Definite(definite)),
+                judged => return judged.map(drop),
+            }
+        }
+        refused
+    }
+
+    /// Where to start, if `before` is what is remembered.
+    async fn judge(
+        &self,
+        config: &Config,
+        session: &mut Session,
+        memory: &Memory,
+        before: Option<&Remembered>,
+    ) -> Result<Start, Error> {
+        let Looked { catalog, slot: _, system, other_slots, other_log } = self;
+        // those of a router that only delivers its last part are there on purpose
+        if !other_slots.is_empty() && memory.until.is_none() {
+            awake(config, session, beside_other_shards(config, before, other_slots)).await?;
+        }
+        let history = match before {
+            // an older one has no history that could hold the position
+            Some(before) if before.timeline > system.timeline => Some(String::new()),
+            Some(before) if before.timeline < system.timeline => Some(system.history(session).await?),
+            _ => None,
+        };
+        let reading = catalog.reading(&config.outbox);
+        let way_out = catalog.publication_way_out(config);
+        let found = positions::Found {
+            router: &config.name,
+            slot: &config.postgres.slot,
+            confirmed: self.confirmed(),
+            system,
+            history: history.as_deref(),
+            reading: &reading,
+            way_out: &way_out,
+            // unless a reset has come in between, which settles it
+            other_log: other_log
+                .filter(|(epoch, _)| before.is_some_and(|before| before.epoch == *epoch))
+                .map(|(_, other)| other),
+        };
+        positions::judge(before, &found, memory.accepted_gap).map_err(|gap| gap.refusal(config.shard))
+    }
+}
+
+/// Where there are slots of it for another number of shards, a router goes on that has delivered before, unless they are
+/// handing over. Another one would send what these hold once more, or leave it out.
+async fn beside_other_shards(
+    config: &Config,
+    before: Option<&Remembered>,
+    slots: &[String],
+) -> Result<(), Error> {
+    let handover = match &config.delivery.positions_topic {
+        Some(topic) => look_up(&config.of_handover(), topic, None).await?,
+        None => None,
+    };
+    let (others, count) = (slots.join(", "), config.shards.count);
+    if Handover::is_under_way(handover.as_ref()) {
+        return Err(Error::not_safe(
+            format!(
+                "`outbox-router shards change` was cut off, and the slots of another number of shards are there: {others}"
+            ),
+            "Run it again, with the new `[shards] count` and the old number as --from: it goes on where it was",
+        ));
+    }
+    // what is remembered may be of a time before the last change: a slot of the same name can be made again
+    let owner = Handover::owner(handover.as_ref(), config.slot_of_all());
+    if let Some(owner) = owner.filter(|owner| *owner != count) {
+        return Err(Error::not_safe(
+            format!(
+                "the events of {} were handed over to {owner} shards, whose slots are there ({others}), and this router is one of {count}",
+                config.name
+            ),
+            format!(
+                "If this is a configuration from before, set `[shards] count = {owner}`. If the number is to be changed, stop all routers \
+                 of the other number and run `outbox-router shards change --from {owner}`: it delivers what their slots hold, and \
+                 hands over"
+            ),
+        ));
+    }
+    if before.is_some_and(|before| before.slot == config.postgres.slot) {
+        return Ok(());
+    }
+    Err(Error::not_safe(
+        format!(
+            "the router {} has not delivered from the slot {} yet, and there are slots of it for another number of shards than {count}: \
+             {others}",
+            config.name, config.postgres.slot
+        ),
+        "If the number is to be changed, stop all routers of the other number and run `outbox-router shards change --from NUMBER`: it \
+         delivers what their slots hold, and hands over. If the slots are left over from something else, drop them: SELECT \
+         pg_drop_replication_slot(...)",
+    ))
+}

@@ -1,0 +1,56 @@
+//! Another router of the same name, which has to stop: the one that delivers must not notice it.
+
+use super::settings;
+use crate::invariants::feedback_never_starves::PG_HBA;
+use crate::support::comparison::{Repeats, same};
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::postgres::PrivatePostgres;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::writers::Writers;
+
+/// What a router logs each time a session begins.
+const SESSION: &str = "connected; events flow";
+
+/// Starts the other router several times while the one of `outbox` delivers. It is refused with these words each time, and the
+/// session of the first goes on.
+async fn refused_unnoticed(outbox: &Outbox, kafka: &Kafka, others: &[Settings], words: &[&str]) {
+    let router = Router::active(&settings(outbox, kafka)).await;
+    let writers = Writers::start(outbox, 4, &mut seed::random()).await;
+    let mut seen = 0;
+    for other in others.iter().cycle().take(4) {
+        kafka.holds(&outbox.name, seen + 100).await;
+        Router::start(other).exits(3).await.says(words);
+        seen = kafka.count(&outbox.name).await.unwrap();
+    }
+    kafka.holds(&outbox.name, seen + 100).await;
+    writers.finish().await;
+    outbox.all_confirmed().await;
+    let log = router.stop().await.log;
+    assert!(!log.contains("InvalidProducerEpoch") && !log.contains("another router has taken over"), "{log}");
+    assert_eq!(log.matches(SESSION).count(), 1, "{log}");
+    same(outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+}
+
+/// Two clusters have the same names and one Kafka. The other router may deliver in the other mode, too.
+#[tokio::test]
+async fn exactly_once_a_router_of_another_cluster_is_refused_before_it_fences_the_one_that_delivers() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let other = outbox.twin(&server.url()).await;
+    let others = [settings(&other, &kafka), Settings::new(&other, &kafka)];
+    refused_unnoticed(&outbox, &kafka, &others, &["another database cluster", "two routers share one name"])
+        .await;
+}
+
+/// Two slots of one cluster, and one `name`.
+#[tokio::test]
+async fn exactly_once_a_router_of_another_slot_is_refused_before_it_fences_the_one_that_delivers() {
+    let (outbox, other, kafka) = (Outbox::new().await, Outbox::new().await, Kafka::shared());
+    let name = format!("{0}.{0}", outbox.name);
+    let others = [settings(&other, &kafka), Settings::new(&other, &kafka)];
+    let others = others.map(|settings| settings.set("name", name.as_str()));
+    refused_unnoticed(&outbox, &kafka, &others, &["is of the slot", "two routers share one name"]).await;
+}
