@@ -27,18 +27,16 @@ pub(super) struct Window {
     /// How many bytes of records may be sent until [`Window::takes`] is called again, and how many were.
     takes: usize,
     sent_bytes: usize,
-    /// One place for each number from `base` on; `None` once acknowledged, or never a record.
-    places: VecDeque<Option<InFlight>>,
-    base: u64,
+    /// From the oldest one under way on, by number; `None` once acknowledged. Numbers that were never records take no
+    /// place, however many lie in between.
+    places: VecDeque<(Sequence, Option<InFlight>)>,
 }
 
-/// How much longer than the window the run of numbers may get whose first is still under way. Reports of other
-/// partitions must not let it grow without end.
-const SPAN_PER_RECORD: usize = 4;
+/// How many more places than records there may be, as those behind the oldest record are kept after their reports.
+const PLACES_PER_RECORD: usize = 4;
 
 impl Window {
     pub(super) fn new(max_records: usize, max_bytes: usize) -> Self {
-        let places = VecDeque::new();
         Window {
             max_records,
             max_bytes,
@@ -46,8 +44,7 @@ impl Window {
             bytes: 0,
             takes: usize::MAX,
             sent_bytes: 0,
-            places,
-            base: 0,
+            places: VecDeque::new(),
         }
     }
 
@@ -56,7 +53,7 @@ impl Window {
         self.records >= self.max_records
             || self.records > 0 && self.bytes >= self.max_bytes
             || self.sent_bytes >= self.takes
-            || self.places.len() >= self.max_records.saturating_mul(SPAN_PER_RECORD)
+            || self.places.len() >= self.max_records.saturating_mul(PLACES_PER_RECORD)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -89,42 +86,56 @@ impl Window {
 
     /// When the transaction of the oldest record under way committed.
     pub(super) fn oldest(&self) -> Option<PgTimestamp> {
-        self.places.front().copied().flatten().map(|record| record.commit_time)
+        self.front().map(|record| record.commit_time)
     }
 
     /// The topic of the oldest record under way.
     pub(super) fn oldest_topic(&self) -> Option<usize> {
-        self.places.front().copied().flatten().map(|record| record.topic)
+        self.front().map(|record| record.topic)
     }
 
+    fn front(&self) -> Option<InFlight> {
+        self.places.front().and_then(|(_, record)| *record)
+    }
+
+    /// Numbers grow from one record to the next.
     pub(super) fn sent(&mut self, sequence: Sequence, record: InFlight) {
-        if self.places.is_empty() {
-            self.base = sequence.0;
-        }
-        // numbers in between were never records
-        let index = usize::try_from(sequence.0.saturating_sub(self.base)).unwrap_or(usize::MAX);
-        self.places.resize(index.max(self.places.len()), None);
-        self.places.push_back(Some(record));
+        self.places.push_back((sequence, Some(record)));
         self.records += 1;
         self.bytes += record.memory;
         self.sent_bytes += record.bytes;
     }
 
     pub(super) fn acknowledged(&mut self, sequence: Sequence) -> Option<InFlight> {
-        let index = usize::try_from(sequence.0.checked_sub(self.base)?).ok()?;
-        let record = self.places.get_mut(index)?.take()?;
+        let record = self.place(sequence)?.take()?;
         self.records -= 1;
         self.bytes -= record.memory;
-        while let Some(None) = self.places.front() {
+        while let Some((_, None)) = self.places.front() {
             self.places.pop_front();
-            self.base += 1;
         }
         Some(record)
+    }
+
+    fn place(&mut self, sequence: Sequence) -> Option<&mut Option<InFlight>> {
+        let (first, _) = self.places.front()?;
+        let distance = usize::try_from(sequence.0.checked_sub(first.0)?).unwrap_or(usize::MAX);
+        // it is at its distance from the first one, or before that where numbers were no records
+        let index = match self.places.get(distance) {
+            Some((at, _)) if *at == sequence => distance,
+            _ => self.places.binary_search_by_key(&sequence, |(at, _)| *at).ok()?,
+        };
+        self.places.get_mut(index).map(|(_, record)| record)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
     use super::*;
 
     fn record(bytes: usize) -> InFlight {
@@ -132,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn bounded_memory_by_records_by_bytes_and_by_the_run_of_numbers() {
+    fn bounded_memory_by_records_by_bytes_and_by_places() {
         let mut window = Window::new(3, 100);
         window.sent(Sequence(4), record(100));
         assert!(window.is_full());
@@ -149,12 +160,7 @@ mod tests {
             window.sent(Sequence(n), record(1));
         }
         window.acknowledged(Sequence(16));
-        assert!(
-            window.is_full(),
-            "a run of {} numbers for {} records",
-            window.places.len(),
-            window.records()
-        );
+        assert!(window.is_full(), "{} places for {} records", window.places.len(), window.records());
         window.acknowledged(Sequence(5));
         assert!(!window.is_full());
     }
@@ -196,5 +202,43 @@ mod tests {
         assert_eq!((window.records(), window.bytes(), window.oldest()), (1, 10, Some(PgTimestamp(10))));
         window.acknowledged(Sequence(2));
         assert!(window.is_empty() && window.oldest().is_none() && window.places.is_empty());
+    }
+
+    #[test]
+    fn bounded_memory_whatever_the_distance_between_two_records() {
+        let mut window = Window::new(3, 100);
+        window.sent(Sequence(7), record(1));
+        window.sent(Sequence(1 << 40), record(2));
+        assert!(!window.is_full() && window.places.capacity() < 100);
+        assert_eq!(window.acknowledged(Sequence(7)), Some(record(1)));
+        assert_eq!(window.acknowledged(Sequence(1 << 40)), Some(record(2)));
+    }
+
+    proptest! {
+        /// Each step sends a record behind so many changes that are none, or acknowledges one that is under way.
+        #[test]
+        fn what_is_under_way_is_known_and_bounded(steps in vec((0_u64..3, any::<Index>()), 0..300)) {
+            let mut window = Window::new(5, 20);
+            let (mut under_way, mut next) = (BTreeMap::new(), 0);
+            for (gap, choice) in steps {
+                let chosen = choice.index(under_way.len() + 1);
+                if let Some(&sequence) = under_way.keys().nth(chosen) {
+                    prop_assert_eq!(window.acknowledged(sequence), under_way.remove(&sequence));
+                    prop_assert_eq!(window.acknowledged(sequence), None);
+                } else if !window.is_full() {
+                    next += gap + 1;
+                    under_way.insert(Sequence(next), record(gap as usize));
+                    window.sent(Sequence(next), record(gap as usize));
+                }
+                prop_assert_eq!(window.acknowledged(Sequence(next + 1)), None);
+                prop_assert_eq!(window.records(), under_way.len());
+                prop_assert_eq!(window.bytes(), under_way.values().map(|record| record.memory).sum::<usize>());
+                let oldest = under_way.values().next();
+                prop_assert_eq!(window.oldest(), oldest.map(|record| record.commit_time));
+                prop_assert!(window.places.len() <= 5 * PLACES_PER_RECORD);
+                // what is acknowledged makes room: it never waits for ever
+                prop_assert!(!under_way.is_empty() || !window.is_full() && window.places.is_empty());
+            }
+        }
     }
 }
