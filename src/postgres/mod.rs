@@ -27,6 +27,7 @@ pub mod dead_letters;
 mod failure;
 pub mod frames;
 pub mod heartbeat;
+pub mod lock_wait;
 pub mod passfile;
 pub mod pgoutput;
 pub mod quoting;

@@ -9,12 +9,14 @@ use bytes::BytesMut;
 use postgres_protocol::message::backend::{DataRowBody, Message};
 use postgres_protocol::message::frontend;
 use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::fallible_iterator::FallibleIterator;
 use tracing::debug;
 
 use super::auth::{self, Login};
 use super::connect::{self, Startup};
 use super::failure::{Failure, unexpected};
+use super::lock_wait::Watcher;
 use super::server_error::{QueryError, ServerError, io_reason};
 use super::stream::Stream;
 use super::wire::Wire;
@@ -76,6 +78,12 @@ impl Row {
         self.columns.is_empty()
     }
 
+    /// One that no server sent.
+    #[cfg(test)]
+    pub(super) fn of(columns: impl Iterator<Item = Option<String>>) -> Row {
+        Row { columns: columns.collect() }
+    }
+
     fn read(body: &DataRowBody) -> io::Result<Row> {
         let text = |range: Option<std::ops::Range<usize>>| {
             let Some(range) = range else { return Ok(None) };
@@ -87,6 +95,9 @@ impl Row {
     }
 }
 
+/// There was no answer within this time.
+struct NoAnswer(Duration);
+
 /// An authenticated connection that waits for a command.
 pub struct Session {
     wire: Wire,
@@ -95,6 +106,8 @@ pub struct Session {
     midway: bool,
     /// How long an answer may take; `None`: as long as the connection stands.
     patience: Option<Duration>,
+    /// Finds out what an answer waits for that takes long.
+    watcher: Option<Box<Watcher>>,
 }
 
 impl fmt::Debug for Session {
@@ -135,7 +148,7 @@ impl Session {
             backend_pid: 0,
             cancel_key: 0,
         };
-        let mut session = Session { wire, info, midway: false, patience: None };
+        let mut session = Session { wire, info, midway: false, patience: None, watcher: None };
         loop {
             match session.wire.receive().await? {
                 Message::ReadyForQuery(_) => return Ok(session),
@@ -161,6 +174,12 @@ impl Session {
     /// says nothing is waited for until TCP gives it up, and one that is frozen for ever.
     pub fn answers_within(&mut self, limit: Option<Duration>) {
         self.patience = limit;
+    }
+
+    /// Has `watcher` find out what an answer waits for. An answer that does not come in time, or is refused because of
+    /// `lock_timeout`, says so then.
+    pub fn watched_by(&mut self, watcher: Watcher) {
+        self.watcher = Some(Box::new(watcher));
     }
 
     /// What the server reported of itself, kept up to date by every query.
@@ -189,15 +208,34 @@ impl Session {
     /// [`QueryError::Server`] if the server refuses; the session can go on unless that was FATAL. Everything else ends
     /// it, also that there was no answer in time. A call that is given up midway (a timeout around it) ends it too.
     pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
-        let Some(limit) = self.patience else { return self.ask(sql).await };
-        match timeout(limit, self.ask(sql)).await {
-            Ok(answer) => answer,
-            Err(_) => {
+        let mut watcher = self.watcher.take();
+        let answer = match &mut watcher {
+            Some(watcher) => watcher.during(self.patiently(sql)).await,
+            None => self.patiently(sql).await,
+        };
+        let found = watcher.as_ref().and_then(|watcher| watcher.found().cloned());
+        self.watcher = watcher;
+        answer
+            .unwrap_or_else(|NoAnswer(limit)| {
                 let (place, seconds) = (&self.info.place, limit.as_secs_f32());
-                let what = format!("Postgres at {place} gave no answer within {seconds} s");
+                let why = found.as_ref().map_or_else(String::new, |wait| format!(": {wait}"));
+                let what = format!("Postgres at {place} gave no answer within {seconds} s{why}");
                 Err(Error::transient(Peer::Postgres, what).into())
-            }
-        }
+            })
+            .map_err(|error| match (error, found) {
+                (QueryError::Server { place, mut error }, Some(wait))
+                    if error.code == SqlState::LOCK_NOT_AVAILABLE =>
+                {
+                    error.detail = Some(wait.to_string());
+                    QueryError::Server { place, error }
+                }
+                (error, _) => error,
+            })
+    }
+
+    async fn patiently(&mut self, sql: &str) -> Result<Result<Vec<Row>, QueryError>, NoAnswer> {
+        let Some(limit) = self.patience else { return Ok(self.ask(sql).await) };
+        timeout(limit, self.ask(sql)).await.map_err(|_| NoAnswer(limit))
     }
 
     async fn ask(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {

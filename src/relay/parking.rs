@@ -212,9 +212,15 @@ impl Parking {
         self.room == Room::Wanted
     }
 
-    /// Why nothing can be parked, if that is so.
+    /// Events on their way into the table, which wait for no broker.
+    pub(super) fn on_their_way(&self) -> usize {
+        self.on_their_way
+    }
+
+    /// Why the table cannot be written, if something waits for that.
     pub(super) fn unwritable(&self) -> Option<&str> {
-        self.unwritable.as_deref()
+        let waits = self.on_their_way > 0 || !self.deleting.is_empty();
+        self.unwritable.as_deref().filter(|_| waits)
     }
 
     /// Publishes how many events are parked.

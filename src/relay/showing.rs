@@ -4,7 +4,6 @@ use tokio::time::Instant;
 
 use super::Relay;
 use super::parking::Parking;
-use crate::config::DeliveryMode;
 use crate::error::Peer;
 use crate::monitor::State;
 use crate::postgres::stream::Transport;
@@ -14,14 +13,18 @@ impl<S: Transport> Relay<S> {
     pub(super) fn broker_state(&mut self) {
         let down = self.sending.sink.brokers_down();
         // a broker that is away explains everything else
-        let obstacle = if down.is_some() { None } else { self.sending.sink.obstacle() };
-        let withheld = self.withheld.reason();
-        // and without its rows nothing is committed
         let unwritable = self.sending.parking.as_ref().and_then(Parking::unwritable);
-        let unwritable = unwritable.filter(|_| self.config.delivery.mode == DeliveryMode::ExactlyOnce);
-        let peer = if down.is_none() && obstacle.is_none() { Peer::Postgres } else { Peer::Kafka };
-        let of_postgres = withheld.or(unwritable).filter(|_| down.is_none());
-        let obstacle = obstacle.or_else(|| of_postgres.map(str::to_owned));
+        let (broker, withheld) = (self.sending.sink.obstacle(), self.withheld.reason());
+        let obstacles = [
+            (Peer::Postgres, unwritable.map(str::to_owned)),
+            (Peer::Kafka, broker),
+            (Peer::Postgres, withheld.map(str::to_owned)),
+        ];
+        let first = obstacles.into_iter().find_map(|(peer, reason)| Some((peer, reason?)));
+        let (peer, obstacle) = match first.filter(|_| down.is_none()) {
+            Some((peer, reason)) => (peer, Some(reason)),
+            None => (Peer::Kafka, None),
+        };
         if down.is_some() == self.brokers_down && obstacle == self.obstacle || self.is_stopping() {
             return;
         }
@@ -46,6 +49,11 @@ impl<S: Transport> Relay<S> {
 
     /// Notes that the position has moved, or need not: `idle` is whether everything that was received is dealt with.
     pub(super) fn progressed(&mut self, idle: bool) {
+        let parking = self.sending.parking.as_ref().map_or(0, Parking::on_their_way);
+        if parking > 0 && parking == self.sending.window.records() {
+            // nothing waits for a broker
+            self.acknowledged = Instant::now();
+        }
         // what is acknowledged and not committed is shown to nobody
         let position = self.remembering.certain(&self.sending.progress);
         let nothing_waits = idle && self.sending.window.is_empty() && self.remembering.is_settled();

@@ -134,7 +134,7 @@ async fn start(
             return Err(error);
         }
     };
-    let parking = match parked_events(config, &mut session, memory, &remembered).await {
+    let parking = match parked_events(config, &mut session, monitor, memory, &remembered).await {
         Ok(parking) => parking,
         Err(error) => {
             close(sink, positions).await;
@@ -287,6 +287,7 @@ async fn none_left_parked(config: &Config, looks: &mut Session) -> Result<(), Er
 async fn parked_events(
     config: &Arc<Config>,
     session: &mut Session,
+    monitor: &Monitor,
     memory: &mut Memory,
     remembered: &Remembered,
 ) -> Result<Option<(Desk, Loaded)>, Error> {
@@ -296,7 +297,11 @@ async fn parked_events(
     let left = Left { sent: remembered.retried.clone(), failed: memory.failed_retry.clone() };
     let host = session.info().host.clone();
     let from = remembered.position.flush;
-    let desk = Desk::open(config, host, session.backend_pid(), &left, from);
+    let locked = |reason: String| {
+        monitor.last_problem(reason.clone());
+        monitor.state(State::Reconnecting { peer: Peer::Postgres, reason });
+    };
+    let desk = Desk::open(config, host, session.backend_pid(), &left, from, locked);
     let (desk, loaded) = awake(config, session, desk).await?;
     memory.failed_retry = None;
     memory.refused.retain(|event, _| event.final_lsn >= from);

@@ -2,6 +2,7 @@
 
 mod decisions;
 mod killed;
+mod locked;
 mod parked;
 mod shown;
 mod takeover;

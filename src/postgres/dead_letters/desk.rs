@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_postgres::error::SqlState;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::sql::{self, REMEDY, Waiting};
@@ -18,6 +19,7 @@ use crate::dead_letters::{Gone, Key, Letter, Reason};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::postgres::connect::Startup;
+use crate::postgres::lock_wait::{self, Watcher};
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::{Row, Session};
 use crate::postgres::slot_lock;
@@ -31,6 +33,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether somebody else has taken rows out.
 const COUNT_EVERY: Duration = Duration::from_secs(3);
+
+/// How long a statement may wait for a lock before the server gives it up. Then it is said who holds the lock, and the statement is
+/// tried again: a session that has gone leaves nothing behind that waits, and nobody is kept waiting behind it.
+const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "5s");
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -102,7 +108,7 @@ pub struct Left {
 
 impl Desk {
     /// Connects to the server that the stream comes from, whose process is `walsender`, does what is left, and looks at what
-    /// there is.
+    /// there is. A lock on the table is waited for, and `locked` is told who holds it.
     ///
     /// # Errors
     /// The server refuses, or there is no such table.
@@ -112,16 +118,18 @@ impl Desk {
         walsender: i32,
         left: &Left,
         from: Lsn,
+        locked: impl Fn(String),
     ) -> Result<(Self, Loaded), Error> {
         let mut conninfo = config.postgres.conninfo.clone();
         // another of several hosts has another idea of slot and log
         conninfo.hosts = vec![host];
         let name = format!("{} dead letters", config.name);
         // what counts as parked has to be as durable as the server makes it
-        let settings = [("synchronous_commit", "on")];
+        let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT];
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let mut session = Session::connect(&conninfo, &startup).await?;
         session.answers_within(Some(ANSWER));
+        session.watched_by(Watcher::new(&conninfo, session.info(), &name));
         let guard = format!(
             "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",
             slot_lock::holders(&config.postgres.slot)
@@ -131,26 +139,16 @@ impl Desk {
             guard,
             session,
             draining: BTreeSet::new(),
-            refused: false,
+            refused: None,
             counted: Instant::now(),
         };
         let (reports, received) = unbounded_channel();
-        let mut gone = Gone::default();
-        let prepared = async {
-            if !left.sent.is_empty() {
-                clerk.guarded(&sql::delete(&clerk.router, &left.sent)).await?;
-                gone = Gone::left(left.sent.clone(), clerk.end_of_log().await?);
-            }
-            if let Some((key, reason, detail)) = &left.failed {
-                clerk.guarded(&sql::failed(&clerk.router, *key, *reason, detail)).await?;
-            }
-            clerk.load(from).await
-        };
-        let loaded = prepared.await.map_err(|error| match lock_is_gone(&error) {
+        let prepared = clerk.prepare(left, from, &locked).await;
+        clerk.refused = None;
+        let loaded = prepared.map_err(|error| match lock_is_gone(&error) {
             true => not_ours(),
             false => error.or_remedy(REMEDY),
         })?;
-        let loaded = Loaded { gone, ..loaded };
         let (orders, ordered) = unbounded_channel();
         let task = AbortOnDropHandle::new(tokio::spawn(clerk.run(ordered, reports)));
         Ok((Desk { orders, reports: received, _task: task }, loaded))
@@ -198,13 +196,45 @@ struct Clerk {
     session: Session,
     /// Aggregates whose first row only waits for its turn.
     draining: BTreeSet<String>,
-    /// The last statement was refused, which is said once.
-    refused: bool,
+    /// Why the last statement was refused, which is said once.
+    refused: Option<String>,
     /// When the rows were counted.
     counted: Instant,
 }
 
 impl Clerk {
+    /// Does what is left, and looks at what there is.
+    async fn prepare(
+        &mut self,
+        left: &Left,
+        from: Lsn,
+        locked: &impl Fn(String),
+    ) -> Result<Loaded, QueryError> {
+        let mut gone = Gone::default();
+        if !left.sent.is_empty() {
+            self.unlocked(&sql::delete(&self.router, &left.sent), locked).await?;
+            gone = Gone::left(left.sent.clone(), self.end_of_log().await?);
+        }
+        if let Some((key, reason, detail)) = &left.failed {
+            self.unlocked(&sql::failed(&self.router, *key, *reason, detail), locked).await?;
+        }
+        Ok(Loaded { gone, ..self.load(from, locked).await? })
+    }
+
+    /// Repeats a statement while another session has the table locked. The relay has not begun, and its reports are not read yet.
+    async fn unlocked(&mut self, sql: &str, locked: &impl Fn(String)) -> Result<Vec<Row>, QueryError> {
+        loop {
+            match self.guarded(sql).await {
+                Err(error) if is_locked(&error) => {
+                    let what = "what is parked cannot be read; no event is sent before that";
+                    self.refuse(&error, what).into_iter().for_each(locked);
+                    tokio::time::sleep(AGAIN).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     async fn run(mut self, mut orders: UnboundedReceiver<Order>, reports: UnboundedSender<Report>) {
         let mut next = orders.recv().await;
         while let Some(order) = next.take() {
@@ -309,11 +339,11 @@ impl Clerk {
         }
     }
 
-    async fn load(&mut self, from: Lsn) -> Result<Loaded, QueryError> {
-        let without = self.guarded(&sql::without(&self.router, from)).await?;
+    async fn load(&mut self, from: Lsn, locked: &impl Fn(String)) -> Result<Loaded, QueryError> {
+        let without = self.unlocked(&sql::without(&self.router, from), locked).await?;
         let mut loaded =
             Loaded { without: without.iter().filter_map(sql::key).collect(), ..Loaded::default() };
-        for row in self.guarded(&sql::load(&self.router)).await? {
+        for row in self.unlocked(&sql::load(&self.router), locked).await? {
             let aggregate = row.get(0).map(str::to_owned);
             if let (Some(aggregate), Some("t")) = (&aggregate, row.get(2)) {
                 self.draining.insert(aggregate.clone());
@@ -330,7 +360,7 @@ impl Clerk {
         loop {
             match self.guarded(sql).await {
                 Ok(rows) => {
-                    if std::mem::replace(&mut self.refused, false) {
+                    if self.refused.take().is_some() {
                         tracing::info!(peer = "postgres", "parked events can be written again");
                         let _ = reports.send(Report::Refused(None));
                     }
@@ -343,17 +373,27 @@ impl Clerk {
                     return Err(Error::transient(Peer::Postgres, error.to_string()));
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut self.refused, true) {
-                        tracing::error!(
-                            peer = "postgres", reason = %error, remedy = REMEDY,
-                            "events that cannot be sent cannot be parked either; the slot waits until they can"
-                        );
-                        let _ = reports.send(Report::Refused(Some(error.to_string())));
+                    let what =
+                        "events that cannot be sent cannot be parked either; the slot waits until they can";
+                    if let Some(reason) = self.refuse(&error, what) {
+                        let _ = reports.send(Report::Refused(Some(reason)));
                     }
                     tokio::time::sleep(AGAIN).await;
                 }
             }
         }
+    }
+
+    /// Logs a refusal with `what` it means. Returns the reason, unless it is the same as before.
+    fn refuse(&mut self, error: &QueryError, what: &str) -> Option<String> {
+        let reason = error.to_string();
+        if self.refused.as_ref() == Some(&reason) {
+            return None;
+        }
+        let remedy = if is_locked(error) { lock_wait::REMEDY } else { REMEDY };
+        tracing::error!(peer = "postgres", reason, remedy, "{what}");
+        self.refused = Some(reason.clone());
+        Some(reason)
     }
 
     /// One transaction: the statements of one message are one.
@@ -363,6 +403,11 @@ impl Clerk {
         // but for those of the turn and of the guard
         Ok(rows.into_iter().skip(2).collect())
     }
+}
+
+/// Whether another session has had a lock for longer than [`LOCK_TIMEOUT`].
+fn is_locked(error: &QueryError) -> bool {
+    error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
 fn lock_is_gone(error: &QueryError) -> bool {

@@ -1,0 +1,178 @@
+//! The table of parked events, locked by another session: the router says so, and goes on when the lock is gone.
+
+use serde_json::Value;
+use tokio_postgres::Client;
+
+use super::{MODES, Setting};
+use crate::support::eventually::eventually;
+use crate::support::outbox::Outbox;
+use crate::support::private_kafka::PrivateKafka;
+use crate::support::router::Router;
+
+/// A session that has locked the table, as a migration of the schema might.
+struct Lock {
+    client: Client,
+    pid: i32,
+}
+
+impl Lock {
+    async fn take(outbox: &Outbox) -> Self {
+        let client = outbox.client().await;
+        client
+            .batch_execute(
+                "SET application_name = 'schema migration'; BEGIN; \
+                 LOCK TABLE outbox_router.dead_letters IN ACCESS EXCLUSIVE MODE",
+            )
+            .await
+            .unwrap();
+        let pid = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        Lock { client, pid }
+    }
+
+    async fn release(self) {
+        self.client.batch_execute("COMMIT").await.unwrap();
+    }
+
+    /// Whether a text names the table and who has locked it.
+    fn is_named_in(&self, text: &str) -> bool {
+        let process = format!("server process {}", self.pid);
+        ["table outbox_router.dead_letters", &process, "application_name schema migration"]
+            .iter()
+            .all(|part| text.contains(part))
+    }
+
+    /// Waits until state, readiness, log and `status` name them. Returns the reason.
+    async fn is_shown_by(&self, setting: &Setting, router: &mut Router) -> String {
+        let reason = router
+            .shows("the reason names the table and who has locked it", |status| {
+                let reason = status["reason"].as_str()?;
+                self.is_named_in(reason).then(|| reason.to_owned())
+            })
+            .await;
+        let ready = router.get("/readyz").unwrap();
+        assert!(ready.0 == 503 && self.is_named_in(&ready.1), "{ready:?}");
+        eventually("a line of the log names them", async || {
+            router.log().lines().any(|line| self.is_named_in(line)).then_some(())
+        })
+        .await;
+        let admin = format!("127.0.0.1:{}", router.admin_port().unwrap());
+        let ran = setting.settings.clone().set("admin.listen", admin).run(&["status", "--json"]);
+        let status: Value = serde_json::from_str(&ran.out).unwrap();
+        assert!(self.is_named_in(status["router"]["reason"].as_str().unwrap()), "{ran:?}");
+        reason
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_whose_table_is_locked_are_waited_for_and_who_has_locked_it_is_named() {
+    for mode in MODES {
+        let setting = Setting::new(mode).await;
+        let mut router = Router::active(&setting.settings).await;
+        setting.outbox.insert_numbers("order", "b", 1..2).await;
+        setting.sees("b", vec![1]).await;
+        let lock = Lock::take(&setting.outbox).await;
+        setting.poison("a", 1).await;
+        setting.outbox.insert_numbers("order", "b", 2..3).await;
+        let reason = lock.is_shown_by(&setting, &mut router).await;
+        assert!(reason.contains("idle in transaction"), "{mode}: {reason}");
+        lock.release().await;
+        setting.parks(1).await;
+        setting.sees("b", vec![1, 2]).await;
+        router.ready().await;
+        router.logs("parked events can be written again").await;
+        setting.outbox.all_confirmed().await;
+        let log = router.stop().await.log;
+        // neither is Kafka blamed, nor has the session ended
+        for other in ["peer=\"kafka\"", "not connected"] {
+            assert!(!log.contains(other), "{mode}: {log}");
+        }
+        assert_eq!(setting.seen("b").await, [1, 2], "{mode}");
+    }
+}
+
+/// The lock outlasts the Kafka transaction that waits for the row.
+#[tokio::test]
+async fn dead_letters_whose_table_was_locked_for_longer_than_the_transaction_lasts_are_parked_then() {
+    // the coordinator ends it soon after it has timed out; by default it looks every ten seconds
+    let broker =
+        PrivateKafka::start(&["transaction.abort.timed.out.transaction.cleanup.interval.ms=200"]).await;
+    let mut setting = Setting::new("exactly-once").await;
+    setting.kafka = broker.client();
+    setting.settings = setting
+        .settings
+        .clone()
+        .set("kafka.'bootstrap.servers'", setting.kafka.bootstrap.as_str())
+        .set("kafka.'transaction.timeout.ms'", 5_000);
+    let mut router = Router::active(&setting.settings).await;
+    setting.outbox.insert_numbers("order", "b", 1..2).await;
+    setting.sees("b", vec![1]).await;
+    let lock = Lock::take(&setting.outbox).await;
+    // in one transaction, so that none of them is committed to Kafka before the others
+    let name = &setting.outbox.name;
+    let both = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES \
+                ('order', 'b', '{\"n\": 2}'), ('two words', 'a', '{\"n\": 1}')";
+    setting.outbox.execute(both).await;
+    eventually("the Kafka transaction is open", async || {
+        (!setting.kafka.are_ended(name).await.ok()?).then_some(())
+    })
+    .await;
+    lock.is_shown_by(&setting, &mut router).await;
+    eventually("the Kafka transaction has timed out", async || {
+        setting.kafka.are_ended(name).await.ok()?.then_some(())
+    })
+    .await;
+    lock.is_shown_by(&setting, &mut router).await;
+    lock.release().await;
+    setting.parks(1).await;
+    setting.sees("b", vec![1, 2]).await;
+    router.ready().await;
+    setting.outbox.all_confirmed().await;
+    setting.outbox.insert_numbers("order", "b", 3..4).await;
+    setting.sees("b", vec![1, 2, 3]).await;
+    router.stop().await;
+}
+
+/// What is parked has to be known before the first event is sent.
+#[tokio::test]
+async fn dead_letters_whose_table_is_locked_at_the_start_are_waited_for_and_who_has_locked_it_is_named() {
+    for mode in MODES {
+        let setting = Setting::new(mode).await;
+        let lock = Lock::take(&setting.outbox).await;
+        let mut router = Router::start(&setting.settings);
+        setting.outbox.insert_numbers("order", "b", 1..2).await;
+        lock.is_shown_by(&setting, &mut router).await;
+        lock.release().await;
+        router.ready().await;
+        setting.sees("b", vec![1]).await;
+        router.stop().await;
+    }
+}
+
+/// The role of `init --role` sees who holds the lock, and not in what state that session is.
+#[tokio::test]
+async fn dead_letters_whose_table_is_locked_are_explained_to_the_least_privileged_role() {
+    let mut setting = Setting::new("at-least-once").await;
+    setting.outbox.execute("DROP SCHEMA outbox_router CASCADE").await;
+    let role = format!("{}_router", setting.outbox.name);
+    let ran = setting.settings.run(&["init", "--role", &role]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let url = setting.outbox.url().replace("//postgres@", &format!("//{role}@"));
+    assert!(url.contains(&role), "{url}");
+    setting.settings = setting.settings.clone().set("postgres.url", url);
+    let mut router = Router::active(&setting.settings).await;
+    let lock = Lock::take(&setting.outbox).await;
+    setting.poison("a", 1).await;
+    let reason = lock.is_shown_by(&setting, &mut router).await;
+    assert!(reason.contains("role postgres") && !reason.contains("idle in transaction"), "{reason}");
+    setting.outbox.execute(&format!("GRANT pg_read_all_stats TO {role}")).await;
+    router
+        .shows("the state of that session is shown, too", |status| {
+            status["reason"].as_str()?.contains("idle in transaction").then_some(())
+        })
+        .await;
+    lock.release().await;
+    setting.parks(1).await;
+    router.ready().await;
+    router.stop().await;
+    setting.outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
