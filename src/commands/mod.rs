@@ -22,6 +22,7 @@ use crate::config::environment::Environment;
 use crate::config::load::load;
 use crate::error::{Error, Exit};
 use crate::postgres::connect::Startup;
+use crate::postgres::lock_wait::{LockWait, Watcher};
 use crate::postgres::session::Session;
 use crate::sink::kafka::survey;
 use crate::terminal;
@@ -93,13 +94,19 @@ pub fn exit_code(error: &Error) -> u8 {
 }
 
 /// A session for a command that gives up where `run` would wait: with a limit on each attempt, unless the user set one, and
-/// on each answer.
+/// on each answer. It says whom it waits for.
 async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Error> {
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
     let mut session = Session::connect(&conninfo, startup).await?;
     session.answers_within(Some(ANSWER_TIMEOUT));
+    session.watched_by(Watcher::new(&conninfo, session.info(), startup.application_name).saying(say_wait));
     Ok(session)
+}
+
+/// On standard error, for what a command reports may be read by a program.
+fn say_wait(wait: &LockWait) {
+    tracing::warn!("{wait}");
 }
 
 /// The configurations of the shards that a command is for: those that it names, else those of `[shards] only`, else all. Without

@@ -6,4 +6,5 @@ mod init;
 mod least_privilege;
 mod route;
 mod servers;
+mod waiting;
 mod weak_acknowledgements;

@@ -14,8 +14,8 @@ use crate::postgres::session::Session;
 use crate::routing::Router;
 
 /// What to do where Postgres was reached, and has not answered everything.
-const BROKEN_OFF: &str = "The connection was made, and then Postgres refused what was asked or ended the session, for the reason it \
-                          gives; its log has the statement. Checks that are not listed were not made";
+const BROKEN_OFF: &str = "The connection was made, and then Postgres refused what was asked, did not answer or ended the session, for the \
+                          reason given. Checks that are not listed were not made: run check again";
 
 /// What to do where Postgres cannot be reached.
 const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";

@@ -19,7 +19,9 @@ mod slot;
 
 use std::time::Duration;
 
-use super::CONNECT_TIMEOUT;
+use tokio_postgres::error::SqlState;
+
+use super::{CONNECT_TIMEOUT, say_wait};
 use crate::cli::InitArgs;
 use crate::config::Config;
 use crate::config::conninfo::ConnInfo;
@@ -28,6 +30,7 @@ use crate::error::Error;
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_shards};
 use crate::postgres::connect::Startup;
+use crate::postgres::lock_wait::{self, LockWait, Watcher};
 use crate::postgres::quoting;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
@@ -41,8 +44,15 @@ pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover};
 /// Postgres before 14 lacks what the router asks of the catalogues.
 pub(super) const OLDEST_POSTGRES: u32 = 140_000;
 
+/// What its sessions are called.
+const APPLICATION_NAME: &str = "outbox-router init";
+
 /// How long Postgres may take to make something: it may have to wait for a lock.
 const MAKE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a statement that makes something may wait for a lock, in milliseconds: an application that writes to the table may have
+/// to wait behind it.
+const LOCK_TIMEOUT: &str = "5000";
 
 /// The key of the advisory lock that keeps two of them apart.
 const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
@@ -113,7 +123,7 @@ impl<'a> Init<'a> {
         role: Option<&'a str>,
     ) -> Result<Init<'a>, Error> {
         conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-        let startup = Startup { application_name: "outbox-router init", ..Startup::default() };
+        let startup = Startup { application_name: APPLICATION_NAME, ..Startup::default() };
         let mut session = Session::connect(&conninfo, &startup).await?;
         session.answers_within(Some(MAKE_TIMEOUT));
         // Slot creation waits for as long as it takes, but not for longer than this process lives.
@@ -125,7 +135,14 @@ impl<'a> Init<'a> {
                 Err(QueryError::Connection(error)) => return Err(error),
             }
         }
-        Ok(Init { config, conninfo, session, role, changed: false })
+        let mut init = Init { config, conninfo, session, role, changed: false };
+        init.says_waits_by(say_wait);
+        Ok(init)
+    }
+
+    fn says_waits_by(&mut self, say: fn(&LockWait)) {
+        let watcher = Watcher::new(&self.conninfo, self.session.info(), APPLICATION_NAME);
+        self.session.watched_by(watcher.saying(say));
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
@@ -231,7 +248,9 @@ impl<'a> Init<'a> {
         {
             return self.say(&object.name, Fate::Left(format!("left out: {otherwise}")));
         }
-        let made = self.session.query(&object.make).await;
+        // in the same transaction as the statements
+        let made =
+            self.session.query(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT}; {}", object.make)).await;
         made.map_err(|error| cannot("create", &object.name, error, object.remedy.clone()))?;
         self.say(&object.name, Fate::Made(object.done.to_owned()))
     }
@@ -280,10 +299,12 @@ impl<'a> Init<'a> {
             };
             return self.say(&name, fate);
         }
-        // it waits for all open transactions, and says so meanwhile
+        // it waits for all open transactions
         self.session.answers_within(None);
+        self.says_waits_by(slot::say_wait);
         let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
         self.session.answers_within(Some(MAKE_TIMEOUT));
+        self.says_waits_by(say_wait);
         self.say(&name, Fate::Made(format!("created; holds every change committed after {from}")))
     }
 
@@ -348,6 +369,12 @@ fn role_name(role: Option<&str>) -> &str {
 
 /// A refusal of the server with what it stopped.
 fn cannot(verb: &str, what: &str, error: QueryError, remedy: String) -> Error {
+    if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return Error::refused(
+            format!("cannot {verb} the {what}: {error}"),
+            format!("{}, and run init again", lock_wait::REMEDY),
+        );
+    }
     match error.or_remedy(remedy) {
         Error::Definite(mut definite) => {
             definite.what = format!("cannot {verb} the {what}: {}", definite.what);

@@ -4,8 +4,11 @@ use refinery::{Migration, SchemaVersion};
 use tokio::time::timeout;
 
 use super::MAKE_TIMEOUT;
+use crate::commands::say_wait;
 use crate::config::conninfo::ConnInfo;
 use crate::error::{Error, Peer};
+use crate::postgres::connect::Startup;
+use crate::postgres::lock_wait::Watcher;
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
 use crate::postgres::server_error::QueryError;
@@ -53,10 +56,15 @@ pub(super) async fn pending(session: &mut Session) -> Result<Vec<String>, Error>
 
 /// Has refinery apply what is missing, on a connection of its own.
 pub(super) async fn apply(conninfo: &ConnInfo) -> Result<(), Error> {
-    let mut client = sql::connect(conninfo, "outbox-router init").await?;
+    let settings = [("lock_timeout", super::LOCK_TIMEOUT)];
+    let startup =
+        Startup { application_name: super::APPLICATION_NAME, settings: &settings, ..Startup::default() };
+    let session = Session::connect(conninfo, &startup).await?;
+    let mut watcher = Watcher::new(conninfo, session.info(), startup.application_name).saying(say_wait);
+    let mut client = sql::adopt(session).await?;
     let mut runner = embedded::migrations::runner();
     runner.set_migration_table_name(HISTORY);
-    let ran = timeout(MAKE_TIMEOUT, runner.run_async(&mut client)).await.map_err(|_| {
+    let ran = watcher.during(timeout(MAKE_TIMEOUT, runner.run_async(&mut client))).await.map_err(|_| {
         let seconds = MAKE_TIMEOUT.as_secs();
         Error::transient(
             Peer::Postgres,

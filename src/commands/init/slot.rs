@@ -6,24 +6,20 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-use super::OLDEST_POSTGRES;
+use super::{APPLICATION_NAME, OLDEST_POSTGRES};
 use crate::config::Config;
-use crate::config::conninfo::ConnInfo;
+use crate::config::conninfo::{ConnInfo, Host};
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 use crate::postgres::connect::Startup;
+use crate::postgres::lock_wait::LockWait;
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
-use crate::terminal;
 
-/// When it is first said what slot creation waits for, and how often again.
-const FIRST_WORD: Duration = Duration::from_secs(1);
-const NEXT_WORD: Duration = Duration::from_secs(5);
-
-/// How long a look from the second connection may take.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to cancel what makes the slot.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// From this version on a standby can keep a copy of a slot, and a slot says whether it may.
 pub(in crate::commands) const FAILOVER_SLOTS: u32 = 170_000;
@@ -104,11 +100,11 @@ pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<
     }
 }
 
-/// Makes the slot, and says meanwhile what it waits for. Returns the position that it starts at.
+/// Makes the slot. Returns the position that it starts at.
 pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &str) -> Result<String, Error> {
     let (mut interrupt, mut terminate) =
         (signals(SignalKind::interrupt())?, signals(SignalKind::terminate())?);
-    let pid = session.backend_pid();
+    let (pid, host) = (session.backend_pid(), session.info().host.clone());
     let version = session.query_one("SHOW server_version_num").await?;
     let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
     let failover = if version >= FAILOVER_SLOTS { ", failover => true" } else { "" };
@@ -117,31 +113,37 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
         literal(name)
     );
     let mut creation = pin!(session.query_one(&sql));
-    let mut onlooker = Onlooker { conninfo, session: None, pid };
-    let mut wait = FIRST_WORD;
-    loop {
-        tokio::select! {
-            biased;
-            created = &mut creation => {
-                return created.map(Option::unwrap_or_default).map_err(|error| refused(error, name, conninfo));
-            }
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
-            () = tokio::time::sleep(wait) => {
-                wait = NEXT_WORD;
-                let reason = onlooker.reason().await;
-                terminal::print(&format!("slot {name}: waits for transactions that are open. {reason}\n"))?;
-            }
+    tokio::select! {
+        biased;
+        created = &mut creation => {
+            return created.map(Option::unwrap_or_default).map_err(|error| refused(error, name, conninfo));
         }
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
     }
-    onlooker.cancel().await;
-    match timeout(LOOK_TIMEOUT, creation).await {
+    // in vain if nobody answers; the server then ends it when it misses us
+    let _ = timeout(CANCEL_TIMEOUT, cancel(conninfo, host, pid)).await;
+    match timeout(CANCEL_TIMEOUT, creation).await {
         Ok(Ok(lsn)) => Ok(lsn.unwrap_or_default()),
         _ => Err(Error::refused(
             format!("interrupted before the slot {name} was made; all else is there"),
             "Run init again for the slot",
         )),
     }
+}
+
+/// What is said while a slot is being made.
+pub(super) fn say_wait(wait: &LockWait) {
+    tracing::warn!("the slot is made once every transaction that is open on the server has ended; {wait}");
+}
+
+/// By a second session, for the first one is busy.
+async fn cancel(conninfo: &ConnInfo, host: Host, pid: i32) -> Result<(), Error> {
+    let conninfo = ConnInfo { hosts: vec![host], ..conninfo.clone() };
+    let startup = Startup { application_name: APPLICATION_NAME, ..Startup::default() };
+    let mut session = Session::connect(&conninfo, &startup).await?;
+    session.query(&format!("SELECT pg_catalog.pg_cancel_backend({pid})")).await?;
+    Ok(())
 }
 
 /// Lets standbys keep a copy of a slot that was made without. SQL has no statement for it, the replication protocol has.
@@ -152,7 +154,7 @@ pub(super) async fn allow_failover(conninfo: &ConnInfo, slot: &Slot, name: &str)
             "and that cannot be changed while it is read: stop the router, and run init again".to_owned()
         );
     }
-    let startup = Startup { replication: true, application_name: "outbox-router init", ..Startup::default() };
+    let startup = Startup { replication: true, application_name: APPLICATION_NAME, ..Startup::default() };
     let not_altered = |reason: &dyn std::fmt::Display| format!("and that cannot be changed: {reason}");
     let mut session = Session::connect(conninfo, &startup).await.map_err(|error| not_altered(&error))?;
     let altered = session.query(&alter_failover(name)).await;
@@ -182,101 +184,4 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
         _ => "Run `outbox-router check`, which looks at slots and settings".to_owned(),
     };
     super::cannot("create", &format!("slot {name}"), error, remedy)
-}
-
-/// A second connection, for the first one is busy waiting.
-struct Onlooker<'a> {
-    conninfo: &'a ConnInfo,
-    session: Option<Session>,
-    /// The process that makes the slot.
-    pid: i32,
-}
-
-impl Onlooker<'_> {
-    async fn ask(&mut self, sql: &str) -> Result<Vec<String>, Error> {
-        let mut session = match self.session.take() {
-            Some(session) => session,
-            None => {
-                let startup = Startup { application_name: "outbox-router init", ..Startup::default() };
-                Session::connect(self.conninfo, &startup).await?
-            }
-        };
-        let rows = session.query(sql).await?;
-        self.session = Some(session);
-        let Some(row) = rows.first() else { return Ok(Vec::new()) };
-        Ok((0..row.len()).map(|index| row.get(index).unwrap_or_default().to_owned()).collect())
-    }
-
-    /// The oldest transaction that has written something, for those are what is waited for. `pg_locks` shows every
-    /// one; who is behind it is in `pg_stat_activity`, if this role may see that.
-    async fn reason(&mut self) -> String {
-        let sql = format!(
-            "SELECT l.pid, p.gid, a.application_name, a.datname, a.usename, a.state, \
-             (extract(epoch FROM pg_catalog.clock_timestamp() - coalesce(a.xact_start, p.prepared)))::bigint \
-             FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
-             LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = l.transactionid \
-             WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted \
-             AND l.pid IS DISTINCT FROM {} ORDER BY pg_catalog.age(l.transactionid) DESC LIMIT 1",
-            self.pid
-        );
-        match timeout(LOOK_TIMEOUT, self.ask(&sql)).await {
-            Ok(Ok(row)) => describe(&row),
-            Ok(Err(error)) => format!("Which, cannot be asked: {error}"),
-            Err(_) => "Which, cannot be asked: no answer".to_owned(),
-        }
-    }
-
-    async fn cancel(&mut self) {
-        let sql = format!("SELECT pg_catalog.pg_cancel_backend({})", self.pid);
-        // in vain if nobody answers; the server then ends it when it misses us
-        let _ = timeout(LOOK_TIMEOUT, self.ask(&sql)).await;
-    }
-}
-
-/// The sentence about one row of [`Onlooker::reason`].
-fn describe(row: &[String]) -> String {
-    let [pid, gid, application, database, user, state, seconds] = row else {
-        return "None holds it up any more".to_owned();
-    };
-    let mut text = if gid.is_empty() {
-        format!("The oldest: server process {pid}")
-    } else {
-        format!("The oldest: the prepared transaction {gid}")
-    };
-    for (what, value) in
-        [("application_name", application), ("database", database), ("role", user), ("state", state)]
-    {
-        if !value.is_empty() {
-            text += &format!(", {what} {value}");
-        }
-    }
-    if !seconds.is_empty() {
-        text += &format!(", for {seconds} s");
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(values: [&str; 7]) -> Vec<String> {
-        values.map(str::to_owned).to_vec()
-    }
-
-    #[test]
-    fn what_is_waited_for_is_described_as_far_as_it_is_known() {
-        let all = row(["7", "", "billing", "shop", "app", "idle in transaction", "95"]);
-        assert_eq!(
-            describe(&all),
-            "The oldest: server process 7, application_name billing, database shop, role app, state idle in \
-             transaction, for 95 s"
-        );
-        assert_eq!(describe(&row(["7", "", "", "", "", "", ""])), "The oldest: server process 7");
-        assert_eq!(
-            describe(&row(["", "tx1", "", "", "", "", "3"])),
-            "The oldest: the prepared transaction tx1, for 3 s"
-        );
-        assert_eq!(describe(&[]), "None holds it up any more");
-    }
 }

@@ -1,0 +1,189 @@
+//! Commands that wait for a lock say what they wait for and for whom, on standard error.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tokio_postgres::Client;
+
+use crate::support::eventually::eventually;
+use crate::support::outbox::connect;
+use crate::support::place::Place;
+use crate::support::process;
+
+/// A session of an application, with a transaction that has done this.
+async fn busy(place: &Place, sql: &str) -> (Client, i32) {
+    let client = connect(&place.url("postgres")).await.unwrap();
+    client.batch_execute(&format!("SET application_name = 'migration'; BEGIN; {sql}")).await.unwrap();
+    let pid = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    (client, pid)
+}
+
+/// A command that runs, and what it has written to standard error.
+struct Running {
+    child: Child,
+    err: Arc<Mutex<String>>,
+}
+
+impl Running {
+    fn start(place: &Place, arguments: &[&str]) -> Self {
+        let mut child = process::start(&mut place.command(arguments));
+        let err = Arc::new(Mutex::new(String::new()));
+        let (lines, kept) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&err));
+        std::thread::spawn(move || lines.for_each(|line| *kept.lock().unwrap() += &(line.unwrap() + "\n")));
+        Running { child, err }
+    }
+
+    /// Waits for the line that names what is waited for and who has it. Returns what stands there in all.
+    async fn waits(&self, what: &str, pid: i32, place: &Place) -> String {
+        let expected = format!(
+            "waiting for {what}, blocked by server process {pid} (application_name migration, database {}, role postgres, \
+             idle in transaction, transaction since 2",
+            place.name
+        );
+        eventually(&format!("standard error says {expected:?}"), async || {
+            let err = self.err.lock().unwrap().clone();
+            err.contains(&expected).then_some(err)
+        })
+        .await
+    }
+
+    /// Its exit code and what it wrote to standard output.
+    fn ends(mut self) -> (i32, String) {
+        let mut out = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), out)
+    }
+}
+
+/// Of a test that fails too.
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn parking() -> Place {
+    let place = Place::new().with("DEAD_LETTERS__POLICY", "park");
+    let ran = place.run(&["init"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    place
+}
+
+/// `route` reads as much of the table as it is asked for, however long that takes.
+#[tokio::test]
+async fn waiting_route_names_who_has_locked_the_table() {
+    let place = parking();
+    place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
+    let (client, pid) = busy(&place, "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE").await;
+    let route = Running::start(&place, &["route", "--dry-run", "--json"]);
+    let err = route.waits("AccessShareLock on table public.outbox", pid, &place).await;
+    assert_eq!(err.lines().count(), 1, "{err}");
+    client.batch_execute("COMMIT").await.unwrap();
+    let (code, out) = route.ends();
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, shown.as_array().unwrap().len()), (0, 1), "{out}");
+}
+
+#[tokio::test]
+async fn waiting_check_names_who_has_locked_a_table_and_says_that_it_had_no_answer() {
+    for table in ["public.outbox", "outbox_router.dead_letters"] {
+        let place = parking();
+        let (_client, pid) = busy(&place, &format!("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")).await;
+        let check = Running::start(&place, &["check", "--json"]);
+        let what = format!("AccessShareLock on table {table}");
+        check.waits(&what, pid, &place).await;
+        let (code, out) = check.ends();
+        assert_eq!(code, 1, "{out}");
+        let report: Value = serde_json::from_str(&out).unwrap();
+        let text = report.to_string();
+        let told =
+            format!("gave no answer within 10 s: waiting for {what}, blocked by server process {pid} ");
+        assert!(text.contains(&told) && text.contains("run check again"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn waiting_dead_letters_name_who_has_locked_the_table() {
+    let place = parking();
+    for (arguments, mode) in [
+        (&["dead-letters", "list", "--json"][..], "AccessShareLock"),
+        (&["dead-letters", "retry", "--all", "--json"], "AccessShareLock"),
+    ] {
+        let (client, pid) =
+            busy(&place, "LOCK TABLE outbox_router.dead_letters IN ACCESS EXCLUSIVE MODE").await;
+        let command = Running::start(&place, arguments);
+        command.waits(&format!("{mode} on table outbox_router.dead_letters"), pid, &place).await;
+        client.batch_execute("COMMIT").await.unwrap();
+        assert_eq!(command.ends(), (0, "[]\n".to_owned()));
+    }
+    // and one that is not let in ends with the reason
+    let (_client, pid) = busy(&place, "LOCK TABLE outbox_router.dead_letters IN ACCESS EXCLUSIVE MODE").await;
+    let ran = place.run(&["dead-letters", "list", "--json"]);
+    assert!(ran.code == 1 && ran.out.is_empty(), "{ran:?}");
+    let last = ran.err.lines().last().unwrap();
+    assert!(last.contains(&format!("blocked by server process {pid} (")), "{last}");
+}
+
+/// A command that moves the slot waits for another one that has its lock.
+#[tokio::test]
+async fn waiting_slot_advance_names_who_has_the_lock_of_the_slot() {
+    let place = parking();
+    let lock = format!("SELECT pg_advisory_lock(hashtextextended('outbox-router slot {}', 0))", place.name);
+    let (client, pid) = busy(&place, &lock).await;
+    place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
+    let end = place.psql("SELECT pg_current_wal_flush_lsn()");
+    let advance = Running::start(&place, &["slot", "advance", "--yes", "--to", end.trim()]);
+    advance.waits("an advisory lock", pid, &place).await;
+    client.batch_execute("SELECT pg_advisory_unlock_all(); COMMIT").await.unwrap();
+    let (code, out) = advance.ends();
+    assert!(code == 0 && out.contains("The router goes on at"), "{out}");
+}
+
+/// What `init` makes on a table that an application writes to.
+#[tokio::test]
+async fn waiting_init_gives_up_a_lock_that_it_does_not_get_and_says_who_has_it() {
+    let place = parking();
+    let slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ";
+    place.psql(&format!("DROP PUBLICATION {}; {slot}'{}'", place.name, place.name));
+    // as a VACUUM or CREATE INDEX CONCURRENTLY does
+    let (client, pid) = busy(&place, "LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE").await;
+    let ran = place.run(&["init"]);
+    let last = ran.err.lines().last().unwrap();
+    let waits = format!(
+        "waiting for ShareUpdateExclusiveLock on table public.outbox, blocked by server process {pid} (application_name"
+    );
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(last.contains(&format!("cannot create the publication {}: ", place.name)), "{last}");
+    assert!(last.contains(&waits) && last.contains("and run init again"), "{last}");
+    assert_eq!(ran.err.matches(&waits).count(), 2, "once while it waits, and at the end: {}", ran.err);
+    client.batch_execute("COMMIT").await.unwrap();
+    let ran = place.run(&["init"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+/// Writers of the application never wait behind `init`.
+#[tokio::test]
+async fn waiting_init_holds_up_no_writer_of_an_existing_table() {
+    let place = parking();
+    let slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ";
+    place.psql(&format!("DROP PUBLICATION {}; {slot}'{}'", place.name, place.name));
+    let emit = "SELECT outbox_router.emit('order', '1', 'placed', '{}')";
+    let (writer, pid) = busy(&place, emit).await;
+    let init = Running::start(&place, &["init"]);
+    init.waits("the end of a transaction", pid, &place).await;
+    place.psql(&format!("SET lock_timeout = '1ms'; {emit}"));
+    writer.batch_execute("COMMIT").await.unwrap();
+    let (code, out) = init.ends();
+    assert!(code == 0 && out.contains(&format!("publication {}: created", place.name)), "{out}");
+    // nor where it does not get a lock
+    place.psql(&format!("DROP PUBLICATION {}", place.name));
+    let (_index, _) = busy(&place, "LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE").await;
+    let init = Running::start(&place, &["init"]);
+    let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'outbox'::regclass AND NOT granted";
+    eventually("init waits", async || (place.psql(waiting).trim() == "1").then_some(())).await;
+    place.psql(&format!("SET lock_timeout = '1ms'; {emit}"));
+    drop(init);
+}
