@@ -221,6 +221,23 @@ impl Monitor {
         self.0.in_flight_bytes.store(bytes as u64, Relaxed);
     }
 
+    /// The producer is closed and the stream ended: nothing is under way. What is not acknowledged stays so.
+    pub fn session_over(&self) {
+        self.in_flight(0, 0);
+        self.reads_in_bites(false);
+    }
+
+    /// Another session reads the slot: the position that this router has reached is history, and how far behind it is nobody knows
+    /// here.
+    pub fn waits(&self) {
+        let inner = &*self.0;
+        let positions =
+            [&inner.server_wal_end, &inner.received, &inner.flushed, &inner.remembered, &inner.confirmed];
+        positions.into_iter().for_each(|position| position.store(Lsn::INVALID.0, Relaxed));
+        self.positions_failed(None);
+        self.oldest_unacknowledged(None);
+    }
+
     /// The commit time of the oldest transaction that is not wholly acknowledged; `None` if all are.
     pub fn oldest_unacknowledged(&self, commit: Option<PgTimestamp>) {
         self.0.oldest_unacknowledged.store(commit.map_or(NONE, |commit| commit.0), Relaxed);

@@ -211,3 +211,27 @@ fn two_monitors_count_apart() {
     assert!(one.render_metrics().contains("outbox_router_keyless_events_total 7\n"));
     assert!(two.render_metrics().contains("outbox_router_keyless_events_total 0\n"));
 }
+
+#[test]
+fn a_router_that_has_lost_its_session_claims_nothing_that_it_does_not_know() {
+    let (monitor, clock) = Monitor::for_test("r");
+    monitor.server_wal_end(Lsn(9));
+    monitor.flushed(Lsn(7));
+    monitor.confirmed(Lsn(5));
+    monitor.in_flight(3, 300);
+    monitor.reads_in_bites(true);
+    monitor.oldest_unacknowledged(Some(clock.now()));
+    clock.advance(secs(2));
+    monitor.session_over();
+    let report = monitor.snapshot();
+    assert_eq!((report.in_flight.records, report.in_flight.bytes, report.in_bites), (0, 0, false));
+    // it goes on there, and what is not acknowledged gets older
+    assert_eq!((report.lag.bytes, report.lag.seconds), (Some(2), 2.0));
+    monitor.waits();
+    let report = monitor.snapshot();
+    assert_eq!((report.lag.bytes, report.lag.seconds), (None, 0.0));
+    let positions = report.positions;
+    assert!(
+        positions.flushed.is_none() && positions.confirmed.is_none() && positions.server_wal_end.is_none()
+    );
+}

@@ -1,7 +1,8 @@
 //! The slot for this router alone: its lock, and the wait for who has it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::kept_outside;
 use super::memory::Memory;
 use super::session::awake;
 use crate::config::{Config, Postgres};
@@ -14,6 +15,9 @@ use crate::relay::HeldLock;
 
 /// How often a slot that another holds is looked at. A standby takes over within a second.
 const SLOT_WAIT: Duration = Duration::from_millis(100);
+
+/// How often a router that waits looks at what is kept outside of it.
+const SHOW_EVERY: Duration = Duration::from_secs(3);
 
 /// How long a session that asks for a lock takes to stand in line for it, or nearly always. One that does not may find that a
 /// standby is active.
@@ -41,6 +45,7 @@ pub(super) async fn free_slot(
         Some(held) => take_over(session, held, &config.postgres, memory.walsender).await?,
         None => false,
     };
+    let mut shown: Option<Instant> = None;
     // first of all, and for as long as the session lasts
     while !slot_lock::try_take(session, &config.postgres.slot).await? {
         let holder = slot_lock::named_holder(session, &config.postgres.slot).await?;
@@ -50,8 +55,13 @@ pub(super) async fn free_slot(
             waiting_for(config, monitor, memory, pid, &holder);
             told = Some(pid);
         }
+        if told.is_some() && shown.is_none_or(|shown| shown.elapsed() >= SHOW_EVERY) {
+            kept_outside::show(looks, config, monitor).await?;
+            shown = Some(Instant::now());
+        }
         tokio::time::sleep(SLOT_WAIT).await;
     }
+    awake(config, session, kept_outside::show(looks, config, monitor)).await?;
     told = None;
     loop {
         let look = async { Ok(Catalog::look(looks, &config.postgres, &config.outbox).await?) };
@@ -97,6 +107,7 @@ fn waiting_for(config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32
     let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
     tracing::info!(peer = "postgres", reason, "waiting for the slot");
     monitor.state(State::Waiting { reason });
+    monitor.waits();
     // Unless it is what is left of our own last session, somebody else reads the slot, and may move it by what it
     // delivers: where positions are not in Kafka, our own is history then.
     if memory.walsender != Some(pid) && config.delivery.positions_topic.is_none() {

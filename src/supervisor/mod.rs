@@ -2,6 +2,7 @@
 
 mod backoff;
 mod free_slot;
+mod kept_outside;
 mod memory;
 mod session;
 mod several;

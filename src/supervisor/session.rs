@@ -71,7 +71,9 @@ pub(super) async fn run(
     let host = parts.watch.host().clone();
     // for as long as the session lasts
     let _bookmarks = RollingBookmarks::start(config, host);
-    Ok(Relay::new(parts).run().await)
+    let ended = Relay::new(parts).run().await;
+    monitor.session_over();
+    Ok(ended)
 }
 
 /// A start waits for servers, each answer for so long at most. Meanwhile the main loop turns, and says so.

@@ -16,7 +16,7 @@ use crate::support::settings::Settings;
 const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
 
 /// On a server of its own: where others write much log, a stream is better for it.
-const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
+pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
 
 /// How many bytes of log make this router read in bites.
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
@@ -27,12 +27,12 @@ fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
 }
 
 /// Twenty records at a time, each time after twenty milliseconds.
-fn slow(settings: Settings) -> Settings {
+pub(crate) fn slow(settings: Settings) -> Settings {
     settings.set("delivery.window.records", 20).set("kafka.'linger.ms'", 20)
 }
 
 /// Ten rows a transaction, `transactions` of them, of twenty aggregates in turns.
-async fn backlog(outbox: &Outbox, transactions: u32) {
+pub(crate) async fn backlog(outbox: &Outbox, transactions: u32) {
     outbox
         .execute(
             "CREATE TABLE IF NOT EXISTS counter (n int); INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT FROM counter); \
@@ -53,13 +53,13 @@ fn counted(router: &Router, name: &str) -> Option<u64> {
     line.parse().ok()
 }
 
-async fn took_bites(router: &mut Router, least: u64) {
+pub(crate) async fn took_bites(router: &mut Router, least: u64) {
     router
         .shows("bites were taken", |status| (status["totals"]["bites"].as_u64()? >= least).then_some(()))
         .await;
 }
 
-async fn streams(router: &mut Router) {
+pub(crate) async fn streams(router: &mut Router) {
     router.shows("it streams", |status| (status["in_bites"] == false).then_some(())).await;
 }
 

@@ -1,0 +1,51 @@
+//! What is shown of state that is kept outside the process while no session of this router looks after it: while another router is
+//! active, and at each start, before Kafka is reached.
+
+use crate::config::{Config, Outbox};
+use crate::error::Error;
+use crate::monitor::{self, Monitor};
+use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::dead_letters::sql as dead_letters;
+use crate::postgres::room::safe_bytes;
+use crate::postgres::server_error::QueryError;
+use crate::postgres::session::{Row, Session};
+
+/// Whoever waits for the slot is not to be kept from taking it.
+const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '200ms'";
+
+/// Looks at the slot and at the parked events, and shows them.
+pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
+    // of no table, for they may be locked
+    let no_tables = Outbox { tables: Vec::new(), ..config.outbox.clone() };
+    let catalog = Catalog::look(looks, &config.postgres, &no_tables).await?;
+    if let Some(slot) = &catalog.slot {
+        show_slot(slot, monitor);
+    }
+    if !config.dead_letters.park() {
+        return Ok(());
+    }
+    let count = dead_letters::count_both(&config.name, "true");
+    match looks.query(&format!("{LIMITS}; {count}")).await {
+        Ok(rows) => {
+            let number = |n| rows.first().and_then(|row: &Row| row.get(n)?.parse::<u64>().ok());
+            if let (Some(events), Some(aggregates)) = (number(0), number(1)) {
+                monitor.dead_letters(usize::try_from(aggregates).unwrap_or(usize::MAX), events);
+            }
+        }
+        Err(QueryError::Connection(error)) => return Err(error),
+        // What was known stays. The session that parks says what is wrong.
+        Err(error) => tracing::debug!(%error, "counting parked events"),
+    }
+    Ok(())
+}
+
+fn show_slot(slot: &Slot, monitor: &Monitor) {
+    monitor.slot(monitor::Slot {
+        retained_bytes: slot.retained_bytes,
+        wal_status: slot.wal_status.clone(),
+        safe_wal_bytes: safe_bytes(slot),
+        // takes several looks; the session that streams has them, and tells when the level changes
+        safe_wal_seconds: None,
+        room: monitor.slot_room(),
+    });
+}
