@@ -84,6 +84,13 @@ pub struct Traces {
     /// The transaction that put it into its schema, where it is published as one of that schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<String>,
+    /// The file of its rows, of which each rewrite makes a new one. A partitioned table has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The rows of `pg_publication_rel` that name it, of any publication: as long as there is one, Postgres refuses to make the
+    /// table unlogged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub named_by: Vec<String>,
 }
 
 /// The record of the topic is none that this version can go by.
@@ -300,14 +307,43 @@ impl Reading {
             || self.tables.iter().any(table)
             || self.traces.iter().any(traces)
     }
+
+    /// The tables that were rewritten while nothing kept them from being unlogged for a time: whether they were, nobody can tell.
+    pub fn rewritten_since<'a>(&'a self, before: &'a Reading) -> impl Iterator<Item = &'a str> {
+        let rewritten = |(name, traces): (&'a String, &'a Traces)| {
+            let known = before.traces.get(name)?;
+            traces.rewritten_since(known).then_some(name.as_str())
+        };
+        self.traces.iter().filter_map(rewritten)
+    }
 }
 
 impl Traces {
     /// Whether rows may have been written while the table was not published. A version that did not record a trace says
     /// nothing.
     fn left_since(&self, before: &Traces) -> bool {
-        before.schema.is_some() && self.schema.is_some() && before.schema != self.schema
+        differ(&self.schema, &before.schema)
+            // nobody can tell what was done after the last publication that named it was dropped
+            || (differ(&self.file, &before.file) && before.is_named() && !self.is_named_since(before))
     }
+
+    /// Whether it was rewritten while nothing kept it from being unlogged for a time.
+    fn rewritten_since(&self, before: &Traces) -> bool {
+        differ(&self.file, &before.file) && !before.is_named()
+    }
+
+    /// Whether Postgres refuses to make it unlogged.
+    pub fn is_named(&self) -> bool {
+        !self.named_by.is_empty()
+    }
+
+    fn is_named_since(&self, before: &Traces) -> bool {
+        self.named_by.iter().any(|row| before.named_by.contains(row))
+    }
+}
+
+fn differ(now: &Option<String>, before: &Option<String>) -> bool {
+    now.is_some() && before.is_some() && now != before
 }
 
 #[cfg(test)]
@@ -457,11 +493,33 @@ pub(crate) mod tests {
     #[test]
     fn a_table_that_came_back_to_its_schema_is_an_alteration_unless_an_earlier_version_did_not_record_it() {
         let put_there_by = |xid: &str| {
-            let traces = Traces { schema: Some(xid.into()) };
+            let traces = Traces { schema: Some(xid.into()), ..Traces::default() };
             Reading { traces: [("public.outbox".into(), traces)].into(), ..remembered().reading }
         };
         assert!(!put_there_by("745").altered_since(&put_there_by("745")));
         assert!(put_there_by("800").altered_since(&put_there_by("745")));
         assert!(!put_there_by("800").altered_since(&remembered().reading));
+    }
+
+    #[test]
+    fn a_table_that_is_rewritten_was_not_unlogged_as_long_as_a_publication_names_it() {
+        let of = |file: &str, named_by: &[&str]| {
+            let named_by = named_by.iter().map(|&row| row.to_owned()).collect();
+            let traces = Traces { schema: None, file: Some(file.into()), named_by };
+            Reading { traces: [("public.outbox".into(), traces)].into(), ..remembered().reading }
+        };
+        let told = |now: &Reading, before: &Reading| {
+            (now.altered_since(before), now.rewritten_since(before).count())
+        };
+        assert_eq!(
+            told(&of("2", &["7/740", "8/750"]), &of("1", &["7/740"])),
+            (false, 0),
+            "named all the time"
+        );
+        assert_eq!(told(&of("1", &[]), &of("1", &["7/740"])), (false, 0), "not rewritten");
+        assert_eq!(told(&of("2", &["9/760"]), &of("1", &["7/740"])), (true, 0), "named anew");
+        assert_eq!(told(&of("2", &[]), &of("1", &["7/740"])), (true, 0), "no longer named");
+        assert_eq!(told(&of("2", &["7/740"]), &of("1", &[])), (false, 1), "nobody can tell");
+        assert_eq!(told(&of("2", &[]), &remembered().reading), (false, 0), "not recorded");
     }
 }

@@ -72,8 +72,16 @@ impl Watch {
         conninfo.hosts = vec![host.clone()];
         let look_now_too = Arc::clone(&look_now);
         let heartbeat = config.heartbeat.map(|every| Writer::new(&config.name, every));
-        let watcher =
-            Watcher { config, conninfo, baseline, sender, look_now: look_now_too, blind: false, heartbeat };
+        let watcher = Watcher {
+            last: baseline.clone(),
+            config,
+            conninfo,
+            baseline,
+            sender,
+            look_now: look_now_too,
+            blind: false,
+            heartbeat,
+        };
         Watch { reports, look_now, task: tokio::spawn(watcher.run()), host }
     }
 
@@ -107,6 +115,8 @@ struct Watcher {
     config: Arc<Config>,
     conninfo: ConnInfo,
     baseline: Reading,
+    /// What the last look found.
+    last: Reading,
     sender: mpsc::Sender<Report>,
     look_now: Arc<Notify>,
     /// Whether the last look failed, which is said once.
@@ -185,7 +195,7 @@ impl Watcher {
         }
     }
 
-    async fn look(&self, session: &mut Session) -> Result<Report, NoLook> {
+    async fn look(&mut self, session: &mut Session) -> Result<Report, NoLook> {
         let asked = Instant::now();
         // a stream's own messages tell, and sooner
         let holder = match self.config.postgres.catch_up {
@@ -197,9 +207,12 @@ impl Watcher {
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
         let catalog = Catalog::look(session, &self.config.postgres, &self.config.outbox).await?;
         catalog.verdict(&self.config, Missing::WhileRunning)?;
-        if catalog.reading(&self.config.outbox).altered_since(&self.baseline) {
+        let reading = catalog.reading(&self.config.outbox);
+        if reading.altered_since(&self.baseline) {
             return Err(altered(&self.config, &catalog).into());
         }
+        warn_of_rewritten(&reading, &self.last);
+        self.last = reading;
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
         let slot = Box::new(catalog.slot.ok_or_else(missing)?);
@@ -218,6 +231,19 @@ pub fn altered(config: &Config, catalog: &Catalog) -> Error {
         ),
         catalog.publication_way_out(config),
     )
+}
+
+/// Says which tables were rewritten while nothing kept them from being unlogged for a time.
+pub fn warn_of_rewritten(now: &Reading, before: &Reading) {
+    for table in now.rewritten_since(before) {
+        tracing::warn!(
+            table,
+            remedy = "If it was made unlogged, compare the table with the topics. `outbox-router check` says how to keep it from being \
+                      made so",
+            "the outbox table was rewritten: by TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE. If that made it unlogged for a time, rows \
+             that were written then are not in the stream"
+        );
+    }
 }
 
 /// Why a look gave no report.

@@ -234,6 +234,9 @@ async fn look_at_tables(
             let columns = Columns::look(&mut looks, table.oid, &config.postgres).await?;
             columns.verdict(outbox, name)?;
         }
+        for (what, remedy) in catalog::unwatched(config, &catalog.tables) {
+            tracing::warn!(remedy, "{what}");
+        }
     }
     if !config.dead_letters.park() {
         none_left_parked(config, &mut looks).await?;

@@ -17,6 +17,7 @@ use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start}
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::session::Session;
 use crate::postgres::timeline::System;
+use crate::postgres::watch;
 use crate::relay::no_gap_to_accept;
 use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::{Positions, Seen, look_up};
@@ -53,6 +54,9 @@ impl Looked<'_> {
         let start = self.judge(config, session, memory, before.as_ref()).await?;
         let position = start.position();
         let reading = self.catalog.reading(&config.outbox);
+        if let Some(before) = &before {
+            watch::warn_of_rewritten(&reading, &before.reading);
+        }
         let (tail, reading, recognition) = positions::begin(before.as_ref(), start, confirmed, reading);
         match start {
             Start::First(_) if config.delivery.positions_topic.is_some() => {

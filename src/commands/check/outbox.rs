@@ -45,6 +45,9 @@ pub(super) async fn judge(
     judge_template(config, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
         judge_publication(config, publication, findings);
+        for (what, remedy) in catalog::unwatched(config, &catalog.tables) {
+            findings.warning("publication_watch", what, remedy);
+        }
     }
     let mut look = OutboxLook::default();
     for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {

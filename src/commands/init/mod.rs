@@ -8,9 +8,11 @@ mod acls;
 mod bites;
 mod dead_letters;
 mod emit_message;
+mod guard;
 mod heartbeat;
 mod objects;
 mod outbox_table;
+mod partitions;
 mod role;
 mod router_schema;
 mod script;
@@ -196,6 +198,11 @@ impl<'a> Init<'a> {
                 self.verify_publication(shard).await?;
             }
             self.make(&publication).await?;
+        }
+        for object in [objects.guard(), objects.partition_triggers()].into_iter().flatten() {
+            if !self.is_there(&object.name, &object.there).await? {
+                self.make(&object).await?;
+            }
         }
         self.verify_shards(&shards).await?;
         for shard in &shards {

@@ -1,7 +1,7 @@
 //! What there is to make, as SQL with the configured names.
 
 use super::emit_message::{self, Payload};
-use super::{bites, dead_letters, general_remedy, heartbeat, outbox_table, role, shards};
+use super::{bites, dead_letters, general_remedy, guard, heartbeat, outbox_table, partitions, role, shards};
 use crate::config::secret::Secret;
 use crate::config::{CatchUp, Config, TableName};
 use crate::postgres::quoting;
@@ -165,6 +165,16 @@ impl<'a> Objects<'a> {
                  administrator with --url, or have one run what `outbox-router init --print-sql` prints"
             ),
         }
+    }
+
+    /// `None`: there is no outbox table.
+    pub(super) fn guard(&self) -> Option<Object> {
+        guard::object(self.config)
+    }
+
+    /// `None`: there is no outbox table.
+    pub(super) fn partition_triggers(&self) -> Option<Object> {
+        partitions::object(self.config)
     }
 
     /// The brokers, for the command lines of the ACLs.

@@ -41,6 +41,8 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
     parts.extend(role.and_then(|role| objects.dead_letters_privilege(role)));
     let shards = config.every_shard();
     parts.extend(shards.iter().map(|shard| Objects::new(shard, role).publication()));
+    parts.extend(objects.guard());
+    parts.extend(objects.partition_triggers());
     for object in &parts {
         add(&object.purpose, &guarded(object));
     }

@@ -12,7 +12,7 @@ pub(crate) use slot::tests;
 pub mod way_out;
 
 pub use columns::{Columns, WITHHELD, sent};
-pub use publication::{Publication, Table};
+pub use publication::{PARTITION_TRIGGERS, Publication, Table, guard, partition_triggers_fire, unwatched};
 pub use shards::{ROW_FILTERS, no_row_filters, shards_verdict, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
 

@@ -4,7 +4,7 @@ use super::{Missing, Unreadable, Values, flag, parsed, way_out};
 use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::positions::Traces;
-use crate::postgres::quoting;
+use crate::postgres::quoting::{self, literal};
 
 /// One row of `pg_publication`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Table {
     pub row_filter: Option<String>,
     /// What tells that it left the publication and came back.
     pub(super) traces: Traces,
+    /// Whether the triggers of `init` watch its partitions.
+    pub(super) partitions_watched: bool,
 }
 
 // `xmin` is the transaction that wrote the row, so it changes with each alteration
@@ -62,13 +64,19 @@ pub(super) fn table_columns(version: u32) -> String {
     } else {
         ("NULL", "NULL", "NULL")
     };
+    let partitions_watched = partition_triggers_fire();
+    let traces = format!(
+        "{since}, CASE c.relkind WHEN 'r' THEN c.relfilenode END, \
+         (SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
+         FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid), {partitions_watched}"
+    );
     format!(
         "c.oid, c.relkind = 'p', c.relpersistence = 'u', \
          coalesce((SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
          FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid), '') \
          || '; ' || coalesce({schemas}, ''), \
          EXISTS (SELECT FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
-         AND t.schemaname = n.nspname AND t.tablename = c.relname), {filter}, {since}"
+         AND t.schemaname = n.nspname AND t.tablename = c.relname), {filter}, {traces}"
     )
 }
 
@@ -93,8 +101,20 @@ impl Table {
         let (partitioned, unlogged) = (flag(next()), flag(next()));
         let membership = next().unwrap_or_default();
         let (published, row_filter) = (flag(next()), next());
-        let traces = Traces { schema: next() };
-        Ok(oid.map(|oid| Table { oid, partitioned, unlogged, membership, published, row_filter, traces }))
+        let (schema, file, named_by) = (next(), next(), next().unwrap_or_default());
+        let named_by = named_by.split_whitespace().map(str::to_owned).collect();
+        let traces = Traces { schema, file, named_by };
+        let partitions_watched = flag(next());
+        Ok(oid.map(|oid| Table {
+            oid,
+            partitioned,
+            unlogged,
+            membership,
+            published,
+            row_filter,
+            traces,
+            partitions_watched,
+        }))
     }
 }
 
@@ -209,10 +229,71 @@ fn table_fault(
     Ok(())
 }
 
+/// Of each table that can leave the publication and come back unseen: how, and what to do against it. `tables` are those of the
+/// outbox in the order of the configuration.
+pub fn unwatched(config: &Config, tables: &[Option<Table>]) -> Vec<(String, String)> {
+    let guard = quoting::name(&guard(config));
+    let of_table = |(name, table): (&TableName, &Option<Table>)| {
+        let table = table.as_ref()?;
+        match table.partitioned {
+            true if !table.partitions_watched => Some((
+                format!(
+                    "a partition of {name} can be attached with rows, or be unlogged for a time: these rows are not in the stream, \
+                     and the router cannot tell"
+                ),
+                "Run `outbox-router init` as a superuser: it makes event triggers that stop the router then"
+                    .to_owned(),
+            )),
+            false if !table.traces.is_named() => Some((
+                format!(
+                    "the table {name} can be made unlogged for a time, because no publication names it: rows that are written then \
+                     are not in the stream, and the router cannot tell"
+                ),
+                format!(
+                    "Run `outbox-router init`, or CREATE PUBLICATION {guard} FOR TABLE {} WITH (publish = ''): it publishes nothing, \
+                     and Postgres refuses to make a table unlogged that a publication names",
+                    quoting::table(name)
+                ),
+            )),
+            _ => None,
+        }
+    };
+    config.outbox.tables.iter().zip(tables).filter_map(of_table).collect()
+}
+
+/// The event triggers that `init` makes for a partitioned outbox.
+pub const PARTITION_TRIGGERS: [&str; 2] = ["outbox_router_attach", "outbox_router_rewrite"];
+
+/// An SQL expression: they are there and fire.
+pub fn partition_triggers_fire() -> String {
+    let [attach, rewrite] = PARTITION_TRIGGERS.map(literal);
+    format!(
+        "(SELECT pg_catalog.count(*) = 2 FROM pg_catalog.pg_event_trigger e \
+         WHERE e.evtname IN ({attach}, {rewrite}) AND e.evtenabled IN ('O', 'A'))"
+    )
+}
+
+/// The publication that names the tables that the router's own does not name.
+pub fn guard(config: &Config) -> String {
+    // a name has 63 bytes at most
+    let mut name = config.postgres.publication.clone();
+    while name.len() > 57 {
+        name.pop();
+    }
+    name + "_guard"
+}
+
 /// What an operator can do about rows that were written while nothing published them. Ends in SQL.
 pub(super) fn way_out(tables: &[Option<Table>], config: &Config) -> String {
+    let partitioned = tables.iter().flatten().any(|table| table.partitioned);
+    let also = if partitioned {
+        "The event triggers of `outbox-router init` alter the publication where a partition is attached with rows or becomes \
+         unlogged; rows that were in it are missing then. "
+    } else {
+        ""
+    };
     format!(
-        "Rows committed meanwhile may be missing in Kafka. The slot was not moved past the last good look: read what \
+        "{also}Rows committed meanwhile may be missing in Kafka. The slot was not moved past the last good look: read what \
          comes after it before the router goes past it. A copy of the slot shows it in commit \
          order, deleted rows included. In one session: {}",
         way_out::in_commit_order(config, tables)
@@ -246,6 +327,7 @@ mod tests {
             published: true,
             row_filter: None,
             traces: Traces::default(),
+            partitions_watched: false,
         }
     }
 

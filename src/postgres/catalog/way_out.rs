@@ -76,6 +76,7 @@ mod tests {
             published: true,
             row_filter: None,
             traces: Default::default(),
+            partitions_watched: false,
         })
     }
 

@@ -1,0 +1,58 @@
+//! The publication that names outbox tables which no other names, as under `FOR ALL TABLES` or `FOR TABLES IN SCHEMA`. It publishes
+//! nothing. Postgres refuses to make a table unlogged that a publication names (tried on 14, 15 and 18).
+
+use super::general_remedy;
+use super::objects::Object;
+use crate::config::Config;
+use crate::postgres::catalog;
+use crate::postgres::quoting::{self, literal};
+
+/// `None`: there is no outbox table.
+pub(super) fn object(config: &Config) -> Option<Object> {
+    let tables = &config.outbox.tables;
+    if tables.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = tables
+        .iter()
+        .map(|table| format!("({}, {})", literal(&table.schema), literal(&table.name)))
+        .collect();
+    let unnamed = format!(
+        "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n    \
+         WHERE (n.nspname, c.relname) IN ({}) AND c.relkind = 'r'\n    \
+         AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid)",
+        names.join(", ")
+    );
+    let guard = catalog::guard(config);
+    let (name, publication) = (quoting::name(&guard), literal(&guard));
+    let block = format!(
+        "\nDECLARE\n  unnamed regclass;\nBEGIN\n  \
+         IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = {publication}) THEN\n    \
+         CREATE PUBLICATION {name} WITH (publish = '');\n  \
+         END IF;\n  \
+         FOR unnamed IN SELECT c.oid {unnamed} LOOP\n    \
+         EXECUTE {} || unnamed;\n  \
+         END LOOP;\nEND\n",
+        literal(&format!("ALTER PUBLICATION {name} ADD TABLE ")),
+    );
+    Some(Object {
+        name: format!("publication {name}"),
+        purpose: "It publishes nothing, and is made only for outbox tables that no publication names: Postgres refuses to make a table \
+                  unlogged that one names"
+            .to_owned(),
+        there: format!("NOT EXISTS (SELECT {unnamed})"),
+        as_wanted: None,
+        possible: Some((
+            format!(
+                "pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')\n  \
+                 AND NOT EXISTS (SELECT {unnamed}\n    AND NOT pg_catalog.pg_has_role(c.relowner, 'USAGE'))"
+            ),
+            "it takes CREATE on the database and the ownership of the outbox table. Without it a table that is unlogged for a time loses \
+             events unseen: run init again as the owner, with --url"
+                .to_owned(),
+        )),
+        make: format!("DO {};", quoting::dollar_quoted(&block)),
+        done: "created; it publishes nothing, and keeps the table from being made unlogged",
+        remedy: general_remedy(),
+    })
+}

@@ -1,0 +1,100 @@
+//! Event triggers for a partitioned outbox. A partition that is attached with rows, or is unlogged for a time, brings rows that are
+//! in no stream, and the catalogues keep no trace of it. So the triggers alter the router's publication in the same
+//! transaction, without changing it: the router takes that for what it is (tried on 14, 15 and 18).
+
+use super::general_remedy;
+use super::objects::Object;
+use crate::config::Config;
+use crate::postgres::catalog::{self, PARTITION_TRIGGERS};
+use crate::postgres::quoting::{self, literal};
+
+const FUNCTION: &str = "outbox_router.partition_brings_rows()";
+
+/// Of what an ALTER TABLE has attached only the newest is looked at: a statement attaches one. It is of this transaction if it can be
+/// seen while its transaction is in progress; `age` is negative for a subtransaction.
+const BODY: &str = "
+DECLARE
+  part regclass;
+  filled boolean := false;
+  publication name;
+BEGIN
+  IF tg_event = 'table_rewrite' THEN
+    -- 1: it becomes unlogged, or logged again
+    filled := pg_event_trigger_table_rewrite_reason() & 1 = 1;
+    part := pg_event_trigger_table_rewrite_oid();
+  ELSE
+    FOR part IN
+      SELECT newest.inhrelid FROM pg_event_trigger_ddl_commands() d CROSS JOIN LATERAL (
+        SELECT i.inhrelid, i.xmin FROM pg_inherits i WHERE i.inhparent = d.objid
+        ORDER BY age(i.xmin), i.cmin::text::bigint DESC LIMIT 1) newest
+      WHERE d.classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_partition_ancestors(d.objid))
+      AND pg_xact_status((pg_current_xact_id()::text::numeric - age(newest.xmin))::text::xid8) = 'in progress'
+    LOOP
+      EXECUTE format('SELECT EXISTS (SELECT FROM %s)', part) INTO filled;
+      EXIT WHEN filled;
+    END LOOP;
+  END IF;
+  IF NOT filled THEN
+    RETURN;
+  END IF;
+  FOR publication IN
+    SELECT DISTINCT p.pubname FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
+    JOIN pg_partition_ancestors(part) a ON a.relid = format('%I.%I', t.schemaname, t.tablename)::regclass
+    WHERE p.pubviaroot
+  LOOP
+    EXECUTE format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', publication);
+    RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
+  END LOOP;
+END
+";
+
+/// `None`: there is no outbox table.
+pub(super) fn object(config: &Config) -> Option<Object> {
+    let tables = &config.outbox.tables;
+    if tables.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = tables
+        .iter()
+        .map(|table| format!("({}, {})", literal(&table.schema), literal(&table.name)))
+        .collect();
+    let partitioned = format!(
+        "EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n    \
+         WHERE (n.nspname, c.relname) IN ({}) AND c.relkind = 'p')",
+        names.join(", ")
+    );
+    let [attach, rewrite] = PARTITION_TRIGGERS;
+    let as_made = format!(
+        "EXISTS (SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace\n    \
+         WHERE n.nspname = 'outbox_router' AND p.proname = 'partition_brings_rows' AND p.prosrc = {})",
+        literal(BODY)
+    );
+    Some(Object {
+        name: format!("event triggers {attach} and {rewrite}"),
+        purpose: "Made only for a partitioned outbox. A partition that is attached with rows, or is unlogged for a time, brings rows \
+                  that no stream holds: these alter the publication then, without changing it, which stops the router"
+            .to_owned(),
+        there: format!(
+            "(NOT {partitioned}\n  OR {as_made}\n  AND {})",
+            catalog::partition_triggers_fire()
+        ),
+        as_wanted: None,
+        possible: Some((
+            "pg_catalog.current_setting('is_superuser') = 'on'".to_owned(),
+            "it takes a superuser. Without them a partition that is attached with rows, or is unlogged for a time, loses events \
+             unseen: run init again as one, with --url"
+                .to_owned(),
+        )),
+        make: format!(
+            "DROP EVENT TRIGGER IF EXISTS {attach};\nDROP EVENT TRIGGER IF EXISTS {rewrite};\n\
+             CREATE OR REPLACE FUNCTION {FUNCTION} RETURNS event_trigger\nLANGUAGE plpgsql SECURITY DEFINER\n\
+             SET search_path = pg_catalog, pg_temp\nAS {};\n\
+             REVOKE ALL ON FUNCTION {FUNCTION} FROM PUBLIC;\n\
+             CREATE EVENT TRIGGER {attach} ON ddl_command_end WHEN TAG IN ('ALTER TABLE')\n  EXECUTE FUNCTION {FUNCTION};\n\
+             CREATE EVENT TRIGGER {rewrite} ON table_rewrite\n  EXECUTE FUNCTION {FUNCTION};",
+            quoting::dollar_quoted(BODY),
+        ),
+        done: "created; they stop the router where a partition brings rows that no stream holds",
+        remedy: general_remedy(),
+    })
+}
