@@ -138,7 +138,6 @@ pub struct ReplicationStream<S> {
     /// How much of `outgoing` is on its way.
     written: usize,
     flushed: bool,
-    last_received: Instant,
     /// An error that a read has met behind bytes that it has brought.
     failed: Option<io::Error>,
     /// How many bytes the last read has brought.
@@ -184,7 +183,6 @@ impl<S: Transport> ReplicationStream<S> {
             outgoing: Vec::new(),
             written: 0,
             flushed: true,
-            last_received: Instant::now(),
             failed: None,
             last_read: 0,
             worked_off: 0,
@@ -250,9 +248,6 @@ impl<S: Transport> ReplicationStream<S> {
     }
 
     fn received(&mut self, bytes: usize) {
-        if bytes > 0 {
-            self.last_received = Instant::now();
-        }
         (self.last_read, self.worked_off, self.may_take) = (bytes, 0, 0);
     }
 
@@ -374,16 +369,14 @@ impl<S: Transport> ReplicationStream<S> {
         }
         match self.frames.fill_now(&mut self.stream) {
             Some(Ok(0)) | None => {}
-            Some(Ok(taken)) => {
-                self.last_received = Instant::now();
-                self.may_take = self.may_take.saturating_sub(taken);
-            }
+            Some(Ok(taken)) => self.may_take = self.may_take.saturating_sub(taken),
             Some(Err(error)) => (self.failed, self.may_take) = (Some(error), 0),
         }
     }
 
-    /// Queues a StandbyStatusUpdate; [`io`](Self::io) sends it.
-    pub fn queue_status(&mut self, status: StandbyStatus, reply_requested: bool) {
+    /// Queues a StandbyStatusUpdate; [`io`](Self::io) sends it. Returns the timestamp in it, which the server shows as `reply_time`
+    /// once it has taken it in.
+    pub fn queue_status(&mut self, status: StandbyStatus, reply_requested: bool) -> PgTimestamp {
         let clock = PgTimestamp::now();
         self.queue(b'd', |body| {
             body.push(b'r');
@@ -393,21 +386,12 @@ impl<S: Transport> ReplicationStream<S> {
             body.extend_from_slice(&clock.0.to_be_bytes());
             body.push(u8::from(reply_requested));
         });
+        clock
     }
 
     /// Whether somebody has ended the server's process: an administrator, or a command that moves the slot.
     pub fn was_sent_away(&self) -> bool {
         self.sent_away
-    }
-
-    /// How long the server has been silent. Counts only while the stream is read.
-    pub fn silent_for(&self) -> Duration {
-        self.last_received.elapsed()
-    }
-
-    /// The stream was not read on purpose: silence counts from now.
-    pub fn not_listening(&mut self) {
-        self.last_received = Instant::now();
     }
 
     /// Sends what is queued and leaves the copy mode, so that the server has taken in the last status update when this

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
 use super::connect::{STAYS_OPEN, Startup};
 use super::heartbeat::{Writer, Written};
+use super::pgoutput::PgTimestamp;
 use super::server_error::{QueryError, leaves};
-use super::session::Session;
-use super::slot_lock;
+use super::session::{Row, Session};
 use super::standby_slots::{self, Unconfirmed};
+use crate::config::Config;
 use crate::config::conninfo::{ConnInfo, Host};
-use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer, Transient};
 use crate::lsn::Lsn;
 use crate::positions::Reading;
@@ -33,6 +33,13 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a look found.
 #[derive(Debug)]
 pub enum Report {
+    /// Of the session that streams.
+    Seen {
+        /// When it was asked for.
+        asked: Instant,
+        /// The server process of the session, if it was there after that.
+        walsender: Option<Walsender>,
+    },
     /// All is well up to this position.
     Well {
         /// The server's flush LSN, taken before the look.
@@ -43,13 +50,16 @@ pub enum Report {
         unconfirmed: Vec<Unconfirmed>,
         /// What was written of the heartbeat; `None`: it is switched off.
         heartbeat: Option<Written>,
-        /// When the look began.
-        asked: Instant,
-        /// The server process that held the slot's lock after that; not asked for where no bites are taken.
-        holder: Option<i32>,
     },
     /// Events may be missing from the stream, or the server asks everybody to leave. Either way the session is over.
     Over(Error),
+}
+
+/// What the server shows of a session for replication. As long as it is there, it holds the slot's lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Walsender {
+    /// The timestamp in the last status update that it has taken in (`reply_time`); `None`: there was none.
+    pub taken_in: Option<PgTimestamp>,
 }
 
 /// A running watch; dropping it ends it.
@@ -57,32 +67,37 @@ pub enum Report {
 pub struct Watch {
     reports: mpsc::Receiver<Report>,
     look_now: Arc<Notify>,
+    see_now: Arc<Notify>,
     task: JoinHandle<()>,
     host: Host,
 }
 
 impl Watch {
-    /// Starts looking, at the server that the stream comes from. `baseline` is what the start of the session found.
-    pub fn start(config: Arc<Config>, host: Host, baseline: Reading) -> Self {
+    /// Starts looking, at the server that the stream comes from, from its process `walsender`. `baseline` is what the start of
+    /// the session found.
+    pub fn start(config: Arc<Config>, host: Host, walsender: i32, baseline: Reading) -> Self {
         // one report at a time: a relay that does not take it needs no second one
         let (sender, reports) = mpsc::channel(1);
         let look_now = Arc::new(Notify::new());
         let mut conninfo = config.postgres.conninfo.clone();
         // another of several hosts has another idea of slot and log
         conninfo.hosts = vec![host.clone()];
-        let look_now_too = Arc::clone(&look_now);
+        let see_now = Arc::new(Notify::new());
+        let (look_now_too, see_now_too) = (Arc::clone(&look_now), Arc::clone(&see_now));
         let heartbeat = config.heartbeat.map(|every| Writer::new(&config.name, every));
         let watcher = Watcher {
             last: baseline.clone(),
             config,
             conninfo,
+            walsender,
             baseline,
             sender,
             look_now: look_now_too,
+            see_now: see_now_too,
             blind: false,
             heartbeat,
         };
-        Watch { reports, look_now, task: tokio::spawn(watcher.run()), host }
+        Watch { reports, look_now, see_now, task: tokio::spawn(watcher.run()), host }
     }
 
     /// The next report. May be dropped at any await.
@@ -103,6 +118,11 @@ impl Watch {
     pub fn look_now(&self) {
         self.look_now.notify_one();
     }
+
+    /// Asks for [`Report::Seen`] alone, which costs the server little.
+    pub fn see_now(&self) {
+        self.see_now.notify_one();
+    }
 }
 
 impl Drop for Watch {
@@ -114,11 +134,13 @@ impl Drop for Watch {
 struct Watcher {
     config: Arc<Config>,
     conninfo: ConnInfo,
+    walsender: i32,
     baseline: Reading,
     /// What the last look found.
     last: Reading,
     sender: mpsc::Sender<Report>,
     look_now: Arc<Notify>,
+    see_now: Arc<Notify>,
     /// Whether the last look failed, which is said once.
     blind: bool,
     heartbeat: Option<Writer>,
@@ -169,39 +191,46 @@ impl Watcher {
 
     /// Looks until something fails.
     async fn look_on(&mut self, session: &mut Session) -> NoLook {
+        let mut look_at = Instant::now();
         loop {
-            let looked = async {
-                if let Some(heartbeat) = &mut self.heartbeat {
-                    heartbeat.write(session).await?;
-                }
-                self.look(session).await
-            };
-            let report = match timeout(LOOK_TIMEOUT, looked).await {
-                Ok(Ok(report)) => report,
-                Ok(Err(error)) => return error,
-                Err(_) => {
-                    let error = Error::transient(Peer::Postgres, "a look at the catalogues was not answered");
-                    return NoLook::Blind(error);
-                }
-            };
-            if std::mem::replace(&mut self.blind, false) {
-                tracing::info!(peer = "postgres", "the catalogues can be looked at again");
+            // first, because the session that streams may end without it
+            match in_time(Walsender::look(session, self.walsender)).await {
+                Ok(seen) => self.report(seen).await,
+                Err(error) => return error,
             }
-            if self.sender.send(report).await.is_err() {
-                std::future::pending::<()>().await;
+            if Instant::now() >= look_at {
+                let looked = async {
+                    if let Some(heartbeat) = &mut self.heartbeat {
+                        heartbeat.write(session).await?;
+                    }
+                    self.look(session).await
+                };
+                let report = match in_time(looked).await {
+                    Ok(report) => report,
+                    Err(error) => return error,
+                };
+                if std::mem::replace(&mut self.blind, false) {
+                    tracing::info!(peer = "postgres", "the catalogues can be looked at again");
+                }
+                self.report(report).await;
+                let next = self.heartbeat.as_ref().map_or(EVERY, |heartbeat| heartbeat.due_in().min(EVERY));
+                look_at = Instant::now() + next;
             }
-            let next = self.heartbeat.as_ref().map_or(EVERY, |heartbeat| heartbeat.due_in().min(EVERY));
-            let _ = timeout(next, self.look_now.notified()).await;
+            tokio::select! {
+                () = sleep_until(look_at) => {}
+                () = self.look_now.notified() => look_at = Instant::now(),
+                () = self.see_now.notified() => {}
+            }
+        }
+    }
+
+    async fn report(&self, report: Report) {
+        if self.sender.send(report).await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 
     async fn look(&mut self, session: &mut Session) -> Result<Report, NoLook> {
-        let asked = Instant::now();
-        // a stream's own messages tell, and sooner
-        let holder = match self.config.postgres.catch_up {
-            CatchUp::Auto => slot_lock::holder(session, &self.config.postgres.slot).await?,
-            CatchUp::Stream => None,
-        };
         let checked = session.query_one(FLUSH_LSN).await?;
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
@@ -217,7 +246,32 @@ impl Watcher {
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
         let slot = Box::new(catalog.slot.ok_or_else(missing)?);
         let unconfirmed = standby_slots::unconfirmed(session, &slot.waits_for, checked).await?;
-        Ok(Report::Well { checked, slot, unconfirmed, heartbeat, asked, holder })
+        Ok(Report::Well { checked, slot, unconfirmed, heartbeat })
+    }
+}
+
+async fn in_time<E: Into<NoLook>>(look: impl Future<Output = Result<Report, E>>) -> Result<Report, NoLook> {
+    match timeout(LOOK_TIMEOUT, look).await {
+        Ok(result) => result.map_err(Into::into),
+        Err(_) => {
+            Err(NoLook::Blind(Error::transient(Peer::Postgres, "a look at the catalogues was not answered")))
+        }
+    }
+}
+
+impl Walsender {
+    /// Asks the function below `pg_stat_replication`, which does not look at all the server's processes as the view does.
+    async fn look(session: &mut Session, pid: i32) -> Result<Report, QueryError> {
+        let asked = Instant::now();
+        // microseconds since 2000, as in the protocol
+        let sql = format!(
+            "SELECT (extract(epoch FROM w.reply_time) * 1000000)::bigint - 946684800000000 \
+             FROM pg_catalog.pg_stat_get_wal_senders() w WHERE w.pid = {pid}"
+        );
+        let rows = session.query(&sql).await?;
+        let taken_in = |row: &Row| row.get(0).and_then(|micros| micros.parse().ok()).map(PgTimestamp);
+        let walsender = rows.first().map(|row| Walsender { taken_in: taken_in(row) });
+        Ok(Report::Seen { asked, walsender })
     }
 }
 

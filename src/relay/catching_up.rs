@@ -90,7 +90,7 @@ pub(super) struct CatchingUp {
     stream_until: Lsn,
     /// When the session was last read, or waited for.
     listened: Instant,
-    /// The server process of this session, which holds the lock.
+    /// The server process of this session, after which the copy is named.
     backend_pid: i32,
 }
 
@@ -177,19 +177,26 @@ impl<S: Transport> Relay<S> {
         }
         let (step, looked) = (self.catching_up.step, self.catching_up.checked > Lsn::INVALID);
         match step {
-            Step::Streaming if self.is_far_behind() && self.catching_up.waits_for_standbys => {
-                self.streams_for_standbys();
-            }
-            Step::Streaming if self.is_far_behind() => {
-                let behind = self.catching_up.lag(self.received);
-                tracing::info!(behind, "far behind: reading in bites from here on");
-                self.end_intake(Outcome::FarBehind);
-            }
+            Step::Streaming if self.is_far_behind() => self.leave_the_stream(),
             Step::Settling if looked && self.stream.is_at_rest() && self.is_certain() => self.look_at_slot(),
             Step::Biting(Bite { extent, next: None }) if self.stream.bitten() > 0 => self.bite_behind(extent),
             _ => {}
         }
         Ok(false)
+    }
+
+    fn leave_the_stream(&mut self) {
+        let behind = self.catching_up.lag(self.received);
+        if !self.catching_up.waits_for_standbys {
+            tracing::info!(behind, "far behind: reading in bites from here on");
+            self.end_intake(Outcome::FarBehind);
+        } else if !std::mem::replace(&mut self.catching_up.standbys_told, true) {
+            tracing::info!(
+                behind,
+                "far behind, and still streaming: bites would bring what the standbys of synchronized_standby_slots have \
+                 not confirmed"
+            );
+        }
     }
 
     fn is_far_behind(&self) -> bool {
@@ -280,7 +287,6 @@ impl<S: Transport> Relay<S> {
             (Step::Starting, Answer::Streaming) => {
                 self.catching_up.step = Step::Streaming;
                 self.monitor.reads_in_bites(false);
-                self.answers.not_listening(Instant::now());
                 let position = self.sending.progress.position().flush;
                 if self.catching_up.bound.is_some() && position >= self.catching_up.stream_until {
                     tracing::info!(%position, "near the end of the log: streaming");
@@ -337,19 +343,6 @@ impl<S: Transport> Relay<S> {
             None => self.bite(),
         }
         Ok(())
-    }
-
-    /// Says once why a router that is far behind goes on streaming.
-    fn streams_for_standbys(&mut self) {
-        if std::mem::replace(&mut self.catching_up.standbys_told, true) {
-            return;
-        }
-        let behind = self.catching_up.lag(self.received);
-        tracing::info!(
-            behind,
-            "far behind, and still streaming: bites would bring what the standbys of synchronized_standby_slots \
-             have not confirmed"
-        );
     }
 
     /// Asks for a bite, or moves the slot first if that is due. Near the end of the log there are no more.
@@ -422,31 +415,9 @@ impl<S: Transport> Relay<S> {
         Ok(())
     }
 
-    /// A look that was asked for at `asked` has found this server process to hold the lock of the slot.
-    pub(super) fn still_ours(&mut self, asked: Instant, holder: Option<i32>) -> Result<(), Error> {
-        // the stream's own messages tell, and sooner
-        if self.stream.is_streaming() {
-            return Ok(());
-        }
-        if holder != Some(self.catching_up.backend_pid) {
-            let what = "the server has ended this session: it does not hold the lock of the slot any more";
-            return Err(Error::transient(Peer::Postgres, what));
-        }
-        self.answers.seen(asked);
-        Ok(())
-    }
-
-    /// Where no status updates go: ends the session of a router that cannot know any more that the slot is its own.
-    pub(super) fn remind(&mut self) -> Result<(), Error> {
+    /// Where no status updates go: asks for something now and then, and leaves a bite that is not read.
+    pub(super) fn remind(&mut self) {
         let limit = silence(&self.config);
-        let unanswered = self.answers.unanswered(Instant::now());
-        if unanswered > limit {
-            let what = format!(
-                "whether Postgres still keeps the slot for this router has not been seen for {:.1} s",
-                unanswered.as_secs_f32()
-            );
-            return Err(Error::transient(Peer::Postgres, what));
-        }
         let held = self.catching_up.listened.elapsed();
         if matches!(self.catching_up.step, Step::Biting(_)) && self.ending.is_none() && held > limit / 2 {
             let until = self.log_end();
@@ -458,7 +429,6 @@ impl<S: Transport> Relay<S> {
             self.end_intake(Outcome::TooSlow);
         }
         self.stream.remind(limit / 3);
-        Ok(())
     }
 
     /// The end of the log, as far as it is known.

@@ -3,6 +3,7 @@
 use tokio::time::{Duration, Instant};
 
 use super::catching_up::moved_by_another;
+use super::lease::Clocks;
 use super::tally::Tally;
 use super::{Relay, STALLED};
 use crate::config::Config;
@@ -13,7 +14,7 @@ use crate::postgres::pgoutput::PgTimestamp;
 use crate::postgres::replication::StandbyStatus;
 use crate::postgres::room::{Level, safe_bytes};
 use crate::postgres::stream::Transport;
-use crate::postgres::watch::Report;
+use crate::postgres::watch::{Report, Walsender};
 
 /// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
 /// from here. One that is busy answers after half of it.
@@ -24,10 +25,12 @@ pub(super) fn silence(config: &Config) -> Duration {
 impl<S: Transport> Relay<S> {
     pub(super) fn status_due(&mut self) -> Result<(), Error> {
         if self.stream.is_streaming() {
-            self.look_into_silence()?;
             self.queue_status(true);
         } else {
-            self.remind()?;
+            self.remind();
+        }
+        if self.lease.is_due(Clocks::now()) {
+            self.watch.see_now();
         }
         self.heartbeat_due();
         self.sending.sink.look_for_failure();
@@ -55,21 +58,6 @@ impl<S: Transport> Relay<S> {
         Ok(())
     }
 
-    fn look_into_silence(&self) -> Result<(), Error> {
-        let limit = silence(&self.config);
-        let (silent, unanswered) = (self.stream.silent_for(), self.answers.unanswered(Instant::now()));
-        if silent.max(unanswered) <= limit {
-            return Ok(());
-        }
-        // what was read since the last answer may have been on its way for long
-        let what = if silent * 2 > unanswered {
-            format!("Postgres has been silent for {:.1} s and answers no keepalive", silent.as_secs_f32())
-        } else {
-            format!("Postgres has answered no status update for {:.1} s", unanswered.as_secs_f32())
-        };
-        Err(Error::transient(Peer::Postgres, what))
-    }
-
     /// Says once that the heartbeat does not come back. While no broker is there nothing is read, and that was said.
     fn heartbeat_due(&mut self) {
         let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.brokers_down) else { return };
@@ -87,10 +75,8 @@ impl<S: Transport> Relay<S> {
 
     pub(super) fn looked(&mut self, report: Report) -> Result<(), Error> {
         let (checked, slot, unconfirmed, written) = match report {
-            Report::Well { checked, slot, unconfirmed, heartbeat, asked, holder } => {
-                self.still_ours(asked, holder)?;
-                (checked, slot, unconfirmed, heartbeat)
-            }
+            Report::Seen { asked, walsender } => return self.still_ours(asked, walsender),
+            Report::Well { checked, slot, unconfirmed, heartbeat } => (checked, slot, unconfirmed, heartbeat),
             Report::Over(error) => return Err(error),
         };
         if let (Some(heartbeat), Some(written)) = (&mut self.heartbeat, written) {
@@ -115,6 +101,25 @@ impl<S: Transport> Relay<S> {
         self.confirmation.checked(self.remembering.durable(&self.sending.progress), checked);
         if self.confirmation.confirmed() > before {
             self.queue_status(false);
+        }
+        Ok(())
+    }
+
+    /// A look that was asked for at `asked` has found the server process of this session, or that it is gone.
+    fn still_ours(&mut self, asked: Instant, walsender: Option<Walsender>) -> Result<(), Error> {
+        let (now, streaming) = (Clocks::now(), self.stream.is_streaming());
+        // a stream that is read tells by itself, and sooner
+        if streaming && !self.lease.was_held_back_since(asked) {
+            return Ok(());
+        }
+        let Some(walsender) = walsender else {
+            let what = "the server has ended this session: it does not hold the lock of the slot any more";
+            return Err(Error::transient(Peer::Postgres, what));
+        };
+        if !streaming {
+            self.lease.seen(asked, now);
+        } else if let Some(update) = walsender.taken_in {
+            self.lease.taken_in(update, now);
         }
         Ok(())
     }
@@ -161,7 +166,8 @@ impl<S: Transport> Relay<S> {
         let flushed = self.confirmation.confirmed();
         if self.stream.is_streaming() {
             let status = StandbyStatus { written: self.received.max(flushed), flushed };
-            self.stream.queue_status(status, reply_requested);
+            let update = self.stream.queue_status(status, reply_requested);
+            self.lease.queued(update, Clocks::now());
             self.monitor.confirmed(flushed);
         }
     }

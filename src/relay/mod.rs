@@ -9,8 +9,6 @@
 //! A message stays in the receive buffer until it is dealt with. When the window is full, or a topic has to be made
 //! first, the relay stops reading and keeps answering: status updates and reports go on.
 
-mod answers;
-mod awake;
 mod bite_size;
 mod catching_up;
 mod committing;
@@ -18,6 +16,7 @@ mod confirmation;
 mod ending;
 mod feedback;
 mod heartbeat;
+mod lease;
 mod pace;
 mod parking;
 mod preparing;
@@ -34,7 +33,7 @@ mod working;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -57,13 +56,12 @@ use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::Positions;
 use crate::sink::kafka::properties::transaction_timeout;
 use crate::sink::{Outcomes, Refusal};
-use answers::Answers;
-use awake::Awake;
 use catching_up::CatchingUp;
 pub(crate) use catching_up::begins_with_bites;
 use confirmation::Confirmation;
 pub use ending::{Ended, HeldLock, Outcome};
 use heartbeat::Heartbeat;
+use lease::{Clocks, Expired, Lease};
 use pace::Pace;
 use parking::Parking;
 pub use parking::Unsendable;
@@ -157,7 +155,7 @@ pub struct Relay<S> {
     /// Where its part of the log ends.
     until: Option<Lsn>,
     received: Lsn,
-    answers: Answers,
+    lease: Lease,
     /// The end of the server's log, as of the last look at it.
     server_end: Lsn,
     counters: Vec<TopicCounters>,
@@ -247,7 +245,7 @@ impl<S: Transport> Relay<S> {
             preparing: Preparing::default(),
             until: parts.until,
             received: parts.confirmed,
-            answers: Answers::new(Instant::now()),
+            lease: Lease::new(feedback::silence(&parts.config), Clocks::now()),
             server_end: parts.head,
             counters: Vec::new(),
             certain: Tally::default(),
@@ -284,13 +282,9 @@ impl<S: Transport> Relay<S> {
         let mut status_timer = interval(every);
         status_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let stop = self.stop.clone();
-        let mut awake = Awake::new(Instant::now(), SystemTime::now());
         loop {
             self.monitor.turned();
-            let away = awake.turned(Instant::now(), SystemTime::now());
-            if away > feedback::silence(&self.config) {
-                return Err(stood_still(away));
-            }
+            self.lease.check(Clocks::now())?;
             if let Some(refusal) = self.take_reports() {
                 // before anything that takes time: nothing may be sent behind a refused record
                 self.sending.sink.purge();
@@ -300,18 +294,13 @@ impl<S: Transport> Relay<S> {
             self.sending.sink.turned(PgTimestamp::now());
             self.sending.uncommitted = !self.remembering.is_settled();
             self.sending.window.takes(self.remembering.room());
-            let read = match self.work(&awake)? {
+            let read = match self.work()? {
                 Pause::NeedsInput => true,
                 Pause::HeldBack => false,
-                Pause::Overdue => continue,
             };
             let fetch_at = self.parked_events();
             self.remembering.sent(std::mem::take(&mut self.sending.sent), self.sending.window.sent_bytes());
-            // a bite is not left unread for long
-            if !read && self.stream.is_streaming() {
-                self.stream.not_listening();
-                self.answers.not_listening(Instant::now());
-            }
+            self.lease.hold_back(!read);
             self.caught_up();
             self.progressed(read);
             let (mut remember_at, mut reopened) = (None, false);
@@ -408,10 +397,18 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// Another router may have the slot by now, whatever this one has heard.
-fn stood_still(away: Duration) -> Error {
-    let what = format!(
-        "this process stood still for {:.1} s: it was stopped, starved of processor time, or its machine slept",
-        away.as_secs_f32()
-    );
-    Error::transient(Peer::Postgres, what)
+impl From<Expired> for Error {
+    fn from(Expired { unproven, stood_still }: Expired) -> Self {
+        let what = match stood_still {
+            Some(away) => format!(
+                "this process stood still for {:.1} s: it was stopped, starved of processor time, or its machine slept",
+                away.as_secs_f32()
+            ),
+            None => format!(
+                "Postgres has been silent for {:.1} s, and may have given the slot to another router",
+                unproven.as_secs_f32()
+            ),
+        };
+        Error::transient(Peer::Postgres, what)
+    }
 }

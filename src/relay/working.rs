@@ -1,12 +1,8 @@
 //! Message after message of the stream, each to the part that it is for.
 
-use std::time::SystemTime;
-
-use tokio::time::Instant;
-
 use super::Relay;
-use super::awake::Awake;
 use super::ending::Outcome;
+use super::lease::Clocks;
 use super::sending::{Handled, Written, not_readable, out_of_step, updated};
 use crate::config::OnUpdate;
 use crate::error::{Error, Peer};
@@ -27,8 +23,6 @@ pub(super) enum Pause {
     NeedsInput,
     /// Something has to happen first; reading on would only fill memory.
     HeldBack,
-    /// This turn has taken too long.
-    Overdue,
 }
 
 /// How many messages are dealt with between two looks at the clocks.
@@ -36,15 +30,14 @@ const UNTIMED: u32 = 64;
 
 impl<S: Transport> Relay<S> {
     /// Deals with the messages in the receive buffer until it is empty or something has to happen first.
-    pub(super) fn work(&mut self, awake: &Awake) -> Result<Pause, Error> {
+    pub(super) fn work(&mut self) -> Result<Pause, Error> {
         let mut untimed = UNTIMED;
         loop {
             untimed -= 1;
             if untimed == 0 {
                 untimed = UNTIMED;
-                if awake.is_overdue(Instant::now(), SystemTime::now()) {
-                    return Ok(Pause::Overdue);
-                }
+                // this process may have stood still meanwhile
+                self.lease.check(Clocks::now())?;
             }
             if self.ending.is_some() || self.preparing.is_under_way() || self.remembering.is_closing() {
                 return Ok(Pause::HeldBack);
@@ -57,7 +50,7 @@ impl<S: Transport> Relay<S> {
                     self.monitor.server_wal_end(wal_end);
                     // one that asks is none that answers
                     if !reply_requested {
-                        self.answers.answered(Instant::now(), sent);
+                        self.lease.answered(sent, Clocks::now());
                     }
                     self.stream.consume(length);
                     if !self.sending.progress.inside_transaction()

@@ -204,7 +204,7 @@ async fn start(
         confirmed: slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID),
         recognition,
         gap_accepted: memory.accepted_gap.is_some_and(|gap| gap != position),
-        watch: Watch::start(Arc::clone(config), host, reading),
+        watch: Watch::start(Arc::clone(config), host, backend_pid, reading),
         transaction_size: memory.transaction_size,
         head: system.flush,
         until: memory.until,

@@ -165,6 +165,51 @@ async fn standby_takes_over_from_routers_that_are_cut_off_exactly_once() {
     cut(MODES[1]).await;
 }
 
+/// A hop that ends TCP goes on taking what a router sends to Postgres. This one is held back by Kafka, which answers nothing, so
+/// it does not read what Postgres sends either.
+#[tokio::test]
+async fn standby_takes_over_from_routers_that_wait_for_kafka_and_do_not_see_that_postgres_is_lost() {
+    let (to_postgres, to_kafka) = (Proxy::to("127.0.0.1:9"), Proxy::to("127.0.0.1:9"));
+    let broker = PrivateKafka::behind(&to_kafka).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    to_postgres.lead_to(outbox.address());
+    let settings = settings(&outbox, &kafka, MODES[0])
+        .set("delivery.window.records", 50)
+        .set("kafka.'batch.num.messages'", 5);
+    let behind = settings
+        .clone()
+        .reached_at(&outbox, &to_postgres.address())
+        .set("kafka.'bootstrap.servers'", to_kafka.address());
+    let mut first = Router::active(&behind).await;
+    outbox.insert_numbers("order", "a", 1..11).await;
+    outbox.all_confirmed().await;
+    let mut second = Router::start(&settings);
+    second.logs("waiting for the slot").await;
+    let before = outbox.active_pid().await;
+
+    to_kafka.set(Network::TO_CLIENT_LOST);
+    outbox.insert_numbers("order", "a", 11..611).await;
+    first.shows("its window is full", |status| (status["in_flight"]["records"] == 50).then_some(())).await;
+    to_postgres.set(Network::SERVER_SIDE_LOST);
+    read_by_another(&outbox, before).await;
+    outbox.insert_numbers("order", "a", 611..621).await;
+    outbox.all_confirmed().await;
+
+    to_kafka.set(Network::OPEN);
+    const LOST: &str = "Postgres has been silent for";
+    eventually("the first one has ended its producer, or sent what it had", async || {
+        let empty = first.status()?["in_flight"]["records"] == 0;
+        (empty || first.log().contains(LOST)).then_some(())
+    })
+    .await;
+    to_postgres.set(Network::OPEN);
+    first.logs("waiting for the slot").await;
+    first.stop().await;
+    second.stop().await;
+    // nothing of the first one stands behind what the second one has sent
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
+}
+
 /// Frozen for longer than it is waited for, and back.
 async fn frozen(mode: &str) {
     const FREEZES: usize = 4;

@@ -28,6 +28,8 @@ pub(crate) enum Way {
     Slow(u32),
     /// They do not arrive, and nobody is told.
     Held,
+    /// They are taken, as by a hop that ends TCP, and lost behind it.
+    Swallowed,
 }
 
 /// Both directions of every connection.
@@ -45,6 +47,9 @@ impl Network {
     pub(crate) const TO_SERVER_LOST: Network = Network { to_server: Way::Held, to_client: Way::Open };
     /// The other half is.
     pub(crate) const TO_CLIENT_LOST: Network = Network { to_server: Way::Open, to_client: Way::Held };
+
+    /// A hop that ends TCP has lost the server and keeps its clients: what they send is acknowledged, and arrives nowhere.
+    pub(crate) const SERVER_SIDE_LOST: Network = Network { to_server: Way::Swallowed, to_client: Way::Held };
 
     pub(crate) fn delayed(each_way: Duration) -> Self {
         Network { to_server: Way::Delayed(each_way), to_client: Way::Delayed(each_way) }
@@ -307,6 +312,7 @@ impl Passing {
                     let delay = match self.way(&now) {
                         Way::Delayed(delay) => delay,
                         Way::Open | Way::Slow(_) | Way::Held => Duration::ZERO,
+                        Way::Swallowed => continue,
                     };
                     let held = matches!(self.way(&now), Way::Held);
                     if delay.is_zero() && late.is_empty() && !held {

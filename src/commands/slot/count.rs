@@ -123,7 +123,9 @@ pub(super) async fn between(
         }
         tokio::select! {
             result = stream.io(Receiving::AtOnce) => result?,
-            _ = timer.tick() => stream.queue_status(status, false),
+            _ = timer.tick() => {
+                stream.queue_status(status, false);
+            }
         }
     }
 }
