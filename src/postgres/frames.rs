@@ -100,11 +100,12 @@ impl FrameBuffer {
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
-            // one large message must not keep its memory for ever
-            if self.bytes.len() > 2 * GATHERED {
-                self.bytes.truncate(READ_SIZE);
-                self.bytes.shrink_to_fit();
-            }
+        }
+        // one large message must not keep its memory for ever
+        if self.bytes.len() > 2 * GATHERED && self.end - self.start < GATHERED {
+            self.move_to_front();
+            self.bytes.truncate(self.end.max(READ_SIZE));
+            self.bytes.shrink_to_fit();
         }
     }
 
@@ -146,18 +147,34 @@ impl FrameBuffer {
     }
 
     /// Moves the unfinished message to the front, and grows only as fast as its bytes arrive: the length that
-    /// a peer announces is no reason to allocate it.
+    /// a peer announces is no reason to allocate it. But a large one needs no more than that.
     fn make_room(&mut self) {
         if self.bytes.len() - self.end >= READ_SIZE / 2 {
             return;
         }
+        self.move_to_front();
+        if self.bytes.len() - self.end < READ_SIZE / 2 {
+            let enough = self.announced().max(self.end).max(2 * GATHERED) + READ_SIZE;
+            let size = enough.min(self.bytes.len() * 2);
+            self.bytes.reserve_exact(size - self.bytes.len());
+            self.bytes.resize(size, 0);
+        }
+    }
+
+    fn move_to_front(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        if self.bytes.len() - self.end < READ_SIZE / 2 {
-            self.bytes.resize(self.bytes.len() * 2, 0);
+    }
+
+    /// How many bytes the first message takes on the wire, or 0 before its header is there.
+    fn announced(&self) -> usize {
+        let received = self.bytes.get(self.start..self.end).unwrap_or_default();
+        match received.first_chunk::<HEADER>() {
+            Some(&[tag, a, b, c, d]) => body_length(tag, [a, b, c, d]).map_or(0, |body| HEADER + body),
+            None => 0,
         }
     }
 }
@@ -225,8 +242,27 @@ mod tests {
             assert_ne!(poll_fn(|cx| buffer.poll_fill(cx, &mut source)).await.unwrap(), 0);
         }
         assert_eq!(buffer.peek().unwrap().unwrap().body, body);
+        let capacity = buffer.bytes.capacity();
+        assert!(capacity <= wire.len() + READ_SIZE, "{capacity} bytes for a message of {}", wire.len());
         buffer.consume(wire.len());
         assert_eq!(buffer.bytes.capacity(), READ_SIZE);
+    }
+
+    #[tokio::test]
+    async fn memory_of_a_large_message_goes_back_while_the_next_one_arrives() {
+        let (large, next) = (message(b'd', &vec![7; 40 * READ_SIZE]), message(b'e', &[1, 2, 3]));
+        let wire = [large.as_slice(), &next[..HEADER + 1]].concat();
+        let mut source = wire.as_slice();
+        let mut buffer = FrameBuffer::new(Vec::new());
+        while !source.is_empty() {
+            assert_ne!(poll_fn(|cx| buffer.poll_fill(cx, &mut source)).await.unwrap(), 0);
+        }
+        buffer.consume(large.len());
+        assert_eq!(buffer.bytes.capacity(), READ_SIZE);
+        assert_eq!(buffer.peek().unwrap(), None);
+        let mut rest = &next[HEADER + 1..];
+        assert_eq!(poll_fn(|cx| buffer.poll_fill(cx, &mut rest)).await.unwrap(), 2);
+        assert_eq!(buffer.peek().unwrap(), Some(Frame { tag: b'e', body: &[1, 2, 3] }));
     }
 
     #[test]

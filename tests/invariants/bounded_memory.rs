@@ -131,3 +131,29 @@ async fn bounded_memory_across_millions_of_other_changes() {
     router.stop().await;
     assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
 }
+
+/// A large row is there once as it was received, and once more for the Kafka client.
+#[tokio::test]
+async fn bounded_memory_of_rows_of_20_and_50_megabytes() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let largest = "60000000";
+    kafka.create_topic(&outbox.topic("large"), 1, &[("max.message.bytes", largest)]).await;
+    let settings = Settings::new(&outbox, &kafka).set("kafka.'message.max.bytes'", largest);
+    let router = Router::active(&settings).await;
+    outbox.insert("large", "a", "{}").await;
+    outbox.all_confirmed().await;
+    let base = router.peak_memory();
+    for megabytes in [20, 50] {
+        let payload = format!("jsonb_build_object('text', repeat('x', {megabytes}000000))");
+        outbox
+            .execute(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('large', 'a', {payload})"
+            ))
+            .await;
+        outbox.all_confirmed().await;
+        let (above, row) = (router.peak_memory() - base, megabytes * 1_000_000);
+        println!("{} kB above {} kB", above / 1024, base / 1024);
+        assert!(above <= row * 22 / 10, "{megabytes} MB take {} kB", above / 1024);
+    }
+    router.stop().await;
+}
