@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +14,9 @@ use crate::error::Error;
 use crate::monitor::{Monitor, Monitors};
 use crate::supervisor::{self, Orders, Router};
 use crate::terminal;
+
+/// How many files a router has open at most where Kafka has one broker: half a hundred while it starts.
+const FILES: u64 = 64;
 
 /// Runs until stopped.
 ///
@@ -26,6 +30,7 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
             "Add --shard with its number",
         ));
     }
+    enough_files(shards.len())?;
     let contracts = Contracts::configured(config)?.map(Arc::new);
     let mut routers = Vec::new();
     for shard in shards {
@@ -56,6 +61,19 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
         admin.join();
     }
     result
+}
+
+/// With fewer, clients of Kafka wait without a word for what they cannot open.
+fn enough_files(routers: usize) -> Result<(), Error> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let needed = u64::try_from(routers).unwrap_or(u64::MAX).saturating_mul(FILES);
+    if limit >= needed {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!("The limit of open files is {limit}, and the router needs at least {needed}"),
+        "Raise it (ulimit -n, LimitNOFILE in a systemd unit, or the container's nofile limit)",
+    ))
 }
 
 /// The signals that stop the router.

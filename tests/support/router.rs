@@ -61,6 +61,13 @@ impl Router {
         Self::spawn(command, settings, &[], &[])
     }
 
+    /// Starts one that may have so many files open.
+    pub(crate) fn with_files(settings: &Settings, files: u32) -> Self {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={files}")).arg(PROGRAM);
+        Self::spawn(command, settings, &[], &[])
+    }
+
     /// Starts one whose standard error is a full pipe, which nobody reads before [`Router::read`].
     pub(crate) fn unread(settings: &Settings, variables: &[(&str, &str)]) -> (Self, PipeReader) {
         let (pipe, mut full) = std::io::pipe().unwrap();
