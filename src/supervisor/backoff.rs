@@ -1,7 +1,7 @@
 //! How long to wait before trying again, and what to say about it.
 
-use std::collections::HashSet;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
@@ -11,14 +11,17 @@ use crate::error::{Peer, Transient};
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     delays: Option<ExponentialBackoff>,
-    /// What was said since all was well. The same failure is logged once.
-    told: HashSet<(Peer, String)>,
+    /// What was said since all was well, and when at last.
+    told: HashMap<(Peer, String), Instant>,
 }
 
 /// Failures that differ in every try must not fill memory.
 const TOLD_AT_MOST: usize = 50;
 
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// How often a failure that lasts is logged.
+const REMINDER: Duration = Duration::from_secs(600);
 
 impl Backoff {
     pub(super) fn next(&mut self) -> Duration {
@@ -40,21 +43,37 @@ impl Backoff {
         self.told.clear();
     }
 
-    /// Says once what failed, however often it fails again in the same way.
-    pub(super) fn log(&mut self, failure: &Transient) {
+    /// Logs what failed once, and again when it has lasted for long or the log says by now that all is well
+    /// (`said_well`). Whether it is the same failure again.
+    pub(super) fn log(&mut self, failure: &Transient, said_well: bool) -> bool {
         if self.told.len() >= TOLD_AT_MOST {
             self.told.clear();
         }
-        if !self.told.insert((failure.peer, failure.what.clone())) {
+        let cause = (failure.peer, cause(&failure.what));
+        let told = self.told.get(&cause);
+        let again = told.is_some();
+        if !said_well && told.is_some_and(|told| told.elapsed() < REMINDER) {
             tracing::debug!(peer = failure.peer.label(), reason = failure.what, "still failing");
-            return;
+            return again;
         }
+        self.told.insert(cause, Instant::now());
         tracing::warn!(
             peer = failure.peer.label(),
             reason = failure.what,
             "not connected; trying until it works"
         );
+        again
     }
+}
+
+/// A failure without what differs from attempt to attempt: Postgres names temporary files by the number of a process.
+fn cause(what: &str) -> String {
+    let mut quoted = false;
+    let kept = what.chars().filter(|char| {
+        quoted ^= *char == '"';
+        !(quoted && char.is_ascii_digit())
+    });
+    kept.collect()
 }
 
 #[cfg(test)]
@@ -70,5 +89,17 @@ mod tests {
         assert!(delays[10..].iter().all(|delay| *delay >= LONGEST / 2), "{delays:?}");
         backoff.reset();
         assert!(backoff.next() <= Duration::from_millis(100));
+    }
+
+    #[test]
+    fn a_failure_is_the_same_whatever_the_number_of_the_process() {
+        let mut backoff = Backoff::default();
+        let failure = |file: &str| Transient::new(Peer::Postgres, format!("\"{file}.tmp\" (SQLSTATE 53100)"));
+        assert!(!backoff.log(&failure("0-154BC30.snap.9999"), false));
+        assert!(backoff.log(&failure("0-154BC30.snap.11850"), false));
+        assert!(!backoff.log(&failure("state"), false));
+        assert_eq!(cause("\"a1\" at 127.0.0.1:5432"), "\"a\" at 127.0.0.1:5432");
+        backoff.reset();
+        assert!(!backoff.log(&failure("0-154BC30.snap.11850"), false));
     }
 }

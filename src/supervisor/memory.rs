@@ -30,7 +30,7 @@ pub(super) struct Memory {
     pub(super) transaction_size: TransactionSize,
     /// What is known of topics.
     pub(super) topics: Arc<KnownTopics>,
-    /// The last session ended as it had begun: the next one is not worth a line.
+    /// The last session ended as it had begun: the next one is not worth a line before it has lasted.
     pub(super) fruitless: bool,
     /// The last change of those that are sent one at a time.
     pub(super) alone_up_to: Option<Partial>,

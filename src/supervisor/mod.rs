@@ -68,12 +68,15 @@ pub async fn run(
     loop {
         monitor.turned();
         let started = Instant::now();
+        let quiet = memory.fruitless;
+        let mut ran = false;
         let next = match session::run(&config, &monitor, &stop, &mut memory).await {
             Ok(ended) => {
                 // one that ends as soon as it has started is no sign that all is well
                 if ended.advanced || started.elapsed() >= SETTLED {
                     backoff.reset();
                 }
+                ran = true;
                 let sent_away = ended.sent_away;
                 let next = after_session(ended, config.dead_letters.park(), &mut memory);
                 // It was perhaps a command that moves the slot. Where positions are not in Kafka nothing else tells, so
@@ -101,7 +104,8 @@ pub async fn run(
                 monitor.reconnected(failure.peer);
                 monitor.last_problem(failure.what.clone());
                 if memory.topics.obstacle().as_ref() != Some(&failure.what) {
-                    backoff.log(&failure);
+                    let again = backoff.log(&failure, ran && !quiet);
+                    memory.fruitless |= again && ran;
                 }
                 if let Some(()) = stop.run_until_cancelled(pause(backoff.next(), &monitor)).await {
                     continue;

@@ -2,15 +2,16 @@
 //! fencing), then the stream.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::TURN;
 use super::free_slot::free_slot;
 use super::memory::Memory;
 use super::start_position::Looked;
+use super::{SETTLED, TURN};
 use crate::config::Config;
 use crate::config::conninfo::Host;
 use crate::error::{Definite, Error, Exit, Peer};
@@ -66,14 +67,42 @@ pub(super) async fn run(
         never = turning(monitor) => match never {},
         parts = start(config, monitor, stop, memory) => parts,
     };
-    let parts = parts.inspect_err(|_| memory.not_started())?;
+    let (parts, connected) = parts.inspect_err(|_| memory.not_started())?;
     (memory.was_active, memory.goes_over) = (true, None);
     let host = parts.watch.host().clone();
     // for as long as the session lasts
     let _bookmarks = RollingBookmarks::start(config, host);
-    let ended = Relay::new(parts).run().await;
+    let mut relay = pin!(Relay::new(parts).run());
+    let ended = if memory.fruitless {
+        // the last one ended as soon as this was said
+        tokio::select! {
+            ended = &mut relay => ended,
+            () = tokio::time::sleep(SETTLED) => {
+                connected.log();
+                relay.await
+            }
+        }
+    } else {
+        relay.await
+    };
     monitor.session_over();
     Ok(ended)
+}
+
+/// What is said of a session.
+struct Connected {
+    postgres: String,
+    version: String,
+    slot: String,
+    position: Lsn,
+    again: bool,
+}
+
+impl Connected {
+    fn log(&self) {
+        let Connected { postgres, version, slot, position, again } = self;
+        tracing::info!(postgres, version, slot, %position, again, "connected; events flow");
+    }
 }
 
 /// A start waits for servers, each answer for so long at most. Meanwhile the main loop turns, and says so.
@@ -89,7 +118,7 @@ async fn start(
     monitor: &Monitor,
     stop: &CancellationToken,
     memory: &mut Memory,
-) -> Result<Parts<crate::postgres::stream::Stream>, Error> {
+) -> Result<(Parts<crate::postgres::stream::Stream>, Connected), Error> {
     // an attempt may take long, and the reason why the last one failed is worth more than that one is made
     if !memory.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Postgres });
@@ -177,13 +206,12 @@ async fn start(
             return Err(error.into_error(slot_name));
         }
     };
+    let connected =
+        Connected { postgres: place, version, slot: slot_name.clone(), position, again: memory.was_active };
     if memory.fruitless {
         tracing::debug!("connected again");
     } else {
-        tracing::info!(
-            postgres = place, version, slot = slot_name, position = %remembered.position.flush,
-            again = memory.was_active, "connected; events flow"
-        );
+        connected.log();
     }
     monitor.state(State::Active);
     if recognition.is_none() {
@@ -192,7 +220,7 @@ async fn start(
     memory.remembered = Some(remembered.clone());
     memory.reading = Some(reading.clone());
 
-    Ok(Parts {
+    let parts = Parts {
         config: Arc::clone(config),
         stream,
         outbox,
@@ -217,7 +245,8 @@ async fn start(
         retries_alone: memory.retries_alone,
         monitor: monitor.clone(),
         stop: stop.clone(),
-    })
+    };
+    Ok((parts, connected))
 }
 
 /// Judges what else the catalogues say of the tables. Returns what [`shards`] does.

@@ -1,10 +1,13 @@
-//! The broker's disk takes no more.
+//! A server's disk takes no more.
 
 use std::process::Command;
 
+use super::failover::PG_HBA;
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
-use crate::support::outbox::Outbox;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::{Outbox, connect};
+use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::process;
 use crate::support::router::Router;
@@ -15,6 +18,10 @@ use crate::support::writers::Writers;
 /// No file of the process grows beyond this: a write is cut short and the next one fails, as on a full disk. A mount of
 /// the test's own would need privileges that not every machine gives.
 fn no_file_beyond(bytes: u64, pid: u32) {
+    limit_files(&bytes.to_string(), pid);
+}
+
+fn limit_files(bytes: &str, pid: u32) {
     let mut limit = Command::new("prlimit");
     limit.args([format!("--pid={pid}"), format!("--fsize={bytes}:")]);
     let limited = process::output(&mut limit);
@@ -54,4 +61,39 @@ async fn disk_full_ends_the_broker_and_nothing_is_lost_when_it_is_back_with_room
     router.stop().await;
     // the topics of three types may each end the producer
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3)).await;
+}
+
+/// Each new walsender comes as far as the stream, and fails to write what it has decoded so far. The file's name has the
+/// number of its process.
+#[tokio::test]
+async fn disk_full_of_postgres_is_logged_once_and_the_stream_when_it_lasts() {
+    const CONNECTED: &str = "connected; events flow";
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    // processes that are there already go on without a limit
+    let administrator = connect(&outbox.url()).await.unwrap();
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    outbox.all_confirmed().await;
+    let walsender = outbox.active_pid().await;
+    no_file_beyond(0, server.pid());
+    administrator.batch_execute(&format!("SELECT pg_terminate_backend({walsender})")).await.unwrap();
+    administrator.batch_execute("CHECKPOINT").await.unwrap();
+    router
+        .shows("it has tried many times", |status| {
+            (status["reconnects"]["postgres"].as_u64()? >= 12).then_some(())
+        })
+        .await;
+    let log = router.log();
+    let failures = log.matches("the server ended the replication stream").count();
+    assert!((1..=3).contains(&failures), "logged {failures} times\n{log}");
+    let connected = log.matches(CONNECTED).count();
+    assert!(connected <= 3, "logged {connected} times\n{log}");
+
+    limit_files("unlimited", server.pid());
+    router.logs_times(CONNECTED, connected + 1).await;
+    outbox.insert("order", "a", "{\"n\": 2}").await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }

@@ -75,6 +75,11 @@ impl PrivatePostgres {
         self.instance.variable(name)
     }
 
+    /// The postmaster.
+    pub(crate) fn pid(&self) -> u32 {
+        self.instance.pid()
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.variable("TEST_POSTGRES_PORT").parse().unwrap()
     }
