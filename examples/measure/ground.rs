@@ -130,7 +130,7 @@ impl Ground {
     pub(crate) async fn make_slot(&self, slot: &str) -> anyhow::Result<()> {
         let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
         self.client.query(sql, &[&slot]).await.with_context(|| format!("create the slot {slot}"))?;
-        Ok(())
+        self.is_new(slot).await
     }
 
     /// A slot that begins where the other one does.
@@ -138,6 +138,15 @@ impl Ground {
         let sql = "SELECT pg_copy_logical_replication_slot($1, $2)";
         let copied = self.client.query(sql, &[&from, &slot]).await;
         copied.with_context(|| format!("copy the slot {from}"))?;
+        self.is_new(slot).await
+    }
+
+    /// Has the router's schema say so, as `init` does: in exactly-once a slot that may have been read is refused.
+    async fn is_new(&self, slot: &str) -> anyhow::Result<()> {
+        let sql = "INSERT INTO outbox_router.slots (slot, created_at) \
+                   SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1 \
+                   ON CONFLICT (slot) DO UPDATE SET created_at = excluded.created_at, router = NULL";
+        self.client.execute(sql, &[&slot]).await.context("write outbox_router.slots")?;
         Ok(())
     }
 

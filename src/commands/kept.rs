@@ -14,6 +14,7 @@ use crate::positions::{Reading, Remembered, Replay, Tail};
 use crate::postgres::catalog::{Catalog, Missing, Slot, shards_verdict};
 use crate::postgres::connect::Startup;
 use crate::postgres::session::Session;
+use crate::postgres::slot_record;
 use crate::postgres::timeline::System;
 use crate::progress::Position;
 use crate::shards::{Ids, Shard};
@@ -121,7 +122,9 @@ impl Kept {
                 // by itself
                 exactly_once: false,
             })
-            .await
+            .await?;
+        // the slot's position is this router's now
+        Ok(slot_record::claim(&mut self.session, &config.postgres.slot, &config.name).await?)
     }
 
     /// A copied slot is none that standbys keep a copy of, even where the slot before was. What keeps it from being made

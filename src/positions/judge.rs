@@ -4,6 +4,7 @@ use super::recognition::OtherLog;
 use super::record::{Reading, Remembered};
 use crate::error::Error;
 use crate::lsn::Lsn;
+use crate::postgres::slot_record::{SlotRecord, TABLE};
 use crate::postgres::timeline::{self, Descent, System};
 use crate::progress::{Partial, Position};
 use crate::shards::{self, Shard};
@@ -27,6 +28,8 @@ pub struct Found<'a> {
     pub way_out: &'a str,
     /// What the last session found at the beginning of the stream, if it was not what was read before.
     pub other_log: Option<OtherLog>,
+    /// What the router's schema says of the slot. `None`: events may come twice.
+    pub record: Option<&'a SlotRecord>,
 }
 
 /// Where the stream starts.
@@ -66,16 +69,21 @@ pub struct Gap {
 impl Gap {
     /// As the failure that stops the router, or that of one shard.
     pub fn refusal(self, shard: Option<Shard>) -> Error {
-        let Gap { what, remedy, go_on, before, .. } = self;
+        let remedy = self.how_to_go_on(shard);
+        Error::not_safe(self.what, remedy)
+    }
+
+    /// What to do.
+    pub fn how_to_go_on(&self, shard: Option<Shard>) -> String {
+        let Gap { remedy, go_on, before, .. } = self;
         let accept = format!(
             "{remedy}. To go on at {go_on} as things are: `outbox-router run --accept-gap {go_on}{}`, once",
             shards::argument(shard)
         );
-        let remedy = match before {
+        match before {
             Some(before) => format!("{accept}. {before}"),
             None => accept,
-        };
-        Error::not_safe(what, remedy)
+        }
     }
 }
 
@@ -85,13 +93,20 @@ pub fn judge(
     found: &Found<'_>,
     accepted: Option<Lsn>,
 ) -> Result<Start, Gap> {
-    let at = |flush| Position { flush, partial: None };
-    let Some(remembered) = remembered else { return Ok(Start::First(at(found.confirmed))) };
-    match gap(remembered, found) {
+    let (gap, start) = match remembered {
         None => {
-            let flush = remembered.position.flush;
-            Ok(Start::Remembered(Position { flush, partial: partial(remembered, found) }))
+            let gap =
+                found.record.and_then(|record| not_new(found.router, found.slot, found.confirmed, record));
+            (gap, Start::First(Position { flush: found.confirmed, partial: None }))
         }
+        Some(remembered) => {
+            let flush = remembered.position.flush;
+            let position = Position { flush, partial: partial(remembered, found) };
+            (gap(remembered, found), Start::Remembered(position))
+        }
+    };
+    match gap {
+        None => Ok(start),
         Some(gap) if accepted == Some(gap.go_on) => {
             Ok(Start::Accepted(Position { flush: gap.go_on, partial: gap.partial }))
         }
@@ -102,6 +117,44 @@ pub fn judge(
             Err(gap)
         }
     }
+}
+
+/// Nothing is remembered, and the slot may hold what was delivered before: that would be sent again.
+pub fn not_new(router: &str, slot: &str, confirmed: Lsn, record: &SlotRecord) -> Option<Gap> {
+    if record.is_new(confirmed) {
+        return None;
+    }
+    let (why, remedy) = match (&record.router, record.created_at) {
+        (Some(other), _) if other != router => {
+            (format!("the router {other} has read it"), format!("If `name` was changed by mistake, set it back to {other}"))
+        }
+        (Some(_), _) => (
+            "this router has read it".to_owned(),
+            "Either its position was deleted from the topic, or `[delivery] positions_topic` or `bootstrap.servers` was changed: \
+             set that back"
+                .to_owned(),
+        ),
+        (None, Some(created_at)) => (
+            format!("`outbox-router init` created it at {created_at}, and it was moved since"),
+            "Find out who reads it or has moved it".to_owned(),
+        ),
+        (None, None) => (
+            format!("{TABLE} does not say that `outbox-router init` created it, or the role may not read and write that table"),
+            "If init created it, run `outbox-router init --role ROLE` as an administrator, which grants that. If another program \
+             has read it, Debezium for example, or nobody has, accept it"
+                .to_owned(),
+        ),
+    };
+    Some(Gap {
+        what: format!(
+            "no position is remembered for the router {router}, and the slot {slot}, confirmed up to {confirmed}, is not known to \
+             be new: {why}; what was delivered from it after {confirmed} would be sent again"
+        ),
+        remedy,
+        go_on: confirmed,
+        partial: None,
+        before: None,
+    })
 }
 
 /// What was delivered of the transaction at the position: numbered otherwise, its changes cannot be skipped by their number.
@@ -237,6 +290,19 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
             confirmed,
         );
     }
+    let last = found.record.and_then(|record| record.router.as_deref());
+    if let Some(other) = last.filter(|last| *last != router) {
+        let read = gap(
+            format!(
+                "the router {router} has delivered up to {ours}, and the router {other} has read the slot {slot} since, which is \
+                 confirmed up to {confirmed}: what {other} delivered after {ours} would be sent again"
+            ),
+            "If `name` was changed by mistake, set it back",
+            ours,
+        );
+        // the log is the same up to here
+        return read.map(|read| Gap { partial: partial(remembered, found), ..read });
+    }
     if let Some(parked) = remembered.parked {
         let parted = found.history.map(|text| timeline::descent(text, remembered.timeline, parked));
         let end = match parted {
@@ -294,6 +360,7 @@ mod tests {
         history: Option<&'static str>,
         reading: Reading,
         other_log: Option<OtherLog>,
+        record: Option<SlotRecord>,
     }
 
     impl Case {
@@ -308,6 +375,7 @@ mod tests {
                 history: None,
                 reading: remembered().reading,
                 other_log: None,
+                record: None,
             }
         }
 
@@ -323,6 +391,7 @@ mod tests {
                 reading: &self.reading,
                 way_out: "In one session: SELECT 1",
                 other_log: self.other_log,
+                record: self.record.as_ref(),
             };
             judge(self.remembered.as_ref(), &found, accepted.map(Lsn))
         }
@@ -344,6 +413,43 @@ mod tests {
         );
         // what there is no gap for need not be accepted
         assert_eq!(Case::new().judged(Some(0x800)), Ok(Start::Remembered(at(0x1000))));
+    }
+
+    #[test]
+    fn a_slot_that_may_not_be_new_is_not_read_without_a_position() {
+        let case = |record| Case { remembered: None, record: Some(record), ..Case::new() };
+        let new = SlotRecord { created_at: Some(Lsn(0x800)), router: None, usable: true };
+        let read_by = |name: &str| SlotRecord { router: Some(name.into()), ..new.clone() };
+        assert_eq!(case(new.clone()).judged(None), Ok(Start::First(at(0x800))));
+        for (record, words) in [
+            (read_by("billing"), &["the router billing has read it"][..]),
+            (read_by("shop"), &["this router has read it"][..]),
+            (SlotRecord { created_at: Some(Lsn(0x700)), ..new.clone() }, &["created it at 0/700"][..]),
+            (SlotRecord { created_at: None, ..new.clone() }, &["does not say"][..]),
+            (SlotRecord::default(), &["may not read and write"][..]),
+        ] {
+            let gap = case(record.clone()).judged(None).unwrap_err();
+            assert_eq!(gap.go_on, Lsn(0x800), "{gap:?}");
+            for word in words {
+                assert!(gap.what.contains(word), "{word}: {gap:?}");
+            }
+            assert!(case(record.clone()).judged(Some(0x801)).unwrap_err().what.contains("does not fit"));
+            assert_eq!(case(record).judged(Some(0x800)), Ok(Start::Accepted(at(0x800))));
+        }
+    }
+
+    #[test]
+    fn what_another_router_has_read_since_is_not_sent_again() {
+        let record = |name: &str| Some(SlotRecord { router: Some(name.into()), ..SlotRecord::default() });
+        let mut case = Case { record: record("billing"), ..Case::new() };
+        let gap = case.judged(None).unwrap_err();
+        assert!(
+            gap.what.contains("the router billing has read the slot") && gap.go_on == Lsn(0x1000),
+            "{gap:?}"
+        );
+        assert_eq!(case.judged(Some(0x1000)), Ok(Start::Accepted(at(0x1000))));
+        case.record = record("shop");
+        assert_eq!(case.judged(None), Ok(Start::Remembered(at(0x1000))));
     }
 
     #[test]

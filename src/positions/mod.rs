@@ -15,7 +15,7 @@ mod recognition;
 mod record;
 
 pub use handover::{Handover, key as handover_key, subject as handover_subject};
-pub use judge::{Found, Gap, Start, judge};
+pub use judge::{Found, Gap, Start, judge, not_new};
 pub use recognition::{OtherLog, Recognition, Verdict, begin};
 pub use record::{NotReadable, Reading, Remembered, Replay, Tail, Traces};
 

@@ -37,6 +37,7 @@ pub mod server_error;
 pub mod session;
 pub mod slot_functions;
 pub mod slot_lock;
+pub mod slot_record;
 pub mod sql;
 pub mod standby_slots;
 pub mod stream;

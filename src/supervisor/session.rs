@@ -12,8 +12,8 @@ use super::free_slot::free_slot;
 use super::memory::Memory;
 use super::start_position::Looked;
 use super::{SETTLED, TURN};
-use crate::config::Config;
 use crate::config::conninfo::Host;
+use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
@@ -27,7 +27,9 @@ use crate::postgres::dead_letters::desk::{Desk, Left, Loaded};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::replication::{ReplicationStream, StreamOf};
+use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
+use crate::postgres::slot_record::{self, SlotRecord};
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
 use crate::relay::{Ended, Parts, Relay, begins_with_bites};
@@ -137,8 +139,8 @@ async fn start(
     let router = Router::of(config).judging_by(config, memory.contracts.clone());
     let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
     let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
-    let looked = look_at_tables(config, &catalog, &outbox, looks, memory);
-    let (shard, other_slots) = awake(config, &mut session, looked).await?;
+    let looked = look_at_tables(config, &catalog, &outbox, &mut looks, memory);
+    let (shard, other_slots, record) = awake(config, &mut session, looked).await?;
     let outbox = outbox.of_shard(shard);
     let reading = catalog.reading(&config.outbox);
     if memory.reading.as_ref().is_some_and(|before| reading.altered_since(before)) {
@@ -156,7 +158,7 @@ async fn start(
 
     let mut positions = Positions::Off;
     let other_log = memory.other_log.take();
-    let looked = Looked { catalog: &catalog, slot: &slot, system: &system, other_slots, other_log };
+    let looked = Looked { catalog: &catalog, slot: &slot, system: &system, other_slots, other_log, record };
     let started = looked.begin(config, &mut session, memory, &mut sink, &mut positions).await;
     let (remembered, recognition) = match started {
         Ok((remembered, recognition)) => (remembered, recognition.filter(|_| !memory.handed_over)),
@@ -165,6 +167,11 @@ async fn start(
             return Err(error);
         }
     };
+    let claimed = claim(config, looks);
+    if let Err(error) = awake(config, &mut session, claimed).await {
+        close(sink, positions).await;
+        return Err(error);
+    }
     let parking = match parked_events(config, &mut session, monitor, memory, &remembered).await {
         Ok(parking) => parking,
         Err(error) => {
@@ -249,18 +256,19 @@ async fn start(
     Ok((parts, connected))
 }
 
-/// Judges what else the catalogues say of the tables. Returns what [`shards`] does.
+/// Judges what else the catalogues say of the tables. Returns what [`shards`] does, and what the router's schema says of the slot, if
+/// that matters.
 async fn look_at_tables(
     config: &Config,
     catalog: &Catalog,
     outbox: &Outbox,
-    mut looks: Session,
+    looks: &mut Session,
     memory: &Memory,
-) -> Result<(Option<(Shard, Ids)>, Vec<String>), Error> {
+) -> Result<(Option<(Shard, Ids)>, Vec<String>, Option<SlotRecord>), Error> {
     if !memory.was_active {
         for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
             let Some(table) = table else { continue };
-            let columns = Columns::look(&mut looks, table.oid, &config.postgres).await?;
+            let columns = Columns::look(looks, table.oid, &config.postgres).await?;
             columns.verdict(outbox, name)?;
         }
         for (what, remedy) in catalog::unwatched(config, &catalog.tables) {
@@ -268,11 +276,31 @@ async fn look_at_tables(
         }
     }
     if !config.dead_letters.park() {
-        none_left_parked(config, &mut looks).await?;
+        none_left_parked(config, looks).await?;
     }
-    let found = shards(config, catalog, &mut looks, memory).await?;
+    let (shard, other_slots) = shards(config, catalog, looks, memory).await?;
+    let record = match config.delivery.mode {
+        DeliveryMode::ExactlyOnce => Some(SlotRecord::read(looks, &config.postgres.slot).await?),
+        DeliveryMode::AtLeastOnce => None,
+    };
+    Ok((shard, other_slots, record))
+}
+
+/// Has the router's schema remember who reads the slot, before the first event is read. Who delivers at least once goes without that.
+async fn claim(config: &Config, mut looks: Session) -> Result<(), Error> {
+    let claimed = slot_record::claim(&mut looks, &config.postgres.slot, &config.name).await;
     looks.close().await;
-    Ok(found)
+    match (claimed, config.delivery.mode) {
+        (Ok(()), _) => Ok(()),
+        (Err(QueryError::Server { error, .. }), DeliveryMode::AtLeastOnce) => {
+            tracing::warn!(peer = "postgres", %error, "{} cannot be written; events flow without it", slot_record::TABLE);
+            Ok(())
+        }
+        (Err(error), _) => {
+            let what = format!("{} cannot be written: {error}", slot_record::TABLE);
+            Err(Error::transient(Peer::Postgres, what))
+        }
+    }
 }
 
 /// The shard that this router is of, with what its aggregates' ids are; and the slots of this router that are for another number

@@ -16,6 +16,7 @@ use crate::lsn::Lsn;
 use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::session::Session;
+use crate::postgres::slot_record::SlotRecord;
 use crate::postgres::timeline::System;
 use crate::postgres::watch;
 use crate::relay::no_gap_to_accept;
@@ -31,6 +32,8 @@ pub(super) struct Looked<'a> {
     pub(super) other_slots: Vec<String>,
     /// What the last session found at the beginning of the stream, and the epoch that it had begun.
     pub(super) other_log: Option<(u64, OtherLog)>,
+    /// What the router's schema says of the slot; `None` where events may come twice.
+    pub(super) record: Option<SlotRecord>,
 }
 
 impl Looked<'_> {
@@ -66,8 +69,9 @@ impl Looked<'_> {
                 );
             }
             Start::Accepted(_) => {
-                let before = before.as_ref().map(|before| before.position.flush).unwrap_or_default();
-                tracing::warn!(%before, position = %position.flush, "the gap was accepted: going on after it");
+                let before = before.as_ref().map(|before| before.position.flush.to_string());
+                let before = before.as_deref().unwrap_or("unknown");
+                tracing::warn!(before, position = %position.flush, "the gap was accepted: going on after it");
             }
             Start::Remembered(_) if memory.accepted_gap.is_some() && recognition.is_none() => {
                 no_gap_to_accept()
@@ -135,7 +139,7 @@ impl Looked<'_> {
         memory: &Memory,
         before: Option<&Remembered>,
     ) -> Result<Start, Error> {
-        let Looked { catalog, slot: _, system, other_slots, other_log } = self;
+        let Looked { catalog, slot: _, system, other_slots, other_log, record } = self;
         // those of a router that only delivers its last part are there on purpose
         if !other_slots.is_empty() && memory.until.is_none() {
             awake(config, session, beside_other_shards(config, before, other_slots)).await?;
@@ -160,6 +164,7 @@ impl Looked<'_> {
             other_log: other_log
                 .filter(|(epoch, _)| before.is_some_and(|before| before.epoch == *epoch))
                 .map(|(_, other)| other),
+            record: record.as_ref(),
         };
         positions::judge(before, &found, memory.accepted_gap).map_err(|gap| gap.refusal(config.shard))
     }

@@ -12,7 +12,7 @@ async fn bites_park_what_cannot_be_sent_and_what_comes_behind_it() {
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let table = include_str!("../../migrations/V2__dead_letters.sql");
-        outbox.execute(&format!("CREATE SCHEMA outbox_router; {table}")).await;
+        outbox.execute(&format!("CREATE SCHEMA IF NOT EXISTS outbox_router; {table}")).await;
         backlog(&outbox, 500).await;
         // no topic can be called so
         outbox.insert("two words", "poisoned", "{\"n\": 1}").await;

@@ -35,7 +35,7 @@ impl Setting {
         let settings =
             Settings::new(&outbox, &kafka).set("delivery.mode", mode).set("dead_letters.policy", "park");
         let table = include_str!("../../migrations/V2__dead_letters.sql");
-        outbox.execute(&format!("CREATE SCHEMA outbox_router; {table}")).await;
+        outbox.execute(&format!("CREATE SCHEMA IF NOT EXISTS outbox_router; {table}")).await;
         Setting { outbox, kafka, settings }
     }
 

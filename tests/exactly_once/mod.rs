@@ -4,6 +4,7 @@ mod ended;
 mod frozen;
 mod killed;
 mod modes;
+mod new_slot;
 mod not_added;
 mod refused;
 mod same_name;

@@ -16,6 +16,9 @@ pub(crate) const TABLE: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT
 pub(crate) const PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR TABLE outbox \
      WITH (publish = 'insert', publish_via_partition_root = true)";
 
+/// The router's table of slots.
+const SLOTS: &str = include_str!("../../migrations/V3__slots.sql");
+
 /// The database; dropped, it is gone with its slot.
 pub(crate) struct Outbox {
     /// Of the database, of the slot, and of the beginning of every topic.
@@ -70,9 +73,23 @@ impl Outbox {
         Outbox { name, server: server.to_owned(), client: Mutex::default() }
     }
 
-    /// Makes the slot.
+    /// Makes the slot, as `init` does.
     pub(crate) async fn create_slot(&self, plugin: &str) {
-        self.execute(&format!("SELECT pg_create_logical_replication_slot('{}', '{plugin}')", self.name))
+        self.execute(&format!("CREATE SCHEMA IF NOT EXISTS outbox_router; {SLOTS}")).await;
+        let sql = format!("SELECT pg_create_logical_replication_slot('{}', '{plugin}')", self.name);
+        self.execute(&sql).await;
+        let sql = format!(
+            "INSERT INTO outbox_router.slots (slot, created_at) \
+             SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{}' \
+             ON CONFLICT (slot) DO UPDATE SET created_at = excluded.created_at, router = NULL",
+            self.name
+        );
+        self.execute(&sql).await;
+    }
+
+    /// Makes the slot, and leaves no word of it in the router's schema.
+    pub(crate) async fn create_slot_by_hand(&self) {
+        self.execute(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", self.name))
             .await;
     }
 

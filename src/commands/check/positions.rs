@@ -3,11 +3,14 @@
 use super::finding::Findings;
 use super::kafka::Seen;
 use super::topics::durability;
-use crate::config::{Config, secret::Secret};
+use crate::config::{Config, DeliveryMode, secret::Secret};
+use crate::error::Error;
 use crate::lsn::Lsn;
-use crate::positions::Reading;
+use crate::positions::{self, Gap, Reading};
 use crate::postgres::catalog::Catalog;
-use crate::sink::kafka::positions;
+use crate::postgres::session::Session;
+use crate::postgres::slot_record::SlotRecord;
+use crate::sink::kafka::positions::look_up;
 
 /// What the catalogues say of the router's own.
 pub(super) struct Ours {
@@ -17,19 +20,35 @@ pub(super) struct Ours {
     /// Whether a router reads the slot now.
     active: bool,
     reading: Reading,
+    /// What the router's schema says of the slot; `None` where events may come twice.
+    record: Option<SlotRecord>,
 }
 
 impl Ours {
     /// `None` where there is no slot, which is a finding of its own.
-    pub(super) fn of(config: &Config, catalog: &Catalog) -> Option<Self> {
-        let slot = catalog.slot.as_ref()?;
-        let reading = catalog.reading(&config.outbox);
-        Some(Ours {
+    pub(super) async fn of(
+        config: &Config,
+        catalog: &Catalog,
+        session: &mut Session,
+    ) -> Result<Option<Self>, Error> {
+        let Some(slot) = &catalog.slot else { return Ok(None) };
+        let Some(confirmed) = slot.confirmed_flush_lsn else { return Ok(None) };
+        let record = match config.delivery.mode {
+            DeliveryMode::ExactlyOnce => Some(SlotRecord::read(session, &config.postgres.slot).await?),
+            DeliveryMode::AtLeastOnce => None,
+        };
+        Ok(Some(Ours {
             name: config.name.clone(),
-            confirmed: slot.confirmed_flush_lsn?,
+            confirmed,
             active: slot.active_pid.is_some(),
-            reading,
-        })
+            reading: catalog.reading(&config.outbox),
+            record,
+        }))
+    }
+
+    /// Why a start without a remembered position would be refused.
+    fn not_new(&self, config: &Config) -> Option<Gap> {
+        positions::not_new(&self.name, &config.postgres.slot, self.confirmed, self.record.as_ref()?)
     }
 }
 
@@ -77,9 +96,13 @@ pub(super) async fn judge(config: &Config, seen: Option<&Seen>, ours: &[Ours], f
 }
 
 async fn remembered(config: &Config, topic: &str, ours: Option<&Ours>, findings: &mut Findings) {
-    let remembered = match positions::look_up(config, topic, ours.map(|ours| ours.confirmed)).await {
+    let remembered = match look_up(config, topic, ours.map(|ours| ours.confirmed)).await {
         Ok(Some(remembered)) => remembered,
         Ok(None) => {
+            if let Some(gap) = ours.and_then(|ours| ours.not_new(config)) {
+                let remedy = gap.how_to_go_on(config.shard);
+                return findings.error("position", gap.what, remedy);
+            }
             let what = format!(
                 "nothing is remembered for {}: the router starts at the slot's position",
                 config.name

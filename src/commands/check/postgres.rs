@@ -77,8 +77,11 @@ async fn look_with(
     }
     let found: Vec<(&Config, &Catalog)> = shards.iter().zip(&catalogs).collect();
     shards::judge(session, &found, findings).await?;
-    let ours = found.iter().filter_map(|(config, catalog)| positions::Ours::of(config, catalog));
-    Ok((looked, ours.collect()))
+    let mut ours = Vec::new();
+    for (config, catalog) in found {
+        ours.extend(positions::Ours::of(config, catalog, session).await?);
+    }
+    Ok((looked, ours))
 }
 
 /// A host that is not this machine should prove who it is.

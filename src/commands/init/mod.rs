@@ -34,8 +34,10 @@ use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_
 use crate::postgres::connect::Startup;
 use crate::postgres::lock_wait::{self, LockWait, Watcher};
 use crate::postgres::quoting;
+use crate::postgres::quoting::literal;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::Session;
+use crate::postgres::slot_record;
 use crate::routing::Router;
 use crate::terminal;
 pub(super) use emit_message::OPEN_TO_ALL;
@@ -188,6 +190,9 @@ impl<'a> Init<'a> {
             if let Some(privilege) = objects.dead_letters_privilege(role_name(self.role)) {
                 self.make(&privilege).await?;
             }
+            if let Some(privilege) = objects.slots_privilege(role_name(self.role)) {
+                self.make(&privilege).await?;
+            }
         }
         let shards = self.config.every_shard();
         // of publications that are not there yet it asks only what they would be of
@@ -308,11 +313,19 @@ impl<'a> Init<'a> {
         }
         // it waits for all open transactions
         self.session.answers_within(None);
+        self.record(&slot_record::forget(&postgres.slot)).await?;
         self.says_waits_by(slot::say_wait);
         let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
         self.session.answers_within(Some(MAKE_TIMEOUT));
         self.says_waits_by(say_wait);
+        // what ends this in between leaves a slot that is not known to be new, which is safe
+        self.record(&slot_record::created(&postgres.slot, &literal(&from))).await?;
         self.say(&name, Fate::Made(format!("created; holds every change committed after {from}")))
+    }
+
+    async fn record(&mut self, sql: &str) -> Result<(), Error> {
+        let written = self.session.query(sql).await;
+        written.map(drop).map_err(|error| cannot("write", "record of the slot", error, general_remedy()))
     }
 
     fn say(&mut self, what: &str, fate: Fate) -> Result<(), Error> {

@@ -3,9 +3,10 @@
 use super::emit_message::{self, Payload};
 use super::{bites, dead_letters, general_remedy, guard, heartbeat, outbox_table, partitions, role, shards};
 use crate::config::secret::Secret;
-use crate::config::{CatchUp, Config, TableName};
+use crate::config::{CatchUp, Config, DeliveryMode, TableName};
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
+use crate::postgres::slot_record;
 
 /// One thing to make.
 pub(super) struct Object {
@@ -126,6 +127,16 @@ impl<'a> Objects<'a> {
     /// `None`: nothing is parked.
     pub(super) fn dead_letters_privilege(&self, role: &str) -> Option<Object> {
         self.config.dead_letters.park().then(|| dead_letters::privilege_object(role))
+    }
+
+    /// `None`: events may come twice.
+    pub(super) fn slots_privilege(&self, role: &str) -> Option<Object> {
+        let exactly_once = self.config.delivery.mode == DeliveryMode::ExactlyOnce;
+        exactly_once.then(|| {
+            let purpose =
+                "A start finds there whether the slot is new, because `[delivery] mode` is \"exactly-once\"";
+            role::table_privilege(role, slot_record::TABLE, &slot_record::NEEDED, purpose)
+        })
     }
 
     /// The role that the router runs as.

@@ -3,6 +3,7 @@
 //! Tried on 14 to 18: streaming, the watch and `check` take LOGIN, REPLICATION and CONNECT. The walsender reads tables
 //! without asking for SELECT, and the catalogues can be read by everybody.
 
+use super::general_remedy;
 use super::objects::Object;
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
@@ -70,5 +71,34 @@ pub(super) fn connect_privilege(role: &str, database: &str) -> Object {
         remedy:
             "Connect with --url as the owner of the database, or leave out --role and have the owner grant it"
                 .to_owned(),
+    }
+}
+
+/// Privileges on a table of the router's schema.
+pub(super) fn table_privilege(role: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
+    let (name, text) = (quoting::name(role), literal(role));
+    let held: Vec<_> = needed
+        .iter()
+        .map(|privilege| format!("pg_catalog.has_table_privilege(r.oid, c.oid, '{privilege}')"))
+        .collect();
+    Object {
+        name: format!("privilege of {name} on {table}"),
+        purpose: purpose.to_owned(),
+        // the table is made before, but not by the time that the script is read
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_class c WHERE r.rolname = {text}\n    \
+             AND c.oid = pg_catalog.to_regclass({})\n    \
+             AND pg_catalog.has_schema_privilege(r.oid, c.relnamespace, 'USAGE')\n    AND {})",
+            literal(table),
+            held.join(" AND ")
+        ),
+        as_wanted: None,
+        possible: None,
+        make: format!(
+            "GRANT USAGE ON SCHEMA outbox_router TO {name};\nGRANT {} ON {table} TO {name};",
+            needed.join(", ")
+        ),
+        done: "granted",
+        remedy: general_remedy(),
     }
 }

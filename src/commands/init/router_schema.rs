@@ -22,13 +22,18 @@ mod embedded {
 /// refinery's own record of what was applied.
 const HISTORY: &str = "outbox_router.refinery_schema_history";
 
-/// An SQL condition: the table of parked events is not there.
-const DROPPED: &str = "pg_catalog.to_regclass('outbox_router.dead_letters') IS NULL";
+/// The steps that make a table of their own name.
+const TABLES: [&str; 2] = ["dead_letters", "slots"];
 
-/// Takes the step that makes the table of parked events out of the record if somebody has dropped the table: then it is
-/// applied again.
+/// Takes the step that makes a table out of the record if somebody has dropped the table: then it is applied again, and so are those
+/// behind it, for refinery leaves out none in between.
 pub(super) async fn forget_what_was_dropped(session: &mut Session) -> Result<(), Error> {
-    let dropped = format!("SELECT pg_catalog.to_regclass({}) IS NOT NULL AND {DROPPED}", literal(HISTORY));
+    let tables = TABLES.map(|table| format!("pg_catalog.to_regclass('outbox_router.{table}') IS NULL"));
+    let dropped = format!(
+        "SELECT pg_catalog.to_regclass({}) IS NOT NULL AND ({})",
+        literal(HISTORY),
+        tables.join(" OR ")
+    );
     let forgotten = match session.query_one(&dropped).await?.as_deref() {
         Some("t") => session.query(&forget_dropped()).await.map(drop),
         _ => Ok(()),
@@ -37,7 +42,12 @@ pub(super) async fn forget_what_was_dropped(session: &mut Session) -> Result<(),
 }
 
 fn forget_dropped() -> String {
-    format!("DELETE FROM {HISTORY} WHERE name = 'dead_letters' AND {DROPPED}")
+    let tables = TABLES.map(literal);
+    format!(
+        "DELETE FROM {HISTORY} WHERE version >= (SELECT min(h.version) FROM {HISTORY} h\n  \
+         WHERE h.name IN ({}) AND pg_catalog.to_regclass('outbox_router.' || h.name) IS NULL)",
+        tables.join(", ")
+    )
 }
 
 /// The migrations that the database lacks, named for a person.
@@ -109,10 +119,7 @@ pub(super) fn script() -> Vec<(String, String)> {
     );
     let mut parts = vec![
         ("Which files of migrations/ were applied".to_owned(), history),
-        (
-            "The table of parked events is made again if somebody has dropped it".to_owned(),
-            forget_dropped() + ";",
-        ),
+        ("A table is made again if somebody has dropped it".to_owned(), forget_dropped() + ";"),
     ];
     parts.extend(in_order().iter().map(|migration| {
         let block = format!(

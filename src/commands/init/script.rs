@@ -7,6 +7,7 @@ use super::slot::FAILOVER_SLOTS;
 use crate::error::Error;
 use crate::postgres::quoting;
 use crate::postgres::quoting::literal;
+use crate::postgres::slot_record;
 
 /// The whole script.
 pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
@@ -39,6 +40,7 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
     parts.extend(role.and_then(|role| objects.bites_privilege(role)));
     parts.extend(role.and_then(|role| objects.heartbeat_privilege(role)));
     parts.extend(role.and_then(|role| objects.dead_letters_privilege(role)));
+    parts.extend(role.and_then(|role| objects.slots_privilege(role)));
     let shards = config.every_shard();
     parts.extend(shards.iter().map(|shard| Objects::new(shard, role).publication()));
     parts.extend(objects.guard());
@@ -50,8 +52,12 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
         let statements = shards.iter().map(|shard| {
             let slot = literal(&shard.postgres.slot);
             format!(
-                "SELECT pg_catalog.pg_create_logical_replication_slot({slot}, 'pgoutput'{failover})\n\
-                 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot});"
+                "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot}) AS is_missing \\gset\n\
+                 \\if :is_missing\n{};\n\
+                 SELECT lsn AS created_at FROM pg_catalog.pg_create_logical_replication_slot({slot}, 'pgoutput'{failover}) \\gset\n\
+                 {};\n\\endif",
+                slot_record::forget(&shard.postgres.slot),
+                slot_record::created(&shard.postgres.slot, ":'created_at'"),
             )
         });
         statements.collect::<Vec<_>>().join("\n")

@@ -1,0 +1,125 @@
+//! What the router's schema says of a slot: where `init` created it, and which router last began to read it. By this a start
+//! tells a new slot from one that events were delivered from before, where Kafka has no position.
+
+use super::quoting::literal;
+use super::server_error::QueryError;
+use super::session::Session;
+use crate::lsn::Lsn;
+
+/// The table.
+pub const TABLE: &str = "outbox_router.slots";
+
+/// The privileges that the router needs of it.
+pub const NEEDED: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
+
+/// The row of one slot, as far as the role may use it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlotRecord {
+    /// The slot's first position, if `init` created it.
+    pub created_at: Option<Lsn>,
+    /// The router that last began to read it.
+    pub router: Option<String>,
+    /// Whether the role may read and write the table here.
+    pub usable: bool,
+}
+
+impl SlotRecord {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The server refuses, or the session is lost.
+    pub async fn read(session: &mut Session, slot: &str) -> Result<Self, QueryError> {
+        if !usable(session).await? {
+            return Ok(SlotRecord::default());
+        }
+        let rows = session.query(&read(slot)).await?;
+        let value = |index| rows.first().and_then(|row| row.get(index));
+        Ok(SlotRecord {
+            created_at: value(0).and_then(|lsn| lsn.parse().ok()),
+            router: value(1).map(str::to_owned),
+            usable: true,
+        })
+    }
+
+    /// Whether no router has read the slot, which is `confirmed` up to there.
+    pub fn is_new(&self, confirmed: Lsn) -> bool {
+        self.usable && self.router.is_none() && self.created_at == Some(confirmed)
+    }
+}
+
+/// Writes down that this router reads the slot, unless that is known or the role may not.
+///
+/// # Errors
+/// The server refuses, or the session is lost.
+pub async fn claim(session: &mut Session, slot: &str, router: &str) -> Result<(), QueryError> {
+    if usable(session).await? {
+        session.query(&write(slot, router)).await?;
+    }
+    Ok(())
+}
+
+/// Asks the catalogues alone, so that a role without rights leaves no errors in the server's log.
+async fn usable(session: &mut Session) -> Result<bool, QueryError> {
+    let privileges = NEEDED.map(|privilege| format!("pg_catalog.has_table_privilege(c.oid, '{privilege}')"));
+    let sql = format!(
+        "SELECT NOT pg_catalog.pg_is_in_recovery() AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND {} \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = 'outbox_router' AND c.relname = 'slots'",
+        privileges.join(" AND ")
+    );
+    Ok(session.query_one(&sql).await?.as_deref() == Some("t"))
+}
+
+/// A lock on the table becomes an error with a reason, and not a silent wait.
+const BRIEFLY: &str = "SET LOCAL lock_timeout = '2s'";
+
+fn read(slot: &str) -> String {
+    format!("{BRIEFLY}; SELECT created_at, router FROM {TABLE} WHERE slot = {}", literal(slot))
+}
+
+/// The commit does not wait for synchronous standbys: without them the router may still have events to deliver.
+fn write(slot: &str, router: &str) -> String {
+    let (slot, router) = (literal(slot), literal(router));
+    format!(
+        "{BRIEFLY}; SET LOCAL synchronous_commit = local; \
+         INSERT INTO {TABLE} (slot, router) SELECT {slot}, {router} \
+         WHERE NOT EXISTS (SELECT FROM {TABLE} s WHERE s.slot = {slot} AND s.router = {router}) \
+         ON CONFLICT (slot) DO UPDATE SET router = excluded.router"
+    )
+}
+
+/// Forgets a slot that is gone, before one of its name is created. That cannot be done in one statement: Postgres cannot always create
+/// a slot within another ("tupdesc reference is not owned by resource owner", on 15).
+pub fn forget(slot: &str) -> String {
+    format!("DELETE FROM {TABLE} WHERE slot = {}", literal(slot))
+}
+
+/// Writes down that a slot was created with this first position, an expression, unless a router reads it by now.
+pub fn created(slot: &str, position: &str) -> String {
+    format!(
+        "INSERT INTO {TABLE} (slot, created_at) VALUES ({}, {position}) ON CONFLICT DO NOTHING",
+        literal(slot)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_new_only_where_everything_says_so() {
+        let new = SlotRecord { created_at: Some(Lsn(0x800)), router: None, usable: true };
+        assert!(new.is_new(Lsn(0x800)));
+        assert!(!new.is_new(Lsn(0x801)), "it was moved");
+        assert!(!SlotRecord { router: Some("shop".into()), ..new.clone() }.is_new(Lsn(0x800)));
+        assert!(!SlotRecord { created_at: None, ..new.clone() }.is_new(Lsn(0x800)));
+        // who cannot write down that it reads the slot would find it new again
+        assert!(!SlotRecord { usable: false, ..new }.is_new(Lsn(0x800)));
+    }
+
+    #[test]
+    fn names_are_quoted_as_literals() {
+        assert!(write("s'lot", "na'me").contains("SELECT 's''lot', 'na''me' "));
+        assert!(read("s'lot").ends_with("slot = 's''lot'"));
+    }
+}
