@@ -212,6 +212,12 @@ impl Committing {
         self.is_late() && self.under_way.as_ref().is_some_and(|under_way| under_way.commit.is_ending())
     }
 
+    /// For how long the position in the transaction has not been acknowledged.
+    pub(super) fn position_waits_for(&self) -> Duration {
+        let position = self.under_way.as_ref().filter(|under_way| !under_way.commit.is_ending());
+        position.map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
+    }
+
     /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
     pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
         if self.closing {

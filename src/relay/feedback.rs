@@ -6,7 +6,7 @@ use super::catching_up::moved_by_another;
 use super::lease::Clocks;
 use super::tally::Tally;
 use super::{Relay, STALLED};
-use crate::config::Config;
+use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
 use crate::monitor;
 use crate::postgres::catalog::Slot;
@@ -15,6 +15,7 @@ use crate::postgres::replication::StandbyStatus;
 use crate::postgres::room::{Level, safe_bytes};
 use crate::postgres::stream::Transport;
 use crate::postgres::watch::{Report, Walsender};
+use crate::sink::kafka::LOOK_AFTER;
 
 /// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
 /// from here. One that is busy answers after half of it.
@@ -40,11 +41,8 @@ impl<S: Transport> Relay<S> {
             self.sending.sink.look_for_lost_sight();
         }
         self.remembering.look_for_lost_sight();
-        let slow = self.remembering.slow();
         if self.remembering.ends_late() {
             self.sending.sink.commit_is_late();
-        } else if self.remembering.is_late() {
-            self.sending.sink.silent(slow.as_deref());
         }
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
@@ -52,10 +50,39 @@ impl<S: Transport> Relay<S> {
             let silence = self.acknowledged.elapsed().max(self.remembering.waits_for());
             self.sending.sink.look_into_silence(silence);
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
-            let silent = silent.then_some(slow.as_deref());
+            // that of the positions explains it
+            let explained = self.look_at_positions();
+            let slow = self.remembering.slow();
+            if !explained && !self.remembering.ends_late() && self.remembering.is_late() {
+                self.sending.sink.silent(slow.as_deref());
+            }
+            let silent = (silent && !explained).then_some(slow.as_deref());
             self.sending.sink.look_at_topics(blocked, silent);
         }
         Ok(())
+    }
+
+    /// Looks at the positions topic while a position waits for its acknowledgement. In exactly-once records wait too: the
+    /// transaction before theirs ends only when all of its partitions can be written. Whether that topic is in the way.
+    fn look_at_positions(&mut self) -> bool {
+        let exactly_once = self.config.delivery.mode == DeliveryMode::ExactlyOnce;
+        let records = if exactly_once { self.acknowledged.elapsed() } else { Duration::ZERO };
+        let position = self.remembering.position_waits_for();
+        if position.max(records) < LOOK_AFTER {
+            return false;
+        }
+        let sink = &mut self.sending.sink;
+        let (reason, in_the_way) = match sink.look_at_positions() {
+            Some(Err(reason)) => (reason, true),
+            // in exactly-once the brokers may merely be slow, which is told where the transactions are
+            Some(Ok(())) if position > STALLED && !exactly_once => (sink.positions_unexplained(), false),
+            _ => return false,
+        };
+        if position.max(records) > STALLED {
+            self.remembering.not_acknowledged(reason, &self.sending.sink);
+            self.remembering.show(&self.monitor);
+        }
+        in_the_way
     }
 
     /// Says once that the heartbeat does not come back. While no broker is there nothing is read, and that was said.

@@ -336,7 +336,9 @@ impl<S: Transport> Relay<S> {
                 () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
                 // what has gathered goes first, and the next turn takes the reports anyway
                 () = self.outcomes.changed(), if !gathered => {}
-                delivered = self.remembering.reported() => self.remembered(delivered?),
+                delivered = self.remembering.reported() => {
+                    self.remembered(delivered.map_err(|error| self.sending.sink.explained(error))?);
+                }
                 _ = status_timer.tick() => self.status_due()?,
                 report = self.watch.report() => self.looked(report)?,
                 report = parked(&mut self.sending.parking) => self.parking_reported(report)?,

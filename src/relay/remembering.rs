@@ -13,6 +13,7 @@ use crate::monitor::Monitor;
 use crate::positions::{Remembered, Tail};
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::{Position, Progress};
+use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::{Positions, PositionsTopic};
 
 /// How positions are remembered.
@@ -168,6 +169,33 @@ impl Remembering {
     /// Whether it is the brokers' end of a transaction that takes long.
     pub(super) fn ends_late(&self) -> bool {
         self.committing().is_some_and(Committing::ends_late)
+    }
+
+    /// For how long a position that was sent has not been acknowledged.
+    pub(super) fn position_waits_for(&self) -> Duration {
+        match &self.how {
+            How::Not => Duration::ZERO,
+            How::After(topic) => topic.waits_for(),
+            How::With(committing) => committing.position_waits_for(),
+        }
+    }
+
+    /// The positions topic does not acknowledge the position, for this reason. With the events in one transaction that holds
+    /// them back too, and else only the slot.
+    pub(super) fn not_acknowledged(&mut self, reason: String, sink: &KafkaSink) {
+        match &mut self.how {
+            How::Not => {}
+            How::After(topic) => topic.not_acknowledged(reason),
+            How::With(_) => sink.held_back(reason),
+        }
+    }
+
+    /// Why the slot stands still while events flow, if that is so.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        match &self.how {
+            How::After(topic) => topic.obstacle(),
+            How::Not | How::With(_) => None,
+        }
     }
 
     fn committing(&self) -> Option<&Committing> {

@@ -14,7 +14,8 @@ impl<S: Transport> Relay<S> {
         let down = self.sending.sink.brokers_down();
         // a broker that is away explains everything else
         let unwritable = self.sending.parking.as_ref().and_then(Parking::unwritable);
-        let (broker, withheld) = (self.sending.sink.obstacle(), self.withheld.reason());
+        let broker = self.sending.sink.obstacle().or_else(|| self.remembering.obstacle());
+        let withheld = self.withheld.reason();
         let obstacles = [
             (Peer::Postgres, unwritable.map(str::to_owned)),
             (Peer::Kafka, broker),

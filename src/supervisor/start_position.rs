@@ -49,10 +49,11 @@ impl Looked<'_> {
     ) -> Result<(Remembered, Option<Recognition>), Error> {
         *positions = opened(awake(config, session, Positions::open(config)).await, memory)?;
         let confirmed = self.confirmed();
-        let seen = opened(awake(config, session, positions.look(config, confirmed)).await, memory)?;
+        let seen = opened(awake(config, session, positions.look(config, confirmed, sink)).await, memory)?;
         self.judge_any(config, session, memory, &seen).await?;
         opened(awake(config, session, sink.take_over()).await, memory)?;
-        let stored = opened(awake(config, session, positions.read(config, confirmed, seen)).await, memory)?;
+        let stored =
+            opened(awake(config, session, positions.read(config, confirmed, seen, sink)).await, memory)?;
         let before = memory.or_stored(stored);
         let start = self.judge(config, session, memory, before.as_ref()).await?;
         let position = start.position();

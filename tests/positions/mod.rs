@@ -4,3 +4,4 @@ mod gaps;
 mod late;
 mod remembered;
 mod shared;
+mod unacknowledged;

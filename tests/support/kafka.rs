@@ -240,7 +240,22 @@ impl Kafka {
         replicas: i32,
         config: &[(&str, &str)],
     ) {
-        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(replicas));
+        self.create(topic, partitions, TopicReplication::Fixed(replicas), config).await;
+    }
+
+    /// The same with one partition whose replicas are on these brokers.
+    pub(crate) async fn create_topic_on(&self, topic: &str, brokers: &[i32], config: &[(&str, &str)]) {
+        self.create(topic, 1, TopicReplication::Variable(&[brokers]), config).await;
+    }
+
+    async fn create(
+        &self,
+        topic: &str,
+        partitions: i32,
+        replication: TopicReplication<'_>,
+        config: &[(&str, &str)],
+    ) {
+        let mut new = NewTopic::new(topic, partitions, replication);
         for (name, value) in config {
             new = new.set(name, value);
         }

@@ -30,6 +30,16 @@ pub(super) enum Found {
     },
 }
 
+impl Found {
+    /// Whether records may be acknowledged, or why not; nothing of a topic that is gone.
+    pub(super) fn acknowledges(self) -> Option<Result<(), String>> {
+        match self {
+            Found::Missing => None,
+            Found::There { obstacle, .. } => Some(obstacle.map_or(Ok(()), Err)),
+        }
+    }
+}
+
 /// The looks of one session: one at a time, on a thread that may block.
 #[derive(Debug)]
 pub(super) struct Looks {
@@ -54,12 +64,12 @@ impl Looks {
         Some(self.turn)
     }
 
-    /// Begins to look at a topic, unless a look is under way. `in_sync` is how many replicas an acknowledgement takes.
+    /// Begins to look at a topic, unless a look is under way. `in_sync` is how many replicas an acknowledgement takes, if that
+    /// is known.
     pub(super) fn begin(&mut self, keeper: &Arc<TopicKeeper>, topic: String, in_sync: Option<i64>) {
         let (keeper, sight) = (Arc::clone(keeper), Arc::clone(&self.sight));
         let begun = self.aside.look(move || {
-            let found = keeper.seen(&topic, |seen| judge(seen, in_sync));
-            if let Some(found) = found {
+            if let Some(found) = look(&keeper, &topic, in_sync) {
                 *sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sight { topic, found });
             }
         });
@@ -72,6 +82,11 @@ impl Looks {
     pub(super) fn take(&self) -> Option<Sight> {
         self.sight.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
+
+/// Nothing if the brokers do not answer, or do not know just now. Blocks.
+pub(super) fn look(keeper: &TopicKeeper, topic: &str, in_sync: Option<i64>) -> Option<Found> {
+    keeper.seen(topic, in_sync, judge)
 }
 
 /// Nothing if the brokers do not know just now.

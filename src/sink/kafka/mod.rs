@@ -33,7 +33,7 @@ use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer}
 
 use crate::config::Config;
 use crate::dead_letters::Reason;
-use crate::error::Error;
+use crate::error::{Error, Peer};
 use crate::positions::Remembered;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
@@ -102,6 +102,7 @@ pub struct KafkaSink {
     last: usize,
     known: Arc<KnownTopics>,
     looks: Looks,
+    position_looks: Looks,
     /// Records sent and not yet acknowledged.
     under_way: usize,
     first: FirstRecords,
@@ -128,7 +129,7 @@ struct Topic {
 }
 
 /// After so long without an acknowledgement it is worth a look.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// What can be said where nothing explains it.
 const SILENCE: &str = "the brokers answer, but acknowledge nothing: their logs say why, unless a producer quota or a slow \
@@ -176,6 +177,7 @@ impl KafkaSink {
             last: 0,
             known,
             looks: Looks::new(),
+            position_looks: Looks::new(),
             under_way: 0,
             first: FirstRecords::default(),
             batch_bytes,
@@ -198,8 +200,9 @@ impl KafkaSink {
     }
 
     /// Shuts out whoever delivers exactly once under this name, if this sink does too. Before the first record.
-    pub fn take_over(&self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        self.producers.take_over()
+    pub async fn take_over(&self) -> Result<(), Error> {
+        // the transaction that an earlier router has left open ends when each of its partitions can be written
+        self.unless_positions_are_stuck(self.producers.take_over()).await
     }
 
     async fn probe(&self) -> Result<(), Error> {
@@ -445,6 +448,53 @@ impl KafkaSink {
         self.known.obstacle.is_told()
     }
 
+    /// Begins to look at the positions topic. Returns what the look before it has found, once: whether it can acknowledge, or why
+    /// not. Never blocks; meant for once a second.
+    pub fn look_at_positions(&mut self) -> Option<Result<(), String>> {
+        let found = self.position_looks.take().and_then(|Sight { found, .. }| found.acknowledges());
+        self.position_looks.begin(&self.keeper, self.producers.positions_topic().to_owned(), None);
+        found
+    }
+
+    /// What can be said where a position is not acknowledged, and the metadata of its topic do not explain it.
+    pub fn positions_unexplained(&self) -> String {
+        let topic = self.producers.positions_topic();
+        format!(
+            "the brokers answer, but do not acknowledge the position in the topic {topic}; their logs say why"
+        )
+    }
+
+    /// For a start: does what needs the positions topic. If that takes long, or fails, because the topic cannot be written, that
+    /// is the error.
+    pub(crate) async fn unless_positions_are_stuck<T>(
+        &self,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let stuck = async {
+            loop {
+                tokio::time::sleep(LOOK_AFTER).await;
+                if let Some(reason) = self.positions_are_stuck().await {
+                    return reason;
+                }
+            }
+        };
+        let failed = tokio::select! {
+            done = work => match done {
+                Err(Error::Transient(failed)) => failed,
+                done => return done,
+            },
+            reason = stuck => return Err(Error::transient(Peer::Kafka, reason)),
+        };
+        let reason = self.positions_are_stuck().await;
+        Err(reason.map_or(failed.into(), |reason| Error::transient(Peer::Kafka, reason)))
+    }
+
+    async fn positions_are_stuck(&self) -> Option<String> {
+        let (keeper, topic) = (Arc::clone(&self.keeper), self.producers.positions_topic().to_owned());
+        let found = tokio::task::spawn_blocking(move || look::look(&keeper, &topic, None)).await;
+        found.ok().flatten().and_then(Found::acknowledges).and_then(Result::err)
+    }
+
     /// Nothing was acknowledged for so long, by brokers that answer. A transaction may then wait for what never comes, and is
     /// over when the brokers take it for timed out.
     pub fn look_into_silence(&self, silence: Duration) {
@@ -496,6 +546,19 @@ impl KafkaSink {
     /// Why nothing is acknowledged although brokers answer.
     pub fn obstacle(&self) -> Option<String> {
         self.known.obstacle.reason()
+    }
+
+    /// Nothing is committed, for this reason.
+    pub fn held_back(&self, reason: String) {
+        self.known.obstacle.met(reason);
+    }
+
+    /// An error with what is known to stand in the way, which says more than what came of that.
+    pub fn explained(&self, error: Error) -> Error {
+        match (error, self.obstacle()) {
+            (Error::Transient(_), Some(reason)) => Error::transient(Peer::Kafka, reason),
+            (error, _) => error,
+        }
     }
 
     /// Events flow, or there are none.

@@ -8,6 +8,7 @@ use backon::{ExponentialBuilder, Retryable};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::metadata::MetadataTopic;
+use tokio::runtime::Handle;
 
 use super::context::AdminContext;
 use super::copies::Copies;
@@ -171,14 +172,27 @@ impl TopicKeeper {
         }))
     }
 
-    /// Looks once at a topic in use, and hands on what the brokers show of it; nothing if they do not answer. Blocks.
+    /// Looks once at a topic in use, and hands on what the brokers show of it; nothing if they do not answer. `in_sync`: how many
+    /// replicas an acknowledgement takes; if it is not known, they are asked. Blocks.
     pub(super) fn seen<T>(
         &self,
         topic: &str,
-        judge: impl FnOnce(Option<&MetadataTopic>) -> Option<T>,
+        in_sync: Option<i64>,
+        judge: impl FnOnce(Option<&MetadataTopic>, Option<i64>) -> Option<T>,
     ) -> Option<T> {
         let metadata = self.admin.inner().fetch_metadata(Some(topic), LOOK_TIMEOUT).ok()?;
-        judge(metadata.topics().iter().find(|found| found.name() == topic))
+        let broker = metadata.brokers().first().map(|broker| broker.id());
+        let in_sync = in_sync.or_else(|| self.min_insync(topic, broker));
+        judge(metadata.topics().iter().find(|found| found.name() == topic), in_sync)
+    }
+
+    /// Nothing if the brokers do not answer, or not to this principal. Blocks.
+    fn min_insync(&self, topic: &str, broker: Option<i32>) -> Option<i64> {
+        let specifier = ResourceSpecifier::Topic(topic);
+        let options = AdminOptions::new().request_timeout(Some(LOOK_TIMEOUT)).broker_id(broker);
+        let described = self.admin.describe_configs([&specifier], &options);
+        let described = Handle::try_current().ok()?.block_on(described).ok()?;
+        described.into_iter().next()?.ok()?.get("min.insync.replicas")?.value.as_ref()?.parse().ok()
     }
 
     /// What a transaction waits for that is not there: a topic, or partitions of it where it had more; nothing if the

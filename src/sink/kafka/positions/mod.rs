@@ -70,11 +70,15 @@ impl Positions {
     ///
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
-    pub async fn look(&self, config: &Config, confirmed: Lsn) -> Result<Seen, Error> {
+    pub async fn look(&self, config: &Config, confirmed: Lsn, sink: &KafkaSink) -> Result<Seen, Error> {
         match self {
             Positions::Off => Ok(Seen::nothing()),
-            Positions::After(topic) => reader::look(config, &topic.topic, confirmed).await,
-            Positions::With(topic) => reader::look(config, topic, confirmed).await,
+            Positions::After(topic) => {
+                sink.unless_positions_are_stuck(reader::look(config, &topic.topic, confirmed)).await
+            }
+            Positions::With(topic) => {
+                sink.unless_positions_are_stuck(reader::look(config, topic, confirmed)).await
+            }
         }
     }
 
@@ -87,12 +91,16 @@ impl Positions {
         config: &Config,
         confirmed: Lsn,
         seen: Seen,
+        sink: &KafkaSink,
     ) -> Result<Option<Remembered>, Error> {
         match self {
             Positions::Off => Ok(None),
-            Positions::After(topic) => topic.settled(confirmed, seen).await,
-            // what was left open is ended by now: the producers have taken over
-            Positions::With(topic) => reader::read(config, topic, confirmed, AMPLE).await,
+            Positions::After(topic) => sink.unless_positions_are_stuck(topic.settled(confirmed, seen)).await,
+            Positions::With(topic) => {
+                // what was left open is ended by now: the producers have taken over
+                let read = reader::read(config, topic, confirmed, AMPLE);
+                sink.unless_positions_are_stuck(read).await
+            }
         }
     }
 
@@ -103,20 +111,24 @@ impl Positions {
     pub async fn begin(&mut self, first: &Remembered, sink: &mut KafkaSink) -> Result<(), Error> {
         let topic = match self {
             Positions::Off => return Ok(()),
-            Positions::After(topic) => return topic.begin(first).await,
+            Positions::After(topic) => return sink.unless_positions_are_stuck(topic.begin(first)).await,
             Positions::With(topic) => topic,
         };
-        let committed = match sink.commit(first) {
-            Ok(mut commit) => commit.done().await,
-            Err(failed) => Err(failed),
+        let commit = sink.commit(first);
+        let committed = async {
+            let committed = match commit {
+                Ok(mut commit) => commit.done().await,
+                Err(failed) => Err(failed),
+            };
+            committed.map_err(|NotCommitted { reason, remedy }| {
+                let what = format!("the position cannot be committed to the topic {topic}: {reason}");
+                match remedy {
+                    "" => Error::transient(Peer::Kafka, what),
+                    remedy => Error::refused(what, remedy),
+                }
+            })
         };
-        committed.map_err(|NotCommitted { reason, remedy }| {
-            let what = format!("the position cannot be committed to the topic {topic}: {reason}");
-            match remedy {
-                "" => Error::transient(Peer::Kafka, what),
-                remedy => Error::refused(what, remedy),
-            }
-        })
+        sink.unless_positions_are_stuck(committed).await
     }
 
     /// Ends the client, if there is one.

@@ -152,6 +152,36 @@ impl PositionsTopic {
         self.lost_sight.look(properties::client(&self.config), known, lost);
     }
 
+    /// For how long the position under way has not been acknowledged.
+    pub fn waits_for(&self) -> Duration {
+        self.written.under_way.as_ref().map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
+    }
+
+    /// The brokers answer, and do not acknowledge the position under way, for this reason.
+    pub fn not_acknowledged(&mut self, reason: String) {
+        self.cannot_be_written(reason, "");
+    }
+
+    /// Told once for each reason.
+    fn cannot_be_written(&mut self, reason: String, remedy: &str) {
+        if self.written.failed.as_ref() != Some(&reason) {
+            tracing::warn!(
+                peer = "kafka",
+                topic = self.topic,
+                reason,
+                remedy,
+                "the position cannot be written; events flow, and the slot is not moved until it can"
+            );
+        }
+        self.written.failed = Some(reason);
+    }
+
+    /// Why the slot stands still, if that is so.
+    pub fn obstacle(&self) -> Option<String> {
+        let reason = self.failed()?;
+        Some(format!("the position cannot be written to the topic {}: {reason}", self.topic))
+    }
+
     /// Why positions cannot be written, if that is so.
     pub fn failed(&self) -> Option<&str> {
         self.written.failed.as_deref()
@@ -206,16 +236,7 @@ impl PositionsTopic {
                 Ok(())
             }
             Some(Err(refused)) => {
-                if self.written.failed.as_ref() != Some(&refused.reason) {
-                    tracing::warn!(
-                        peer = "kafka",
-                        topic = self.topic,
-                        reason = refused.reason,
-                        remedy = refused.remedy,
-                        "the position cannot be written; events flow, and the slot is not moved until it can"
-                    );
-                }
-                self.written.failed = Some(refused.reason);
+                self.cannot_be_written(refused.reason, refused.remedy);
                 // One that was deleted is made again; if it cannot be, the next record says so. An attempt waits for the
                 // brokers as long as it takes, so there is one at a time.
                 if self.preparing.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
