@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::Relay;
+use super::closing::Closing;
 use super::committing::Intake;
 use super::parking::Parking;
 use super::sending::{Sending, SentAlone};
@@ -188,6 +189,7 @@ impl<S: Transport> Relay<S> {
         let log_end = self.log_end();
         let moved = self.catching_up.closing_move(&self.config, self.confirmation.confirmed());
         let Relay { sending, stream, outcomes, preparing, mut remembering, recognizing, config, .. } = self;
+        let mut closing = Closing::new(&outcome, &self.monitor, &self.stop);
         let Sending { sink, mut progress, window, sent_alone: alone, mut parking, .. } = sending;
         let retry = parking.as_ref().and_then(Parking::under_way);
         drop(preparing);
@@ -199,7 +201,7 @@ impl<S: Transport> Relay<S> {
             sink.transaction_timed_out(reason.clone());
         }
         // before the stream ends: another router may start as soon as the slot is free
-        sink.close().await;
+        closing.wait(sink.close()).await;
         let recognized = !recognizing.is_under_way();
         if recognized {
             remembering.recognized(config.outbox.message_prefix.as_deref());
@@ -225,7 +227,7 @@ impl<S: Transport> Relay<S> {
             _ => outcome,
         };
         let unacknowledged = window.records() + remembering.uncommitted().0;
-        let (remembered, advanced) = remembering.close(&progress, parking.as_mut()).await;
+        let (remembered, advanced) = remembering.close(&progress, parking.as_mut(), &mut closing).await;
         let mut lock = None;
         if orderly {
             match stream.finish(moved.as_deref()).await {

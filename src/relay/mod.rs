@@ -11,6 +11,7 @@
 
 mod bite_size;
 mod catching_up;
+mod closing;
 mod committing;
 mod confirmation;
 mod ending;

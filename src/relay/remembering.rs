@@ -2,6 +2,7 @@
 
 use tokio::time::{Duration, Instant};
 
+use super::closing::Closing;
 use super::committing::{Committing, Intake};
 use super::parking::Parking;
 use super::sending::Sending;
@@ -249,10 +250,11 @@ impl Remembering {
         self,
         progress: &Progress,
         parking: Option<&mut Parking>,
+        closing: &mut Closing<'_>,
     ) -> (Remembered, bool) {
         match self.how {
             How::Not => {}
-            How::After(topic) => topic.close().await,
+            How::After(topic) => closing.wait(topic.close()).await,
             How::With(committing) => return committing.close().await,
         }
         (with_parked(now(&self.began, progress), parking, false), progress.has_advanced())

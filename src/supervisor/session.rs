@@ -36,8 +36,8 @@ use crate::relay::{Ended, Parts, Relay, begins_with_bites};
 use crate::routing::Router;
 use crate::shards::{Ids, Shard};
 use crate::sink::Outcomes;
-use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::{Positions, look_up};
+use crate::sink::kafka::{KafkaSink, UNUSED};
 
 /// How long a remembered position is looked for that only makes a message more exact.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -370,9 +370,10 @@ async fn parked_events(
     Ok(Some((desk, loaded)))
 }
 
+/// No event was sent yet.
 async fn close(sink: KafkaSink, positions: Positions) {
-    sink.close().await;
-    positions.close().await;
+    sink.close_unused().await;
+    let _ = tokio::time::timeout(UNUSED, positions.close()).await;
 }
 
 /// Waits for what may take long, and asks the server for something now and then: it ends a session that asks for nothing.

@@ -7,6 +7,7 @@
 mod commands;
 mod figures;
 mod kafka_side;
+mod name_server;
 mod namespace;
 mod postgres_side;
 

@@ -6,6 +6,7 @@ pub(crate) mod eventually;
 pub(crate) mod instance;
 pub(crate) mod kafka;
 pub(crate) mod mock;
+pub(crate) mod name_server;
 pub(crate) mod namespace;
 pub(crate) mod outbox;
 pub(crate) mod place;

@@ -55,9 +55,18 @@ impl PrivateKafka {
 
     /// Brings one up whose second listener clients reach through `proxy`, which leads there from then on.
     pub(crate) async fn behind(proxy: &Proxy) -> Self {
+        Self::advertised(proxy, &proxy.address()).await
+    }
+
+    /// The same with a name for the address of the proxy.
+    pub(crate) async fn behind_name(proxy: &Proxy, name: &str) -> Self {
+        Self::advertised(proxy, &format!("{name}:{}", proxy.port())).await
+    }
+
+    async fn advertised(proxy: &Proxy, address: &str) -> Self {
         let broker = Self::start(&[
             "listeners=PLAINTEXT://127.0.0.1:{port},NETWORK://127.0.0.1:{extra_port},CONTROLLER://127.0.0.1:{controller_port}",
-            &format!("advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},NETWORK://{}", proxy.address()),
+            &format!("advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},NETWORK://{address}"),
             "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,NETWORK:PLAINTEXT,CONTROLLER:PLAINTEXT",
         ])
         .await;

@@ -136,6 +136,10 @@ impl Proxy {
         self.address.to_string()
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// Where new connections lead from now on.
     pub(crate) fn lead_to(&self, target: &str) {
         *self.shared.target.lock().unwrap() = target.to_owned();

@@ -61,6 +61,16 @@ impl Router {
         Self::spawn(command, settings, &[], &[])
     }
 
+    /// The same with this file as its `/etc/resolv.conf`.
+    pub(crate) fn inside_with(settings: &Settings, namespace: &Namespace, resolv_conf: &str) -> Self {
+        let [program, prefix @ ..] = namespace.prefix();
+        let mut command = Command::new(program);
+        // `ip netns exec` has given it mounts of its own
+        let script = "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"";
+        command.args(prefix).args(["sh", "-c", script, resolv_conf, PROGRAM]);
+        Self::spawn(command, settings, &[], &[])
+    }
+
     /// Starts one that may have so many files open.
     pub(crate) fn with_files(settings: &Settings, files: u32) -> Self {
         let mut command = Command::new("prlimit");

@@ -7,6 +7,7 @@
 //! an error means, `survey` what `check` asks.
 
 mod aside;
+mod client;
 mod context;
 pub mod copies;
 mod first;
@@ -40,6 +41,7 @@ use crate::progress::Sequence;
 use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};
 use aside::Aside;
+use client::Client;
 use context::{AdminContext, Connection, ProducerReports};
 use first::{FirstRecords, Known};
 pub use known::KnownTopics;
@@ -131,6 +133,9 @@ struct Topic {
 /// After so long without an acknowledgement it is worth a look.
 pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(1);
 
+/// How long the end of a client is waited for that has sent no events.
+pub(crate) const UNUSED: Duration = Duration::from_secs(2);
+
 /// What can be said where nothing explains it.
 const SILENCE: &str = "the brokers answer, but acknowledge nothing: their logs say why, unless a producer quota or a slow \
      link holds the router back";
@@ -193,7 +198,7 @@ impl KafkaSink {
         match sink.probe().await {
             Ok(()) => Ok(sink),
             Err(error) => {
-                sink.close().await;
+                sink.close_unused().await;
                 Err(error)
             }
         }
@@ -367,12 +372,13 @@ impl KafkaSink {
     ) -> impl Future<Output = Result<TopicLimits, Error>> + Send + 'static {
         let looked_up = Arc::clone(&self.keeper).prepare(topic.clone());
         let met = self.numbers.contains_key(topic.as_str());
-        let producers: Vec<_> = self.producers.all().filter(|_| met).cloned().collect();
+        let producers: Vec<_> = self.producers.all().filter(|_| met).cloned().map(Client::new).collect();
         async move {
             let limits = looked_up.await?;
             for producer in producers {
                 // by itself it learns of new partitions minutes later; if this fails it is the record that says so
                 let topic = topic.clone();
+                let producer = (*producer).clone();
                 let refreshed = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
                 let _ = tokio::task::spawn_blocking(refreshed).await;
             }
@@ -637,9 +643,11 @@ impl KafkaSink {
     /// Purges, aborts and ends the producers. After it, every report is in [`Outcomes`].
     pub async fn close(self) {
         self.producers.close().await;
-        let keeper = self.keeper;
-        // joining librdkafka's threads blocks
-        drop(tokio::task::spawn_blocking(move || drop(keeper)));
+    }
+
+    /// The same where no event was sent: a thread that waits for a name server holds nothing up then.
+    pub async fn close_unused(self) {
+        let _ = tokio::time::timeout(UNUSED, self.close()).await;
     }
 }
 
@@ -647,7 +655,7 @@ impl KafkaSink {
 pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
 
 /// Ends a producer on a thread that may block: it joins librdkafka's own.
-async fn discard<C: ProducerContext + 'static>(producer: ThreadedProducer<C>) {
+async fn discard<C: ProducerContext + 'static>(producer: Client<ThreadedProducer<C>>) {
     // an error would mean that the runtime is shutting down, and the producer with it
-    let _ = tokio::task::spawn_blocking(move || drop(producer)).await;
+    let _ = tokio::task::spawn_blocking(move || producer.end()).await;
 }

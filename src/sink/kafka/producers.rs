@@ -13,6 +13,7 @@ use rdkafka::error::{KafkaError, RDKafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
 use tokio::task::JoinHandle;
 
+use super::client::Client;
 use super::context::{POSITION, ProducerReports};
 use super::positions::PARTITION;
 use super::properties;
@@ -41,9 +42,9 @@ const DELIVERED: (Duration, Duration) = (Duration::from_micros(100), Duration::f
 /// What the guarantees rest on.
 pub(super) struct Producers {
     /// Takes records.
-    current: EventProducer,
+    current: Client<EventProducer>,
     /// Takes the records of the next transaction, while `current` commits.
-    next: Option<EventProducer>,
+    next: Option<Client<EventProducer>>,
     /// A transaction of `current` is under way.
     open: bool,
     position: PositionRecord,
@@ -123,15 +124,13 @@ impl Producers {
         reports: &ProducerReports,
     ) -> Result<Self, Error> {
         let transactional = config.delivery.mode == DeliveryMode::ExactlyOnce;
-        let make = |number: usize| -> Result<EventProducer, Error> {
+        let make = |number: usize| -> Result<Client<EventProducer>, Error> {
             let mut settings = properties::producer(config, batch_bytes);
             if transactional {
                 settings.set("transactional.id", transactional_id(&config.name, number));
             }
-            properties::make(
-                &settings,
-                ProducerReports { position: PositionReport::default(), ..reports.clone() },
-            )
+            let reports = ProducerReports { position: PositionReport::default(), ..reports.clone() };
+            properties::make(&settings, reports).map(Client::new)
         };
         let (current, next) = (make(0)?, if transactional { Some(make(1)?) } else { None });
         let topic = config.delivery.positions_topic.as_deref().unwrap_or(topic_name::POSITIONS).to_owned();
@@ -141,11 +140,12 @@ impl Producers {
 
     /// Ends what an earlier router under this name may have left open, and shuts that one out.
     pub(super) fn take_over(&self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        let producers: Vec<_> = self.all().filter(|_| self.are_transactional()).cloned().collect();
+        let transactional = self.all().filter(|_| self.are_transactional());
+        let producers: Vec<_> = transactional.cloned().map(Client::new).collect();
         let leaving = Arc::clone(&self.leaving.0);
         async move {
             // both at once: each may have to wait until the coordinator has ended a transaction
-            let begin = |producer: EventProducer| {
+            let begin = |producer: Client<EventProducer>| {
                 let leaving = Arc::clone(&leaving);
                 tokio::task::spawn_blocking(move || {
                     let deadline = Instant::now() + INIT;
@@ -175,7 +175,7 @@ impl Producers {
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &EventProducer> {
-        std::iter::once(&self.current).chain(&self.next)
+        std::iter::once(&*self.current).chain(self.next.as_deref())
     }
 
     /// Before each record. A transaction begins with the position that holds already: the coordinator and the leader learn
@@ -223,10 +223,11 @@ impl Producers {
         self.all().find_map(|producer| producer.context().position.refused())
     }
 
-    /// Throws away what is queued or under way. What is on its way to the broker may still arrive there.
+    /// Throws away what is queued or under way. What is on its way to the broker may still arrive there. Never blocks: each
+    /// thread of librdkafka does it before it sends anything else, and one that waits for a name server has no connection.
     pub(super) fn purge(&self) {
         for producer in self.all() {
-            producer.purge(PurgeConfig::default().queue().inflight());
+            producer.purge(PurgeConfig::default().queue().inflight().non_blocking());
         }
     }
 
@@ -236,10 +237,14 @@ impl Producers {
         let Producers { current, next, open, leaving, .. } = self;
         drop(leaving);
         let closed = move || {
+            for producer in std::iter::once(&*current).chain(next.as_deref()) {
+                producer.purge(PurgeConfig::default().queue().inflight());
+            }
             if open {
                 abort(&current);
             }
-            drop((current, next));
+            current.end();
+            next.into_iter().for_each(Client::end);
         };
         // an error would mean that the runtime is shutting down, and the producers with it
         let _ = tokio::task::spawn_blocking(closed).await;

@@ -10,6 +10,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::metadata::MetadataTopic;
 use tokio::runtime::Handle;
 
+use super::client::Client;
 use super::context::AdminContext;
 use super::copies::Copies;
 use super::known::KnownTopics;
@@ -48,7 +49,7 @@ pub struct TopicLimits {
 
 /// Looks topics up, and makes the missing ones if it may.
 pub(super) struct TopicKeeper {
-    admin: AdminClient<AdminContext>,
+    admin: Client<Arc<AdminClient<AdminContext>>>,
     topics: Topics,
     known: Arc<KnownTopics>,
 }
@@ -71,7 +72,7 @@ struct Shape {
 
 impl TopicKeeper {
     pub(super) fn new(admin: AdminClient<AdminContext>, topics: Topics, known: Arc<KnownTopics>) -> Self {
-        TopicKeeper { admin, topics, known }
+        TopicKeeper { admin: Client::new(Arc::new(admin)), topics, known }
     }
 
     /// Makes sure that `topic` is there. Waits as long as the brokers cannot answer; an error is definite.

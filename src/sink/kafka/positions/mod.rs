@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rdkafka::producer::{Producer, PurgeConfig, ThreadedProducer};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::client::Client;
 use super::context::AdminContext;
 use super::lost_sight::LostSight;
 use super::producers::shut_out;
@@ -143,7 +144,7 @@ impl Positions {
 pub struct PositionsTopic {
     config: Arc<Config>,
     topic: String,
-    producer: ThreadedProducer<Reports>,
+    producer: Client<ThreadedProducer<Reports>>,
     shared: Arc<Shared>,
     written: Written,
     lost_sight: Arc<LostSight>,
@@ -196,7 +197,7 @@ impl PositionsTopic {
 
     /// Purges and ends the client.
     pub async fn close(self) {
-        self.producer.purge(PurgeConfig::default().queue().inflight());
+        self.producer.purge(PurgeConfig::default().queue().inflight().non_blocking());
         discard(self.producer).await;
     }
 }
@@ -230,10 +231,7 @@ pub(super) fn wanted(config: &Config) -> Topics {
 async fn prepare(config: &Config, topic: &str) -> Result<(), Error> {
     let admin = properties::make(&properties::client(config), AdminContext::default())?;
     let keeper = Arc::new(TopicKeeper::new(admin, wanted(config), Arc::default()));
-    let prepared = Arc::clone(&keeper).prepare(topic.to_owned()).await;
-    // joining librdkafka's threads blocks
-    drop(tokio::task::spawn_blocking(move || drop(keeper)));
-    match prepared {
+    match keeper.prepare(topic.to_owned()).await {
         Ok(_) => Ok(()),
         // no event waits for this one
         Err(Error::Definite(Definite { what, remedy, .. })) => Err(Definite {

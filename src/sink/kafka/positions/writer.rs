@@ -17,6 +17,7 @@ use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use crate::progress::Position;
+use crate::sink::kafka::client::Client;
 use crate::sink::kafka::context::log;
 use crate::sink::kafka::lost_sight::knows_brokers;
 use crate::sink::kafka::properties;
@@ -245,10 +246,7 @@ impl PositionsTopic {
                     self.preparing = Some(AbortOnDropHandle::new(task));
                 }
                 if refused.fatal {
-                    let fresh = producer(&self.config, &self.shared)?;
-                    let given_up = std::mem::replace(&mut self.producer, fresh);
-                    // joining its threads blocks, and nothing waits for it
-                    drop(tokio::task::spawn_blocking(move || drop(given_up)));
+                    self.producer = producer(&self.config, &self.shared)?;
                 }
                 Ok(())
             }
@@ -307,13 +305,16 @@ fn refused(error: &KafkaError) -> Refused {
 }
 
 /// An idempotent producer with room for one record.
-pub(super) fn producer(config: &Config, shared: &Arc<Shared>) -> Result<ThreadedProducer<Reports>, Error> {
+pub(super) fn producer(
+    config: &Config,
+    shared: &Arc<Shared>,
+) -> Result<Client<ThreadedProducer<Reports>>, Error> {
     let mut settings = properties::client(config);
     properties::never_expires(properties::in_order(&mut settings))
         .set("compression.type", "none")
         .set("queue.buffering.max.messages", "10")
         .set("queue.buffering.max.kbytes", "1024");
-    properties::make(&settings, Reports(Arc::clone(shared)))
+    properties::make(&settings, Reports(Arc::clone(shared))).map(Client::new)
 }
 
 /// What librdkafka calls back.
