@@ -3,7 +3,7 @@
 use super::settings;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
-use crate::support::private_kafka::PrivateKafka;
+use crate::support::private_kafka::{PrivateKafka, kafka_tool};
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
@@ -57,6 +57,12 @@ async fn exactly_once_everything_before_an_event_that_is_too_large_is_committed(
 async fn exactly_once_without_the_right_to_transactions_is_refused_with_what_to_grant() {
     let broker = PrivateKafka::start(&crate::support::private_kafka::AUTHORIZING).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
+    // the position is read first
+    let grant = "--add --allow-principal User:outbox-router --operation All --topic outbox-router.positions";
+    let mut arguments = vec!["--bootstrap-server", kafka.bootstrap.as_str()];
+    arguments.extend(grant.split(' '));
+    let granted = kafka_tool("org.apache.kafka.tools.AclCommand", &arguments);
+    assert_eq!(granted.code, 0, "{granted:?}");
     let settings = settings(&outbox, &kafka)
         .set("kafka.'bootstrap.servers'", broker.extra())
         .set("kafka.'security.protocol'", "SASL_PLAINTEXT")
