@@ -348,3 +348,29 @@ async fn dead_letters_table_is_made_by_init_and_the_role_that_runs_may_use_it() 
     .await;
     assert!(!ran.out.contains("lacks"), "{}", ran.out);
 }
+
+/// A limit on idle sessions ends none of the router's: where nothing is written, none has anything to ask for a while.
+#[tokio::test]
+async fn dead_letters_are_kept_by_a_session_that_may_be_idle() {
+    let setting = Setting::new("at-least-once").await;
+    let outbox = &setting.outbox;
+    // the session of the test is older, and keeps what it has
+    outbox.execute(&format!("ALTER DATABASE {} SET idle_session_timeout = '300ms'", outbox.name)).await;
+    let router = Router::active(&setting.settings).await;
+    setting.poison("a", 1).await;
+    outbox.all_confirmed().await;
+    let sessions = format!(
+        "SELECT string_agg(application_name || ' ' || pid, ', ' ORDER BY pid) FROM pg_stat_activity \
+         WHERE application_name LIKE '{0}.{0}%'",
+        outbox.name
+    );
+    let sessions = async || outbox.query(&sessions).await[0].get::<_, String>(0);
+    let before = sessions().await;
+    assert!(before.contains("dead letters"), "{before}");
+    outbox.watched().await;
+    outbox.watched().await;
+    assert_eq!(sessions().await, before);
+    let log = router.stop().await.log;
+    assert!(!log.contains("idle-session timeout"), "{log}");
+    assert_eq!(log.matches("connected; events flow").count(), 1, "{log}");
+}

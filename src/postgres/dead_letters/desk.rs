@@ -18,7 +18,7 @@ use crate::config::conninfo::Host;
 use crate::dead_letters::{Gone, Key, Letter, Reason};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
-use crate::postgres::connect::Startup;
+use crate::postgres::connect::{STAYS_OPEN, Startup};
 use crate::postgres::lock_wait::{self, Watcher};
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::{Row, Session};
@@ -125,7 +125,7 @@ impl Desk {
         conninfo.hosts = vec![host];
         let name = format!("{} dead letters", config.name);
         // what counts as parked has to be as durable as the server makes it
-        let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT];
+        let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, STAYS_OPEN];
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let mut session = Session::connect(&conninfo, &startup).await?;
         session.answers_within(Some(ANSWER));
