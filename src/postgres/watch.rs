@@ -58,8 +58,10 @@ pub enum Report {
 /// What the server shows of a session for replication. As long as it is there, it holds the slot's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walsender {
-    /// The timestamp in the last status update that it has taken in (`reply_time`); `None`: there was none.
+    /// The timestamp in the last status update that it has taken in (`reply_time`); `None`: there was none, or it is `hidden`.
     pub taken_in: Option<PgTimestamp>,
+    /// The role may not see more than that the process is there: that takes `pg_read_all_stats`.
+    pub hidden: bool,
 }
 
 /// A running watch; dropping it ends it.
@@ -265,12 +267,14 @@ impl Walsender {
         let asked = Instant::now();
         // microseconds since 2000, as in the protocol
         let sql = format!(
-            "SELECT (extract(epoch FROM w.reply_time) * 1000000)::bigint - 946684800000000 \
+            "SELECT (extract(epoch FROM w.reply_time) * 1000000)::bigint - 946684800000000, \
+             NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') \
              FROM pg_catalog.pg_stat_get_wal_senders() w WHERE w.pid = {pid}"
         );
         let rows = session.query(&sql).await?;
         let taken_in = |row: &Row| row.get(0).and_then(|micros| micros.parse().ok()).map(PgTimestamp);
-        let walsender = rows.first().map(|row| Walsender { taken_in: taken_in(row) });
+        let walsender =
+            rows.first().map(|row| Walsender { taken_in: taken_in(row), hidden: row.get(1) == Some("t") });
         Ok(Report::Seen { asked, walsender })
     }
 }

@@ -143,7 +143,7 @@ impl<S: Transport> Relay<S> {
             let what = "the server has ended this session: it does not hold the lock of the slot any more";
             return Err(Error::transient(Peer::Postgres, what));
         };
-        if !streaming {
+        if !streaming || walsender.hidden {
             self.lease.seen(asked, now);
         } else if let Some(update) = walsender.taken_in {
             self.lease.taken_in(update, now);

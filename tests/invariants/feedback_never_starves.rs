@@ -50,12 +50,29 @@ const MANY: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
 
 #[tokio::test]
 async fn feedback_never_starves_while_the_broker_is_frozen() {
+    broker_frozen(None).await;
+}
+
+/// The role of `init --role`, which sees little of what the server knows of its sessions.
+#[tokio::test]
+async fn feedback_never_starves_while_the_broker_is_frozen_and_the_role_may_see_little() {
+    broker_frozen(Some("router")).await;
+}
+
+async fn broker_frozen(role: Option<&str>) {
     let server = PrivatePostgres::start(PG_HBA, &[TIMEOUT]).await;
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, broker.client());
-    let settings = Settings::new(&outbox, &kafka)
+    let mut settings = Settings::new(&outbox, &kafka)
         .set("postgres.wal_sender_timeout", "2s")
         .set("delivery.window.records", 50);
+    if let Some(role) = role {
+        let ran = settings.run(&["init", "--role", role]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let url = outbox.url().replace("//postgres@", &format!("//{role}@"));
+        assert!(url.contains(role), "{url}");
+        settings = settings.set("postgres.url", url);
+    }
     let router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..101).await;
     outbox.all_confirmed().await;
