@@ -97,7 +97,7 @@ async fn bad_input_of_an_empty_database_hints_at_init() {
     let settings = Settings::new(&outbox, &Kafka::shared());
     let mut sentences = Sentences::default();
     sentences.of("an empty database", &outbox, &Router::start(&settings).exits(3).await);
-    // a row that is written before there is a publication cannot be decoded before Postgres 16
+    // on 15 a row that was written before there is a publication ends the stream
     outbox.create_slot_by_hand().await;
     sentences.of("with a slot", &outbox, &Router::start(&settings).exits(1).await);
     outbox.execute(TABLE).await;
