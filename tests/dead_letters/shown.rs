@@ -152,7 +152,7 @@ async fn parked_before_a_switch(server: &PrivatePostgres, mode: &str) -> (Settin
         .set("postgres.catch_up", "auto")
         .set("postgres.catch_up_lag", "1");
     let table = include_str!("../../migrations/V2__dead_letters.sql");
-    outbox.execute(&format!("CREATE SCHEMA outbox_router; {table}")).await;
+    outbox.execute(&format!("CREATE SCHEMA IF NOT EXISTS outbox_router; {table}")).await;
     let setting = Setting { outbox, kafka, settings: slow(settings) };
     let router = Router::active(&setting.settings).await;
     for (aggregate, count) in [("a", 31), ("c", 2)] {
