@@ -148,7 +148,13 @@ impl Reader {
         // the true end; who reads what is committed is shown one before the first open transaction
         let (low, high) = match self.uncommitted.fetch_watermarks(&self.topic, PARTITION, ANSWER_TIMEOUT) {
             Ok(ends) => ends,
-            Err(error) if is_missing(&error) => return Ok(Latest { committed: None, hidden: None }),
+            Err(error) if is_missing(&error) => {
+                // librdkafka says the same of a partition without a leader, and what cannot be read is not nothing
+                if self.is_there()? {
+                    return Err(self.late(&format!("its partition {PARTITION} has no leader: {error}")));
+                }
+                return Ok(Latest { committed: None, hidden: None });
+            }
             Err(error) => return Err(self.failed(&error)),
         };
         let near = low.max(high.saturating_sub(STRETCH));
@@ -212,6 +218,13 @@ impl Reader {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
+    }
+
+    /// Whether the brokers know the partition.
+    fn is_there(&self) -> Result<bool, Error> {
+        let metadata = self.uncommitted.fetch_metadata(Some(&self.topic), ANSWER_TIMEOUT);
+        let metadata = metadata.map_err(|error| self.failed(&error))?;
+        Ok(metadata.topics().iter().any(|topic| topic.name() == self.topic && !topic.partitions().is_empty()))
     }
 
     fn end(&self, consumer: &BaseConsumer<Quiet>) -> Result<i64, Error> {
