@@ -10,11 +10,13 @@ use crate::postgres::quoting::{self, literal};
 
 const FUNCTION: &str = "outbox_router.partition_brings_rows()";
 
-/// Of what an ALTER TABLE has attached only the newest is looked at: a statement attaches one. It is of this transaction if it can be
-/// seen while its transaction is in progress; `age` is negative for a subtransaction.
+/// An ALTER TABLE attaches one partition, so only the newest is looked at. Its row is of this transaction if it can be seen while its
+/// transaction is in progress. `age` is 0 then, or slightly negative for a subtransaction; a frozen row may look much newer, and a server
+/// does not know the status of any transaction.
 const BODY: &str = "
 DECLARE
   part regclass;
+  attached_by xid8;
   filled boolean := false;
   publication name;
 BEGIN
@@ -23,13 +25,19 @@ BEGIN
     filled := pg_event_trigger_table_rewrite_reason() & 1 = 1;
     part := pg_event_trigger_table_rewrite_oid();
   ELSE
-    FOR part IN
-      SELECT newest.inhrelid FROM pg_event_trigger_ddl_commands() d CROSS JOIN LATERAL (
-        SELECT i.inhrelid, i.xmin FROM pg_inherits i WHERE i.inhparent = d.objid
+    FOR part, attached_by IN
+      SELECT newest.inhrelid, (pg_current_xact_id()::text::numeric - age(newest.xmin))::text::xid8
+      FROM pg_event_trigger_ddl_commands() d CROSS JOIN LATERAL (
+        SELECT i.inhrelid, i.xmin FROM pg_inherits i
+        WHERE i.inhparent = d.objid AND age(i.xmin) BETWEEN -1000000 AND 0
         ORDER BY age(i.xmin), i.cmin::text::bigint DESC LIMIT 1) newest
       WHERE d.classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_partition_ancestors(d.objid))
-      AND pg_xact_status((pg_current_xact_id()::text::numeric - age(newest.xmin))::text::xid8) = 'in progress'
     LOOP
+      BEGIN
+        CONTINUE WHEN pg_xact_status(attached_by) IS DISTINCT FROM 'in progress';
+      EXCEPTION WHEN invalid_parameter_value THEN
+        CONTINUE;
+      END;
       EXECUTE format('SELECT EXISTS (SELECT FROM %s)', part) INTO filled;
       EXIT WHEN filled;
     END LOOP;
