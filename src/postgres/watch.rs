@@ -88,11 +88,10 @@ impl Watch {
         let (look_now_too, see_now_too) = (Arc::clone(&look_now), Arc::clone(&see_now));
         let heartbeat = config.heartbeat.map(|every| Writer::new(&config.name, every));
         let watcher = Watcher {
-            last: baseline.clone(),
             config,
             conninfo,
             walsender,
-            baseline,
+            last: baseline,
             sender,
             look_now: look_now_too,
             see_now: see_now_too,
@@ -137,8 +136,7 @@ struct Watcher {
     config: Arc<Config>,
     conninfo: ConnInfo,
     walsender: i32,
-    baseline: Reading,
-    /// What the last look found.
+    /// What the last look found, or the start of the session.
     last: Reading,
     sender: mpsc::Sender<Report>,
     look_now: Arc<Notify>,
@@ -239,7 +237,7 @@ impl Watcher {
         let catalog = Catalog::look(session, &self.config.postgres, &self.config.outbox).await?;
         catalog.verdict(&self.config, Missing::WhileRunning)?;
         let reading = catalog.reading(&self.config.outbox);
-        if reading.altered_since(&self.baseline) {
+        if reading.altered_since(&self.last) {
             return Err(altered(&self.config, &catalog).into());
         }
         warn_of_rewritten(&reading, &self.last);

@@ -41,23 +41,24 @@ impl<S: Transport> Relay<S> {
             self.sending.sink.look_for_lost_sight();
         }
         self.remembering.look_for_lost_sight();
-        if self.remembering.ends_late() {
-            self.sending.sink.commit_is_late();
-        }
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
         } else {
             let silence = self.acknowledged.elapsed().max(self.remembering.waits_for());
             self.sending.sink.look_into_silence(silence);
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
-            // that of the positions explains it
+            // One reason at a time, or they would be logged in turns. What holds a position back holds back everything.
             let explained = self.look_at_positions();
+            let ends_late = !explained && self.remembering.ends_late();
             let slow = self.remembering.slow();
-            if !explained && !self.remembering.ends_late() && self.remembering.is_late() {
+            if ends_late {
+                self.sending.sink.commit_is_late();
+            } else if !explained && self.remembering.is_late() && !self.sending.sink.obstacle_is_told() {
                 self.sending.sink.silent(slow.as_deref());
             }
-            let silent = (silent && !explained).then_some(slow.as_deref());
-            self.sending.sink.look_at_topics(blocked, silent);
+            let told = explained || ends_late;
+            let silent = (silent && !told).then_some(slow.as_deref());
+            self.sending.sink.look_at_topics(blocked.filter(|_| !told), silent);
         }
         Ok(())
     }

@@ -107,7 +107,10 @@ fn waiting_for(config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32
     let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
     tracing::info!(peer = "postgres", reason, "waiting for the slot");
     monitor.state(State::Waiting { reason });
-    monitor.waits();
+    // what is left of our own last session delivers nothing, so positions and lag are as they were
+    if memory.walsender != Some(pid) {
+        monitor.waits();
+    }
     // Unless it is what is left of our own last session, somebody else reads the slot, and may move it by what it
     // delivers: where positions are not in Kafka, our own is history then.
     if memory.walsender != Some(pid) && config.delivery.positions_topic.is_none() {

@@ -65,11 +65,17 @@ impl Looks {
     }
 
     /// Begins to look at a topic, unless a look is under way. `in_sync` is how many replicas an acknowledgement takes, if that
-    /// is known.
-    pub(super) fn begin(&mut self, keeper: &Arc<TopicKeeper>, topic: String, in_sync: Option<i64>) {
+    /// is known. `partition`: the only one that counts.
+    pub(super) fn begin(
+        &mut self,
+        keeper: &Arc<TopicKeeper>,
+        topic: String,
+        in_sync: Option<i64>,
+        partition: Option<i32>,
+    ) {
         let (keeper, sight) = (Arc::clone(keeper), Arc::clone(&self.sight));
         let begun = self.aside.look(move || {
-            if let Some(found) = look(&keeper, &topic, in_sync) {
+            if let Some(found) = look(&keeper, &topic, in_sync, partition) {
                 *sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sight { topic, found });
             }
         });
@@ -85,12 +91,17 @@ impl Looks {
 }
 
 /// Nothing if the brokers do not answer, or do not know just now. Blocks.
-pub(super) fn look(keeper: &TopicKeeper, topic: &str, in_sync: Option<i64>) -> Option<Found> {
-    keeper.seen(topic, in_sync, judge)
+pub(super) fn look(
+    keeper: &TopicKeeper,
+    topic: &str,
+    in_sync: Option<i64>,
+    partition: Option<i32>,
+) -> Option<Found> {
+    keeper.seen(topic, in_sync, |seen, in_sync| judge(seen, in_sync, partition))
 }
 
 /// Nothing if the brokers do not know just now.
-fn judge(seen: Option<&MetadataTopic>, in_sync: Option<i64>) -> Option<Found> {
+fn judge(seen: Option<&MetadataTopic>, in_sync: Option<i64>, only: Option<i32>) -> Option<Found> {
     let Some(topic) = seen else { return Some(Found::Missing) };
     match topic.error().map(Code::from) {
         None => {}
@@ -98,7 +109,8 @@ fn judge(seen: Option<&MetadataTopic>, in_sync: Option<i64>) -> Option<Found> {
         Some(_) => return None,
     }
     let partitions = topic.partitions();
-    let obstacle = partitions.iter().find_map(|partition| {
+    let counted = partitions.iter().filter(|partition| only.is_none_or(|only| only == partition.id()));
+    let obstacle = counted.into_iter().find_map(|partition| {
         let (name, id) = (topic.name(), partition.id());
         let (alive, all) = (partition.isr().len(), partition.replicas().len());
         let needed = in_sync.and_then(|needed| usize::try_from(needed).ok()).unwrap_or_default();

@@ -421,7 +421,7 @@ impl KafkaSink {
         }
         let Some(number) = stalled.or_else(|| self.looks.due(self.topics.len())) else { return };
         let Some(topic) = self.topics.get(number) else { return };
-        self.looks.begin(&self.keeper, topic.name.to_string(), topic.limits.copies.min_insync);
+        self.looks.begin(&self.keeper, topic.name.to_string(), topic.limits.copies.min_insync, None);
     }
 
     fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: Option<Option<&str>>) {
@@ -458,7 +458,8 @@ impl KafkaSink {
     /// not. Never blocks; meant for once a second.
     pub fn look_at_positions(&mut self) -> Option<Result<(), String>> {
         let found = self.position_looks.take().and_then(|Sight { found, .. }| found.acknowledges());
-        self.position_looks.begin(&self.keeper, self.producers.positions_topic().to_owned(), None);
+        let topic = self.producers.positions_topic().to_owned();
+        self.position_looks.begin(&self.keeper, topic, None, Some(positions::PARTITION));
         found
     }
 
@@ -497,7 +498,10 @@ impl KafkaSink {
 
     async fn positions_are_stuck(&self) -> Option<String> {
         let (keeper, topic) = (Arc::clone(&self.keeper), self.producers.positions_topic().to_owned());
-        let found = tokio::task::spawn_blocking(move || look::look(&keeper, &topic, None)).await;
+        let found = tokio::task::spawn_blocking(move || {
+            look::look(&keeper, &topic, None, Some(positions::PARTITION))
+        })
+        .await;
         found.ok().flatten().and_then(Found::acknowledges).and_then(Result::err)
     }
 
