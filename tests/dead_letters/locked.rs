@@ -49,8 +49,11 @@ impl Lock {
                 self.is_named_in(reason).then(|| reason.to_owned())
             })
             .await;
-        let ready = router.get("/readyz").unwrap();
-        assert!(ready.0 == 503 && self.is_named_in(&ready.1), "{ready:?}");
+        eventually("readiness names them", async || {
+            let (ready, text) = router.get("/readyz")?;
+            (ready == 503 && self.is_named_in(&text)).then_some(())
+        })
+        .await;
         eventually("a line of the log names them", async || {
             router.log().lines().any(|line| self.is_named_in(line)).then_some(())
         })

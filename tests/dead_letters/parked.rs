@@ -369,7 +369,9 @@ async fn dead_letters_are_kept_by_a_session_that_may_be_idle() {
     assert!(before.contains("dead letters"), "{before}");
     outbox.watched().await;
     outbox.watched().await;
-    assert_eq!(sessions().await, before);
+    let now = sessions().await;
+    // a look at what blocks another session may be among them
+    assert!(before.split(", ").all(|session| now.contains(session)), "{before} became {now}");
     let log = router.stop().await.log;
     assert!(!log.contains("idle-session timeout"), "{log}");
     assert_eq!(log.matches("connected; events flow").count(), 1, "{log}");

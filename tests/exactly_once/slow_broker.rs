@@ -57,14 +57,14 @@ async fn exactly_once_events_flow_at_ten_kilobytes_a_second_and_at_full_speed_wh
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     quota(&kafka, Some(10_000));
-    kilobytes(&outbox, 1..=20_000).await;
+    kilobytes(&outbox, 1..=5_000).await;
     let router = Router::start(&hasty(&outbox, &kafka));
     kafka.committed_when(&outbox.name, 100).await;
     quota(&kafka, None);
-    kafka.committed_when(&outbox.name, 20_000).await;
+    kafka.committed_when(&outbox.name, 5_000).await;
     outbox.all_confirmed().await;
     router.stop().await;
-    once_and_in_order(&outbox, &kafka, 20_000).await;
+    once_and_in_order(&outbox, &kafka, 5_000).await;
 }
 
 #[tokio::test]

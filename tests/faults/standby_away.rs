@@ -91,7 +91,7 @@ async fn failover_standby_that_is_waited_for_ends_the_bites_of_a_running_router(
     pair.cut_off().await;
     outbox
         .execute(
-            "DO $$ BEGIN FOR t IN 0..2999 LOOP INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+            "DO $$ BEGIN FOR t IN 0..1499 LOOP INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
              SELECT 'order', 'a', jsonb_build_object('n', t * 10 + i, 'text', repeat('x', 100)) \
              FROM generate_series(1, 10) i; COMMIT; END LOOP; END $$",
         )
@@ -110,13 +110,13 @@ async fn failover_standby_that_is_waited_for_ends_the_bites_of_a_running_router(
         })
         .await;
     let (sent, taken) = (kafka.count(&outbox.name).await.unwrap(), bites(&router));
-    assert!(sent <= 30_000, "{sent}");
+    assert!(sent <= 15_000, "{sent}");
     outbox.insert_numbers("order", "b", 11..21).await;
     stands_still(&pair, &mut router, sent, "no standby reads the slot standby").await;
     assert_eq!(bites(&router), taken);
 
     pair.primary.configure(&[("synchronized_standby_slots", "")]).await;
-    kafka.holds(&outbox.name, 30_020).await;
+    kafka.holds(&outbox.name, 15_020).await;
     outbox.all_confirmed().await;
     router.stop().await;
 }

@@ -299,7 +299,7 @@ async fn standby_that_waits_for_longer_than_sessions_may_be_idle_takes_over_at_o
         let [looks, waits] = [0, 1].map(|n| sessions[n].get::<_, i32>(0));
         let waited = format!(
             "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {looks} \
-             AND clock_timestamp() < state_change + interval '3 s')"
+             AND clock_timestamp() < state_change + interval '1 s')"
         );
         eventually("it has been idle for long, or is gone", async || outbox.query(&waited).await.pop()).await;
         let log = active.log();
