@@ -93,7 +93,7 @@ impl Watcher {
             let look = timeout(LOOK_TIMEOUT, self.look(&mut session)).await;
             let look = look.unwrap_or_else(|_| {
                 session = None;
-                Ok(Some(unknown("a second session gets no answer")))
+                Ok(Some(unknown("a second session got no answer")))
             });
             let found = look.unwrap_or_else(|error| {
                 session = None;
@@ -127,7 +127,7 @@ impl Watcher {
 }
 
 fn unknown(reason: &str) -> LockWait {
-    LockWait(format!("waiting for Postgres; what for cannot be found out: {reason}"))
+    LockWait(format!("waiting for Postgres; the cause is unknown: {reason}"))
 }
 
 /// What the server process `pid` waits for. `None`: for nothing that another session could end.

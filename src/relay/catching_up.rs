@@ -193,7 +193,7 @@ impl<S: Transport> Relay<S> {
         } else if !std::mem::replace(&mut self.catching_up.standbys_told, true) {
             tracing::info!(
                 behind,
-                "far behind, and still streaming: bites would bring what the standbys of synchronized_standby_slots have \
+                "far behind, but still streaming: bites would send what the standbys of synchronized_standby_slots have \
                  not confirmed"
             );
         }
@@ -415,7 +415,7 @@ impl<S: Transport> Relay<S> {
         Ok(())
     }
 
-    /// Where no status updates go: asks for something now and then, and leaves a bite that is not read.
+    /// Without status updates, sends a query now and then, and abandons a bite that nobody reads.
     pub(super) fn remind(&mut self) {
         let limit = silence(&self.config);
         let held = self.catching_up.listened.elapsed();

@@ -64,7 +64,7 @@ impl<'a> Closing<'a> {
     fn tell(&mut self) {
         let Some((peer, why)) = self.why.take() else { return };
         let reason = format!(
-            "{why}; before it connects again, its Kafka client has to end, which may be waiting for a name server"
+            "{why}; the router reconnects when its Kafka client has ended, which may be waiting for a name server"
         );
         tracing::warn!(
             peer = peer.label(),

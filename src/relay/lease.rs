@@ -1,10 +1,10 @@
-//! The lease on the slot: for how long Postgres certainly keeps the slot for this session, and no longer may it send to Kafka.
+//! The lease on the slot: how long this session may still send to Kafka, because Postgres certainly keeps the slot for it.
 //!
 //! The server ends a session that it has not heard from for `wal_sender_timeout`, and then another router may have the slot. So
 //! the lease counts from the last moment at which the server is known to have heard from this session:
 //!
 //! - While the stream is read its answers tell. One may lie unread while this process gets no time, so it counts from when the
-//!   server has sent it, by the server's own clock; the two clocks are laid side by side at the answer that took the least time.
+//!   server has sent it, by the server's own clock; the two clocks are compared at the fastest answer.
 //! - While Kafka holds the stream back nobody reads it, and a hop between takes what is sent to the server whether that is there
 //!   or not. Then a look at the catalogues tells which status update the server has taken in, and it counts from when that was
 //!   queued.

@@ -10,12 +10,12 @@ use crate::postgres::room::safe_bytes;
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::{Row, Session};
 
-/// Whoever waits for the slot is not to be kept from taking it.
+/// A router that waits for the slot must not be delayed.
 const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '200ms'";
 
 /// Looks at the slot and at the parked events, and shows them.
 pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
-    // of no table, for they may be locked
+    // without tables, because they may be locked
     let no_tables = Outbox { tables: Vec::new(), ..config.outbox.clone() };
     let catalog = Catalog::look(looks, &config.postgres, &no_tables).await?;
     if let Some(slot) = &catalog.slot {

@@ -286,7 +286,7 @@ async fn look_at_tables(
     Ok((shard, other_slots, record))
 }
 
-/// Has the router's schema remember who reads the slot, before the first event is read. Who delivers at least once goes without that.
+/// Records in the router's schema who reads the slot, before the first event is read. At-least-once goes on without it.
 async fn claim(config: &Config, mut looks: Session) -> Result<(), Error> {
     let claimed = slot_record::claim(&mut looks, &config.postgres.slot, &config.name).await;
     looks.close().await;

@@ -1,6 +1,6 @@
 //! Event triggers for a partitioned outbox. A partition that is attached with rows, or is unlogged for a time, brings rows that are
 //! in no stream, and the catalogues keep no trace of it. So the triggers alter the router's publication in the same
-//! transaction, without changing it: the router takes that for what it is (tried on 14, 15 and 18).
+//! transaction, without changing it: the router sees an altered publication and stops (tried on 14, 15 and 18).
 
 use super::general_remedy;
 use super::objects::Object;
@@ -102,7 +102,7 @@ pub(super) fn object(config: &Config) -> Option<Object> {
              CREATE EVENT TRIGGER {rewrite} ON table_rewrite\n  EXECUTE FUNCTION {FUNCTION};",
             quoting::dollar_quoted(BODY),
         ),
-        done: "created; they stop the router where a partition brings rows that no stream holds",
+        done: "created; they stop the router when a partition contains rows that are not in the stream",
         remedy: general_remedy(),
     })
 }

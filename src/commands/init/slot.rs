@@ -121,7 +121,7 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    // in vain if nobody answers; the server then ends it when it misses us
+    // has no effect if nobody answers; then the server ends the statement when it notices that we are gone
     let _ = timeout(CANCEL_TIMEOUT, cancel(conninfo, host, pid)).await;
     match timeout(CANCEL_TIMEOUT, creation).await {
         Ok(Ok(lsn)) => Ok(lsn.unwrap_or_default()),
