@@ -45,7 +45,12 @@ impl Withheld {
             return;
         }
         match &found {
-            Some(reason) => tracing::warn!(peer = "postgres", reason, remedy = REMEDY, "no events are coming from Postgres"),
+            Some(reason) => tracing::warn!(
+                peer = "postgres",
+                reason,
+                remedy = REMEDY,
+                "no events are coming from Postgres"
+            ),
             None => tracing::info!(peer = "postgres", "Postgres sends changes again"),
         }
         self.reason = found;
