@@ -17,13 +17,19 @@ const BODY: &str = "
 DECLARE
   part regclass;
   attached_by xid8;
+  parts regclass[] := '{}';
+  leaf regclass;
   filled boolean := false;
+  publications name[];
   publication name;
 BEGIN
   IF tg_event = 'table_rewrite' THEN
     -- 1: it becomes unlogged, or logged again
-    filled := pg_event_trigger_table_rewrite_reason() & 1 = 1;
-    part := pg_event_trigger_table_rewrite_oid();
+    IF pg_event_trigger_table_rewrite_reason() & 1 = 0 THEN
+      RETURN;
+    END IF;
+    filled := true;
+    parts := ARRAY[pg_event_trigger_table_rewrite_oid()::regclass];
   ELSE
     FOR part, attached_by IN
       SELECT newest.inhrelid, (pg_current_xact_id()::text::numeric - age(newest.xmin))::text::xid8
@@ -38,20 +44,28 @@ BEGIN
       EXCEPTION WHEN invalid_parameter_value THEN
         CONTINUE;
       END;
-      EXECUTE format('SELECT EXISTS (SELECT FROM %s)', part) INTO filled;
-      EXIT WHEN filled;
+      parts := parts || part;
     END LOOP;
   END IF;
-  IF NOT filled THEN
+  FOREACH part IN ARRAY parts LOOP
+    publications := ARRAY(
+      SELECT DISTINCT p.pubname FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
+      JOIN pg_partition_ancestors(part) a ON a.relid = format('%I.%I', t.schemaname, t.tablename)::regclass
+      WHERE p.pubviaroot);
+    -- tables of others are not read, and neither are foreign ones, with the rights of a superuser
+    CONTINUE WHEN publications = '{}';
+    FOR leaf IN
+      SELECT t.relid FROM pg_partition_tree(part) t JOIN pg_class c ON c.oid = t.relid WHERE c.relkind = 'r'
+    LOOP
+      EXIT WHEN filled;
+      EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', leaf) INTO filled;
+    END LOOP;
+    CONTINUE WHEN NOT filled;
+    FOREACH publication IN ARRAY publications LOOP
+      EXECUTE format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', publication);
+      RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
+    END LOOP;
     RETURN;
-  END IF;
-  FOR publication IN
-    SELECT DISTINCT p.pubname FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
-    JOIN pg_partition_ancestors(part) a ON a.relid = format('%I.%I', t.schemaname, t.tablename)::regclass
-    WHERE p.pubviaroot
-  LOOP
-    EXECUTE format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', publication);
-    RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
   END LOOP;
 END
 ";
