@@ -145,7 +145,7 @@ impl Ours {
 impl Reader {
     fn read(&self) -> Result<Latest, Error> {
         let deadline = Instant::now() + IN_ALL;
-        // the true end; who reads what is committed is shown one before the first open transaction
+        // the true end; a read_committed consumer sees one before the first open transaction
         let (low, high) = match self.uncommitted.fetch_watermarks(&self.topic, PARTITION, ANSWER_TIMEOUT) {
             Ok(ends) => ends,
             Err(error) if is_missing(&error) => {
@@ -197,7 +197,7 @@ impl Reader {
         Ok(Latest { committed: self.latest(&found)?, hidden: None })
     }
 
-    /// Until who reads what is committed is shown all up to this offset.
+    /// Until a read_committed consumer sees everything up to this offset.
     fn wait_for_transaction(&self, offset: i64, patience: Duration) -> Result<(), Error> {
         let (begun, mut told) = (Instant::now(), false);
         while self.end(&self.committed)? <= offset {
@@ -240,6 +240,10 @@ impl Reader {
         to: i64,
         deadline: Instant,
     ) -> Result<Vec<Ours>, Error> {
+        // behind the last stable offset librdkafka reports neither records nor an end
+        if from >= to {
+            return Ok(Vec::new());
+        }
         let mut assignment = TopicPartitionList::new();
         let assigned = assignment
             .add_partition_offset(&self.topic, PARTITION, Offset::Offset(from))
