@@ -48,7 +48,8 @@ impl TransactionSize {
     /// Takes in how long a transaction of so many bytes took to its commit.
     pub(super) fn committed(&mut self, bytes: usize, took: Duration, timeout: Duration) {
         let target = target(timeout);
-        if took > target {
+        // a small one may have waited for a coordinator or for the commit before it, which says nothing of the rate
+        if took > target && bytes >= self.limit().min(FIRST) {
             let limit = of_rate(bytes, took, target).clamp(1, self.limit());
             *self = TransactionSize { limit: Some(limit), slow: Some(rate(bytes, took)) };
         } else if took <= target / 2 {
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn slow_ones_shrink_to_what_the_brokers_take_and_grow_again_when_they_are_quick() {
         let mut size = TransactionSize::default();
-        size.committed(60_000, Duration::from_secs(6), TIMEOUT);
+        size.committed(FIRST, Duration::from_secs_f64(6.5536), TIMEOUT);
         assert_eq!(size.limit(), 30_000);
         assert!(size.slow().unwrap().contains("10 kB/s"));
         // neither too slow nor quick
@@ -159,9 +160,17 @@ mod tests {
         assert!(size.slow().is_some(), "the next one may have to wait");
         size.committed(60_000, QUICK, TIMEOUT);
         assert_eq!((size.limit(), size.slow()), (120_000, None));
-        // a small one that had to wait says nothing of large ones, but that they would have to wait too
-        size.committed(10, Duration::from_secs(600), TIMEOUT);
-        assert_eq!(size.limit(), 1);
+    }
+
+    #[test]
+    fn a_small_one_that_had_to_wait_says_nothing_of_the_rate() {
+        let mut size = TransactionSize::default();
+        size.committed(300, Duration::from_secs(5), TIMEOUT);
+        assert_eq!((size.limit(), size.slow()), (FIRST, None));
+        // one that is full does, where the limit is small
+        size.limit = Some(500);
+        size.committed(500, Duration::from_secs(5), TIMEOUT);
+        assert!(size.limit() < 500 && size.slow().is_some());
     }
 
     #[test]
