@@ -1,5 +1,9 @@
 //! The log of one key is in commit order, and ends before an event that the broker refuses.
 
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
 use crate::support::comparison::{Repeats, in_order, same};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
@@ -29,6 +33,9 @@ fn numbers(records: &[crate::support::kafka::Record]) -> Vec<u64> {
     records.iter().map(|record| record.number()).collect()
 }
 
+/// A broker that soon forgets which producers have written.
+const FORGETFUL: [&str; 2] =
+    ["producer.id.expiration.ms=5000", "producer.id.expiration.check.interval.ms=1000"];
 const SMALL: [(&str, &str); 1] = [("max.message.bytes", "5000")];
 const LARGE: [(&str, &str); 1] = [("max.message.bytes", "1000000")];
 
@@ -83,6 +90,14 @@ async fn order_per_aggregate_ends_before_an_event_refused_by_a_limit_lowered_und
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3)).await;
 }
 
+/// Events of one key for a partition; number 3 is the large one.
+fn insert(partition: u32, from: u32, to: u32) -> String {
+    MIDDLE_IS_LARGE
+        .replace("payload)", "payload, event_type)")
+        .replace(" END) FROM", &format!(" END), '{partition}' FROM"))
+        .replace("generate_series(1, 5)", &format!("generate_series({from}, {to})"))
+}
+
 /// A broker takes whatever is the first batch of a producer. The refused record is the first of its partition here, and
 /// its successors wait behind it in requests of their own while the broker does not answer.
 #[tokio::test]
@@ -93,12 +108,6 @@ async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_it
     let settings = Settings::new(&outbox, &kafka)
         .set("kafka.'batch.num.messages'", 1)
         .set("route.partition", "${event_type}");
-    let insert = |partition: u32, from: u32, to: u32| {
-        MIDDLE_IS_LARGE
-            .replace("payload)", "payload, event_type)")
-            .replace(" END) FROM", &format!(" END), '{partition}' FROM"))
-            .replace("generate_series(1, 5)", &format!("generate_series({from}, {to})"))
-    };
     let mut router = Router::active(&settings).await;
     outbox.execute(&insert(0, 1, 1)).await;
     outbox.all_confirmed().await;
@@ -111,6 +120,38 @@ async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_it
     broker.thaw();
     router.exits(3).await.says(&["cannot be sent", "max.message.bytes"]);
     assert_eq!(numbers(&kafka.records(&outbox.name).await), [1]);
+}
+
+/// The broker forgets the producer in a partition that is quiet while the topic's other one is busy, so what is refused
+/// is the first of its partition again. Lasts a minute: as long as the router takes the broker to remember it.
+#[tokio::test]
+async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_after_a_quiet_minute() {
+    let broker = PrivateKafka::start(&FORGETFUL).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    kafka.create_topic(&outbox.topic("order"), 2, &LARGE).await;
+    let settings = Settings::new(&outbox, &kafka)
+        .set("kafka.'batch.num.messages'", 1)
+        .set("route.partition", "${event_type}");
+    let mut router = Router::active(&settings).await;
+    outbox.execute(&insert(0, 1, 1)).await;
+    outbox.all_confirmed().await;
+    let quiet_since = Instant::now();
+    while quiet_since.elapsed() < Duration::from_secs(61) {
+        outbox.execute(&insert(1, 2, 2)).await;
+        outbox.all_confirmed().await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    kafka.alter_topic(&outbox.topic("order"), &SMALL).await;
+    broker.freeze();
+    outbox.execute(&insert(0, 3, 5)).await;
+    router
+        .shows("records are under way", |status| (status["in_flight"]["records"].as_u64()? > 0).then_some(()))
+        .await;
+    broker.thaw();
+    router.exits(3).await.says(&["cannot be sent", "max.message.bytes"]);
+    let of_the_quiet_one: Vec<_> =
+        kafka.records(&outbox.name).await.into_iter().filter(|record| record.number() != 2).collect();
+    assert_eq!(numbers(&of_the_quiet_one), [1]);
 }
 
 /// librdkafka does not split a batch that the broker finds too large.

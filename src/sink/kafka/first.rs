@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use crate::progress::Sequence;
 
 /// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or sooner,
-/// when retention has deleted what it wrote.
+/// when retention has deleted what it wrote. A minute is far below either.
 const FORGOTTEN_AFTER_MS: i64 = 60_000;
 
 /// What the broker that leads a partition knows of this producer.
