@@ -219,7 +219,7 @@ impl Parking {
 
     /// Why the table cannot be written, if something waits for that.
     pub(super) fn unwritable(&self) -> Option<&str> {
-        let waits = self.on_their_way > 0 || !self.deleting.is_empty();
+        let waits = self.on_their_way > 0 || !self.deleting.is_empty() || self.room == Room::Wanted;
         self.unwritable.as_deref().filter(|_| waits)
     }
 

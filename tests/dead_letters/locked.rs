@@ -82,7 +82,7 @@ async fn dead_letters_whose_table_is_locked_are_waited_for_and_who_has_locked_it
         setting.parks(1).await;
         setting.sees("b", vec![1, 2]).await;
         router.ready().await;
-        router.logs("parked events can be written again").await;
+        router.logs("the table of parked events can be used again").await;
         setting.outbox.all_confirmed().await;
         let log = router.stop().await.log;
         // neither is Kafka blamed, nor has the session ended

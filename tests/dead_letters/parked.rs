@@ -303,7 +303,7 @@ async fn dead_letters_that_cannot_be_written_make_the_slot_wait() {
         setting.poison("a", 3).await;
         let before = setting.outbox.lsn().await;
         setting.outbox.insert_numbers("order", "b", 1..4).await;
-        router.logs("cannot be parked either").await;
+        router.logs("the table of parked events cannot be used").await;
         setting.outbox.watched().await;
         assert!(setting.outbox.slot().await.unwrap().confirmed < before, "the slot has moved past it");
         router.kill();

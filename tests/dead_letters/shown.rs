@@ -222,7 +222,7 @@ async fn dead_letters_are_shown_when_bulk_reads_begin_while_they_are_sent_or_thr
             is_half_done(&setting).await;
             backlog(&setting.outbox, 200).await;
             eventually("it reads in bulk, or the next session waits for the row", async || {
-                let waits = router.log().contains("what is parked cannot be read");
+                let waits = router.log().contains("the parked events cannot be read");
                 (waits || router.status()?["in_bites"] == true).then_some(())
             })
             .await;

@@ -226,7 +226,7 @@ impl Clerk {
         loop {
             match self.guarded(sql).await {
                 Err(error) if is_locked(&error) => {
-                    let what = "what is parked cannot be read; no event is sent before that";
+                    let what = "the parked events cannot be read; no event is sent until they can be";
                     self.refuse(&error, what).into_iter().for_each(locked);
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -361,7 +361,7 @@ impl Clerk {
             match self.guarded(sql).await {
                 Ok(rows) => {
                     if self.refused.take().is_some() {
-                        tracing::info!(peer = "postgres", "parked events can be written again");
+                        tracing::info!(peer = "postgres", "the table of parked events can be used again");
                         let _ = reports.send(Report::Refused(None));
                     }
                     return Ok(rows);
@@ -373,8 +373,8 @@ impl Clerk {
                     return Err(Error::transient(Peer::Postgres, error.to_string()));
                 }
                 Err(error) => {
-                    let what =
-                        "events that cannot be sent cannot be parked either; the slot waits until they can";
+                    let what = "the table of parked events cannot be used; events that cannot be sent, and decisions \
+                                about parked ones, wait until it can";
                     if let Some(reason) = self.refuse(&error, what) {
                         let _ = reports.send(Report::Refused(Some(reason)));
                     }
