@@ -140,8 +140,8 @@ pub fn not_new(router: &str, slot: &str, confirmed: Lsn, record: &SlotRecord) ->
         ),
         (None, None) => (
             format!("{TABLE} does not say that `outbox-router init` created it, or the role may not read and write that table"),
-            "If init created it, run `outbox-router init --role ROLE` as an administrator, which grants that. If another program \
-             has read it, Debezium for example, or nobody has, accept it"
+            "If init created it, run `outbox-router init --role ROLE` as an administrator, which grants that. If nobody \
+             has read it, or another program such as Debezium has, accept the gap"
                 .to_owned(),
         ),
     };

@@ -165,7 +165,7 @@ impl Watcher {
             if !std::mem::replace(&mut self.blind, true) {
                 tracing::warn!(
                     peer = "postgres", reason = %failed,
-                    "the catalogues cannot be looked at; events flow, and the slot is not moved until they can"
+                    "the catalogues cannot be read; the slot is not moved until they can"
                 );
             }
             tokio::time::sleep(EVERY).await;

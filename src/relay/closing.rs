@@ -64,7 +64,7 @@ impl<'a> Closing<'a> {
     fn tell(&mut self) {
         let Some((peer, why)) = self.why.take() else { return };
         let reason = format!(
-            "{why}; the router reconnects when its Kafka client has ended, which may be waiting for a name server"
+            "{why}; the session's Kafka client has not ended yet: it may be waiting for a name server"
         );
         tracing::warn!(
             peer = peer.label(),

@@ -17,6 +17,9 @@ use crate::postgres::stream::Transport;
 use crate::postgres::watch::{Report, Walsender};
 use crate::sink::kafka::LOOK_AFTER;
 
+/// What is said where a position is not acknowledged, and the metadata of its topic does not explain it.
+const UNEXPLAINED: &str = "the brokers answer, but do not acknowledge it; their logs say why";
+
 /// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
 /// from here. One that is busy answers after half of it.
 pub(super) fn silence(config: &Config) -> Duration {
@@ -74,9 +77,9 @@ impl<S: Transport> Relay<S> {
         }
         let sink = &mut self.sending.sink;
         let (reason, in_the_way) = match sink.look_at_positions() {
-            Some(Err(reason)) => (reason, true),
+            Some(Err(reason)) => (reason, exactly_once),
             // in exactly-once the brokers may merely be slow, which is told where the transactions are
-            Some(Ok(())) if position > STALLED && !exactly_once => (sink.positions_unexplained(), false),
+            Some(Ok(())) if position > STALLED && !exactly_once => (UNEXPLAINED.to_owned(), false),
             _ => return false,
         };
         if position.max(records) > STALLED {

@@ -14,7 +14,7 @@ const STANDS_STILL: Duration = Duration::from_secs(3);
 pub(super) struct Withheld {
     /// What had not confirmed the end of the log at the last look.
     unconfirmed: Vec<Unconfirmed>,
-    /// What was received by then, and since when nothing more has come to a relay that was ready for more.
+    /// How much had been received then, and since when a relay that was ready has received nothing more.
     received: Lsn,
     since: Instant,
     reason: Option<String>,

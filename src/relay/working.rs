@@ -48,7 +48,7 @@ impl<S: Transport> Relay<S> {
                 ReplicationMessage::PrimaryKeepAlive { wal_end, sent, reply_requested } => {
                     self.received = self.received.max(wal_end);
                     self.monitor.server_wal_end(wal_end);
-                    // one that asks is none that answers
+                    // a keepalive that requests a reply is not an answer
                     if !reply_requested {
                         self.lease.answered(sent, Clocks::now());
                     }

@@ -463,14 +463,6 @@ impl KafkaSink {
         found
     }
 
-    /// What can be said where a position is not acknowledged, and the metadata of its topic do not explain it.
-    pub fn positions_unexplained(&self) -> String {
-        let topic = self.producers.positions_topic();
-        format!(
-            "the brokers answer, but do not acknowledge the position in the topic {topic}; their logs say why"
-        )
-    }
-
     /// For a start: does what needs the positions topic. If that takes long, or fails, because the topic cannot be written, that
     /// is the error.
     pub(crate) async fn unless_positions_are_stuck<T>(
@@ -563,9 +555,9 @@ impl KafkaSink {
         self.known.obstacle.met(reason);
     }
 
-    /// An error with what is known to stand in the way, which says more than what came of that.
+    /// An error with what the brokers have said stands in the way, which says more than what came of that.
     pub fn explained(&self, error: Error) -> Error {
-        match (error, self.obstacle()) {
+        match (error, self.obstacle().filter(|_| self.obstacle_is_told())) {
             (Error::Transient(_), Some(reason)) => Error::transient(Peer::Kafka, reason),
             (error, _) => error,
         }

@@ -171,7 +171,7 @@ impl PositionsTopic {
                 topic = self.topic,
                 reason,
                 remedy,
-                "the position cannot be written; events flow, and the slot is not moved until it can"
+                "the position cannot be written; the slot is not moved until it can"
             );
         }
         self.written.failed = Some(reason);
