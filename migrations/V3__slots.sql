@@ -1,6 +1,6 @@
--- The slots that init has created, and the router that last began to read each. By this a start tells a new slot from one that
--- events were delivered from before, where no position is remembered. IF NOT EXISTS, because a step is applied again with one before it whose
--- table was dropped.
+-- The slots that init created, and the router that last began to read each. Where no position is remembered, a start uses this to tell a
+-- new slot from one whose events were already delivered. IF NOT EXISTS: this step is applied again when the table of an earlier step was
+-- dropped.
 CREATE TABLE IF NOT EXISTS outbox_router.slots (
   slot text PRIMARY KEY,
   created_at pg_lsn,

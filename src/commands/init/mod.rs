@@ -311,9 +311,9 @@ impl<'a> Init<'a> {
             };
             return self.say(&name, fate);
         }
+        self.record(&slot_record::forget(&postgres.slot)).await?;
         // it waits for all open transactions
         self.session.answers_within(None);
-        self.record(&slot_record::forget(&postgres.slot)).await?;
         self.says_waits_by(slot::say_wait);
         let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
         self.session.answers_within(Some(MAKE_TIMEOUT));
