@@ -156,9 +156,12 @@ mod tests {
         assert!(timeout(Duration::from_millis(300), shell.wait()).await.is_err(), "nothing holds it up");
         reader.unblock();
         shell.wait().await.unwrap();
-        while reader.said().warnings.len() < 20 {
-            sleep(LOOK_EVERY).await;
-        }
+        let all_read = async {
+            while reader.said().warnings.len() < 20 {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        assert!(timeout(Duration::from_secs(60), all_read).await.is_ok(), "{:?}", reader.said().warnings);
         let text = std::fs::read_to_string(&file).unwrap();
         assert_eq!(text.lines().count(), 20, "{text}");
         assert!(text.ends_with("WARN line 19\n"), "{text}");

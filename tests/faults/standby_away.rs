@@ -60,7 +60,7 @@ async fn failover_standby_that_is_away_keeps_events_out_of_kafka_and_it_is_said_
     pair.cut_off().await;
     outbox.insert_numbers("order", "a", 311..611).await;
     stands_still(&pair, &mut router, 310, "no standby reads the slot standby").await;
-    let said = "bites would bring what the standbys of synchronized_standby_slots have not confirmed";
+    let said = "bites would send what the standbys of synchronized_standby_slots have not confirmed";
     router.logs(said).await;
     let again = Router::start(&settings(&pair));
     router.stop().await;
