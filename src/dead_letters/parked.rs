@@ -25,7 +25,7 @@ struct Rows {
 
 /// One more aggregate would be more than may be parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} aggregates are parked already, as many as `[dead_letters] max_aggregates` allows")]
+#[error("as many aggregates are parked as `[dead_letters] max_aggregates` allows: {0}")]
 pub struct TooMany(pub usize);
 
 impl Parked {

@@ -179,3 +179,20 @@ async fn dead_letters_whose_table_is_locked_are_explained_to_the_least_privilege
     router.stop().await;
     setting.outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
+
+/// Whether a decision has made room for one more aggregate is written in the table.
+#[tokio::test]
+async fn dead_letters_whose_table_is_locked_while_room_for_one_more_aggregate_is_looked_for_are_explained() {
+    for mode in MODES {
+        let mut setting = Setting::new(mode).await;
+        setting.settings = setting.settings.clone().set("dead_letters.max_aggregates", 1);
+        let mut router = Router::active(&setting.settings).await;
+        setting.poison("a", 1).await;
+        setting.parks(1).await;
+        let lock = Lock::take(&setting.outbox).await;
+        setting.poison("c", 1).await;
+        lock.is_shown_by(&setting, &mut router).await;
+        lock.release().await;
+        router.exits(3).await.says(&["`[dead_letters] max_aggregates` allows: 1"]);
+    }
+}

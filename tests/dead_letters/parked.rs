@@ -230,7 +230,7 @@ async fn dead_letters_beyond_their_cap_stop_the_router() {
     for aggregate in ["a", "b", "a", "c"] {
         setting.poison(aggregate, 1).await;
     }
-    router.exits(3).await.says(&["2 aggregates are parked already", "max_aggregates", "slot advance"]);
+    router.exits(3).await.says(&["`[dead_letters] max_aggregates` allows: 2", "slot advance"]);
     setting.parks(3).await;
     Router::start(&setting.settings).exits(3).await.says(&["max_aggregates"]);
     // what is decided is done before that, so there is a way out without another limit
