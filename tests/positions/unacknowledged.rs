@@ -137,6 +137,28 @@ async fn unacknowledged_positions_with_too_few_replicas_are_explained_in_at_leas
     explained(AT_LEAST_ONCE, &[1, VICTIM], "has 1 of 2 replicas in sync, and min.insync.replicas is 2").await;
 }
 
+/// Events stand still because of their own topic, so that is the reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unacknowledged_positions_do_not_hide_why_events_stand_still() {
+    const SHOWS: &str = "has no leader";
+    let setting = Setting::new(AT_LEAST_ONCE, &[VICTIM]).await;
+    setting.kafka.create_topic_on(&setting.outbox.topic("bill"), &[VICTIM], &[]).await;
+    let mut router = setting.router(&setting.settings).await;
+    setting.outbox.insert("bill", "b", "{\"n\": 1}").await;
+    setting.outbox.all_confirmed().await;
+    setting.killed(&mut router, SHOWS).await;
+    setting.outbox.insert("bill", "b", "{\"n\": 2}").await;
+    let topic = setting.outbox.topic("bill");
+    router
+        .shows("the state names the topic of the events", |status| {
+            let reason = status["reason"].as_str()?;
+            (reason.contains(&topic) && reason.contains(SHOWS)).then_some(())
+        })
+        .await;
+    router.logs("nothing is acknowledged; events wait in Postgres").await;
+    setting.recovers(router, SHOWS).await;
+}
+
 /// For as long as it takes: the transaction times out, and its abort waits for the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unacknowledged_positions_with_too_few_replicas_are_explained_in_exactly_once() {
