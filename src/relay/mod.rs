@@ -164,8 +164,8 @@ pub struct Relay<S> {
     certain: Tally,
     /// The end of the server's log as of the start.
     head: Lsn,
-    /// It was reached, which is said once.
-    caught_up: bool,
+    /// Since when what lies before it is read; `None`: all of it was delivered.
+    behind_since: Option<Instant>,
     brokers_down: bool,
     withheld: Withheld,
     /// What keeps events from coming or being acknowledged while brokers answer, as it is shown.
@@ -251,7 +251,7 @@ impl<S: Transport> Relay<S> {
             counters: Vec::new(),
             certain: Tally::default(),
             head: parts.head,
-            caught_up: false,
+            behind_since: Some(Instant::now()),
             brokers_down: false,
             withheld: Withheld::new(Instant::now()),
             obstacle: None,

@@ -1,12 +1,15 @@
 //! What the monitor is shown at each turn.
 
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::Relay;
 use super::parking::Parking;
 use crate::error::Peer;
 use crate::monitor::State;
 use crate::postgres::stream::Transport;
+
+/// A backlog that takes longer is worth a line.
+const LONG: Duration = Duration::from_secs(10);
 
 impl<S: Transport> Relay<S> {
     /// Readiness and state follow the brokers: nothing flows while none can be reached.
@@ -62,7 +65,7 @@ impl<S: Transport> Relay<S> {
         if position == self.moved.0 && !nothing_waits {
             return;
         }
-        if position != self.moved.0 || self.caught_up {
+        if position != self.moved.0 || self.behind_since.is_none() {
             self.sending.sink.flowing();
         }
         self.moved = (position, Instant::now());
@@ -71,12 +74,14 @@ impl<S: Transport> Relay<S> {
         }
     }
 
-    /// Says once per session that the backlog of its start is gone.
+    /// Says once per session that the backlog of its start is gone, if that has taken long.
     pub(super) fn caught_up(&mut self) {
         let flush = self.remembering.certain(&self.sending.progress).flush;
-        if !self.caught_up && self.head <= flush {
-            self.caught_up = true;
-            tracing::info!(position = %flush, "caught up");
+        if self.head <= flush
+            && let Some(since) = self.behind_since.take()
+            && since.elapsed() > LONG
+        {
+            tracing::info!(position = %flush, seconds = since.elapsed().as_secs(), "caught up");
         }
     }
 

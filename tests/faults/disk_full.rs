@@ -89,6 +89,7 @@ async fn disk_full_of_postgres_is_logged_once_and_the_stream_when_it_lasts() {
     assert!((1..=3).contains(&failures), "logged {failures} times\n{log}");
     let connected = log.matches(CONNECTED).count();
     assert!(connected <= 3, "logged {connected} times\n{log}");
+    assert!(!log.contains("caught up"), "there was no backlog\n{log}");
 
     limit_files("unlimited", server.pid());
     router.logs_times(CONNECTED, connected + 1).await;
