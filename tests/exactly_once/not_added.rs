@@ -107,6 +107,40 @@ async fn exactly_once_goes_on_in_a_topic_that_was_made_anew_with_fewer_partition
     assert_eq!(numbers(&outbox, &kafka).await, [2; 12]);
 }
 
+/// Then the transaction takes nothing more, and its records are never reported.
+#[tokio::test]
+async fn exactly_once_a_position_that_its_topic_does_not_take_is_named_and_written_again() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let positions = format!("positions-{}", outbox.name);
+    let settings = patient(settings(&outbox, &kafka)).set("delivery.positions_topic", positions.as_str());
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    // enough for the markers of transactions
+    kafka.alter_topic(&positions, &[("max.message.bytes", "200")]).await;
+    // all at once: a later record would find out that the transaction takes nothing more
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             SELECT 'order', 'a', jsonb_build_object('n', n) FROM generate_series(4, 13) n",
+        )
+        .await;
+    router
+        .shows("the state names the topic and what is wrong", |status| {
+            let reason = status["reason"].as_str()?;
+            (reason.contains(&positions) && reason.contains("MessageSizeTooLarge")).then_some(())
+        })
+        .await;
+    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    kafka.alter_topic(&positions, &[("max.message.bytes", "1000000")]).await;
+    router.ready().await;
+    outbox.all_confirmed().await;
+    let log = router.stop().await.log;
+    assert!(log.contains("Raise the topic's max.message.bytes") && !log.contains("producer quota"), "{log}");
+    assert_eq!(numbers(&outbox, &kafka).await, (1..14).collect::<Vec<_>>());
+    kafka.delete_topic(&positions).await;
+}
+
 #[tokio::test]
 async fn exactly_once_goes_on_after_the_brokers_have_lost_their_transactions() {
     let broker = PrivateKafka::start(&[]).await;

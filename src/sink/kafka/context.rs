@@ -224,6 +224,15 @@ impl ProducerReports {
         self.outcomes.refused(Refusal::of_session(reason, remedy));
     }
 
+    /// The transaction has failed, and the records that are behind the position in it may never be reported.
+    fn position_failed(&self, code: RDKafkaErrorCode, topic: &str) {
+        if let Verdict::Refused(remedy) = verdict(code) {
+            let reason = format!("the position cannot be written to the topic {topic}: {code}");
+            self.outcomes.refused(Refusal::of_session(reason, remedy));
+        }
+        self.position.failed(code);
+    }
+
     /// Only an offset proves that the broker has written the record. librdkafka also reports one as delivered because
     /// a later one of its partition was, which is no proof: a broker that knows no sequence of this producer takes any.
     fn delivered(&self, offset: i64, sequence: Sequence) {
@@ -260,7 +269,7 @@ impl ProducerContext for ProducerReports {
         };
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
         if is_position {
-            return self.position.failed(code);
+            return self.position_failed(code, message.topic());
         }
         let (transient, reason, remedy) = match verdict(code) {
             Verdict::Consequence => return,
