@@ -45,8 +45,8 @@ pub(super) struct Committing {
     open: Option<Open>,
     /// What was acknowledged in it.
     delivered: Tally,
-    /// Nothing more is sent: it is about to be committed.
-    closing: bool,
+    /// Since when nothing more is sent: it is about to be committed.
+    closing: Option<Instant>,
     under_way: Option<UnderWay>,
     /// The one that was not committed, and how many bytes of it were acknowledged.
     failed: Option<(Open, usize)>,
@@ -102,7 +102,7 @@ impl Committing {
             committed,
             open: None,
             delivered: Tally::default(),
-            closing: false,
+            closing: None,
             under_way: None,
             failed: None,
             behind: 0,
@@ -135,8 +135,8 @@ impl Committing {
             let (Open { bytes, .. }, acknowledged) = self.unfinished()?;
             (acknowledged > 0).then(|| {
                 format!(
-                    "the brokers acknowledged {acknowledged} of the {bytes} bytes of a transaction, and nothing since: a producer \
-                     quota holds the router back, the link to them is slow, or their logs say why"
+                    "the brokers take long for a transaction of {bytes} bytes: a producer quota holds the router back, the link \
+                     to them is slow, or their logs say why"
                 )
             })
         })
@@ -163,7 +163,7 @@ impl Committing {
 
     /// Nothing may be sent just now.
     pub(super) fn is_closing(&self) -> bool {
-        self.closing
+        self.closing.is_some()
     }
 
     /// Whether nothing was sent that is not committed.
@@ -197,12 +197,13 @@ impl Committing {
         self.under_way.is_some()
     }
 
-    /// For how long one has been under way.
+    /// For how long one has been under way, or waited for what was sent to be acknowledged.
     pub(super) fn waits_for(&self) -> Duration {
-        self.under_way.as_ref().map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
+        let since = self.under_way.as_ref().map(|under_way| under_way.since).or(self.closing);
+        since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Whether one takes long.
+    /// Whether that takes long.
     pub(super) fn is_late(&self) -> bool {
         self.waits_for() > LATE
     }
@@ -220,12 +221,12 @@ impl Committing {
 
     /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
     pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
-        if self.closing {
+        if self.is_closing() {
             return None;
         }
         match self.due(position, intake, Instant::now()) {
             Due::Now => {
-                self.closing = true;
+                self.closing = Some(Instant::now());
                 self.behind = if intake == Intake::Behind { self.behind.saturating_add(1) } else { 0 };
                 None
             }
@@ -263,7 +264,7 @@ impl Committing {
         let (open, since) = (self.open.take(), Instant::now());
         let delivered = std::mem::take(&mut self.delivered);
         self.under_way = Some(UnderWay { commit, since, remembered, delivered, open });
-        (self.last, self.closing) = (Some(since), false);
+        (self.last, self.closing) = (Some(since), None);
         Ok(())
     }
 
@@ -342,12 +343,12 @@ mod tests {
             assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
             behind.open = Some(Open { since: since - BEHIND * 9, records: 1, bytes: 1 });
             assert_eq!(behind.close_if_due(at(5), Intake::Behind), None);
-            behind.closing = false;
+            behind.closing = None;
         }
         behind.open = Some(Open { since, records: 1, bytes: 1 });
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + LONG_BEHIND));
         assert_eq!(behind.close_if_due(at(5), Intake::Live), None);
-        behind.closing = false;
+        behind.closing = None;
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
         behind.sent(MOST_RECORDS - 1, 1);
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::Now);
@@ -378,6 +379,16 @@ mod tests {
         assert_eq!(idle.due(at(6), Intake::Live, now), Due::At(now + WHEN_IDLE));
         assert_eq!(idle.due(at(6), Intake::Waits, now), Due::Now);
         assert_eq!(idle.due(at(5), Intake::Waits, now), Due::Not);
+    }
+
+    #[test]
+    fn one_whose_records_are_acknowledged_slowly_is_late() {
+        let mut slow = committing(5);
+        slow.sent(2, 20_000);
+        assert_eq!((slow.close_if_due(at(5), Intake::Waits), slow.is_late()), (None, false));
+        slow.closing = slow.closing.and_then(|since| since.checked_sub(2 * LATE));
+        assert!(slow.is_late() && !slow.ends_late());
+        assert_eq!(slow.slow(), None, "it may be something else");
     }
 
     #[tokio::test]
