@@ -45,7 +45,9 @@ async fn blocked(partitions: i32) -> (Outbox, Mock, Router) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
     // what is known of the cluster comes from the first broker
     mock.create_topic(&outbox.topic("large"), partitions, 2);
-    let router = Router::active(&Settings::new(&outbox, &mock.client())).await;
+    // millions of changes in one transaction take long where the machine is busy, and the server answers late in between
+    let settings = Settings::new(&outbox, &mock.client()).set("postgres.wal_sender_timeout", "60s");
+    let router = Router::active(&settings).await;
     // the first record of each partition would wait alone
     for n in 0..10 {
         outbox.insert("large", &format!("a{n}"), "{}").await;
