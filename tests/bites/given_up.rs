@@ -123,8 +123,6 @@ async fn bites_under_timeouts_of_the_role_are_taken_all_the_same() {
         .await;
     let slow = settings(&outbox, &kafka, MODES[0], "1")
         .set("postgres.url", format!("postgres://hurried@{}/{}", outbox.address(), outbox.name))
-        // bites are given up after a share of it, and the machine may be busy
-        .set("postgres.wal_sender_timeout", "60s")
         .set("delivery.window.records", 20)
         .set("kafka.'linger.ms'", 20);
     let mut router = Router::active(&slow).await;

@@ -24,6 +24,8 @@ fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
         .set("delivery.mode", mode)
         .set("postgres.catch_up", "auto")
         .set("postgres.catch_up_lag", lag)
+        // bites are given up after a share of it, and the machine may be busy
+        .set("postgres.wal_sender_timeout", "60s")
 }
 
 /// Twenty records at a time, each time after twenty milliseconds.
