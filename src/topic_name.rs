@@ -22,7 +22,9 @@ pub enum TopicNameError {
     #[error("Kafka takes letters, digits, `.`, `_` and `-` only")]
     Character,
     /// A topic of Kafka's or of the router's own.
-    #[error("names that begin with `__`, and `{POSITIONS}`, are not for events")]
+    #[error(
+        "names that begin with `__` are for topics of Kafka itself, and `{POSITIONS}` is for the routers' positions"
+    )]
     Reserved,
     /// Where the routers' positions are.
     #[error("it is where routers keep their positions (`[delivery] positions_topic`)")]

@@ -234,14 +234,16 @@ async fn prepare(config: &Config, topic: &str) -> Result<(), Error> {
     match keeper.prepare(topic.to_owned()).await {
         Ok(_) => Ok(()),
         // no event waits for this one
-        Err(Error::Definite(Definite { what, remedy, .. })) => Err(Definite {
-            exit: Exit::Refused,
-            what: format!("the topic of the positions cannot be had: {what}"),
-            remedy: format!(
-                "{remedy}; `[delivery] positions_topic` names it, and an empty text does without"
-            ),
+        Err(Error::Definite(Definite { what, remedy, .. })) => {
+            let optional = config.delivery.mode == DeliveryMode::AtLeastOnce && config.shards.count == 1;
+            let without = if optional { ", and an empty text does without" } else { "" };
+            Err(Definite {
+                exit: Exit::Refused,
+                what: format!("the topic of the positions cannot be had: {what}"),
+                remedy: format!("{remedy}; `[delivery] positions_topic` names it{without}"),
+            }
+            .into())
         }
-        .into()),
         transient => transient.map(drop),
     }
 }

@@ -170,7 +170,7 @@ impl PositionsTopic {
                 peer = "kafka",
                 topic = self.topic,
                 reason,
-                remedy,
+                remedy = (!remedy.is_empty()).then_some(remedy),
                 "the position cannot be written; the slot is not moved until it can"
             );
         }
