@@ -51,6 +51,11 @@ impl Said {
         self.explains_events() || self.not_remembered.is_some()
     }
 
+    /// Whether it waits for the slot that another router holds, which is the one that has to explain.
+    pub(crate) fn waits(&self) -> bool {
+        self.readyz.starts_with("waiting: ")
+    }
+
     /// Whether what it gives as a reason contains all of these.
     pub(crate) fn names(&self, names: &[&str]) -> bool {
         let reasons = || [&self.reason, &self.not_remembered].into_iter().flatten();

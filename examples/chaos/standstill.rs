@@ -145,7 +145,9 @@ impl Known<'_> {
     fn gap(&self, still: &Still, explains: fn(&Said) -> bool) -> Option<Unexplained> {
         let accounts = self.accounts(still.from, still.until);
         let told = accounts.iter().filter(|account| account.said.as_ref().is_some_and(explains));
-        let told = told.filter(|account| !self.overlaps(self.unread(), account.at, account.at));
+        let waits = |account: &Account| account.said.as_ref().is_some_and(Said::waits);
+        let told =
+            told.filter(|account| waits(account) || !self.overlaps(self.unread(), account.at, account.at));
         let told = told.filter(|account| self.names_what_is(account));
         let mut explained: Vec<(Instant, Instant)> = told.map(|account| (account.at, account.at)).collect();
         explained.extend(self.excused());

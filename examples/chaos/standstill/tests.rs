@@ -193,6 +193,19 @@ fn an_unread_log_is_no_reason() {
 }
 
 #[test]
+fn a_router_that_waits_for_the_slot_need_not_explain_what_another_one_does() {
+    let mut world = world();
+    world.position_stays(20, 40);
+    world.warns(21);
+    let (readyz, reason) = ("waiting: the slot is held".to_owned(), Some("the slot is held".to_owned()));
+    world.says(Some(Said { readyz, reason, ..well() }), 20, 40);
+    world.log.unread.push((world.at(20), Some(world.at(40))));
+    world.finds(&[]);
+    world.says(Some(Said { reason: Some("it is slow".to_owned()), ..troubled() }), 20, 40);
+    world.finds(&[What::Position]);
+}
+
+#[test]
 fn who_was_killed_or_frozen_need_not_say_anything_for_so_long() {
     let mut world = world();
     world.nothing_arrives(20, 45);
