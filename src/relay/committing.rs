@@ -197,20 +197,20 @@ impl Committing {
         self.under_way.is_some()
     }
 
-    /// For how long one has been under way, or waited for what was sent to be acknowledged.
+    /// For how long one has been under way.
     pub(super) fn waits_for(&self) -> Duration {
-        let since = self.under_way.as_ref().map(|under_way| under_way.since).or(self.closing);
-        since.map_or(Duration::ZERO, |since| since.elapsed())
+        self.under_way.as_ref().map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
     }
 
-    /// Whether that takes long.
-    pub(super) fn is_late(&self) -> bool {
-        self.waits_for() > LATE
+    /// Whether one takes long, or what has to be acknowledged before it. `records`: some are with the brokers.
+    pub(super) fn is_late(&self, records: bool) -> bool {
+        let closing = self.closing.filter(|_| records).map_or(Duration::ZERO, |since| since.elapsed());
+        self.waits_for().max(closing) > LATE
     }
 
     /// Whether it is the brokers' end of the transaction that takes long, and not the position in it.
     pub(super) fn ends_late(&self) -> bool {
-        self.is_late() && self.under_way.as_ref().is_some_and(|under_way| under_way.commit.is_ending())
+        self.is_late(false) && self.under_way.as_ref().is_some_and(|under_way| under_way.commit.is_ending())
     }
 
     /// For how long the position in the transaction has not been acknowledged.
@@ -385,9 +385,10 @@ mod tests {
     fn one_whose_records_are_acknowledged_slowly_is_late() {
         let mut slow = committing(5);
         slow.sent(2, 20_000);
-        assert_eq!((slow.close_if_due(at(5), Intake::Waits), slow.is_late()), (None, false));
+        assert_eq!((slow.close_if_due(at(5), Intake::Waits), slow.is_late(true)), (None, false));
         slow.closing = slow.closing.and_then(|since| since.checked_sub(2 * LATE));
-        assert!(slow.is_late() && !slow.ends_late());
+        assert!(slow.is_late(true) && !slow.ends_late());
+        assert!(!slow.is_late(false), "what is to be parked waits for Postgres");
         assert_eq!(slow.slow(), None, "it may be something else");
     }
 

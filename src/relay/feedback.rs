@@ -56,7 +56,10 @@ impl<S: Transport> Relay<S> {
             let slow = self.remembering.slow();
             if ends_late {
                 self.sending.sink.commit_is_late();
-            } else if !explained && self.remembering.is_late() && !self.sending.sink.obstacle_is_told() {
+            } else if !explained
+                && self.remembering.is_late(!self.only_parks())
+                && !self.sending.sink.obstacle_is_told()
+            {
                 self.sending.sink.silent(slow.as_deref());
             }
             let told = explained || ends_late;

@@ -162,9 +162,9 @@ impl Remembering {
         self.committing().map_or(Duration::ZERO, Committing::waits_for)
     }
 
-    /// Whether a commit takes long.
-    pub(super) fn is_late(&self) -> bool {
-        self.committing().is_some_and(Committing::is_late)
+    /// Whether a commit takes long, or what has to be acknowledged before it. `records`: some are with the brokers.
+    pub(super) fn is_late(&self, records: bool) -> bool {
+        self.committing().is_some_and(|committing| committing.is_late(records))
     }
 
     /// Whether it is the brokers' end of a transaction that takes long.

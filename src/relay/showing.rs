@@ -53,8 +53,7 @@ impl<S: Transport> Relay<S> {
 
     /// Notes that the position has moved, or need not: `idle` is whether everything that was received is dealt with.
     pub(super) fn progressed(&mut self, idle: bool) {
-        let parking = self.sending.parking.as_ref().map_or(0, Parking::on_their_way);
-        if parking > 0 && parking == self.sending.window.records() {
+        if self.only_parks() {
             // nothing waits for a broker
             self.acknowledged = Instant::now();
         }
@@ -72,6 +71,12 @@ impl<S: Transport> Relay<S> {
         if nothing_waits {
             self.acknowledged = self.moved.1;
         }
+    }
+
+    /// Whether all that is under way is on its way into the table of parked events.
+    pub(super) fn only_parks(&self) -> bool {
+        let parking = self.sending.parking.as_ref().map_or(0, Parking::on_their_way);
+        parking > 0 && parking == self.sending.window.records()
     }
 
     /// Says once per session that the backlog of its start is gone, if that has taken long.
