@@ -12,7 +12,7 @@ const FUNCTION: &str = "outbox_router.partition_brings_rows()";
 
 /// An ALTER TABLE attaches one partition, so only the newest is looked at. Its row is of this transaction if it can be seen while its
 /// transaction is in progress. `age` is 0 then, or slightly negative for a subtransaction; a frozen row may look much newer, and a server
-/// does not know the status of any transaction.
+/// does not know the status of any transaction. An error must not end the ALTER TABLE, which is the application's: it becomes a warning.
 const BODY: &str = "
 DECLARE
   part regclass;
@@ -50,8 +50,9 @@ BEGIN
   FOREACH part IN ARRAY parts LOOP
     publications := ARRAY(
       SELECT DISTINCT p.pubname FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
-      JOIN pg_partition_ancestors(part) a ON a.relid = format('%I.%I', t.schemaname, t.tablename)::regclass
-      WHERE p.pubviaroot);
+      JOIN pg_namespace n ON n.nspname = t.schemaname
+      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+      WHERE p.pubviaroot AND c.oid IN (SELECT relid FROM pg_partition_ancestors(part)));
     -- tables of others are not read, and neither are foreign ones, with the rights of a superuser
     CONTINUE WHEN publications = '{}';
     FOR leaf IN
@@ -62,11 +63,21 @@ BEGIN
     END LOOP;
     CONTINUE WHEN NOT filled;
     FOREACH publication IN ARRAY publications LOOP
-      EXECUTE format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', publication);
-      RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
+      BEGIN
+        -- of two transactions that alter a publication at once, the second would fail
+        PERFORM pg_advisory_xact_lock(hashtextextended('outbox_router.partition_brings_rows', 0));
+        EXECUTE format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', publication);
+        RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
+      EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'outbox-router does not see the rows of partition %: publication % could not be altered: %',
+          part, publication, SQLERRM USING HINT = 'Compare the partition with the topics. The owner of function outbox_router.partition_brings_rows has to be a superuser: ''outbox-router init'', run as one, sees to that.';
+      END;
     END LOOP;
     RETURN;
   END LOOP;
+EXCEPTION WHEN OTHERS THEN
+  RAISE WARNING 'outbox-router may not see the rows of %: %', coalesce('partition ' || part, 'a partition'), SQLERRM
+    USING HINT = 'Compare the partition with the topics. The owner of function outbox_router.partition_brings_rows has to be a superuser: ''outbox-router init'', run as one, sees to that.';
 END
 ";
 
@@ -111,6 +122,7 @@ pub(super) fn object(config: &Config) -> Option<Object> {
             "DROP EVENT TRIGGER IF EXISTS {attach};\nDROP EVENT TRIGGER IF EXISTS {rewrite};\n\
              CREATE OR REPLACE FUNCTION {FUNCTION} RETURNS event_trigger\nLANGUAGE plpgsql SECURITY DEFINER\n\
              SET search_path = pg_catalog, pg_temp\nAS {};\n\
+             ALTER FUNCTION {FUNCTION} OWNER TO CURRENT_USER;\n\
              REVOKE ALL ON FUNCTION {FUNCTION} FROM PUBLIC;\n\
              CREATE EVENT TRIGGER {attach} ON ddl_command_end WHEN TAG IN ('ALTER TABLE')\n  EXECUTE FUNCTION {FUNCTION};\n\
              CREATE EVENT TRIGGER {rewrite} ON table_rewrite\n  EXECUTE FUNCTION {FUNCTION};",

@@ -241,7 +241,7 @@ pub fn unwatched(config: &Config, tables: &[Option<Table>]) -> Vec<(String, Stri
                     "a partition of {name} can be attached with rows, or be unlogged for a time: these rows are not in the stream, \
                      and the router cannot tell"
                 ),
-                "Run `outbox-router init` as a superuser: it makes event triggers that stop the router then"
+                "Run `outbox-router init` as a superuser who stays one: it makes event triggers that stop the router then"
                     .to_owned(),
             )),
             false if !table.traces.is_named() => Some((
@@ -264,12 +264,13 @@ pub fn unwatched(config: &Config, tables: &[Option<Table>]) -> Vec<(String, Stri
 /// The event triggers that `init` makes for a partitioned outbox.
 pub const PARTITION_TRIGGERS: [&str; 2] = ["outbox_router_attach", "outbox_router_rewrite"];
 
-/// An SQL expression: they are there and fire.
+/// An SQL expression: they are there and fire, and their function has the rights of a superuser, which it needs.
 pub fn partition_triggers_fire() -> String {
     let [attach, rewrite] = PARTITION_TRIGGERS.map(literal);
     format!(
         "(SELECT pg_catalog.count(*) = 2 FROM pg_catalog.pg_event_trigger e \
-         WHERE e.evtname IN ({attach}, {rewrite}) AND e.evtenabled IN ('O', 'A'))"
+         JOIN pg_catalog.pg_proc f ON f.oid = e.evtfoid JOIN pg_catalog.pg_roles r ON r.oid = f.proowner \
+         WHERE e.evtname IN ({attach}, {rewrite}) AND e.evtenabled IN ('O', 'A') AND r.rolsuper)"
     )
 }
 

@@ -1,0 +1,151 @@
+//! The event triggers of a partitioned outbox never make DDL fail: what they cannot do they say in a warning.
+
+use tokio::task::JoinHandle;
+
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::place::{Ran, psql};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+use crate::support::shared;
+
+/// With a table beside it that is to be attached, and has a row.
+fn partitioned(name: &str) -> String {
+    format!(
+        "CREATE TABLE {name} (id uuid DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text, \
+         event_type text NOT NULL DEFAULT 'happened', payload jsonb, headers jsonb NOT NULL DEFAULT '{{}}', \
+         created_at timestamptz NOT NULL DEFAULT clock_timestamp()) PARTITION BY LIST (aggregate_id); \
+         CREATE TABLE {name}_filled (LIKE {name} INCLUDING DEFAULTS); \
+         INSERT INTO {name}_filled (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{{}}')"
+    )
+}
+
+fn attach(table: &str) -> String {
+    format!("ALTER TABLE {table} ATTACH PARTITION {table}_filled FOR VALUES IN ('a')")
+}
+
+/// Two partitioned tables in one publication, for which `init` has not been run.
+async fn bare() -> (Outbox, Settings) {
+    let outbox = Outbox::bare(shared::postgres()).await;
+    outbox.execute(&format!("{}; {}", partitioned("outbox"), partitioned("other"))).await;
+    outbox
+        .execute(
+            "CREATE PUBLICATION outbox_router FOR TABLE outbox, other \
+             WITH (publish = 'insert', publish_via_partition_root = true)",
+        )
+        .await;
+    outbox.create_slot("pgoutput").await;
+    let tables = vec!["public.outbox".to_owned(), "public.other".to_owned()];
+    let settings = Settings::new(&outbox, &Kafka::shared()).set("outbox.table", tables);
+    (outbox, settings)
+}
+
+async fn init(settings: &Settings) -> Ran {
+    let ran = settings.run_beside(&["init"]).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    ran
+}
+
+/// Runs a statement in a session of its own, which may have to wait.
+fn started(outbox: &Outbox, sql: String) -> JoinHandle<Ran> {
+    let url = outbox.url();
+    tokio::task::spawn_blocking(move || psql(&url, &["-c", &sql]))
+}
+
+async fn waits_for_a_lock(outbox: &Outbox) {
+    let waits =
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually("the second session waits", async || outbox.query(waits).await.pop()).await;
+}
+
+#[tokio::test]
+async fn partition_triggers_let_ddl_pass_whose_owner_is_no_superuser_any_more_and_init_repairs_them() {
+    let (outbox, settings) = bare().await;
+    let owner = format!("{}_owner", outbox.name);
+    outbox.execute(&format!("CREATE ROLE {owner} SUPERUSER LOGIN")).await;
+    let of_owner =
+        settings.clone().set("postgres.url", outbox.url().replace("postgres@", &format!("{owner}@")));
+    init(&of_owner).await;
+    let check = settings.run_beside(&["check"]).await;
+    assert!(!check.out.contains("publication_watch"), "{check:?}");
+
+    outbox.execute(&format!("ALTER ROLE {owner} NOSUPERUSER")).await;
+    let attached = started(&outbox, attach("outbox")).await.unwrap();
+    assert_eq!(attached.code, 0, "{attached:?}");
+    let warning = "outbox-router may not see the rows of partition public.outbox_filled: permission denied for table outbox_filled";
+    assert!(attached.err.contains(warning), "{attached:?}");
+    let rewritten = started(&outbox, "ALTER TABLE outbox_filled SET UNLOGGED".to_owned()).await.unwrap();
+    assert_eq!(rewritten.code, 0, "{rewritten:?}");
+    let warning = "outbox-router does not see the rows of partition public.outbox_filled: \
+                   publication outbox_router could not be altered: must be owner of publication outbox_router";
+    assert!(rewritten.err.contains(warning), "{rewritten:?}");
+
+    let missing = "a partition of public.outbox can be attached with rows";
+    let check = settings.run_beside(&["check"]).await;
+    assert!(check.out.contains(missing) && check.out.contains("init"), "{check:?}");
+    let router = Router::active(&settings).await;
+    assert!(router.log().contains(missing), "{}", router.log());
+    let made = init(&settings).await;
+    assert!(
+        made.out.contains("event triggers outbox_router_attach and outbox_router_rewrite: created"),
+        "{made:?}"
+    );
+    let again = init(&settings).await;
+    assert!(again.out.contains("Nothing had to be changed"), "{again:?}");
+    let check = settings.run_beside(&["check"]).await;
+    assert!(!check.out.contains("publication_watch"), "{check:?}");
+
+    outbox.execute(&attach("other")).await;
+    router.exits(3).await.says(&["altered", "a partition is attached with rows"]);
+    outbox.execute(&format!("DROP OWNED BY {owner}; DROP ROLE {owner}")).await;
+}
+
+#[tokio::test]
+async fn partition_triggers_let_partitions_of_two_tables_be_attached_at_the_same_time() {
+    let (outbox, settings) = bare().await;
+    init(&settings).await;
+    for end in ["ROLLBACK", "COMMIT"] {
+        let first = outbox.client().await;
+        first.batch_execute(&format!("BEGIN; {}", attach("outbox"))).await.unwrap();
+        let router = Router::active(&settings).await;
+        let second = started(&outbox, attach("other"));
+        waits_for_a_lock(&outbox).await;
+        first.batch_execute(end).await.unwrap();
+        let second = second.await.unwrap();
+        assert_eq!(second.code, 0, "{end}: {second:?}");
+        let warning =
+            "not all rows of partition public.other_filled are in the stream of publication outbox_router";
+        assert!(second.err.contains(warning), "{end}: {second:?}");
+        let ended = router.exits(3).await;
+        ended.says(&["altered", "a partition is attached with rows"]);
+        if end == "ROLLBACK" {
+            let ended = Router::start(&settings).exits(3).await;
+            let router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
+            outbox.active_pid().await;
+            outbox.execute("ALTER TABLE other DETACH PARTITION other_filled").await;
+            router.stop().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn partition_triggers_let_ddl_pass_while_somebody_else_alters_the_publication() {
+    let (outbox, settings) = bare().await;
+    init(&settings).await;
+    let somebody = outbox.client().await;
+    somebody
+        .batch_execute("BEGIN; ALTER PUBLICATION outbox_router SET (publish = 'insert, truncate')")
+        .await
+        .unwrap();
+    let attached = started(&outbox, attach("outbox"));
+    waits_for_a_lock(&outbox).await;
+    somebody.batch_execute("COMMIT").await.unwrap();
+    let attached = attached.await.unwrap();
+    assert_eq!(attached.code, 0, "{attached:?}");
+    let warning = "outbox-router does not see the rows of partition public.outbox_filled: \
+                   publication outbox_router could not be altered: tuple concurrently updated";
+    assert!(attached.err.contains(warning), "{attached:?}");
+    let rows = outbox.query("SELECT 1 FROM outbox").await;
+    assert_eq!(rows.len(), 1);
+}
