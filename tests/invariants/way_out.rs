@@ -3,9 +3,10 @@
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::support::kafka::Kafka;
-use crate::support::outbox::{Outbox, PUBLICATION};
+use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
 use crate::support::router::{Ended, Router};
 use crate::support::settings::Settings;
+use crate::support::shared;
 use crate::support::signal::Signal;
 
 /// The SQL at the end of the last line, behind the words that introduce it.
@@ -60,7 +61,11 @@ struct Setting {
 
 impl Setting {
     async fn new() -> Self {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        Self::of(Outbox::new().await).await
+    }
+
+    async fn of(outbox: Outbox) -> Self {
+        let kafka = Kafka::shared();
         let settings = Settings::new(&outbox, &kafka);
         let router = Router::active(&settings).await;
         outbox.insert("order", "a", "{\"n\": 1}").await;
@@ -125,4 +130,42 @@ async fn way_out_of_a_stretch_that_the_server_cannot_read() {
     let records = Kafka::shared().records(&outbox.name).await;
     assert_eq!(records.len(), 2);
     assert_eq!(records[1].id(), last);
+}
+
+/// A row that was written while the table was in another schema, which the publication did not publish.
+async fn moved_away(publication: &str, away: &str, back: &str) {
+    let outbox = Outbox::bare(shared::postgres()).await;
+    outbox.execute(&format!("{TABLE}; {publication}; CREATE SCHEMA elsewhere")).await;
+    outbox.create_slot("pgoutput").await;
+    let Setting { outbox, settings, router } = Setting::of(outbox).await;
+    router.stop().await;
+    outbox.execute(&format!("ALTER TABLE outbox SET SCHEMA elsewhere; {away}")).await;
+    let insert = "INSERT INTO elsewhere.outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{}') \
+                  RETURNING id::text";
+    let missing: String = outbox.query(insert).await[0].get(0);
+    outbox.execute(&format!("ALTER TABLE elsewhere.outbox SET SCHEMA public; {back}")).await;
+    let ended = Router::start(&settings).exits(3).await;
+    outbox.released().await;
+    let lines = typed(&outbox.client().await, printed(&ended, "In one session: "), "data").await;
+    assert!(lines.iter().any(|line| line.contains(&missing)), "{missing}: {lines:?} {}", ended.log);
+    ended.says(&[
+        "may also show rows that are in Kafka",
+        "while the table was unlogged are only in the table",
+    ]);
+}
+
+#[tokio::test]
+async fn way_out_of_a_table_that_left_the_schema_of_the_publication_and_came_back() {
+    if Outbox::bare(shared::postgres()).await.server_version().await < 150_000 {
+        return;
+    }
+    let publication =
+        "CREATE PUBLICATION outbox_router FOR TABLES IN SCHEMA public WITH (publish = 'insert')";
+    moved_away(publication, "", "").await;
+}
+
+#[tokio::test]
+async fn way_out_of_a_table_that_was_elsewhere_while_a_publication_of_all_tables_was_missing() {
+    let publication = "CREATE PUBLICATION outbox_router FOR ALL TABLES WITH (publish = 'insert')";
+    moved_away(publication, "DROP PUBLICATION outbox_router", publication).await;
 }

@@ -96,6 +96,11 @@ impl Publication {
 }
 
 impl Table {
+    /// Whether the publication publishes it as one of a schema, or of all tables, so that the table can leave it.
+    pub(super) fn published_unnamed(&self) -> bool {
+        self.published && self.membership.starts_with(';')
+    }
+
     pub(super) fn read(next: &mut Values<'_>) -> Result<Option<Self>, Unreadable> {
         let oid = parsed(next())?;
         let (partitioned, unlogged) = (flag(next()), flag(next()));
@@ -296,7 +301,8 @@ pub(super) fn way_out(tables: &[Option<Table>], config: &Config) -> String {
     format!(
         "{also}Rows committed meanwhile may be missing in Kafka. The slot was not moved past the last good look: read what \
          comes after it before the router goes past it. A copy of the slot shows it in commit \
-         order, deleted rows included. In one session: {}",
+         order, deleted rows included. It may also show rows that are in Kafka; rows that were written while the table was \
+         unlogged are only in the table. In one session: {}",
         way_out::in_commit_order(config, tables)
     )
 }

@@ -19,9 +19,11 @@ pub fn in_commit_order(config: &Config, tables: &[Option<Table>]) -> String {
     let slot = literal(&postgres.slot);
     // names are the server's, and another router may need a copy of its own: this one's slot, and no longer than 63 bytes
     let copy = literal(&format!("{}_rescue", postgres.slot.chars().take(56).collect::<String>()));
-    // a partition's rows are shown under its own name, those of a renamed table under either
-    let by_name = tables.len() == outbox.tables.len()
-        && tables.iter().all(|table| table.as_ref().is_some_and(|table| !table.partitioned));
+    // A partition's rows are shown under its own name, those of a table that was renamed or in another schema under either. Only a
+    // publication that names a table keeps it when it is moved to another schema.
+    let named = |table: &Table| !table.partitioned && !table.published_unnamed();
+    let by_name =
+        tables.len() == outbox.tables.len() && tables.iter().all(|table| table.as_ref().is_some_and(named));
     let mut wanted: Vec<String> = if by_name {
         let beginning = |table| literal(&format!("table {}: INSERT:", quoting::table(table)));
         outbox.tables.iter().map(|table| format!("starts_with(data, {})", beginning(table))).collect()
@@ -107,6 +109,13 @@ mod tests {
             let sql = in_commit_order(&config(), &tables);
             assert!(sql.ends_with("WHERE data LIKE 'table %: INSERT:%'"), "{sql}");
         }
+    }
+
+    #[test]
+    fn a_table_that_the_publication_does_not_name_is_not_asked_for_by_name_either() {
+        let unnamed = table(false).map(|table| Table { membership: "; 5/6".into(), ..table });
+        let sql = in_commit_order(&config(), &[unnamed]);
+        assert!(sql.ends_with("WHERE data LIKE 'table %: INSERT:%'"), "{sql}");
     }
 
     #[test]
