@@ -163,8 +163,12 @@ fn partial(remembered: &Remembered, found: &Found<'_>) -> Option<Partial> {
     remembered.position.partial.filter(|_| same)
 }
 
-/// All that was found, as one: who accepts it has read all of it.
+/// All that was found, as one: who accepts it has read all of it. The catalogues that another slot was read by tell nothing of
+/// this one's, which may be of another database.
 fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
+    if is_of_another_slot(remembered, found) {
+        return moved(remembered, found);
+    }
     let Some(altered) = altered(remembered, found) else { return moved(remembered, found) };
     match moved(remembered, found) {
         None => Some(altered),
@@ -176,6 +180,11 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
             before: altered.before,
         }),
     }
+}
+
+/// Slots of two clusters are two, whatever they are called.
+fn is_of_another_slot(remembered: &Remembered, found: &Found<'_>) -> bool {
+    remembered.slot != found.slot || remembered.system_identifier != found.system.identifier
 }
 
 /// What the stream is made of is not what it was.
@@ -212,8 +221,8 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
                  remembered for the router {router} (system identifier {}); the slot {slot} is confirmed up to {confirmed}",
                 system.identifier, remembered.system_identifier
             ),
-            "Either `[postgres] url` leads to another cluster than before: correct it. Or two routers share one name and \
-             one Kafka: give each its own `name`. If the cluster was replaced on purpose, events that the old one still \
+            "Either two routers share one name and one Kafka: give each its own `name`. Or `[postgres] url` leads to another \
+             cluster than before: correct it. If the cluster was replaced on purpose, events that the old one still \
              held are not in the new one's log: compare the outbox table with the topics",
             confirmed,
         );
@@ -225,8 +234,8 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
                  slot {slot} is confirmed up to {confirmed}",
                 remembered.slot
             ),
-            "Either `[postgres] slot` was changed: what was committed between the two positions is then sent again, or \
-             not at all. Or two routers share one name: give each its own `name`",
+            "Either two routers share one name: give each its own `name`. Or `[postgres] slot` was changed: what was committed \
+             between the two positions is then sent again, or not at all",
             confirmed,
         );
     }
@@ -552,6 +561,21 @@ mod tests {
             assert_eq!(case.judged(Some(go_on)), Ok(Start::Accepted(at(go_on))));
             let Error::Definite(definite) = gap.refusal(None) else { panic!() };
             assert!(definite.remedy.contains(&format!("--accept-gap {}", Lsn(go_on))), "{definite}");
+        }
+    }
+
+    /// The publication is another one, too, and that is no finding.
+    #[test]
+    fn the_catalogues_are_not_compared_with_those_of_another_slot() {
+        let altered = Reading { publication: Some("16400/800".into()), ..remembered().reading };
+        for case in [
+            Case { slot: "other", reading: altered.clone(), ..Case::new() },
+            Case { identifier: "9", reading: altered.clone(), ..Case::new() },
+        ] {
+            let gap = case.judged(None).unwrap_err();
+            assert!(!gap.what.contains("publication"), "{gap:?}");
+            assert!(gap.remedy.starts_with("Either two routers share one name"), "{gap:?}");
+            assert_eq!(gap.before, None);
         }
     }
 }

@@ -22,7 +22,12 @@ async fn refused_unnoticed(outbox: &Outbox, kafka: &Kafka, others: &[Settings], 
     let mut seen = 0;
     for other in others.iter().cycle().take(4) {
         kafka.holds(&outbox.name, seen + 100).await;
-        Router::start(other).exits(3).await.says(words);
+        let refused = Router::start(other).exits(3).await;
+        refused.says(words);
+        // neither altered nor missing is anything in the other database
+        for wrong in ["the publication", "SELECT "] {
+            assert!(!refused.last_line().contains(wrong), "{}", refused.last_line());
+        }
         seen = kafka.count(&outbox.name).await.unwrap();
     }
     kafka.holds(&outbox.name, seen + 100).await;
