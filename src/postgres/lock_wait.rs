@@ -10,6 +10,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 
 use super::connect::Startup;
 use super::server_error::QueryError;
@@ -20,8 +21,11 @@ use crate::error::Error;
 /// What to do about another session that holds a lock.
 pub const REMEDY: &str = "Wait until that session's transaction has ended, or end the session with SELECT pg_terminate_backend(its process)";
 
-/// When it is first looked what an answer waits for, and how long after one look the next follows.
+/// When a session first looks, unless it gives up sooner.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
+
+/// How long a router waits for a lock at most before it says who has it.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 
 /// How long one look may take, with its connection.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,6 +43,17 @@ impl fmt::Display for LockWait {
 /// What one look has found.
 type Look = Result<Option<LockWait>, Error>;
 
+/// The `lock_timeout` of a session that looks at the catalogues for a router. While it waits for a lock it cannot tell whether
+/// the server still has the session that holds the slot, so this is a part of `wal_sender_timeout`.
+pub fn patience(wal_sender_timeout: Duration) -> Duration {
+    GIVE_UP_AFTER.min(wal_sender_timeout / 4)
+}
+
+/// Whether a statement was given up because of `lock_timeout`.
+pub fn is_locked(error: &QueryError) -> bool {
+    error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
 /// Looks on while a session waits for an answer.
 #[derive(Debug)]
 pub struct Watcher {
@@ -46,6 +61,8 @@ pub struct Watcher {
     application_name: String,
     /// The server process of the session that waits.
     pid: i32,
+    /// When it is first looked what an answer waits for, and how long after one look the next follows.
+    every: Duration,
     /// Is told what is waited for, once for each answer and again when that changes.
     say: Option<fn(&LockWait)>,
     /// What the last answer was last seen to wait for.
@@ -59,7 +76,19 @@ impl Watcher {
         // a process is of one server
         conninfo.hosts = vec![info.host.clone()];
         let application_name = application_name.to_owned();
-        Watcher { conninfo, application_name, pid: info.backend_pid, say: None, found: None }
+        Watcher {
+            conninfo,
+            application_name,
+            pid: info.backend_pid,
+            every: LOOK_AFTER,
+            say: None,
+            found: None,
+        }
+    }
+
+    /// The same for a session that gives up a lock after `patience`.
+    pub fn within(self, patience: Duration) -> Self {
+        Watcher { every: LOOK_AFTER.min(patience / 2), ..self }
     }
 
     /// The same, which also tells what it finds.
@@ -77,7 +106,7 @@ impl Watcher {
         self.found = None;
         let mut answer = pin!(answer);
         // most take milliseconds, and cost no second connection
-        if let Ok(answer) = timeout(LOOK_AFTER, &mut answer).await {
+        if let Ok(answer) = timeout(self.every, &mut answer).await {
             return answer;
         }
         tokio::select! {
@@ -105,7 +134,7 @@ impl Watcher {
                 say(found);
             }
             self.found = found;
-            tokio::time::sleep(LOOK_AFTER).await;
+            tokio::time::sleep(self.every).await;
         }
     }
 

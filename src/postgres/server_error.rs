@@ -7,6 +7,7 @@ use postgres_protocol::message::backend::ErrorFields;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::fallible_iterator::FallibleIterator;
 
+use super::lock_wait;
 use crate::error::{Error, Peer};
 
 /// An `ErrorResponse` (Postgres manual, "Error and Notice Message Fields").
@@ -107,6 +108,10 @@ impl ServerError {
     pub fn into_error(self, at: &str, remedy: impl FnOnce(&ServerError) -> String) -> Error {
         let what = format!("{at}: {self}");
         match self.outlook() {
+            // who has the lock was found out
+            Outlook::Passing if self.code == SqlState::LOCK_NOT_AVAILABLE && self.detail.is_some() => {
+                Error::transient(Peer::Postgres, format!("{what}. {}", lock_wait::REMEDY))
+            }
             Outlook::Passing => Error::transient(Peer::Postgres, what),
             Outlook::Lasting => Error::refused(what, remedy(&self)),
         }

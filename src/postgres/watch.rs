@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
 use super::connect::{STAYS_OPEN, Startup};
 use super::heartbeat::{Writer, Written};
+use super::lock_wait;
 use super::pgoutput::PgTimestamp;
 use super::server_error::{QueryError, leaves};
 use super::session::{Row, Session};
@@ -51,6 +52,8 @@ pub enum Report {
         /// What was written of the heartbeat; `None`: it is switched off.
         heartbeat: Option<Written>,
     },
+    /// The catalogues cannot be looked at, for this reason.
+    Unwell(String),
     /// Events may be missing from the stream, or the server asks everybody to leave. Either way the session is over.
     Over(Error),
 }
@@ -95,7 +98,7 @@ impl Watch {
             sender,
             look_now: look_now_too,
             see_now: see_now_too,
-            blind: false,
+            blind: None,
             heartbeat,
         };
         Watch { reports, look_now, see_now, task: tokio::spawn(watcher.run()), host }
@@ -141,8 +144,8 @@ struct Watcher {
     sender: mpsc::Sender<Report>,
     look_now: Arc<Notify>,
     see_now: Arc<Notify>,
-    /// Whether the last look failed, which is said once.
-    blind: bool,
+    /// Why the last look failed, as it was said.
+    blind: Option<String>,
     heartbeat: Option<Writer>,
 }
 
@@ -154,39 +157,55 @@ impl Watcher {
                 // over a unix socket the server may be gone before it is asked, and only who comes anew is told why
                 Err(error) => error.into(),
             };
-            let failed = match no_look {
-                NoLook::Blind(error) => error,
+            match no_look {
+                NoLook::Blind(error) => self.failed(error.to_string(), None).await,
+                NoLook::Locked(reason, remedy) => self.failed(reason, remedy).await,
                 NoLook::Over(error) => {
                     // nobody listens any more: the session has ended already
                     let _ = self.sender.send(Report::Over(error)).await;
                     return;
                 }
-            };
-            if !std::mem::replace(&mut self.blind, true) {
-                tracing::warn!(
-                    peer = "postgres", reason = %failed,
-                    "the catalogues cannot be read; the slot is not moved until they can"
-                );
             }
             tokio::time::sleep(EVERY).await;
         }
     }
 
+    /// Says once that no look can be had, and again when another session has the lock, which `remedy` is for.
+    async fn failed(&mut self, reason: String, remedy: Option<&str>) {
+        if self.blind.as_ref().is_none_or(|said| remedy.is_some() && *said != reason) {
+            tracing::warn!(
+                peer = "postgres",
+                reason,
+                remedy,
+                "the catalogues cannot be read; the slot is not moved until they can"
+            );
+            self.blind = Some(reason.clone());
+        }
+        self.report(Report::Unwell(reason)).await;
+    }
+
     async fn connect(&self) -> Result<Session, Error> {
         let name = format!("{} watch", self.config.name);
-        let mut settings = vec![STAYS_OPEN];
+        let patience = lock_wait::patience(self.config.postgres.wal_sender_timeout);
+        let lock_timeout = patience.as_millis().to_string();
+        let mut settings = vec![STAYS_OPEN, ("lock_timeout", &lock_timeout)];
         if self.heartbeat.is_some() {
             // it does not wait for standbys, for neither does the stream
             settings.push(("synchronous_commit", "local"));
         }
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let session = Session::connect(&self.conninfo, &startup);
-        match timeout(LOOK_TIMEOUT, session).await {
+        let mut session = match timeout(LOOK_TIMEOUT, session).await {
             // the stream runs with the same credentials, so a refusal here must not end it
-            Ok(Err(Error::Definite(refused))) => Err(Error::transient(Peer::Postgres, refused.to_string())),
-            Ok(result) => result,
-            Err(_) => Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
-        }
+            Ok(Err(Error::Definite(refused))) => {
+                return Err(Error::transient(Peer::Postgres, refused.to_string()));
+            }
+            Ok(result) => result?,
+            Err(_) => return Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
+        };
+        let watcher = lock_wait::Watcher::new(&self.conninfo, session.info(), &name);
+        session.watched_by(watcher.within(patience));
+        Ok(session)
     }
 
     /// Looks until something fails.
@@ -205,14 +224,17 @@ impl Watcher {
                     }
                     self.look(session).await
                 };
-                let report = match in_time(looked).await {
-                    Ok(report) => report,
+                match in_time(looked).await {
+                    Ok(report) => {
+                        if self.blind.take().is_some() {
+                            tracing::info!(peer = "postgres", "the catalogues can be looked at again");
+                        }
+                        self.report(report).await;
+                    }
+                    // the session goes on
+                    Err(NoLook::Locked(reason, remedy)) => self.failed(reason, remedy).await,
                     Err(error) => return error,
-                };
-                if std::mem::replace(&mut self.blind, false) {
-                    tracing::info!(peer = "postgres", "the catalogues can be looked at again");
                 }
-                self.report(report).await;
                 let next = self.heartbeat.as_ref().map_or(EVERY, |heartbeat| heartbeat.due_in().min(EVERY));
                 look_at = Instant::now() + next;
             }
@@ -306,12 +328,18 @@ pub fn warn_of_rewritten(now: &Reading, before: &Reading) {
 enum NoLook {
     /// It cannot be had now; the next one may.
     Blind(Error),
+    /// The same, because another session has a lock. With what to do, if it is known which one.
+    Locked(String, Option<&'static str>),
     /// The session is over.
     Over(Error),
 }
 
 impl From<QueryError> for NoLook {
     fn from(error: QueryError) -> Self {
+        if lock_wait::is_locked(&error) {
+            let named = error.server_error().is_some_and(|error| error.detail.is_some());
+            return NoLook::Locked(error.to_string(), named.then_some(lock_wait::REMEDY));
+        }
         let leaves = error.code().is_some_and(leaves);
         Error::from(Transient::of_postgres(error.to_string(), leaves)).into()
     }

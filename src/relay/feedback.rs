@@ -111,8 +111,13 @@ impl<S: Transport> Relay<S> {
         let (checked, slot, unconfirmed, written) = match report {
             Report::Seen { asked, walsender } => return self.still_ours(asked, walsender),
             Report::Well { checked, slot, unconfirmed, heartbeat } => (checked, slot, unconfirmed, heartbeat),
+            Report::Unwell(reason) => {
+                self.unchecked.failed(reason);
+                return Ok(());
+            }
             Report::Over(error) => return Err(error),
         };
+        self.unchecked.checked(Instant::now());
         if let (Some(heartbeat), Some(written)) = (&mut self.heartbeat, written) {
             heartbeat.written(written.last);
             self.monitor.heartbeat_refused(written.refused);

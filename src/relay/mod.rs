@@ -28,6 +28,7 @@ mod sending;
 mod showing;
 mod tally;
 mod transaction_size;
+mod unchecked;
 mod window;
 mod withheld;
 mod working;
@@ -75,6 +76,7 @@ use sending::Sending;
 pub use sending::SentAlone;
 use tally::Tally;
 pub use transaction_size::TransactionSize;
+use unchecked::Unchecked;
 use window::Window;
 use withheld::Withheld;
 use working::Pause;
@@ -168,6 +170,7 @@ pub struct Relay<S> {
     behind_since: Option<Instant>,
     brokers_down: bool,
     withheld: Withheld,
+    unchecked: Unchecked,
     /// What keeps events from coming or being acknowledged while brokers answer, as it is shown.
     obstacle: Option<String>,
     /// The position as it was when it moved last, and when that was, or when the brokers came back.
@@ -254,6 +257,7 @@ impl<S: Transport> Relay<S> {
             behind_since: Some(Instant::now()),
             brokers_down: false,
             withheld: Withheld::new(Instant::now()),
+            unchecked: Unchecked::new(Instant::now()),
             obstacle: None,
             moved: (start, Instant::now()),
             acknowledged: Instant::now(),

@@ -18,10 +18,13 @@ impl<S: Transport> Relay<S> {
         // a broker that is away explains everything else
         let unwritable = self.sending.parking.as_ref().and_then(Parking::unwritable);
         let broker = self.sending.sink.obstacle().or_else(|| self.remembering.obstacle());
+        let durable = self.remembering.durable(&self.sending.progress);
+        let unchecked = self.unchecked.reason(self.confirmation.confirmed(), durable);
         let withheld = self.withheld.reason();
         let obstacles = [
             (Peer::Postgres, unwritable.map(str::to_owned)),
             (Peer::Kafka, broker),
+            (Peer::Postgres, unchecked),
             (Peer::Postgres, withheld.map(str::to_owned)),
         ];
         let first = obstacles.into_iter().find_map(|(peer, reason)| Some((peer, reason?)));
@@ -56,6 +59,9 @@ impl<S: Transport> Relay<S> {
         if self.only_parks() {
             // nothing waits for a broker
             self.acknowledged = Instant::now();
+        }
+        if !self.sending.window.is_empty() {
+            self.unchecked.delivers(self.sending.origin.final_lsn);
         }
         // what is acknowledged and not committed is shown to nobody
         let position = self.remembering.certain(&self.sending.progress);

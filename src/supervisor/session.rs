@@ -25,6 +25,7 @@ use crate::postgres::catalog::{self, Catalog, Columns, Missing, way_out};
 use crate::postgres::connect::{STAYS_OPEN, Startup, VALUE_TEXT};
 use crate::postgres::dead_letters::desk::{Desk, Left, Loaded};
 use crate::postgres::dead_letters::sql as dead_letters;
+use crate::postgres::lock_wait::{self, Watcher};
 use crate::postgres::pgoutput::Oid;
 use crate::postgres::replication::{ReplicationStream, StreamOf};
 use crate::postgres::server_error::QueryError;
@@ -443,7 +444,6 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
         ("tcp_keepalives_count", "3"),
         // what limits a statement of an application is not meant for these
         ("statement_timeout", "0"),
-        ("lock_timeout", "0"),
     ];
     settings.extend(VALUE_TEXT);
     // The same in the other direction, unless the user has chosen. What is sent and not answered is found out first here, as
@@ -452,6 +452,9 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
     conninfo.connect_timeout.get_or_insert(timeout);
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout / 2);
     let replication = looks_at.is_none();
+    let patience = lock_wait::patience(timeout);
+    let lock_timeout = if replication { 0 } else { patience.as_millis() }.to_string();
+    settings.push(("lock_timeout", &lock_timeout));
     if replication {
         // Nor must one that stands still keep the slot's lock. What streams is not idle, and of what bites are read by something is
         // asked now and then.
@@ -469,5 +472,8 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
     let mut session = Session::connect(&conninfo, &startup).await?;
     // a server that takes a connection and then says nothing is lost too
     session.answers_within(Some(timeout));
+    if !replication {
+        session.watched_by(Watcher::new(&conninfo, session.info(), &name).within(patience));
+    }
     Ok(session)
 }

@@ -1,70 +1,12 @@
 //! The table of parked events, locked by another session: the router says so, and goes on when the lock is gone.
 
-use serde_json::Value;
-use tokio_postgres::Client;
-
 use super::{MODES, Setting};
 use crate::support::eventually::eventually;
-use crate::support::outbox::Outbox;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
+use crate::support::table_lock::TableLock;
 
-/// A session that has locked the table, as a migration of the schema might.
-struct Lock {
-    client: Client,
-    pid: i32,
-}
-
-impl Lock {
-    async fn take(outbox: &Outbox) -> Self {
-        let client = outbox.client().await;
-        client
-            .batch_execute(
-                "SET application_name = 'schema migration'; BEGIN; \
-                 LOCK TABLE outbox_router.dead_letters IN ACCESS EXCLUSIVE MODE",
-            )
-            .await
-            .unwrap();
-        let pid = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
-        Lock { client, pid }
-    }
-
-    async fn release(self) {
-        self.client.batch_execute("COMMIT").await.unwrap();
-    }
-
-    /// Whether a text names the table and who has locked it.
-    fn is_named_in(&self, text: &str) -> bool {
-        let process = format!("server process {}", self.pid);
-        ["table outbox_router.dead_letters", &process, "application_name schema migration"]
-            .iter()
-            .all(|part| text.contains(part))
-    }
-
-    /// Waits until state, readiness, log and `status` name them. Returns the reason.
-    async fn is_shown_by(&self, setting: &Setting, router: &mut Router) -> String {
-        let reason = router
-            .shows("the reason names the table and who has locked it", |status| {
-                let reason = status["reason"].as_str()?;
-                self.is_named_in(reason).then(|| reason.to_owned())
-            })
-            .await;
-        eventually("readiness names them", async || {
-            let (ready, text) = router.get("/readyz")?;
-            (ready == 503 && self.is_named_in(&text)).then_some(())
-        })
-        .await;
-        eventually("a line of the log names them", async || {
-            router.log().lines().any(|line| self.is_named_in(line)).then_some(())
-        })
-        .await;
-        let admin = format!("127.0.0.1:{}", router.admin_port().unwrap());
-        let ran = setting.settings.clone().set("admin.listen", admin).run(&["status", "--json"]);
-        let status: Value = serde_json::from_str(&ran.out).unwrap();
-        assert!(self.is_named_in(status["router"]["reason"].as_str().unwrap()), "{ran:?}");
-        reason
-    }
-}
+const TABLE: &str = "outbox_router.dead_letters";
 
 #[tokio::test]
 async fn dead_letters_whose_table_is_locked_are_waited_for_and_who_has_locked_it_is_named() {
@@ -73,10 +15,10 @@ async fn dead_letters_whose_table_is_locked_are_waited_for_and_who_has_locked_it
         let mut router = Router::active(&setting.settings).await;
         setting.outbox.insert_numbers("order", "b", 1..2).await;
         setting.sees("b", vec![1]).await;
-        let lock = Lock::take(&setting.outbox).await;
+        let lock = TableLock::take(&setting.outbox, TABLE).await;
         setting.poison("a", 1).await;
         setting.outbox.insert_numbers("order", "b", 2..3).await;
-        let reason = lock.is_shown_by(&setting, &mut router).await;
+        let reason = lock.is_shown_by(&setting.settings, &mut router).await;
         assert!(reason.contains("idle in transaction"), "{mode}: {reason}");
         lock.release().await;
         setting.parks(1).await;
@@ -109,7 +51,7 @@ async fn dead_letters_whose_table_was_locked_for_longer_than_the_transaction_las
     let mut router = Router::active(&setting.settings).await;
     setting.outbox.insert_numbers("order", "b", 1..2).await;
     setting.sees("b", vec![1]).await;
-    let lock = Lock::take(&setting.outbox).await;
+    let lock = TableLock::take(&setting.outbox, TABLE).await;
     // in one transaction, so that none of them is committed to Kafka before the others
     let name = &setting.outbox.name;
     let both = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES \
@@ -119,12 +61,12 @@ async fn dead_letters_whose_table_was_locked_for_longer_than_the_transaction_las
         (!setting.kafka.are_ended(name).await.ok()?).then_some(())
     })
     .await;
-    lock.is_shown_by(&setting, &mut router).await;
+    lock.is_shown_by(&setting.settings, &mut router).await;
     eventually("the Kafka transaction has timed out", async || {
         setting.kafka.are_ended(name).await.ok()?.then_some(())
     })
     .await;
-    lock.is_shown_by(&setting, &mut router).await;
+    lock.is_shown_by(&setting.settings, &mut router).await;
     lock.release().await;
     setting.parks(1).await;
     setting.sees("b", vec![1, 2]).await;
@@ -140,10 +82,10 @@ async fn dead_letters_whose_table_was_locked_for_longer_than_the_transaction_las
 async fn dead_letters_whose_table_is_locked_at_the_start_are_waited_for_and_who_has_locked_it_is_named() {
     for mode in MODES {
         let setting = Setting::new(mode).await;
-        let lock = Lock::take(&setting.outbox).await;
+        let lock = TableLock::take(&setting.outbox, TABLE).await;
         let mut router = Router::start(&setting.settings);
         setting.outbox.insert_numbers("order", "b", 1..2).await;
-        lock.is_shown_by(&setting, &mut router).await;
+        lock.is_shown_by(&setting.settings, &mut router).await;
         lock.release().await;
         router.ready().await;
         setting.sees("b", vec![1]).await;
@@ -163,9 +105,9 @@ async fn dead_letters_whose_table_is_locked_are_explained_to_the_least_privilege
     assert!(url.contains(&role), "{url}");
     setting.settings = setting.settings.clone().set("postgres.url", url);
     let mut router = Router::active(&setting.settings).await;
-    let lock = Lock::take(&setting.outbox).await;
+    let lock = TableLock::take(&setting.outbox, TABLE).await;
     setting.poison("a", 1).await;
-    let reason = lock.is_shown_by(&setting, &mut router).await;
+    let reason = lock.is_shown_by(&setting.settings, &mut router).await;
     assert!(reason.contains("role postgres") && !reason.contains("idle in transaction"), "{reason}");
     setting.outbox.execute(&format!("GRANT pg_read_all_stats TO {role}")).await;
     router
@@ -189,9 +131,9 @@ async fn dead_letters_whose_table_is_locked_while_room_for_one_more_aggregate_is
         let mut router = Router::active(&setting.settings).await;
         setting.poison("a", 1).await;
         setting.parks(1).await;
-        let lock = Lock::take(&setting.outbox).await;
+        let lock = TableLock::take(&setting.outbox, TABLE).await;
         setting.poison("c", 1).await;
-        lock.is_shown_by(&setting, &mut router).await;
+        lock.is_shown_by(&setting.settings, &mut router).await;
         lock.release().await;
         router.exits(3).await.says(&["`[dead_letters] max_aggregates` allows: 1"]);
     }

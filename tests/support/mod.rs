@@ -22,5 +22,6 @@ pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod signal;
 pub(crate) mod standstill;
+pub(crate) mod table_lock;
 pub(crate) mod token_server;
 pub(crate) mod writers;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio_postgres::error::SqlState;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::sql::{self, REMEDY, Waiting};
@@ -19,7 +18,7 @@ use crate::dead_letters::{Gone, Key, Letter, Reason};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::postgres::connect::{STAYS_OPEN, Startup};
-use crate::postgres::lock_wait::{self, Watcher};
+use crate::postgres::lock_wait::{self, Watcher, is_locked};
 use crate::postgres::server_error::QueryError;
 use crate::postgres::session::{Row, Session};
 use crate::postgres::slot_lock;
@@ -403,11 +402,6 @@ impl Clerk {
         // but for those of the turn and of the guard
         Ok(rows.into_iter().skip(2).collect())
     }
-}
-
-/// Whether another session has had a lock for longer than [`LOCK_TIMEOUT`].
-fn is_locked(error: &QueryError) -> bool {
-    error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
 fn lock_is_gone(error: &QueryError) -> bool {
