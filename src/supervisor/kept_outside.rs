@@ -1,7 +1,7 @@
 //! What is shown of state that is kept outside the process while no session of this router looks after it: while another router is
 //! active, and at each start, before Kafka is reached.
 
-use crate::config::{Config, Outbox};
+use crate::config::Config;
 use crate::error::Error;
 use crate::monitor::{self, Monitor};
 use crate::postgres::catalog::{Catalog, Slot};
@@ -15,9 +15,7 @@ const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_time
 
 /// Looks at the slot and at the parked events, and shows them.
 pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
-    // without tables, because they may be locked
-    let no_tables = Outbox { tables: Vec::new(), ..config.outbox.clone() };
-    let catalog = Catalog::look(looks, &config.postgres, &no_tables).await?;
+    let catalog = Catalog::look_at_slot(looks, config).await?;
     if let Some(slot) = &catalog.slot {
         show_slot(slot, monitor);
     }

@@ -1,6 +1,8 @@
 //! A table that the router looks at, locked by another session: the router names the table and who has locked it, and goes on
 //! when the lock is gone.
 
+use serde_json::Value;
+
 use crate::invariants::feedback_never_starves::PG_HBA;
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -193,4 +195,20 @@ async fn outbox_locked_or_rather_the_table_of_slots_does_not_keep_at_least_once_
     assert!(line.contains("events flow without it"), "{line}");
     lock.release().await;
     router.stop().await;
+}
+
+/// What `pg_replication_slots` shows does not depend on the table.
+#[tokio::test]
+async fn outbox_locked_the_slot_is_shown_by_slot_list_and_by_status_without_a_router() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let _lock = TableLock::take(&outbox, TABLE).await;
+    let confirmed = outbox.confirmed().await.to_string();
+    let listed = settings.run_beside(&["slot", "list", "--json"]).await;
+    let shown: Value = serde_json::from_str(&listed.out).unwrap_or_default();
+    assert_eq!(shown["confirmed"], *confirmed, "{listed:?}");
+    assert_eq!(listed.code, 0, "{listed:?}");
+    // nobody listens there
+    let status = settings.set("admin.listen", "127.0.0.1:1").run_beside(&["status", "--json"]).await;
+    assert!(status.out.contains(&confirmed), "{status:?}");
 }

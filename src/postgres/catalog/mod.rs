@@ -51,6 +51,12 @@ impl Catalog {
         })
     }
 
+    /// The slot and the publication alone: the tables may be locked.
+    pub async fn look_at_slot(session: &mut Session, config: &Config) -> Result<Self, QueryError> {
+        let no_tables = Outbox { tables: Vec::new(), ..config.outbox.clone() };
+        Self::look(session, &config.postgres, &no_tables).await
+    }
+
     /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
     /// slot is ours to read.
     pub fn verdict(&self, config: &Config, missing: Missing) -> Result<(), Error> {
