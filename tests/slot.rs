@@ -5,6 +5,7 @@ use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION};
 use crate::support::place::Ran;
+use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::settings::Settings;
@@ -208,6 +209,37 @@ async fn slot_reset_and_advance_are_noticed_where_positions_are_not_in_kafka() {
     let sent = records.iter().filter(|record| record.key() == Some("left out")).count();
     // what was on its way to the router already may be sent all the same
     assert_eq!(records.len(), 43 + sent);
+}
+
+/// The stream is not read then, so that the watch is the first to find out that the session was ended.
+#[tokio::test]
+async fn slot_advance_is_noticed_by_a_router_that_waits_for_kafka_where_positions_are_not_in_kafka() {
+    let broker = PrivateKafka::start(&[]).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let settings = Settings::new(&outbox, &kafka).set("delivery.positions_topic", "");
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..3).await;
+    outbox.all_confirmed().await;
+    broker.freeze();
+    // the first record of a partition travels alone, so the second holds the stream back
+    outbox.insert_numbers("order", "left out", 1..41).await;
+    router
+        .shows("records are under way", |status| (status["in_flight"]["records"].as_u64()? > 0).then_some(()))
+        .await;
+    outbox.watched().await;
+    settings.leave_all_out(&outbox).await;
+    router
+        .shows("it has lost its session", |status| {
+            (status["reconnects"]["postgres"].as_u64()? > 0).then_some(())
+        })
+        .await;
+    broker.thaw();
+    outbox.insert_numbers("order", "a", 3..5).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    let of_a: Vec<_> = records.iter().filter(|record| record.key() == Some("a")).collect();
+    assert_eq!(of_a.iter().map(|record| record.number()).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
 /// A role may end only server processes of its own.

@@ -40,6 +40,9 @@ const FLOOD: usize = 16 * 1024;
 /// How many bytes are worked off between two looks at the socket.
 const LOOK_EVERY: usize = 8 * 1024;
 
+/// How long what the server said before it ended a session may take to be read: it is in the socket already.
+const LAST_WORD: Duration = Duration::from_millis(200);
+
 /// How long the server may take to answer CopyDone at the end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -387,6 +390,18 @@ impl<S: Transport> ReplicationStream<S> {
             body.push(u8::from(reply_requested));
         });
         clock
+    }
+
+    /// Reads what the server said last, of a session that has failed: while Kafka held the stream back it was not read. Takes
+    /// [`LAST_WORD`] at most.
+    pub async fn hear_out(&mut self) {
+        let heard = async {
+            loop {
+                self.pass_over_all()?;
+                self.io(Receiving::AtOnce).await?;
+            }
+        };
+        let _: Result<Result<(), Error>, _> = tokio::time::timeout(LAST_WORD, heard).await;
     }
 
     /// Whether somebody has ended the server's process: an administrator, or a command that moves the slot.

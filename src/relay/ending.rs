@@ -188,12 +188,13 @@ impl<S: Transport> Relay<S> {
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
         let log_end = self.log_end();
         let moved = self.catching_up.closing_move(&self.config, self.confirmation.confirmed());
-        let Relay { sending, stream, outcomes, preparing, mut remembering, recognizing, config, .. } = self;
+        let Relay { sending, mut stream, outcomes, preparing, mut remembering, recognizing, config, .. } =
+            self;
         let mut closing = Closing::new(&outcome, &self.monitor, &self.stop);
         let Sending { sink, mut progress, window, sent_alone: alone, mut parking, .. } = sending;
         let retry = parking.as_ref().and_then(Parking::under_way);
         drop(preparing);
-        let (batch_bytes, sent_away) = (sink.batch_bytes(), stream.was_sent_away());
+        let batch_bytes = sink.batch_bytes();
         let timed_out =
             outcome.may_be_a_timeout() && !sink.obstacle_is_told() && sink.brokers_down().is_none();
         let (transaction_size, too_large) = remembering.transaction_size(timed_out);
@@ -202,6 +203,10 @@ impl<S: Transport> Relay<S> {
         }
         // before the stream ends: another router may start as soon as the slot is free
         closing.wait(sink.close()).await;
+        if matches!(outcome, Outcome::Failed(_)) {
+            stream.hear_out().await;
+        }
+        let sent_away = stream.was_sent_away();
         let recognized = !recognizing.is_under_way();
         if recognized {
             remembering.recognized(config.outbox.message_prefix.as_deref());

@@ -153,6 +153,17 @@ async fn the_last_word_of_a_server_that_reads_nothing_more_is_seen() {
     }
 }
 
+#[tokio::test]
+async fn the_last_word_behind_messages_that_were_not_read_is_heard() {
+    let (mut stream, theirs) = over_a_unix_socket().await;
+    theirs.try_write(&change(1)).unwrap();
+    theirs.try_write(&frame(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating\0\0")).unwrap();
+    drop(theirs);
+    assert!(!stream.was_sent_away());
+    stream.hear_out().await;
+    assert!(stream.was_sent_away());
+}
+
 /// A change of a few hundred bytes.
 fn change(number: u64) -> Vec<u8> {
     let mut body = vec![b'w'];
