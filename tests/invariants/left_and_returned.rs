@@ -2,6 +2,7 @@
 
 use outbox_router::lsn::Lsn;
 
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
 use crate::support::router::Router;
@@ -90,6 +91,13 @@ impl Setting {
         if running {
             outbox.watched().await;
             router.signal(Signal::Stop);
+            // a look that is under way would see what is done below, or half of it
+            let idle = format!(
+                "SELECT FROM pg_stat_activity WHERE application_name = '{0}.{0} watch' AND state <> 'idle'",
+                outbox.name
+            );
+            eventually("no look is under way", async || outbox.query(&idle).await.is_empty().then_some(()))
+                .await;
         }
         let stopped = if running {
             Some(router)
