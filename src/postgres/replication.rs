@@ -392,8 +392,8 @@ impl<S: Transport> ReplicationStream<S> {
         clock
     }
 
-    /// Reads what the server said last, of a session that has failed: while Kafka held the stream back it was not read. Takes
-    /// [`LAST_WORD`] at most.
+    /// Reads what the server said last, of a session that has failed: while Kafka held the stream back it was not read. Takes 200 ms
+    /// at most.
     pub async fn hear_out(&mut self) {
         let heard = async {
             loop {
