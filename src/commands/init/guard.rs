@@ -2,26 +2,17 @@
 //! nothing. Postgres refuses to make a table unlogged that a publication names (tried on 14, 15 and 18).
 
 use super::general_remedy;
-use super::objects::Object;
+use super::objects::{Object, outbox_tables};
 use crate::config::Config;
 use crate::postgres::catalog;
 use crate::postgres::quoting::{self, literal};
 
 /// `None`: there is no outbox table.
 pub(super) fn object(config: &Config) -> Option<Object> {
-    let tables = &config.outbox.tables;
-    if tables.is_empty() {
-        return None;
-    }
-    let names: Vec<String> = tables
-        .iter()
-        .map(|table| format!("({}, {})", literal(&table.schema), literal(&table.name)))
-        .collect();
+    let tables = outbox_tables(config)?;
     let unnamed = format!(
-        "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n    \
-         WHERE (n.nspname, c.relname) IN ({}) AND c.relkind = 'r'\n    \
-         AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid)",
-        names.join(", ")
+        "{tables} AND c.relkind = 'r'\n    \
+         AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid)"
     );
     let guard = catalog::guard(config);
     let (name, publication) = (quoting::name(&guard), literal(&guard));

@@ -206,3 +206,16 @@ fn schema(name: &str, purpose: String) -> Object {
         remedy: general_remedy(),
     }
 }
+
+/// The FROM and WHERE of the configured outbox tables, as `c` in `pg_class`; `None` if there is none.
+pub(super) fn outbox_tables(config: &Config) -> Option<String> {
+    let name = |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));
+    let names: Vec<String> = config.outbox.tables.iter().map(name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n    \
+             WHERE (n.nspname, c.relname) IN ({})",
+            names.join(", ")
+        )
+    })
+}

@@ -3,7 +3,7 @@
 //! transaction, without changing it: the router sees an altered publication and stops (tried on 14, 15 and 18).
 
 use super::general_remedy;
-use super::objects::Object;
+use super::objects::{Object, outbox_tables};
 use crate::config::Config;
 use crate::postgres::catalog::{self, PARTITION_TRIGGERS};
 use crate::postgres::quoting::{self, literal};
@@ -22,6 +22,7 @@ DECLARE
   filled boolean := false;
   publications name[];
   publication name;
+  hint CONSTANT text := 'Compare the partition with the topics. The owner of function outbox_router.partition_brings_rows has to be a superuser: ''outbox-router init'', run as one, sees to that.';
 BEGIN
   IF tg_event = 'table_rewrite' THEN
     -- 1: it becomes unlogged, or logged again
@@ -70,32 +71,21 @@ BEGIN
         RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
       EXCEPTION WHEN OTHERS THEN
         RAISE WARNING 'outbox-router does not see the rows of partition %: publication % could not be altered: %',
-          part, publication, SQLERRM USING HINT = 'Compare the partition with the topics. The owner of function outbox_router.partition_brings_rows has to be a superuser: ''outbox-router init'', run as one, sees to that.';
+          part, publication, SQLERRM USING HINT = hint;
       END;
     END LOOP;
     RETURN;
   END LOOP;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'outbox-router may not see the rows of %: %', coalesce('partition ' || part, 'a partition'), SQLERRM
-    USING HINT = 'Compare the partition with the topics. The owner of function outbox_router.partition_brings_rows has to be a superuser: ''outbox-router init'', run as one, sees to that.';
+    USING HINT = hint;
 END
 ";
 
 /// `None`: there is no outbox table.
 pub(super) fn object(config: &Config) -> Option<Object> {
-    let tables = &config.outbox.tables;
-    if tables.is_empty() {
-        return None;
-    }
-    let names: Vec<String> = tables
-        .iter()
-        .map(|table| format!("({}, {})", literal(&table.schema), literal(&table.name)))
-        .collect();
-    let partitioned = format!(
-        "EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n    \
-         WHERE (n.nspname, c.relname) IN ({}) AND c.relkind = 'p')",
-        names.join(", ")
-    );
+    let tables = outbox_tables(config)?;
+    let partitioned = format!("EXISTS (SELECT {tables} AND c.relkind = 'p')");
     let [attach, rewrite] = PARTITION_TRIGGERS;
     let as_made = format!(
         "EXISTS (SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace\n    \
