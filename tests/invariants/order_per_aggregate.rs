@@ -98,11 +98,14 @@ fn insert(partition: u32, from: u32, to: u32) -> String {
         .replace("generate_series(1, 5)", &format!("generate_series({from}, {to})"))
 }
 
-/// A broker takes whatever is the first batch of a producer. The refused record is the first of its partition here, and
-/// its successors wait behind it in requests of their own while the broker does not answer.
-#[tokio::test]
-async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_its_partition() {
-    let broker = PrivateKafka::start(&[]).await;
+/// A broker takes whatever is the first batch of a producer. The refused record is the first of its partition, `refused`, and
+/// its successors wait behind it in requests of their own while the broker does not answer. `meanwhile` runs when partition 0
+/// has had its first record. Returns what the topic has in the end.
+async fn ends_before_a_refused_first_record(
+    broker: &PrivateKafka,
+    refused: u32,
+    meanwhile: impl AsyncFnOnce(&Outbox),
+) -> Vec<u64> {
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     kafka.create_topic(&outbox.topic("order"), 2, &LARGE).await;
     let settings = Settings::new(&outbox, &kafka)
@@ -111,15 +114,22 @@ async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_it
     let mut router = Router::active(&settings).await;
     outbox.execute(&insert(0, 1, 1)).await;
     outbox.all_confirmed().await;
+    meanwhile(&outbox).await;
     kafka.alter_topic(&outbox.topic("order"), &SMALL).await;
     broker.freeze();
-    outbox.execute(&insert(1, 3, 5)).await;
+    outbox.execute(&insert(refused, 3, 5)).await;
     router
         .shows("records are under way", |status| (status["in_flight"]["records"].as_u64()? > 0).then_some(()))
         .await;
     broker.thaw();
     router.exits(3).await.says(&["cannot be sent", "max.message.bytes"]);
-    assert_eq!(numbers(&kafka.records(&outbox.name).await), [1]);
+    numbers(&kafka.records(&outbox.name).await)
+}
+
+#[tokio::test]
+async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_its_partition() {
+    let broker = PrivateKafka::start(&[]).await;
+    assert_eq!(ends_before_a_refused_first_record(&broker, 1, async |_| {}).await, [1]);
 }
 
 /// The broker forgets the producer in a partition that is quiet while the topic's other one is busy, so what is refused
@@ -127,31 +137,17 @@ async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_it
 #[tokio::test]
 async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_after_a_quiet_minute() {
     let broker = PrivateKafka::start(&FORGETFUL).await;
-    let (outbox, kafka) = (Outbox::new().await, broker.client());
-    kafka.create_topic(&outbox.topic("order"), 2, &LARGE).await;
-    let settings = Settings::new(&outbox, &kafka)
-        .set("kafka.'batch.num.messages'", 1)
-        .set("route.partition", "${event_type}");
-    let mut router = Router::active(&settings).await;
-    outbox.execute(&insert(0, 1, 1)).await;
-    outbox.all_confirmed().await;
-    let quiet_since = Instant::now();
-    while quiet_since.elapsed() < Duration::from_secs(61) {
-        outbox.execute(&insert(1, 2, 2)).await;
-        outbox.all_confirmed().await;
-        sleep(Duration::from_secs(1)).await;
-    }
-    kafka.alter_topic(&outbox.topic("order"), &SMALL).await;
-    broker.freeze();
-    outbox.execute(&insert(0, 3, 5)).await;
-    router
-        .shows("records are under way", |status| (status["in_flight"]["records"].as_u64()? > 0).then_some(()))
-        .await;
-    broker.thaw();
-    router.exits(3).await.says(&["cannot be sent", "max.message.bytes"]);
-    let of_the_quiet_one: Vec<_> =
-        kafka.records(&outbox.name).await.into_iter().filter(|record| record.number() != 2).collect();
-    assert_eq!(numbers(&of_the_quiet_one), [1]);
+    let busy = async |outbox: &Outbox| {
+        let quiet_since = Instant::now();
+        while quiet_since.elapsed() < Duration::from_secs(61) {
+            outbox.execute(&insert(1, 2, 2)).await;
+            outbox.all_confirmed().await;
+            sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let mut sent = ends_before_a_refused_first_record(&broker, 0, busy).await;
+    sent.retain(|number| *number != 2);
+    assert_eq!(sent, [1]);
 }
 
 /// librdkafka does not split a batch that the broker finds too large.
