@@ -1,5 +1,6 @@
 //! What a running router shows of parked events that it did not park itself.
 
+use serde_json::Value;
 use tokio_postgres::Client;
 
 use super::{MODES, Setting, large};
@@ -81,7 +82,7 @@ async fn active_and_waiting(one: Router, other: Router) -> (Router, Router) {
 async fn dead_letters_are_shown_by_a_router_that_waits_and_by_one_that_has_taken_over() {
     for mode in MODES {
         let setting = Setting::new(mode).await;
-        let active = Router::active(&setting.settings).await;
+        let mut active = Router::active(&setting.settings).await;
         setting.poison("a", 1).await;
         setting.outbox.insert_numbers("order", "a", 2..5).await;
         setting.parks(4).await;
@@ -97,6 +98,8 @@ async fn dead_letters_are_shown_by_a_router_that_waits_and_by_one_that_has_taken
         // the active one loses its session
         let end = format!("SELECT pg_terminate_backend({}, 60000)", setting.outbox.active_pid().await);
         setting.outbox.execute(&end).await;
+        let lost = |status: &Value| (status["reconnects"]["postgres"] == 1).then_some(());
+        active.shows("it has noticed that", lost).await;
         let (mut active, mut waiting) = active_and_waiting(active, waiting).await;
         shows(&mut active, 4, 1).await;
         setting.dead_letters(&["discard", "--all", "--yes"]);

@@ -26,6 +26,12 @@ async fn looked_at(outbox: &Outbox) -> &'static str {
     if outbox.server_version().await < 160_000 { "pg_catalog.pg_publication" } else { TABLE }
 }
 
+/// A server that leaves its catalogues alone. Once autovacuum has written to some of them, the next session of that database reads
+/// them all as it starts, and waits there for one that is locked.
+async fn server_without_autovacuum() -> PrivatePostgres {
+    PrivatePostgres::start(PG_HBA, &["autovacuum=off"]).await
+}
+
 /// Writes an event that needs no table.
 async fn emit(outbox: &Outbox, n: u32) {
     let event = format!(
@@ -53,8 +59,9 @@ async fn looks_wait(outbox: &Outbox, times: usize) {
 
 #[tokio::test]
 async fn outbox_locked_under_a_running_router_is_shown_with_who_has_locked_it() {
+    let server = server_without_autovacuum().await;
     for mode in MODES {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         let settings = settings(&outbox, &kafka, mode);
         let mut router = Router::active(&settings).await;
         outbox.insert_numbers("order", "a", 1..2).await;
@@ -91,7 +98,8 @@ async fn outbox_locked_under_a_running_router_is_shown_with_who_has_locked_it() 
 
 #[tokio::test]
 async fn outbox_locked_while_no_event_waits_to_be_confirmed_leaves_the_router_ready() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let server = server_without_autovacuum().await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let mut router = Router::active(&settings(&outbox, &kafka, "at-least-once")).await;
     outbox.insert_numbers("order", "a", 1..2).await;
     outbox.all_confirmed().await;
@@ -111,7 +119,7 @@ async fn outbox_locked_while_no_event_waits_to_be_confirmed_leaves_the_router_re
 /// While the broker holds back the stream only the watch tells that the session still has the slot.
 #[tokio::test]
 async fn outbox_locked_while_the_broker_is_frozen_does_not_end_the_session() {
-    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let server = server_without_autovacuum().await;
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, broker.client());
     let settings = Settings::new(&outbox, &kafka)
@@ -141,12 +149,8 @@ async fn outbox_locked_while_the_broker_is_frozen_does_not_end_the_session() {
 }
 
 /// Waits for the lock at the start of a router, and goes on when it is gone.
-async fn at_the_start(mode: &str, table: Option<&'static str>) {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    let table = match table {
-        Some(table) => table,
-        None => looked_at(&outbox).await,
-    };
+async fn at_the_start(mode: &str, outbox: Outbox, table: &'static str) {
+    let kafka = Kafka::shared();
     let dead_letters = include_str!("../../migrations/V2__dead_letters.sql");
     outbox.execute(dead_letters).await;
     let settings = settings(&outbox, &kafka, mode);
@@ -164,22 +168,25 @@ async fn at_the_start(mode: &str, table: Option<&'static str>) {
 
 #[tokio::test]
 async fn outbox_locked_at_the_start_is_waited_for_and_who_has_locked_it_is_named() {
+    let server = server_without_autovacuum().await;
     for mode in MODES {
-        at_the_start(mode, None).await;
+        let outbox = Outbox::on(&server.url()).await;
+        let table = looked_at(&outbox).await;
+        at_the_start(mode, outbox, table).await;
     }
 }
 
 /// Where the positions are in Kafka transactions, that table tells a new slot from another.
 #[tokio::test]
 async fn outbox_locked_or_rather_the_table_of_slots_at_the_start_of_exactly_once() {
-    at_the_start("exactly-once", Some("outbox_router.slots")).await;
+    at_the_start("exactly-once", Outbox::new().await, "outbox_router.slots").await;
 }
 
 /// A router that does not park looks whether events are parked.
 #[tokio::test]
 async fn outbox_locked_or_rather_the_dead_letters_at_the_start_of_a_router_that_does_not_park() {
     for mode in MODES {
-        at_the_start(mode, Some("outbox_router.dead_letters")).await;
+        at_the_start(mode, Outbox::new().await, "outbox_router.dead_letters").await;
     }
 }
 

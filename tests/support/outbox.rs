@@ -311,5 +311,8 @@ async fn discard(server: &str, name: &str) -> Result<(), tokio_postgres::Error> 
         administrator.execute(drop_slots, &[&name]).await.ok()
     })
     .await;
+    // sessions that start there have locked the database already, and may wait for one that a failed test has left
+    let sessions = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1";
+    administrator.execute(sessions, &[&name]).await?;
     administrator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await
 }
