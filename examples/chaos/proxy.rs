@@ -148,11 +148,10 @@ async fn connection(
         let back = pump(from_server, to_client, conditions, cuts, port);
         tokio::pin!(there, back);
         let both = async {
-            // a half that has ended in good order waits for the other
+            // a half that has ended in good order waits for the other; one that broke takes the other with it
             tokio::select! {
-                End::Closed = &mut there => { (&mut back).await; }
-                End::Closed = &mut back => { (&mut there).await; }
-                else => {}
+                end = &mut there => if let End::Closed = end { (&mut back).await; },
+                end = &mut back => if let End::Closed = end { (&mut there).await; },
             }
         };
         tokio::select! {
@@ -248,6 +247,22 @@ mod tests {
         stream.read_exact(&mut answer).await?;
         assert_eq!(&answer, b"ping");
         Ok(())
+    }
+
+    /// As a server does whose process is killed before it has read all.
+    #[tokio::test]
+    async fn a_reset_by_the_server_reaches_the_client() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let target = listener.local_addr().unwrap();
+        let proxy = Proxy::start(0, target.to_string()).await.unwrap();
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        client.write_all(b"ping").await.unwrap();
+        server.read_exact(&mut [0; 4]).await.unwrap();
+        SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(server);
+        let end = timeout(Duration::from_secs(60), client.read(&mut [0; 1])).await;
+        assert!(!matches!(end, Err(_) | Ok(Ok(1))), "{end:?}");
     }
 
     #[tokio::test]
