@@ -79,11 +79,13 @@ impl<S: Transport> Relay<S> {
             return false;
         }
         let sink = &mut self.sending.sink;
-        let (reason, in_the_way) = match sink.look_at_positions() {
-            Some(Err(reason)) => (reason, exactly_once),
+        let (reason, in_the_way) = match (sink.look_at_positions(), sink.positions_not_seen()) {
+            (Some(Err(reason)), _) => (reason, exactly_once),
             // in exactly-once the brokers may merely be slow, which is told where the transactions are
-            Some(Ok(())) if position > STALLED && !exactly_once => (UNEXPLAINED.to_owned(), false),
-            _ => return false,
+            _ if position <= STALLED || exactly_once => return false,
+            (_, Some(why)) => (why.to_owned(), false),
+            (Some(Ok(())), None) => (UNEXPLAINED.to_owned(), false),
+            (None, None) => return false,
         };
         if position.max(records) > STALLED {
             self.remembering.not_acknowledged(reason, &self.sending.sink);

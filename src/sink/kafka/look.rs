@@ -21,6 +21,8 @@ pub(super) struct Sight {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
+    /// No broker has answered.
+    NoAnswer,
     /// It is gone.
     Missing,
     There {
@@ -31,10 +33,10 @@ pub(super) enum Found {
 }
 
 impl Found {
-    /// Whether records may be acknowledged, or why not; nothing of a topic that is gone.
+    /// Whether records may be acknowledged, or why not; nothing of a topic that is gone or was not seen.
     pub(super) fn acknowledges(self) -> Option<Result<(), String>> {
         match self {
-            Found::Missing => None,
+            Found::NoAnswer | Found::Missing => None,
             Found::There { obstacle, .. } => Some(obstacle.map_or(Ok(()), Err)),
         }
     }
@@ -48,11 +50,19 @@ pub(super) struct Looks {
     turn: usize,
     aside: Aside,
     sight: Arc<Mutex<Option<Sight>>>,
+    /// The last look had no answer.
+    unanswered: bool,
 }
 
 impl Looks {
     pub(super) fn new() -> Self {
-        Looks { last: Instant::now(), turn: 0, aside: Aside::default(), sight: Arc::default() }
+        Looks {
+            last: Instant::now(),
+            turn: 0,
+            aside: Aside::default(),
+            sight: Arc::default(),
+            unanswered: false,
+        }
     }
 
     /// Whether it is time for the next topic in turn, of `count`; which one.
@@ -85,19 +95,27 @@ impl Looks {
     }
 
     /// What the last look has found, once.
-    pub(super) fn take(&self) -> Option<Sight> {
-        self.sight.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(super) fn take(&mut self) -> Option<Sight> {
+        let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        self.unanswered = sight.found == Found::NoAnswer;
+        Some(sight)
+    }
+
+    /// Whether the last look had no answer, from a broker that is connected.
+    pub(super) fn are_unanswered(&self) -> bool {
+        self.unanswered
     }
 }
 
-/// Nothing if the brokers do not answer, or do not know just now. Blocks.
+/// Nothing if the brokers do not know just now. Blocks.
 pub(super) fn look(
     keeper: &TopicKeeper,
     topic: &str,
     in_sync: Option<i64>,
     partition: Option<i32>,
 ) -> Option<Found> {
-    keeper.seen(topic, in_sync, |seen, in_sync| judge(seen, in_sync, partition))
+    let seen = keeper.seen(topic, in_sync, |seen, in_sync| judge(seen, in_sync, partition));
+    seen.unwrap_or(Some(Found::NoAnswer))
 }
 
 /// Nothing if the brokers do not know just now.

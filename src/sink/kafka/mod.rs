@@ -427,6 +427,11 @@ impl KafkaSink {
     fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: Option<Option<&str>>) {
         let Some(topic) = self.known_topic(name) else { return };
         match found {
+            Found::NoAnswer => {
+                if let Some(why) = silent.filter(|_| stalled) {
+                    self.silent(why);
+                }
+            }
             Found::Missing => topic.stale = true,
             Found::There { partitions, obstacle } => {
                 topic.stale |= topic.limits.partitions != Some(partitions);
@@ -439,9 +444,14 @@ impl KafkaSink {
         }
     }
 
-    /// Nothing is acknowledged by brokers that answer, for this reason, if it is known.
+    /// Nothing is acknowledged by brokers that are connected, for this reason, if it is known.
     pub fn silent(&self, why: Option<&str>) {
-        self.known.obstacle.silence(why.unwrap_or(SILENCE).to_owned());
+        match why {
+            None if self.looks.are_unanswered() || self.position_looks.are_unanswered() => {
+                self.known.obstacle.no_answer();
+            }
+            why => self.known.obstacle.silence(why.unwrap_or(SILENCE).to_owned()),
+        }
     }
 
     /// A transaction was too large for what the brokers take.
@@ -461,6 +471,11 @@ impl KafkaSink {
         let topic = self.producers.positions_topic().to_owned();
         self.position_looks.begin(&self.keeper, topic, None, Some(positions::PARTITION));
         found
+    }
+
+    /// Why the last look at the positions topic has found nothing, if no broker answered.
+    pub fn positions_not_seen(&self) -> Option<&'static str> {
+        self.position_looks.are_unanswered().then_some(obstacle::NO_ANSWER)
     }
 
     /// For a start: does what needs the positions topic. If that takes long, or fails, because the topic cannot be written, that
@@ -597,6 +612,9 @@ impl KafkaSink {
 
     /// A commit takes long.
     pub fn commit_is_late(&self) {
+        if self.position_looks.are_unanswered() {
+            return self.known.obstacle.no_answer();
+        }
         self.known.obstacle.met(
             "the brokers do not end a transaction; their logs say why (its coordinator is the leader \
              of a partition of __transaction_state)"

@@ -10,6 +10,10 @@ pub(super) struct Obstacle {
     known: Mutex<Option<Known>>,
 }
 
+/// It is connected: without a connection librdkafka says so.
+pub(super) const NO_ANSWER: &str =
+    "a broker does not answer in time: it hangs, or the network drops or delays what is sent to it";
+
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     kind: Kind,
@@ -22,6 +26,8 @@ enum Kind {
     Told,
     /// A transaction was too large for what the brokers take.
     TimedOut,
+    /// A broker does not answer.
+    NoAnswer,
     /// Nothing comes, and that is all that is known.
     Silence,
 }
@@ -37,9 +43,21 @@ impl Obstacle {
         self.tell(Kind::TimedOut, reason, "a transaction timed out; its events are sent again");
     }
 
-    /// The same of brokers that answer and say nothing. What is known of a transaction that timed out says more.
+    /// The same of a broker that does not answer. What the brokers have said before says more.
+    pub(super) fn no_answer(&self) {
+        if !self.is_told() {
+            self.tell(
+                Kind::NoAnswer,
+                NO_ANSWER.to_owned(),
+                "nothing is acknowledged; events wait in Postgres",
+            );
+        }
+    }
+
+    /// The same of brokers that answer and say nothing. What is known of a transaction that timed out says more, and so does a
+    /// broker that did not answer: another may.
     pub(super) fn silence(&self, reason: String) {
-        if self.kind() != Some(Kind::TimedOut) {
+        if !matches!(self.kind(), Some(Kind::TimedOut | Kind::NoAnswer)) {
             self.tell(Kind::Silence, reason, "nothing is acknowledged; events wait in Postgres");
         }
     }
@@ -92,10 +110,14 @@ mod tests {
         let obstacle = Obstacle::default();
         obstacle.silence("silent".to_owned());
         assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("silent"), false));
+        obstacle.no_answer();
+        obstacle.silence("silent".to_owned());
+        assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some(NO_ANSWER), false));
         obstacle.timed_out("too large".to_owned());
         obstacle.silence("silent".to_owned());
         assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("too large"), false));
         obstacle.met("no leader".to_owned());
+        obstacle.no_answer();
         assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("no leader"), true));
         obstacle.gone();
         assert_eq!((obstacle.reason(), obstacle.is_told()), (None, false));

@@ -179,12 +179,12 @@ impl TopicKeeper {
         &self,
         topic: &str,
         in_sync: Option<i64>,
-        judge: impl FnOnce(Option<&MetadataTopic>, Option<i64>) -> Option<T>,
+        judge: impl FnOnce(Option<&MetadataTopic>, Option<i64>) -> T,
     ) -> Option<T> {
         let metadata = self.admin.inner().fetch_metadata(Some(topic), LOOK_TIMEOUT).ok()?;
         let broker = metadata.brokers().first().map(|broker| broker.id());
         let in_sync = in_sync.or_else(|| self.min_insync(topic, broker));
-        judge(metadata.topics().iter().find(|found| found.name() == topic), in_sync)
+        Some(judge(metadata.topics().iter().find(|found| found.name() == topic), in_sync))
     }
 
     /// Nothing if the brokers do not answer, or not to this principal. Blocks.
