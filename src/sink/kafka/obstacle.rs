@@ -10,7 +10,7 @@ pub(super) struct Obstacle {
     known: Mutex<Option<Known>>,
 }
 
-/// It is connected: without a connection librdkafka says so.
+/// Said of a broker that is connected: of one that is not, librdkafka says so.
 pub(super) const NO_ANSWER: &str =
     "a broker does not answer in time: it hangs, or the network drops or delays what is sent to it";
 
@@ -35,22 +35,18 @@ enum Kind {
 impl Obstacle {
     /// Told once for each reason.
     pub(super) fn met(&self, reason: String) {
-        self.tell(Kind::Told, reason, "nothing is acknowledged; events wait in Postgres");
+        self.tell(Kind::Told, reason);
     }
 
     /// The same of a transaction that the brokers did not take in time.
     pub(super) fn timed_out(&self, reason: String) {
-        self.tell(Kind::TimedOut, reason, "a transaction timed out; its events are sent again");
+        self.tell(Kind::TimedOut, reason);
     }
 
     /// The same of a broker that does not answer. What the brokers have said before says more.
     pub(super) fn no_answer(&self) {
         if !self.is_told() {
-            self.tell(
-                Kind::NoAnswer,
-                NO_ANSWER.to_owned(),
-                "nothing is acknowledged; events wait in Postgres",
-            );
+            self.tell(Kind::NoAnswer, NO_ANSWER.to_owned());
         }
     }
 
@@ -58,11 +54,15 @@ impl Obstacle {
     /// broker that did not answer: another may.
     pub(super) fn silence(&self, reason: String) {
         if !matches!(self.kind(), Some(Kind::TimedOut | Kind::NoAnswer)) {
-            self.tell(Kind::Silence, reason, "nothing is acknowledged; events wait in Postgres");
+            self.tell(Kind::Silence, reason);
         }
     }
 
-    fn tell(&self, kind: Kind, reason: String, what: &str) {
+    fn tell(&self, kind: Kind, reason: String) {
+        let what = match kind {
+            Kind::TimedOut => "a transaction timed out; its events are sent again",
+            Kind::Told | Kind::NoAnswer | Kind::Silence => "nothing is acknowledged; events wait in Postgres",
+        };
         let mut known = self.lock();
         let met = Known { kind, reason };
         if known.as_ref() != Some(&met) {
