@@ -51,7 +51,11 @@ impl<S: Transport> Relay<S> {
             self.sending.sink.look_into_silence(silence);
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
             // One reason at a time, or they would be logged in turns. What holds a position back holds back everything.
-            let explained = self.look_at_positions();
+            if self.look_at_positions() {
+                self.positions_in_the_way = Some(Instant::now());
+            }
+            // when it is out of the way, what waited for it still takes a moment
+            let explained = self.positions_in_the_way.is_some_and(|last| last.elapsed() < STALLED);
             let ends_late = !explained && self.remembering.ends_late();
             let slow = self.remembering.slow();
             if ends_late {

@@ -169,6 +169,8 @@ pub struct Relay<S> {
     /// Since when what lies before it is read; `None`: all of it was delivered.
     behind_since: Option<Instant>,
     brokers_down: bool,
+    /// When the positions topic was last in the way of everything.
+    positions_in_the_way: Option<Instant>,
     withheld: Withheld,
     unchecked: Unchecked,
     /// What keeps events from coming or being acknowledged while brokers answer, as it is shown.
@@ -256,6 +258,7 @@ impl<S: Transport> Relay<S> {
             head: parts.head,
             behind_since: Some(Instant::now()),
             brokers_down: false,
+            positions_in_the_way: None,
             withheld: Withheld::new(Instant::now()),
             unchecked: Unchecked::new(Instant::now()),
             obstacle: None,
