@@ -74,6 +74,12 @@ pub(crate) struct Case {
     pub(crate) memory: u64,
 }
 
+impl Case {
+    fn is_too_late(&self) -> bool {
+        self.stale_in.len() as u64 > self.stale_allowed
+    }
+}
+
 /// The campaign's outcome.
 pub(crate) struct Report {
     pub(crate) evidence: Evidence,
@@ -178,8 +184,8 @@ impl Report {
                 let (found, allowed) = (case.duplicates, case.allowed);
                 faults.push(format!("{found} duplicates after {name} at {at:.1} s, allowed are {allowed}"));
             }
-            let (partitions, allowed) = (case.stale_in.len() as u64, case.stale_allowed);
-            if partitions > allowed {
+            if case.is_too_late() {
+                let (partitions, allowed) = (case.stale_in.len(), case.stale_allowed);
                 faults.push(format!(
                     "late repetitions in {partitions} partitions after {name} at {at:.1} s, allowed are {allowed}"
                 ));
@@ -254,7 +260,11 @@ impl Report {
     /// The findings one by one, the first of them.
     pub(crate) fn findings(&self) -> Vec<String> {
         let findings = &self.evidence.judgement.findings;
-        let told = findings.iter().take(TOLD).map(|finding| format!("{:?}: {}", finding.fault, finding.what));
+        let too_late = self.calm.is_too_late() || self.cases.iter().any(Case::is_too_late);
+        let told = findings.iter().take(TOLD).map(|finding| match finding.fault {
+            Fault::Stale if !too_late => format!("Stale, as many as are allowed: {}", finding.what),
+            fault => format!("{fault:?}: {}", finding.what),
+        });
         let more = findings.len().saturating_sub(TOLD);
         told.chain((more > 0).then(|| format!("and {more} more"))).collect()
     }
