@@ -169,8 +169,10 @@ impl<'a> Log<'a> {
             let what = format!("{} {}, behind event {}", name(event), place(arrival), self.newest);
             judgement.found(Fault::OutOfOrder, what, arrival);
         } else if self.repeats && self.before < self.newest && sequence > self.before + 1 {
-            let what = format!("event {} of {} before {}", self.before, event.aggregate, place(arrival));
-            judgement.found(Fault::Stale, what, arrival);
+            // what is late is the repetition: the aggregate's next event may come long after it
+            let late = self.last.unwrap_or(arrival);
+            let what = format!("event {} of {} {}", self.before, event.aggregate, place(late));
+            judgement.found(Fault::Stale, what, late);
         }
         self.before = sequence;
         self.repeats = !first;
@@ -365,5 +367,11 @@ mod tests {
         assert_found(&judged(&[0, 1, 2, 3, 4, 2]), Fault::Stale, "event 2 is the last of a, of 3");
         // event 1 again, and then the log goes on with event 3
         assert_found(&judged(&[0, 1, 2, 0, 3, 4]), Fault::Stale, "event 1 of a");
+        // of the fault that it came after, not of one in between
+        let late = judged(&[0, 1, 2, 0, 3, 4]);
+        assert!(
+            late.findings[0].what.ends_with("offset 3")
+                && late.findings[0].at == late.duplicates.first().copied()
+        );
     }
 }
