@@ -167,8 +167,7 @@ async fn unacknowledged_positions_with_too_few_replicas_are_explained_in_exactly
     let hasty = setting.settings.clone().set("kafka.'transaction.timeout.ms'", 20_000);
     let mut router = setting.router(&hasty).await;
     setting.killed(&mut router, SHOWS).await;
-    // If the coordinator was on the broker that died, its successor takes no record before the transaction before is ended, which
-    // waits for the same: then the client hears of no time-out, and the session goes on.
+    // if the transaction's coordinator was on the broker that died, the client may hear of no time-out, and the session goes on
     router
         .shows("events wait for longer than the transaction lasts, or no next session can start", |status| {
             let waits = status["lag"]["seconds"].as_f64()? > 30.0;
