@@ -227,7 +227,7 @@ impl ProducerReports {
     /// The transaction has failed, and the records that are behind the position in it may never be reported.
     fn position_failed(&self, code: RDKafkaErrorCode, topic: &str) {
         if let Verdict::Refused(remedy) = verdict(code) {
-            let reason = format!("the position cannot be written to the topic {topic}: {code}");
+            let reason = format!("the position cannot be written to the topic {topic}: {code}. {remedy}");
             self.outcomes.refused(Refusal::of_session(reason, remedy));
         }
         self.position.failed(code);
