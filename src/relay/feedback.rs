@@ -5,7 +5,7 @@ use tokio::time::{Duration, Instant};
 use super::catching_up::moved_by_another;
 use super::lease::Clocks;
 use super::tally::Tally;
-use super::{Relay, STALLED};
+use super::{Relay, STALLED, UNANSWERED};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
 use crate::monitor;
@@ -48,6 +48,7 @@ impl<S: Transport> Relay<S> {
             self.sending.sink.look_for_brokers();
         } else {
             let silence = self.acknowledged.elapsed().max(self.remembering.waits_for());
+            let unanswered = silence > UNANSWERED;
             self.sending.sink.look_into_silence(silence);
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
             // One reason at a time, or they would be logged in turns. What holds a position back holds back everything.
@@ -64,10 +65,10 @@ impl<S: Transport> Relay<S> {
                 && self.remembering.is_late(!self.only_parks())
                 && !self.sending.sink.obstacle_is_told()
             {
-                self.sending.sink.silent(slow.as_deref());
+                self.sending.sink.silent(slow.as_deref(), unanswered);
             }
             let told = explained || ends_late;
-            let silent = (silent && !told).then_some(slow.as_deref());
+            let silent = (silent && !told).then_some((slow.as_deref(), unanswered));
             self.sending.sink.look_at_topics(blocked.filter(|_| !told), silent);
         }
         Ok(())
@@ -87,6 +88,8 @@ impl<S: Transport> Relay<S> {
             (Some(Err(reason)), _) => (reason, exactly_once),
             // in exactly-once the brokers may merely be slow, which is told where the transactions are
             _ if position <= STALLED || exactly_once => return false,
+            // of a broker for which events wait too, they tell
+            (_, Some(_)) if position <= UNANSWERED || self.acknowledged.elapsed() > STALLED => return false,
             (_, Some(why)) => (why.to_owned(), false),
             (Some(Ok(())), None) => (UNEXPLAINED.to_owned(), false),
             (None, None) => return false,

@@ -87,6 +87,9 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// A broker that answers and has acknowledged nothing for so long is worth a look.
 const STALLED: Duration = Duration::from_secs(5);
 
+/// A broker that does not even answer is given longer: librdkafka may be about to give it up, and says why then.
+const UNANSWERED: Duration = Duration::from_secs(8);
+
 /// The parts of one session, ready to run.
 pub struct Parts<S> {
     /// The configuration.

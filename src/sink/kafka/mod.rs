@@ -413,9 +413,9 @@ impl KafkaSink {
     }
 
     /// Begins to look at one topic, the one with this number or else the next in turn, and takes in what the look before
-    /// it has found. `silent`: no topic's records are acknowledged, and why, if that is known. Never blocks; meant for once a
-    /// second.
-    pub fn look_at_topics(&mut self, stalled: Option<usize>, silent: Option<Option<&str>>) {
+    /// it has found. `silent`: no topic's records are acknowledged, with what [`KafkaSink::silent`] takes. Never blocks; meant
+    /// for once a second.
+    pub fn look_at_topics(&mut self, stalled: Option<usize>, silent: Option<(Option<&str>, bool)>) {
         if let Some(Sight { topic, found }) = self.looks.take() {
             self.saw(&topic, found, stalled.is_some(), silent);
         }
@@ -424,12 +424,12 @@ impl KafkaSink {
         self.looks.begin(&self.keeper, topic.name.to_string(), topic.limits.copies.min_insync, None);
     }
 
-    fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: Option<Option<&str>>) {
+    fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: Option<(Option<&str>, bool)>) {
         let Some(topic) = self.known_topic(name) else { return };
         match found {
             Found::NoAnswer => {
-                if let Some(why) = silent.filter(|_| stalled) {
-                    self.silent(why);
+                if let Some((why, for_long)) = silent.filter(|_| stalled) {
+                    self.silent(why, for_long);
                 }
             }
             Found::Missing => topic.stale = true,
@@ -437,18 +437,21 @@ impl KafkaSink {
                 topic.stale |= topic.limits.partitions != Some(partitions);
                 match (obstacle.filter(|_| stalled), silent.filter(|_| stalled)) {
                     (Some(reason), _) => self.known.obstacle.met(reason),
-                    (None, Some(why)) => self.silent(why),
+                    (None, Some((why, for_long))) => self.silent(why, for_long),
                     (None, None) => {}
                 }
             }
         }
     }
 
-    /// Nothing is acknowledged by brokers that are connected, for this reason, if it is known.
-    pub fn silent(&self, why: Option<&str>) {
+    /// Nothing is acknowledged by brokers that are connected, for this reason, if it is known. `for_long`: if they do not answer
+    /// either, it is time to say so.
+    pub fn silent(&self, why: Option<&str>, for_long: bool) {
         match why {
             None if self.looks.are_unanswered() || self.position_looks.are_unanswered() => {
-                self.known.obstacle.no_answer();
+                if for_long {
+                    self.known.obstacle.no_answer();
+                }
             }
             why => self.known.obstacle.silence(why.unwrap_or(SILENCE).to_owned()),
         }
