@@ -16,6 +16,9 @@ use crate::relay::HeldLock;
 /// How often a slot that another holds is looked at. A standby takes over within a second.
 const SLOT_WAIT: Duration = Duration::from_millis(100);
 
+/// How long the server may take to end the process of our own last session or attempt before that is told.
+const LEFT_BEHIND: Duration = Duration::from_secs(5);
+
 /// How often a router that waits looks at what is kept outside of it.
 const SHOW_EVERY: Duration = Duration::from_secs(3);
 
@@ -40,9 +43,9 @@ pub(super) async fn free_slot(
              restart Postgres",
         ));
     }
-    let mut told = None;
+    let mut wait = Wait { before: monitor.current_state(), since: Instant::now(), told: None };
     memory.handed_over = match memory.lock.take() {
-        Some(held) => take_over(session, held, &config.postgres, memory.walsender).await?,
+        Some(held) => take_over(session, held, &config.postgres, memory.server_process).await?,
         None => false,
     };
     let mut shown: Option<Instant> = None;
@@ -50,36 +53,36 @@ pub(super) async fn free_slot(
     while !slot_lock::try_take(session, &config.postgres.slot).await? {
         let holder = slot_lock::named_holder(session, &config.postgres.slot).await?;
         if let Some((pid, holder)) = holder
-            && told != Some(pid)
+            && wait.is_to_be_told(pid, memory)
         {
-            waiting_for(config, monitor, memory, pid, &holder);
-            told = Some(pid);
+            wait.tell(config, monitor, memory, pid, &holder);
         }
-        if told.is_some() && shown.is_none_or(|shown| shown.elapsed() >= SHOW_EVERY) {
+        if wait.told.is_some() && shown.is_none_or(|shown| shown.elapsed() >= SHOW_EVERY) {
             kept_outside::show(looks, config, monitor).await?;
             shown = Some(Instant::now());
         }
         tokio::time::sleep(SLOT_WAIT).await;
     }
     awake(config, session, kept_outside::show(looks, config, monitor)).await?;
-    told = None;
-    loop {
+    let found = loop {
         let look = async { Ok(Catalog::look(looks, &config.postgres, &config.outbox).await?) };
         let catalog = awake(config, session, look).await?;
         catalog.verdict(config, missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
         };
-        let Some(pid) = slot.active_pid else { return Ok((catalog, slot)) };
-        if told != Some(pid) {
+        let Some(pid) = slot.active_pid else { break (catalog, slot) };
+        if wait.is_to_be_told(pid, memory) {
             let holder = catalog::holder(looks, pid).await?;
-            waiting_for(config, monitor, memory, pid, &holder);
-            told = Some(pid);
+            wait.tell(config, monitor, memory, pid, &holder);
         }
         // not idle meanwhile
         session.query("SELECT 1").await?;
         tokio::time::sleep(SLOT_WAIT).await;
-    }
+    };
+    wait.is_over(monitor, memory);
+    memory.server_process = Some(session.backend_pid());
+    Ok(found)
 }
 
 /// Takes the lock over from the last session. Others ask for it and ask again, so who waits in between comes before them. Says
@@ -102,18 +105,46 @@ async fn take_over(
     Ok(true)
 }
 
-/// Says whom the router waits for.
-fn waiting_for(config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32, holder: &str) {
-    let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
-    tracing::info!(peer = "postgres", reason, "waiting for the slot");
-    monitor.state(State::Waiting { reason });
-    // what is left of our own last session delivers nothing, so positions and lag are as they were
-    if memory.walsender != Some(pid) {
-        monitor.waits();
+/// The wait for whoever has the slot.
+struct Wait {
+    /// The state as it was before.
+    before: State,
+    since: Instant,
+    /// The server process that was told of last.
+    told: Option<i32>,
+}
+
+impl Wait {
+    /// Of what is left of our own last session or attempt only when it lasts: its reason is worth more.
+    fn is_to_be_told(&self, pid: i32, memory: &Memory) -> bool {
+        let ours = memory.server_process == Some(pid);
+        self.told != Some(pid) && (!ours || self.since.elapsed() >= LEFT_BEHIND)
     }
-    // Unless it is what is left of our own last session, somebody else reads the slot, and may move it by what it
-    // delivers: where positions are not in Kafka, our own is history then.
-    if memory.walsender != Some(pid) && config.delivery.positions_topic.is_none() {
-        memory.remembered = None;
+
+    /// Says whom the router waits for.
+    fn tell(&mut self, config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32, holder: &str) {
+        self.told = Some(pid);
+        let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
+        tracing::info!(peer = "postgres", reason, "waiting for the slot");
+        monitor.state(State::Waiting { reason });
+        // what is left of our own last session delivers nothing, so positions and lag are as they were
+        if memory.server_process == Some(pid) {
+            return;
+        }
+        monitor.waits();
+        // Somebody else reads the slot, and may move it by what it delivers: where positions are not in Kafka, our own is
+        // history then.
+        if config.delivery.positions_topic.is_none() {
+            memory.remembered = None;
+        }
+    }
+
+    /// A start that takes long is not taken for a wait.
+    fn is_over(self, monitor: &Monitor, memory: &Memory) {
+        match self.told {
+            None => {}
+            Some(pid) if memory.server_process == Some(pid) => monitor.state(self.before),
+            Some(_) => monitor.state(State::Connecting { peer: Peer::Postgres }),
+        }
     }
 }

@@ -42,8 +42,8 @@ pub(super) struct Memory {
     pub(super) failed_retry: Option<(Key, Reason, String)>,
     /// A batch of parked events was refused.
     pub(super) retries_alone: bool,
-    /// The server process of the last session.
-    pub(super) walsender: Option<i32>,
+    /// The server process of the last session, or of the last attempt that got as far as the slot.
+    pub(super) server_process: Option<i32>,
     /// What payloads are judged by, read at the start of the process.
     pub(super) contracts: Option<Arc<Contracts>>,
     /// The last session, where it holds the slot's lock for the next one, or until none can be made.
@@ -75,7 +75,7 @@ impl Default for Memory {
             refused: BTreeMap::new(),
             failed_retry: None,
             retries_alone: false,
-            walsender: None,
+            server_process: None,
             contracts: None,
             lock: None,
             handed_over: false,

@@ -183,7 +183,6 @@ async fn start(
     let version = session.parameters().get("server_version").cloned().unwrap_or_default();
     let (place, host) = (session.info().place.clone(), session.info().host.clone());
     let backend_pid = session.backend_pid();
-    memory.walsender = Some(backend_pid);
     let position = remembered.position.flush;
     let in_bites = recognition.is_none()
         && slot.waits_for.is_empty()

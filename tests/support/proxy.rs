@@ -30,6 +30,8 @@ pub(crate) enum Way {
     Held,
     /// They are taken, as by a hop that ends TCP, and lost behind it.
     Swallowed,
+    /// They arrive, and that the other side has closed the connection does not.
+    WithoutEnds,
 }
 
 /// Both directions of every connection.
@@ -50,6 +52,9 @@ impl Network {
 
     /// A hop that ends TCP has lost the server and keeps its clients: what they send is acknowledged, and arrives nowhere.
     pub(crate) const SERVER_SIDE_LOST: Network = Network { to_server: Way::Swallowed, to_client: Way::Held };
+
+    /// The server is not told that a client is gone.
+    pub(crate) const CLIENTS_STAY: Network = Network { to_server: Way::WithoutEnds, to_client: Way::Open };
 
     pub(crate) fn delayed(each_way: Duration) -> Self {
         Network { to_server: Way::Delayed(each_way), to_client: Way::Delayed(each_way) }
@@ -280,6 +285,12 @@ impl Passing {
         let _ = network.wait_for(|network| self.way(network) != Way::Held).await;
     }
 
+    /// Comes back when the end of this direction may be passed on.
+    async fn may_end(&self) {
+        let mut network = self.network.clone();
+        let _ = network.wait_for(|network| self.way(network) != Way::WithoutEnds).await;
+    }
+
     async fn pass(mut self, mut from: ReadHalf<TcpStream>, mut to: WriteHalf<TcpStream>) {
         let mut late: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
         let mut ended = false;
@@ -306,6 +317,7 @@ impl Passing {
             match read {
                 Ok(0) => ended = true,
                 Err(_) => {
+                    self.may_end().await;
                     // what one side resets is reset for the other
                     let _ = self.cut.send(Cut::Rst).await;
                     return;
@@ -315,7 +327,7 @@ impl Passing {
                     let now = *self.network.borrow();
                     let delay = match self.way(&now) {
                         Way::Delayed(delay) => delay,
-                        Way::Open | Way::Slow(_) | Way::Held => Duration::ZERO,
+                        Way::Open | Way::WithoutEnds | Way::Slow(_) | Way::Held => Duration::ZERO,
                         Way::Swallowed => continue,
                     };
                     let held = matches!(self.way(&now), Way::Held);
@@ -335,6 +347,7 @@ impl Passing {
                 }
             }
         }
+        self.may_end().await;
         to.shutdown().await.ok();
     }
 
