@@ -67,6 +67,8 @@ struct Open {
     records: usize,
     /// Of the records.
     bytes: usize,
+    /// Something other than its size keeps it from ending.
+    held_up: bool,
 }
 
 struct UnderWay {
@@ -115,7 +117,12 @@ impl Committing {
 
     /// So many records were sent, of so many bytes.
     pub(super) fn sent(&mut self, records: usize, bytes: usize) {
-        let open = self.open.get_or_insert_with(|| Open { since: Instant::now(), records: 0, bytes: 0 });
+        let open = self.open.get_or_insert_with(|| Open {
+            since: Instant::now(),
+            records: 0,
+            bytes: 0,
+            held_up: false,
+        });
         open.records += records;
         open.bytes += bytes;
     }
@@ -142,10 +149,17 @@ impl Committing {
         })
     }
 
+    /// The brokers have said what keeps the transactions from ending. How long they take says nothing of their size then.
+    pub(super) fn held_up(&mut self) {
+        let under_way = self.under_way.as_mut().and_then(|under_way| under_way.open.as_mut());
+        under_way.into_iter().chain(&mut self.open).for_each(|open| open.held_up = true);
+    }
+
     /// The size after this session, and what to say if a transaction of it was not committed in time.
     pub(super) fn next_size(&self) -> (TransactionSize, Option<String>) {
         let mut size = self.size;
-        let timed_out = self.unfinished().and_then(|(Open { since, records, bytes }, acknowledged)| {
+        let timed_out = self.unfinished().filter(|(open, _)| !open.held_up);
+        let timed_out = timed_out.and_then(|(Open { since, records, bytes, .. }, acknowledged)| {
             let took = since.elapsed();
             let timed_out = TimedOut { records, bytes, acknowledged, took };
             (took >= self.timeout * 9 / 10).then(|| size.timed_out(timed_out, self.timeout))
@@ -280,9 +294,11 @@ impl Committing {
             return Err(not_committed.into());
         }
         self.committed = over.remembered;
-        if let Some(Open { since, bytes, .. }) = over.open {
+        if let Some(Open { since, bytes, held_up, .. }) = over.open {
             self.advanced = true;
-            self.size.committed(bytes, since.elapsed(), self.timeout);
+            if !held_up {
+                self.size.committed(bytes, since.elapsed(), self.timeout);
+            }
         }
         Ok(over.delivered)
     }
@@ -317,6 +333,10 @@ mod tests {
         )
     }
 
+    fn open(since: Instant) -> Open {
+        Open { since, records: 1, bytes: 1, held_up: false }
+    }
+
     #[test]
     fn an_event_that_comes_alone_is_committed_at_once() {
         let mut live = committing(5);
@@ -339,13 +359,13 @@ mod tests {
         assert_eq!(behind.due(at(5), Intake::Behind, since + BEHIND), Due::Now);
         // one that lasts, in larger ones
         for _ in 0..LASTING {
-            behind.open = Some(Open { since, records: 1, bytes: 1 });
+            behind.open = Some(open(since));
             assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
-            behind.open = Some(Open { since: since - BEHIND * 9, records: 1, bytes: 1 });
+            behind.open = Some(open(since - BEHIND * 9));
             assert_eq!(behind.close_if_due(at(5), Intake::Behind), None);
             behind.closing = None;
         }
-        behind.open = Some(Open { since, records: 1, bytes: 1 });
+        behind.open = Some(open(since));
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + LONG_BEHIND));
         assert_eq!(behind.close_if_due(at(5), Intake::Live), None);
         behind.closing = None;
@@ -368,6 +388,8 @@ mod tests {
         full.timeout = Duration::ZERO;
         let (size, says) = full.next_size();
         assert!(size.limit() <= limit / 2 && says.is_some());
+        full.held_up();
+        assert_eq!(full.next_size(), (full.size, None), "it was not for its size");
     }
 
     #[test]

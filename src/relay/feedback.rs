@@ -71,6 +71,9 @@ impl<S: Transport> Relay<S> {
             let silent = (silent && !told).then_some((slow.as_deref(), unanswered));
             self.sending.sink.look_at_topics(blocked.filter(|_| !told), silent);
         }
+        if self.brokers_down || self.sending.sink.obstacle_is_told() {
+            self.remembering.held_up();
+        }
         Ok(())
     }
 

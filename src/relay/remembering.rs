@@ -129,6 +129,13 @@ impl Remembering {
         }
     }
 
+    /// It is known what keeps transactions from ending.
+    pub(super) fn held_up(&mut self) {
+        if let How::With(committing) = &mut self.how {
+            committing.held_up();
+        }
+    }
+
     /// Why commits take long, if it is because the brokers are slow.
     pub(super) fn slow(&self) -> Option<String> {
         self.committing().and_then(Committing::slow)

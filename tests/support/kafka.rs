@@ -204,6 +204,34 @@ impl Kafka {
         .await
     }
 
+    /// The broker that coordinates the transactions of each of these ids: the leader of a partition that the broker finds by the
+    /// id's hash.
+    pub(crate) async fn coordinators(&self, ids: &[String]) -> Vec<i32> {
+        let (transactions, mut config) = ("__transaction_state", client(&self.bootstrap));
+        config.set("transactional.id", "finds-coordinators");
+        // the first transactional producer makes the topic
+        let made = tokio::task::spawn_blocking(move || {
+            let producer: BaseProducer = config.create().unwrap();
+            producer.init_transactions(REQUEST).unwrap();
+        });
+        made.await.unwrap();
+        let leaders = self.consume(move |consumer| {
+            let metadata = consumer.fetch_metadata(Some(transactions), REQUEST)?;
+            let mut partitions: Vec<_> = metadata.topics()[0]
+                .partitions()
+                .iter()
+                .map(|partition| (partition.id(), partition.leader()))
+                .collect();
+            partitions.sort_unstable();
+            Ok(partitions)
+        });
+        let leaders = leaders.await.unwrap();
+        let hash = |id: &str| {
+            id.encode_utf16().fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(unit.into()))
+        };
+        ids.iter().map(|id| leaders[hash(id).unsigned_abs() as usize % leaders.len()].1).collect()
+    }
+
     /// Asks again where a request has timed out, as happens on a busy machine and where a broker has just come back.
     async fn answered<T>(&self, what: &str, ask: impl AsyncFn() -> Result<T, KafkaError>) -> T {
         eventually(what, async || match ask().await {

@@ -230,15 +230,12 @@ impl Outbox {
     /// Waits until the router has had the chance to confirm all that is acknowledged by now: its watch has looked, has
     /// handed on what it saw, and has looked again.
     pub(crate) async fn watched(&self) {
-        let looks = format!(
-            "SELECT coalesce(max(query_start), 'epoch')::text FROM pg_stat_activity \
-             WHERE application_name = '{0}.{0} watch'",
-            self.name
-        );
-        let mut last = self.query(&looks).await[0].get::<_, String>(0);
+        let looks = "SELECT coalesce(max(query_start), 'epoch')::text FROM pg_stat_activity \
+                     WHERE datname = current_database() AND application_name LIKE '% watch'";
+        let mut last = self.query(looks).await[0].get::<_, String>(0);
         for _ in 0..3 {
             last = eventually("the watch looks again", async || {
-                Some(self.query(&looks).await[0].get::<_, String>(0))
+                Some(self.query(looks).await[0].get::<_, String>(0))
                     .filter(|now| *now > last && now != "epoch")
             })
             .await;
