@@ -20,6 +20,12 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// A client that has brought nothing for so long is asked whether it still knows the topics.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// So many times in a row it does not, and another takes its place: librdkafka may forget its brokers for good (its issue 5301).
+const MISSES: u32 = 3;
+
 /// One record as it arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Received {
@@ -87,13 +93,16 @@ impl Reading {
         for (name, value) in settings {
             config.set(*name, *value);
         }
-        let consumer: BaseConsumer = config.create().context("create a consumer")?;
+        let consumer = config.create().context("create a consumer")?;
         let (sender, records) = mpsc::channel();
         let read = Arc::new(AtomicU64::new(0));
         let last_lap = Arc::new(AtomicBool::new(false));
         let given_up = Arc::new(AtomicBool::new(false));
         let worker = Worker {
+            config,
             consumer,
+            heard: Instant::now(),
+            misses: 0,
             missing: topics.into_iter().collect(),
             assigned: Vec::new(),
             sender,
@@ -149,14 +158,32 @@ impl Drop for Reading {
 }
 
 struct Worker {
+    config: ClientConfig,
     consumer: BaseConsumer,
+    /// When the last record came, or the client was asked what it knows.
+    heard: Instant,
+    misses: u32,
     /// Topics that do not exist yet.
     missing: HashSet<String>,
-    assigned: Vec<(String, i32)>,
+    assigned: Vec<Assigned>,
     sender: Sender<Received>,
     read: Arc<AtomicU64>,
     last_lap: Arc<AtomicBool>,
     given_up: Arc<AtomicBool>,
+}
+
+/// A partition that is read.
+struct Assigned {
+    topic: String,
+    partition: i32,
+    /// The offset behind the last record.
+    next: Option<i64>,
+}
+
+impl Assigned {
+    fn offset(&self) -> Offset {
+        self.next.map_or(Offset::Beginning, Offset::Offset)
+    }
 }
 
 impl Worker {
@@ -171,8 +198,34 @@ impl Worker {
                 self.look_for_topics()?;
                 self.poll(Duration::from_millis(20))?;
             }
+            if self.heard.elapsed() > QUIET {
+                self.look_after_client()?;
+            }
         }
         Ok(())
+    }
+
+    /// To ask is enough where the client has only heard that a topic is gone, from a broker that had just come back.
+    fn look_after_client(&mut self) -> anyhow::Result<()> {
+        let known = self.consumer.fetch_metadata(None, QUIET).is_ok_and(|metadata| {
+            let there =
+                |wanted: &Assigned| metadata.topics().iter().any(|topic| topic.name() == wanted.topic);
+            self.assigned.iter().all(there)
+        });
+        self.misses = if known { 0 } else { self.misses + 1 };
+        self.heard = Instant::now();
+        if self.misses < MISSES { Ok(()) } else { self.begin_anew() }
+    }
+
+    /// Reads on with a new client.
+    fn begin_anew(&mut self) -> anyhow::Result<()> {
+        self.misses = 0;
+        self.consumer = self.config.create().context("create a consumer")?;
+        let mut list = TopicPartitionList::new();
+        for assigned in &self.assigned {
+            list.add_partition_offset(&assigned.topic, assigned.partition, assigned.offset())?;
+        }
+        self.consumer.assign(&list).context("assign partitions")
     }
 
     /// Assigns the partitions of topics that have come to be.
@@ -191,49 +244,53 @@ impl Worker {
             let mut list = TopicPartitionList::new();
             for partition in topic.partitions() {
                 list.add_partition_offset(topic.name(), partition.id(), Offset::Beginning)?;
-                self.assigned.push((topic.name().to_owned(), partition.id()));
+                let (topic, partition) = (topic.name().to_owned(), partition.id());
+                self.assigned.push(Assigned { topic, partition, next: None });
             }
             self.consumer.incremental_assign(&list).context("assign partitions")?;
         }
         Ok(())
     }
 
-    fn poll(&self, timeout: Duration) -> anyhow::Result<()> {
-        let message = match self.consumer.poll(timeout) {
-            None | Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
-            Some(Ok(message)) => message,
+    fn poll(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        match self.consumer.poll(timeout) {
+            None | Some(Err(KafkaError::PartitionEOF(_))) => {}
+            Some(Ok(message)) => {
+                let record = received(&message, Instant::now());
+                drop(message);
+                self.hand_on(record);
+            }
             // librdkafka reports a lost connection and makes it again by itself
             Some(Err(KafkaError::MessageConsumption(code)))
-                if code != rdkafka::types::RDKafkaErrorCode::AutoOffsetReset =>
-            {
-                return Ok(());
-            }
+                if code != rdkafka::types::RDKafkaErrorCode::AutoOffsetReset => {}
             Some(Err(error)) => return Err(error).context("read"),
-        };
-        self.hand_on(&message);
+        }
         Ok(())
     }
 
-    fn hand_on(&self, message: &BorrowedMessage<'_>) {
-        let arrived = Instant::now();
+    fn hand_on(&mut self, record: Received) {
         self.read.fetch_add(1, Ordering::Relaxed);
+        self.heard = record.arrived;
+        let of = |assigned: &&mut Assigned| {
+            assigned.partition == record.partition && assigned.topic == record.topic
+        };
+        if let Some(assigned) = self.assigned.iter_mut().find(of) {
+            assigned.next = Some(record.offset + 1);
+        }
         // nobody takes them any more when the program has been interrupted
-        let _ = self.sender.send(received(message, arrived));
+        let _ = self.sender.send(record);
     }
 
     fn read_to_the_end(&mut self) -> anyhow::Result<()> {
         self.look_for_topics()?;
-        let position = self.consumer.position().context("ask for the consumer's position")?;
+        self.begin_anew()?;
         let mut behind = Vec::new();
-        for (topic, partition) in &self.assigned {
+        for Assigned { topic, partition, next } in &self.assigned {
             let (begin, end) = self
                 .consumer
                 .fetch_watermarks(topic, *partition, ANSWER)
                 .with_context(|| format!("ask for the end of {topic}/{partition}"))?;
-            let next = match position.find_partition(topic, *partition).map(|found| found.offset()) {
-                Some(Offset::Offset(next)) => next,
-                _ => begin,
-            };
+            let next = next.unwrap_or(begin);
             if next < end {
                 behind.push((topic.clone(), *partition, next));
             }
@@ -255,7 +312,9 @@ impl Worker {
                 match self.consumer.poll(Duration::from_millis(100)) {
                     Some(Err(KafkaError::PartitionEOF(ended))) if ended == partition => break,
                     Some(Ok(message)) if (message.topic(), message.partition()) == (&*topic, partition) => {
-                        self.hand_on(&message);
+                        let record = received(&message, Instant::now());
+                        drop(message);
+                        self.hand_on(record);
                     }
                     // of an assignment before, or a connection that is made again by itself
                     _ => {}
