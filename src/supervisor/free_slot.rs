@@ -80,7 +80,7 @@ pub(super) async fn free_slot(
         session.query("SELECT 1").await?;
         tokio::time::sleep(SLOT_WAIT).await;
     };
-    wait.is_over(monitor, memory);
+    wait.end(monitor, memory);
     memory.server_process = Some(session.backend_pid());
     Ok(found)
 }
@@ -140,7 +140,7 @@ impl Wait {
     }
 
     /// A start that takes long is not taken for a wait.
-    fn is_over(self, monitor: &Monitor, memory: &Memory) {
+    fn end(self, monitor: &Monitor, memory: &Memory) {
         match self.told {
             None => {}
             Some(pid) if memory.server_process == Some(pid) => monitor.state(self.before),
