@@ -58,4 +58,5 @@ pub mod sink;
 pub mod supervisor;
 pub mod terminal;
 pub mod topic_name;
+pub mod unsendable;
 mod utc;

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::ShardArgs;
-use crate::dead_letters::Reason;
+use crate::unsendable::Reason;
 
 pub(super) const HELP: &str = "\
 With `policy = \"park\"` in [dead_letters] an event that cannot be sent is put into the table outbox_router.dead_letters, and \

@@ -10,6 +10,7 @@ use std::fmt;
 
 use crate::lsn::Lsn;
 use crate::postgres::pgoutput::PgTimestamp;
+use crate::unsendable::Reason;
 pub use gone::Gone;
 pub use parked::{Parked, TooMany};
 pub use whole::{Column, NotAnEvent, Whole};
@@ -33,52 +34,6 @@ impl fmt::Display for Key {
 pub fn text(value: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(value);
     if value.contains(&0) { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { text }
-}
-
-/// Why an event was parked, as a word to select by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// No record can be made of it.
-    Unroutable,
-    /// Its payload breaks its contract.
-    Contract,
-    /// It is larger than the topic or the client takes.
-    TooLarge,
-    /// Its topic cannot be had.
-    Topic,
-    /// The broker or the client refuses it.
-    Refused,
-    /// Nothing is wrong with it, but an earlier event of its aggregate is parked.
-    Behind,
-}
-
-impl Reason {
-    /// All of them.
-    pub const ALL: [Reason; 6] = [
-        Reason::Unroutable,
-        Reason::Contract,
-        Reason::TooLarge,
-        Reason::Topic,
-        Reason::Refused,
-        Reason::Behind,
-    ];
-
-    /// As the table, the metrics and the command line have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reason::Unroutable => "unroutable",
-            Reason::Contract => "contract",
-            Reason::TooLarge => "too-large",
-            Reason::Topic => "topic",
-            Reason::Refused => "refused",
-            Reason::Behind => "behind",
-        }
-    }
-
-    /// That of a name; what a later version may have written counts as a refusal.
-    pub fn of(name: &str) -> Reason {
-        Reason::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Reason::Refused)
-    }
 }
 
 /// What a person has decided.
@@ -160,13 +115,10 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for reason in Reason::ALL {
-            assert_eq!(Reason::of(reason.name()), reason);
-        }
         for decision in [Decision::Retry, Decision::Discard] {
             assert_eq!(Decision::of(decision.name()), Some(decision));
         }
-        assert_eq!((Reason::of("new"), Decision::of("new")), (Reason::Refused, None));
+        assert_eq!(Decision::of("new"), None);
         assert_eq!(Key { final_lsn: Lsn(0x1_0000_00ab), change: 3 }.to_string(), "1/AB:3");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::report::{DeadLetters, ParkedFor};
-use crate::dead_letters::Reason;
+use crate::unsendable::Reason;
 
 /// What is counted.
 #[derive(Debug, Default)]

@@ -32,7 +32,7 @@ impl<'a> Closing<'a> {
         let why = match outcome {
             Outcome::Failed(Error::Transient(failure)) => (failure.peer, failure.what.clone()),
             Outcome::Failed(Error::Definite(definite)) => (Peer::Postgres, definite.what.clone()),
-            Outcome::Refused(refusal) => (Peer::Kafka, refusal.reason.clone()),
+            Outcome::Refused(refusal) => (Peer::Kafka, refusal.why.what.clone()),
             Outcome::Stopped
             | Outcome::FarBehind
             | Outcome::TooSlow

@@ -12,7 +12,7 @@ use tokio::time::{Duration, Instant};
 
 use super::Relay;
 use super::window::InFlight;
-use crate::dead_letters::{Decision, Gone, Key, Letter, Parked, Reason, TooMany, text};
+use crate::dead_letters::{Decision, Gone, Key, Letter, Parked, TooMany, text};
 use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
@@ -21,6 +21,7 @@ use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::postgres::stream::Transport;
 use crate::progress::{Partial, Position, Sequence};
+use crate::unsendable::{Reason, Unsendable};
 
 /// Records of parked events have numbers of their own, above those of changes.
 const FIRST: u64 = 1 << 62;
@@ -30,23 +31,6 @@ const FETCH_EVERY: Duration = Duration::from_millis(500);
 
 /// How many events are named when they are parked; the counter has the rest.
 const NAMED: u32 = 20;
-
-/// Why an event cannot be sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unsendable {
-    /// In a word.
-    pub reason: Reason,
-    /// In a sentence.
-    pub what: String,
-    /// What to do about it.
-    pub remedy: String,
-}
-
-impl Unsendable {
-    pub(super) fn detail(&self) -> String {
-        format!("{}. {}", self.what, self.remedy)
-    }
-}
 
 /// A record of a parked event that is under way.
 struct Sent {

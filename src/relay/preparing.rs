@@ -5,12 +5,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Relay;
 use super::ending::Outcome;
-use super::parking::Unsendable;
 use super::sending::{Waiting, without_topic};
-use crate::dead_letters::Reason;
 use crate::error::{Definite, Error, Peer};
 use crate::postgres::stream::Transport;
 use crate::sink::kafka::TopicLimits;
+use crate::unsendable::{Reason, Unsendable};
 
 /// Nothing is sent while there is any of it.
 #[derive(Default)]
@@ -94,7 +93,7 @@ impl<S: Transport> Relay<S> {
             }
             Err(error) => match (error, &mut self.sending.parking) {
                 (Error::Definite(Definite { what, remedy, .. }), Some(parking)) => {
-                    let why = Unsendable { reason: Reason::Topic, what, remedy };
+                    let why = Unsendable::new(Reason::Topic, what, remedy);
                     match waiting.event {
                         Some(event) => parking.refuse(event, why),
                         None => parking.failed(&why),

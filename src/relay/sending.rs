@@ -1,8 +1,8 @@
 //! One insert on its way: read, routed, handed to the sink, and counted.
 
-use super::parking::{Parking, Unsendable};
+use super::parking::Parking;
 use super::window::{InFlight, Window};
-use crate::dead_letters::{Key, Letter, Reason, Whole, text};
+use crate::dead_letters::{Key, Letter, Whole, text};
 use crate::error::{Definite, Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
@@ -10,9 +10,10 @@ use crate::outbox::{Field, Outbox, OutboxError, OutboxEvent};
 use crate::positions::Replay;
 use crate::postgres::pgoutput::{Insert, LogicalMessage};
 use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
-use crate::routing::{Origin, Routed, Router, Unroutable};
+use crate::routing::{Origin, Routed, Router};
 use crate::shards::{self, Shard};
 use crate::sink::kafka::{KafkaSink, NotSent};
+use crate::unsendable::{Reason, Unsendable};
 
 /// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
 /// also for those that are no events.
@@ -173,10 +174,12 @@ impl Sending {
                 self.pending = Some(change);
                 return Handled::HeldBack;
             }
-            let behind = || Unsendable {
-                reason: Reason::Behind,
-                what: "an earlier event of its aggregate is parked".to_owned(),
-                remedy: "It follows when that one is sent or thrown away".to_owned(),
+            let behind = || {
+                Unsendable::new(
+                    Reason::Behind,
+                    "an earlier event of its aggregate is parked",
+                    "It follows when that one is sent or thrown away",
+                )
             };
             let key = Key { final_lsn, change: ordinal };
             if event.field(Field::AggregateId).is_none() && parking.is_there(key) {
@@ -209,7 +212,7 @@ impl Sending {
             }
             Err(error) => {
                 let about = About::of(&event);
-                return self.park_or_stop(sequence, about, written, &not_routed(&error));
+                return self.park_or_stop(sequence, about, written, &error.into());
             }
         };
         let sent = match self.sink.send(&record, sequence) {
@@ -227,9 +230,8 @@ impl Sending {
                 self.pending = Some(change);
                 return Handled::HeldBack;
             }
-            Err(NotSent::Impossible { reason, what, remedy }) => {
+            Err(NotSent::Impossible(why)) => {
                 let about = About::of(&event);
-                let why = Unsendable { reason, what, remedy };
                 return self.park_or_stop(sequence, about, written, &why);
             }
         };
@@ -326,12 +328,8 @@ impl Sending {
             let event = match self.outbox.read_whole(&mut row, &letter.whole) {
                 Ok(event) => event,
                 Err(error) => {
-                    let remedy = "Correct `[outbox] columns` or `[route]`".to_owned();
-                    parking.failed(&Unsendable {
-                        reason: Reason::Unroutable,
-                        what: error.to_string(),
-                        remedy,
-                    });
+                    let remedy = "Correct `[outbox] columns` or `[route]`";
+                    parking.failed(&Unsendable::new(Reason::Unroutable, error.to_string(), remedy));
                     continue;
                 }
             };
@@ -344,7 +342,7 @@ impl Sending {
                     continue;
                 }
                 Err(error) => {
-                    parking.failed(&not_routed(&error));
+                    parking.failed(&error.into());
                     continue;
                 }
             };
@@ -364,9 +362,7 @@ impl Sending {
                         event: None,
                     });
                 }
-                Err(NotSent::Impossible { reason, what, remedy }) => {
-                    parking.failed(&Unsendable { reason, what, remedy });
-                }
+                Err(NotSent::Impossible(why)) => parking.failed(&why),
             }
         }
         None
@@ -376,11 +372,6 @@ impl Sending {
 /// The mark of an event that a reset has asked for again.
 fn mark(replay: Option<&Replay>, final_lsn: Lsn, ordinal: u64) -> Option<&str> {
     replay.filter(|replay| replay.until.covers(final_lsn, ordinal)).map(|replay| replay.mark.as_str())
-}
-
-fn not_routed(error: &Unroutable) -> Unsendable {
-    let reason = if matches!(error, Unroutable::Contract(_)) { Reason::Contract } else { Reason::Unroutable };
-    Unsendable { reason, what: error.to_string(), remedy: error.remedy().to_owned() }
 }
 
 /// An UPDATE of an outbox row, which is no event.

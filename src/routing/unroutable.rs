@@ -5,6 +5,7 @@ use std::fmt;
 use crate::connect::Unexpandable;
 use crate::contracts::Violation;
 use crate::topic_name::TopicNameError;
+use crate::unsendable::{Reason, Unsendable};
 
 /// What is made of the event's values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +120,14 @@ pub enum Unroutable {
         /// What it is matched against.
         name: String,
     },
+}
+
+impl From<Unroutable> for Unsendable {
+    fn from(error: Unroutable) -> Self {
+        let reason =
+            if matches!(error, Unroutable::Contract(_)) { Reason::Contract } else { Reason::Unroutable };
+        Unsendable::new(reason, error.to_string(), error.remedy())
+    }
 }
 
 impl Unroutable {

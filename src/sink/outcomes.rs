@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::dead_letters::Reason;
 use crate::progress::Sequence;
+use crate::unsendable::{Reason, Unsendable};
 
 /// The first refused record of a session, and how far the refusal reaches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,24 +14,20 @@ pub struct Refusal {
     pub last: Sequence,
     /// Whether sending the same record again could have another end.
     pub transient: bool,
-    /// As what the event is parked, if it is and the record is to blame.
-    pub parked_as: Reason,
-    /// What the broker said.
-    pub reason: String,
-    /// What a person can do about it; empty if it may pass by itself.
-    pub remedy: String,
+    /// What the broker said, and what a person can do about it.
+    pub why: Unsendable,
 }
 
 impl Refusal {
     /// Of no record in particular: this session cannot go on, and another one may.
     pub fn of_session(reason: String, remedy: &str) -> Self {
-        let (parked_as, remedy) = (Reason::Refused, remedy.to_owned());
-        Refusal { last: Sequence(0), transient: true, parked_as, reason, remedy }
+        let why = Unsendable::new(Reason::Refused, reason, remedy);
+        Refusal { last: Sequence(0), transient: true, why }
     }
 
     /// It passes when a person does something: a right was taken away.
     pub fn waits_for_a_person(&self) -> bool {
-        self.transient && !self.remedy.is_empty()
+        self.transient && !self.why.remedy.is_empty()
     }
 
     /// Of several reasons the one that says most: other records fail in consequence of it.
@@ -102,13 +98,7 @@ mod tests {
     use super::*;
 
     fn refusal(last: u64, transient: bool) -> Refusal {
-        Refusal {
-            last: Sequence(last),
-            transient,
-            parked_as: Reason::Refused,
-            reason: String::new(),
-            remedy: String::new(),
-        }
+        Refusal { last: Sequence(last), transient, why: Unsendable::new(Reason::Refused, "", "") }
     }
 
     #[test]
@@ -124,7 +114,7 @@ mod tests {
     #[test]
     fn what_waits_for_a_person_hides_what_passes_by_itself() {
         let outcomes = Outcomes::default();
-        let denied = Refusal { remedy: "grant".to_owned(), ..refusal(3, true) };
+        let denied = Refusal { why: Unsendable::new(Reason::Refused, "", "grant"), ..refusal(3, true) };
         outcomes.refused(refusal(0, true));
         outcomes.refused(denied.clone());
         outcomes.refused(refusal(9, true));

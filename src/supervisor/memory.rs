@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::contracts::Contracts;
-use crate::dead_letters::{Key, Reason};
+use crate::dead_letters::Key;
 use crate::lsn::Lsn;
 use crate::positions::{OtherLog, Reading, Remembered};
 use crate::progress::Partial;
-use crate::relay::{HeldLock, TransactionSize, Unsendable};
+use crate::relay::{HeldLock, TransactionSize};
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
+use crate::unsendable::{Reason, Unsendable};
 
 /// Grows with each session.
 #[derive(Debug)]

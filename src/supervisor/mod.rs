@@ -20,7 +20,7 @@ use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
-use crate::relay::{Ended, Outcome, SentAlone, Unsendable};
+use crate::relay::{Ended, Outcome, SentAlone};
 use crate::sink::Refusal;
 use backoff::Backoff;
 use memory::Memory;
@@ -189,7 +189,7 @@ fn after_refusal(
     park: bool,
     memory: &mut Memory,
 ) -> Next {
-    let reason = &refusal.reason;
+    let reason = &refusal.why.what;
     match alone {
         _ if refusal.waits_for_a_person() => {
             // Alone, so that not each attempt repeats what follows it to topics that take it.
@@ -198,10 +198,8 @@ fn after_refusal(
         }
         _ if refusal.transient => made_anew(reason),
         Some(SentAlone { .. }) if park => {
-            let (what, remedy) = (reason.clone(), refusal.remedy.clone());
-            let unsendable = Unsendable { reason: refusal.parked_as, what, remedy };
             // until a position is past it: it may come again
-            memory.refused.extend(doubtful.map(|event| (event, unsendable)));
+            memory.refused.extend(doubtful.map(|event| (event, refusal.why.clone())));
             Next::Again
         }
         Some(SentAlone { nothing_before: false, .. }) => {
@@ -213,7 +211,7 @@ fn after_refusal(
         Some(SentAlone { event, way_past, .. }) => Next::Never(Definite {
             exit: Exit::Unsafe,
             what: format!("Kafka refuses the event with id {event}: {reason}"),
-            remedy: format!("Nothing was skipped. {}, or {way_past}", refusal.remedy),
+            remedy: format!("Nothing was skipped. {}, or {way_past}", refusal.why.remedy),
         }),
         None => {
             tracing::warn!(
@@ -236,15 +234,15 @@ fn made_anew(reason: &str) -> Next {
 /// A parked event was refused once more.
 fn after_retry(refusal: &Refusal, (key, alone): (Key, bool), memory: &mut Memory) -> Next {
     if refusal.transient && !refusal.waits_for_a_person() {
-        return made_anew(&refusal.reason);
+        return made_anew(&refusal.why.what);
     }
     if alone {
-        let detail = format!("{}. {}", refusal.reason, refusal.remedy);
+        let detail = refusal.why.detail();
         tracing::error!(
-            reason = refusal.parked_as.name(), position = %key, detail,
+            reason = refusal.why.reason.name(), position = %key, detail,
             "a parked event still cannot be sent"
         );
-        memory.failed_retry = Some((key, refusal.parked_as, detail));
+        memory.failed_retry = Some((key, refusal.why.reason, detail));
     } else {
         memory.retries_alone = true;
     }

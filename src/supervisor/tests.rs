@@ -1,9 +1,9 @@
 use super::*;
-use crate::dead_letters::Reason;
 use crate::lsn::Lsn;
 use crate::positions::remembered;
 use crate::progress::Sequence;
 use crate::relay::TransactionSize;
+use crate::unsendable::{Reason, Unsendable};
 
 const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };
 
@@ -30,13 +30,8 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
 }
 
 fn refusal(transient: bool) -> Outcome {
-    Outcome::Refused(Refusal {
-        last: Sequence(0),
-        transient,
-        parked_as: Reason::TooLarge,
-        reason: "too large".into(),
-        remedy: if transient { "" } else { "Raise it" }.into(),
-    })
+    let why = Unsendable::new(Reason::TooLarge, "too large", if transient { "" } else { "Raise it" });
+    Outcome::Refused(Refusal { last: Sequence(0), transient, why })
 }
 
 fn refused() -> Error {
@@ -68,8 +63,8 @@ fn a_record_refused_alone_stops_the_router_and_is_named() {
 #[test]
 fn a_record_that_waits_for_a_right_is_asked_for_alone() {
     let mut memory = Memory::default();
-    let Outcome::Refused(refusal) = refusal(true) else { unreachable!() };
-    let refusal = Refusal { remedy: "Grant it".into(), ..refusal };
+    let Outcome::Refused(mut refusal) = refusal(true) else { unreachable!() };
+    refusal.why.remedy = "Grant it".into();
     let next = after_session(ended(Outcome::Refused(refusal), Some("42")), false, &mut memory);
     assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })), "{next:?}");
     assert_eq!(memory.alone_up_to, Some(DOUBTFUL));

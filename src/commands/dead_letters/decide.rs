@@ -6,12 +6,13 @@ use crate::cli::DecideArgs;
 use crate::commands::status::table::Look;
 use crate::commands::{Verdict, typed_out};
 use crate::config::Config;
-use crate::dead_letters::{Decision, Reason};
+use crate::dead_letters::Decision;
 use crate::error::Error;
 use crate::postgres::dead_letters::sql::{self, REMEDY};
 use crate::postgres::quoting::literal;
 use crate::postgres::session::{Row, Session};
 use crate::terminal;
+use crate::unsendable::Reason;
 
 /// How many are listed before it is done.
 const SHOWN: u32 = 20;

@@ -134,9 +134,10 @@ pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Lo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dead_letters::{Column, Decision, Key, Letter, Reason, Whole};
+    use crate::dead_letters::{Column, Decision, Key, Letter, Whole};
     use crate::lsn::Lsn;
     use crate::postgres::pgoutput::PgTimestamp;
+    use crate::unsendable::Reason;
 
     fn waiting(change: u64, reason: Reason, decision: Option<Decision>) -> Waiting {
         let letter = Letter {

@@ -111,7 +111,7 @@ fn events(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dead_letters::Reason;
+    use crate::unsendable::Reason;
 
     #[test]
     fn what_is_typed_is_quoted() {

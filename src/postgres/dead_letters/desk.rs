@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::sql::{self, REMEDY, Waiting};
 use crate::config::Config;
 use crate::config::conninfo::Host;
-use crate::dead_letters::{Gone, Key, Letter, Reason};
+use crate::dead_letters::{Gone, Key, Letter};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::postgres::connect::{STAYS_OPEN, Startup};
@@ -23,6 +23,7 @@ use crate::postgres::server_error::QueryError;
 use crate::postgres::session::{Row, Session};
 use crate::postgres::slot_lock;
 use crate::progress::Sequence;
+use crate::unsendable::Reason;
 
 /// Rows of one statement, and about how many bytes.
 const BATCH: (usize, usize) = (100, 1 << 20);

@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
-use crate::dead_letters::{Decision, Key, Letter, Reason, Whole};
+use crate::dead_letters::{Decision, Key, Letter, Whole};
 use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::postgres::quoting::literal;
 use crate::postgres::session::Row;
+use crate::unsendable::Reason;
 
 /// The table.
 pub const TABLE: &str = "outbox_router.dead_letters";

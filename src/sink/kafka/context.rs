@@ -12,10 +12,10 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::known::KnownTopics;
 use super::producers::{NotCommitted, PositionReport};
-use super::verdict::{MAY_NOT_WRITE, Verdict, denied, parked_as, verdict};
-use crate::dead_letters::Reason;
+use super::verdict::{MAY_NOT_WRITE, Verdict, denied, unsendable_as, verdict};
 use crate::progress::Sequence;
 use crate::sink::{Outcomes, Refusal};
+use crate::unsendable::{Reason, Unsendable};
 
 /// Whether the brokers can be reached, as librdkafka's threads see it.
 #[derive(Debug, Default)]
@@ -239,13 +239,9 @@ impl ProducerReports {
         if offset >= 0 {
             return self.outcomes.delivered(sequence);
         }
-        self.outcomes.refused(Refusal {
-            last: sequence,
-            transient: true,
-            parked_as: Reason::Refused,
-            reason: "the broker took a record and not the one before it".to_owned(),
-            remedy: String::new(),
-        });
+        let what = "the broker took a record and not the one before it";
+        let why = Unsendable::new(Reason::Refused, what, "");
+        self.outcomes.refused(Refusal { last: sequence, transient: true, why });
     }
 }
 
@@ -281,8 +277,8 @@ impl ProducerContext for ProducerReports {
             }
             Verdict::Refused(remedy) => (false, code.to_string(), remedy),
         };
-        let (parked_as, remedy) = (parked_as(code), remedy.to_owned());
-        self.outcomes.refused(Refusal { last: sequence, transient, parked_as, reason, remedy });
+        let why = Unsendable::new(unsendable_as(code), reason, remedy);
+        self.outcomes.refused(Refusal { last: sequence, transient, why });
     }
 }
 

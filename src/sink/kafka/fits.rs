@@ -2,8 +2,8 @@
 
 use super::NotSent;
 use super::topics::TopicLimits;
-use crate::dead_letters::Reason;
 use crate::routing::Record;
+use crate::unsendable::{Reason, Unsendable};
 
 /// What a record batch takes besides its records' own bytes, at least (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
 const BATCH_OVERHEAD: usize = 61;
@@ -34,27 +34,25 @@ pub(super) fn topic(record: &Record<'_>, limits: &TopicLimits, compressed: bool)
 }
 
 fn too_large(record: &Record<'_>, limit: usize, setting: &str, remedy: &str) -> NotSent {
-    NotSent::Impossible {
-        reason: Reason::TooLarge,
-        what: format!("the record of {} bytes is larger than {setting} ({limit} bytes)", record.size()),
-        remedy: remedy.to_owned(),
-    }
+    NotSent::Impossible(Unsendable::new(
+        Reason::TooLarge,
+        format!("the record of {} bytes is larger than {setting} ({limit} bytes)", record.size()),
+        remedy,
+    ))
 }
 
 fn partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
     match (record.partition, limits.partitions) {
         (Some(partition), Some(count)) if usize::try_from(partition).is_ok_and(|number| number >= count) => {
-            Err(NotSent::Impossible {
-                reason: Reason::Unroutable,
-                what: format!(
+            Err(NotSent::Impossible(Unsendable::new(
+                Reason::Unroutable,
+                format!(
                     "it is for the partition {partition} of the topic {}, which had {count} when the router looked, \
                      counted from 0",
                     record.topic
                 ),
-                remedy:
-                    "Add partitions to the topic, or correct `[route] partition` or the rule that sets it"
-                        .to_owned(),
-            })
+                "Add partitions to the topic, or correct `[route] partition` or the rule that sets it",
+            )))
         }
         _ => Ok(()),
     }
@@ -79,7 +77,7 @@ mod tests {
     fn reason(found: Result<(), NotSent>) -> Option<Reason> {
         match found {
             Ok(()) => None,
-            Err(NotSent::Impossible { reason, .. }) => Some(reason),
+            Err(NotSent::Impossible(why)) => Some(why.reason),
             Err(other) => panic!("{other:?}"),
         }
     }

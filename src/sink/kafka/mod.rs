@@ -33,13 +33,13 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 
 use crate::config::Config;
-use crate::dead_letters::Reason;
 use crate::error::{Error, Peer};
 use crate::positions::Remembered;
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
 use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};
+use crate::unsendable::{Reason, Unsendable};
 use aside::Aside;
 use client::Client;
 use context::{AdminContext, Connection, ProducerReports};
@@ -72,14 +72,7 @@ pub enum NotSent {
     /// The queue is full, or the first record of the partition is not acknowledged yet: wait for reports.
     Full,
     /// It can never be sent.
-    Impossible {
-        /// Why, in a word.
-        reason: Reason,
-        /// What is wrong with it.
-        what: String,
-        /// What to do.
-        remedy: String,
-    },
+    Impossible(Unsendable),
 }
 
 /// What came of a record that was taken.
@@ -320,8 +313,8 @@ impl KafkaSink {
         {
             let reason = denied(code, record.topic, remedy);
             self.known.obstacle.met(reason.clone());
-            let (parked_as, remedy) = (Reason::Refused, remedy.to_owned());
-            let refusal = Refusal { last: sequence, transient: true, parked_as, reason, remedy };
+            let why = Unsendable::new(Reason::Refused, reason, remedy);
+            let refusal = Refusal { last: sequence, transient: true, why };
             self.reports.outcomes.refused(refusal);
             return NotSent::Full;
         }
@@ -335,21 +328,21 @@ impl KafkaSink {
             }
             // with nothing under way there is nothing to wait for: the queue is smaller than the record
             Some(Code::QueueFull) if self.producers.current().in_flight_count() > 0 => NotSent::Full,
-            Some(Code::QueueFull) => NotSent::Impossible {
-                reason: Reason::TooLarge,
-                what: format!("the record of {} bytes does not fit into the producer's queue", record.size()),
-                remedy: "Raise queue.buffering.max.kbytes under `[kafka]`".to_owned(),
-            },
+            Some(Code::QueueFull) => NotSent::Impossible(Unsendable::new(
+                Reason::TooLarge,
+                format!("the record of {} bytes does not fit into the producer's queue", record.size()),
+                "Raise queue.buffering.max.kbytes under `[kafka]`",
+            )),
             // no broker was asked
-            Some(Code::MessageSizeTooLarge) => NotSent::Impossible {
-                reason: Reason::TooLarge,
-                what: format!(
+            Some(Code::MessageSizeTooLarge) => NotSent::Impossible(Unsendable::new(
+                Reason::TooLarge,
+                format!(
                     "the record of {} bytes, with what the client adds to it, is larger than message.max.bytes of the producer ({} bytes)",
                     record.size(),
                     self.message_max_bytes
                 ),
-                remedy: "Raise message.max.bytes under `[kafka]` and on the broker".to_owned(),
-            },
+                "Raise message.max.bytes under `[kafka]` and on the broker",
+            )),
             // the error callback reports it; nothing can be sent until the producer is rebuilt
             Some(Code::Fatal) => NotSent::Full,
             // so does the record that was refused before in the same transaction
@@ -357,11 +350,11 @@ impl KafkaSink {
                 self.refuses_since.get_or_insert_with(Instant::now);
                 NotSent::Full
             }
-            _ => NotSent::Impossible {
-                reason: Reason::Refused,
-                what: format!("librdkafka does not take the record: {error}"),
-                remedy: "Report this with the output of `outbox-router --version`".to_owned(),
-            },
+            _ => NotSent::Impossible(Unsendable::new(
+                Reason::Refused,
+                format!("librdkafka does not take the record: {error}"),
+                "Report this with the output of `outbox-router --version`",
+            )),
         }
     }
 

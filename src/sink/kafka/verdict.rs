@@ -2,8 +2,8 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-use crate::dead_letters::Reason;
 use crate::error::{Definite, Error, Exit, Peer};
+use crate::unsendable::Reason;
 
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +59,8 @@ pub(super) fn verdict(code: Code) -> Verdict {
     }
 }
 
-/// As what an event is parked whose record a broker refuses with this.
-pub(super) fn parked_as(code: Code) -> Reason {
+/// Why an event cannot be sent whose record a broker refuses with this.
+pub(super) fn unsendable_as(code: Code) -> Reason {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => Reason::TooLarge,
         _ => Reason::Refused,
