@@ -136,7 +136,7 @@ impl<S: Transport> Relay<S> {
         let (outcome, deadline) = self.ending.take()?;
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let settled = self.sending.is_settled() && self.remembering.is_settled();
-        if late || settled && !self.preparing.has_no_producers() {
+        if late || settled && self.sending.sink.has_producers() {
             return Some(outcome);
         }
         self.ending = Some((outcome, deadline));
@@ -158,7 +158,7 @@ impl<S: Transport> Relay<S> {
             Some(leave_by) => leave_by.max(Instant::now() + LAST_WORD),
             None => Instant::now() + self.config.delivery.shutdown_timeout,
         };
-        if self.recognizing.is_under_way() || self.preparing.has_no_producers() {
+        if self.recognizing.is_under_way() || !self.sending.sink.has_producers() {
             return Ok(());
         }
         loop {
@@ -188,12 +188,10 @@ impl<S: Transport> Relay<S> {
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
         let log_end = self.log_end();
         let moved = self.catching_up.closing_move(&self.config, self.confirmation.confirmed());
-        let Relay { sending, mut stream, outcomes, preparing, mut remembering, recognizing, config, .. } =
-            self;
+        let Relay { sending, mut stream, outcomes, mut remembering, recognizing, config, .. } = self;
         let mut closing = Closing::new(&outcome, &self.monitor, &self.stop);
         let Sending { sink, mut progress, window, sent_alone: alone, mut parking, .. } = sending;
         let retry = parking.as_ref().and_then(Parking::under_way);
-        drop(preparing);
         let batch_bytes = sink.batch_bytes();
         let timed_out =
             outcome.may_be_a_timeout() && !sink.obstacle_is_told() && sink.brokers_down().is_none();

@@ -20,7 +20,6 @@ mod heartbeat;
 mod lease;
 mod pace;
 mod parking;
-mod preparing;
 mod reading;
 mod recognizing;
 mod remembering;
@@ -54,9 +53,9 @@ use crate::postgres::stream::Transport;
 use crate::postgres::watch::Watch;
 use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::{Origin, Router};
-use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::Positions;
 use crate::sink::kafka::properties::transaction_timeout;
+use crate::sink::kafka::{Admitted, KafkaSink};
 use crate::sink::{Outcomes, Refusal};
 use crate::unsendable::Unsendable;
 use catching_up::CatchingUp;
@@ -67,7 +66,6 @@ use heartbeat::Heartbeat;
 use lease::{Clocks, Expired, Lease};
 use pace::Pace;
 use parking::Parking;
-use preparing::Preparing;
 use reading::Reading;
 use recognizing::Recognizing;
 pub use recognizing::no_gap_to_accept;
@@ -157,7 +155,6 @@ pub struct Relay<S> {
     monitor: Monitor,
     stop: CancellationToken,
 
-    preparing: Preparing,
     /// Where its part of the log ends.
     until: Option<Lsn>,
     received: Lsn,
@@ -251,7 +248,6 @@ impl<S: Transport> Relay<S> {
             room: Room::new(parts.monitor.slot_room()),
             monitor: parts.monitor,
             stop: parts.stop,
-            preparing: Preparing::default(),
             until: parts.until,
             received: parts.confirmed,
             lease: Lease::new(feedback::silence(&parts.config), Clocks::now()),
@@ -301,7 +297,9 @@ impl<S: Transport> Relay<S> {
                 self.sending.sink.purge();
                 return Ok(Outcome::Refused(refusal));
             }
-            self.rebuild_if_due()?;
+            if self.sending.is_settled() && self.remembering.is_settled() {
+                self.sending.sink.settled()?;
+            }
             self.sending.sink.turned(PgTimestamp::now());
             self.sending.uncommitted = !self.remembering.is_settled();
             self.sending.window.takes(self.remembering.room());
@@ -315,7 +313,7 @@ impl<S: Transport> Relay<S> {
             self.caught_up();
             self.progressed(read);
             let (mut remember_at, mut reopened) = (None, false);
-            if !self.recognizing.is_under_way() && !self.preparing.has_no_producers() {
+            if !self.recognizing.is_under_way() && self.sending.sink.has_producers() {
                 self.remembering.recognized(self.config.outbox.message_prefix.as_deref());
                 let (intake, closing) = (self.intake(read), self.remembering.is_closing());
                 remember_at = self.remembering.offer(&mut self.sending, intake)?;
@@ -353,7 +351,7 @@ impl<S: Transport> Relay<S> {
                 _ = status_timer.tick() => self.status_due()?,
                 report = self.watch.report() => self.looked(report)?,
                 report = parked(&mut self.sending.parking) => self.parking_reported(report)?,
-                prepared = self.preparing.done() => self.prepared(prepared)?,
+                admitted = self.sending.sink.set_up() => self.admitted(admitted?),
                 () = until(deadline) => {}
                 () = until(remember_at) => {}
                 () = until(fetch_at) => {}
@@ -362,6 +360,18 @@ impl<S: Transport> Relay<S> {
                 // the runtime looks after its timers and sockets in between
                 () = tokio::task::yield_now(), if gathered => {}
             }
+        }
+    }
+
+    /// Records of one more topic can be sent, or of one again.
+    fn admitted(&mut self, admitted: Option<Admitted>) {
+        let Some(Admitted { topic, name, grown }) = admitted else { return };
+        // topics are numbered as they are admitted; one that was looked at again has its number
+        if topic == self.counters.len() {
+            self.counters.push(self.monitor.topic_counters(&name));
+        }
+        if grown {
+            self.monitor.partitions_grown(1);
         }
     }
 

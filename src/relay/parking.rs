@@ -147,11 +147,6 @@ impl Parking {
         self.refused.get(&event).cloned()
     }
 
-    /// This event was found to be unsendable, and is the next one again.
-    pub(super) fn refuse(&mut self, event: Partial, why: Unsendable) {
-        self.refused.insert(event, why);
-    }
-
     /// Puts an event into the table.
     pub(super) fn park(
         &mut self,
@@ -444,15 +439,13 @@ impl<S: Transport> Relay<S> {
             self.sending.progress.acknowledge(sequence);
         }
         if self.ending.is_some()
-            || self.preparing.is_under_way()
+            || self.sending.sink.is_setting_up()
             || self.remembering.is_closing()
             || self.recognizing.is_under_way()
         {
             return None;
         }
-        if let Some(waiting) = self.sending.retry() {
-            self.prepare(waiting);
-        }
+        self.sending.retry();
         self.sending.parking.as_mut()?.fetch()
     }
 

@@ -44,7 +44,7 @@ impl<S: Transport> Relay<S> {
     /// What the stream does, for who decides when a transaction ends.
     pub(super) fn intake(&self, read: bool) -> Intake {
         if self.ending.is_some()
-            || self.preparing.is_under_way()
+            || self.sending.sink.is_setting_up()
             || self.sending.waits_for_commit
             || self.catching_up.waits()
         {

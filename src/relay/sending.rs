@@ -3,7 +3,7 @@
 use super::parking::Parking;
 use super::window::{InFlight, Window};
 use crate::dead_letters::{Key, Letter, Whole, text};
-use crate::error::{Definite, Error, Peer};
+use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::{Field, Outbox, OutboxError, OutboxEvent};
@@ -68,19 +68,8 @@ pub(super) enum Handled {
     Done,
     /// Something has to be acknowledged first.
     HeldBack,
-    /// The topic has to be prepared first.
-    NeedsTopic(Waiting),
     /// It cannot be sent.
     Failed(Error),
-}
-
-/// An event that waits for its topic.
-pub(super) struct Waiting {
-    pub(super) topic: String,
-    pub(super) id: String,
-    way_past: String,
-    /// Which change; `None` for an event that was parked.
-    pub(super) event: Option<Partial>,
 }
 
 /// What helps where no more aggregates may be parked.
@@ -217,16 +206,7 @@ impl Sending {
         };
         let sent = match self.sink.send(&record, sequence) {
             Ok(sent) => sent,
-            Err(NotSent::TopicUnknown) => {
-                self.pending = Some(change);
-                return Handled::NeedsTopic(Waiting {
-                    topic: record.topic.to_owned(),
-                    id: event.printable_id(),
-                    way_past: way_past(final_lsn, shard),
-                    event: Some(this),
-                });
-            }
-            Err(NotSent::Full) => {
+            Err(NotSent::Later) => {
                 self.pending = Some(change);
                 return Handled::HeldBack;
             }
@@ -311,16 +291,16 @@ impl Sending {
         Handled::Done
     }
 
-    /// Sends parked events again as far as they may be. What a topic has to be prepared for waits.
-    pub(super) fn retry(&mut self) -> Option<Waiting> {
-        let parking = self.parking.as_mut()?;
+    /// Sends parked events again as far as they may be.
+    pub(super) fn retry(&mut self) {
+        let Some(parking) = &mut self.parking else { return };
         while !self.window.is_full() && !parking.has_one_alone() {
             let sequence = parking.number();
             let settled = parking.is_settled() && self.window.is_empty();
-            let (letter, alone) = parking.next(&self.monitor)?;
+            let Some((letter, alone)) = parking.next(&self.monitor) else { return };
             if alone && !settled {
                 parking.wants_alone();
-                return None;
+                return;
             }
             let (Key { final_lsn, change }, commit_time) = (letter.key, letter.commit_time);
             let origin = Origin { final_lsn, xid: letter.xid, commit_time, ordinal: change };
@@ -353,19 +333,10 @@ impl Sending {
                     self.window.sent_besides(bytes);
                     parking.sent(InFlight { bytes, memory, commit_time, topic: sent.topic }, alone);
                 }
-                Err(NotSent::Full) => return None,
-                Err(NotSent::TopicUnknown) => {
-                    return Some(Waiting {
-                        topic: record.topic.to_owned(),
-                        id: event.printable_id(),
-                        way_past: String::new(),
-                        event: None,
-                    });
-                }
+                Err(NotSent::Later) => return,
                 Err(NotSent::Impossible(why)) => parking.failed(&why),
             }
         }
-        None
     }
 }
 
@@ -405,16 +376,6 @@ pub(super) fn not_readable(error: &OutboxError) -> Error {
         "Nothing was skipped. Rows are read as the table was when they were written, so altering it once more helps later \
          rows only: for this one correct `[outbox] columns` or `[route]`, and start the router again",
     )
-}
-
-/// Why the topic that an event waits for cannot be had.
-pub(super) fn without_topic(waiting: &Waiting, error: Error) -> Error {
-    match error {
-        Error::Definite(Definite { what, remedy, .. }) => {
-            unsendable(&waiting.id, &what, &remedy, &waiting.way_past)
-        }
-        transient @ Error::Transient(_) => transient,
-    }
 }
 
 fn unsendable(id: &str, reason: &str, remedy: &str, way_past: &str) -> Error {

@@ -1,7 +1,7 @@
 //! Kafka: the producers of a session, on librdkafka's own threads.
 //!
 //! `producers` one that is idempotent or two that are transactional, `properties` what they are made with, `context` what
-//! comes back, `topics` what happens before a topic's first record, `fits` whether it takes a record, `first` before a partition's second, `look` while
+//! comes back, `topic_setup` and `topics` what happens before a topic's first record, `fits` whether it takes a record, `first` before a partition's second, `look` while
 //! records flow, `obstacle` when none does, `unreachable` when no broker answers, `lost_sight` when the client is at fault, `known` what is remembered of topics,
 //! `copies` what an acknowledgement is worth, `positions` where the router remembers what it has delivered, `verdict` what
 //! an error means, `survey` what `check` asks.
@@ -20,6 +20,7 @@ pub mod positions;
 mod producers;
 pub mod properties;
 pub mod survey;
+mod topic_setup;
 mod topics;
 mod unreachable;
 mod verdict;
@@ -45,11 +46,12 @@ use client::Client;
 use context::{AdminContext, Connection, ProducerReports};
 use first::{FirstRecords, Known};
 pub use known::KnownTopics;
-use known::Met;
 use look::{Found, Looks, Sight};
 use lost_sight::{LostSight, knows_brokers};
 use producers::Producers;
 pub use producers::{Commit, NotCommitted};
+pub use topic_setup::Admitted;
+use topic_setup::TopicSetup;
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
 use unreachable::no_answer;
@@ -67,10 +69,9 @@ const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// Why a record was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotSent {
-    /// The topic has to be prepared first.
-    TopicUnknown,
-    /// The queue is full, or the first record of the partition is not acknowledged yet: wait for reports.
-    Full,
+    /// Not now: the queue is full, the first record of the partition is not acknowledged yet, or the topic is not ready. Wait for
+    /// reports, or for [`KafkaSink::set_up`].
+    Later,
     /// It can never be sent.
     Impossible(Unsendable),
 }
@@ -78,7 +79,7 @@ pub enum NotSent {
 /// What came of a record that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
-    /// The topic's number, as [`KafkaSink::admit`] gave it.
+    /// The topic's number, as [`Admitted`] has it.
     pub topic: usize,
     /// The topic does not take the record's timestamp: it bears the commit time, or if need be the present.
     pub timestamp_replaced: bool,
@@ -90,6 +91,7 @@ pub struct KafkaSink {
     reports: ProducerReports,
     producers: Producers,
     keeper: Arc<TopicKeeper>,
+    setup: TopicSetup,
     /// The prepared topics, and their places among them by name.
     topics: Vec<Topic>,
     numbers: HashMap<Box<str>, usize>,
@@ -133,18 +135,6 @@ pub(crate) const UNUSED: Duration = Duration::from_secs(2);
 const SILENCE: &str = "the brokers answer, but acknowledge nothing: their logs say why, unless a producer quota or a slow \
      link holds the router back";
 
-/// Whether records of a prepared topic can be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Admitted {
-    /// The topic's number in this session, counted from 0.
-    pub topic: usize,
-    /// The topic takes smaller batches than the producer makes: [`KafkaSink::rebuild`] first, while nothing is under
-    /// way.
-    pub rebuild_first: bool,
-    /// It has more partitions than it had when this process looked last.
-    pub grown: bool,
-}
-
 impl KafkaSink {
     /// Makes the clients and waits for the first answer of a broker. `batch_bytes` is the smallest limit of any topic
     /// that an earlier session met.
@@ -170,6 +160,7 @@ impl KafkaSink {
             reports,
             producers,
             keeper,
+            setup: TopicSetup::default(),
             topics: Vec::new(),
             numbers: HashMap::new(),
             last: 0,
@@ -223,8 +214,11 @@ impl KafkaSink {
 
     /// Hands one record over. Never blocks.
     pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        let number = self.number(record.topic).ok_or(NotSent::TopicUnknown)?;
-        let topic = self.topics.get_mut(number).ok_or(NotSent::TopicUnknown)?;
+        if self.is_setting_up() {
+            return Err(NotSent::Later);
+        }
+        let number = self.number(record.topic).ok_or_else(|| self.set_up_topic(record.topic))?;
+        let Some(topic) = self.topics.get_mut(number) else { return Err(NotSent::Later) };
         let limits = &topic.limits;
         fits::producer(record, self.message_max_bytes)?;
         if !topic.stale
@@ -238,7 +232,7 @@ impl KafkaSink {
         }
         if topic.stale {
             // what is under way arrives first: keys may be somewhere else afterwards
-            return Err(if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown });
+            return Err(if self.under_way > 0 { NotSent::Later } else { self.set_up_topic(record.topic) });
         }
         let timestamp = limits.timestamp(record, self.now);
         let place = (number, Self::partition(record, limits));
@@ -247,7 +241,7 @@ impl KafkaSink {
         let ordered = record.key.is_some() && !self.producers.are_transactional();
         let known = if ordered { self.first.known(place, self.now) } else { Some(Known::Established) };
         if known == Some(Known::NotYet) {
-            return Err(NotSent::Full);
+            return Err(NotSent::Later);
         }
 
         let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
@@ -264,7 +258,7 @@ impl KafkaSink {
         if let Err(error) = self.producers.begin() {
             let reason = format!("no transaction can be begun: {error}");
             self.gave_up(reason);
-            return Err(NotSent::Full);
+            return Err(NotSent::Later);
         }
         match self.producers.current().send::<[u8], [u8]>(message) {
             Ok(()) => {
@@ -316,7 +310,7 @@ impl KafkaSink {
             let why = Unsendable::new(Reason::Refused, reason, remedy);
             let refusal = Refusal { last: sequence, transient: true, why };
             self.reports.outcomes.refused(refusal);
-            return NotSent::Full;
+            return NotSent::Later;
         }
         match code {
             // the topic is not as it was, and librdkafka has heard of it first
@@ -324,10 +318,10 @@ impl KafkaSink {
                 if let Some(topic) = self.known_topic(record.topic) {
                     topic.stale = true;
                 }
-                if self.under_way > 0 { NotSent::Full } else { NotSent::TopicUnknown }
+                if self.under_way > 0 { NotSent::Later } else { self.set_up_topic(record.topic) }
             }
             // with nothing under way there is nothing to wait for: the queue is smaller than the record
-            Some(Code::QueueFull) if self.producers.current().in_flight_count() > 0 => NotSent::Full,
+            Some(Code::QueueFull) if self.producers.current().in_flight_count() > 0 => NotSent::Later,
             Some(Code::QueueFull) => NotSent::Impossible(Unsendable::new(
                 Reason::TooLarge,
                 format!("the record of {} bytes does not fit into the producer's queue", record.size()),
@@ -344,11 +338,11 @@ impl KafkaSink {
                 "Raise message.max.bytes under `[kafka]` and on the broker",
             )),
             // the error callback reports it; nothing can be sent until the producer is rebuilt
-            Some(Code::Fatal) => NotSent::Full,
+            Some(Code::Fatal) => NotSent::Later,
             // so does the record that was refused before in the same transaction
             Some(Code::State) if self.producers.are_transactional() => {
                 self.refuses_since.get_or_insert_with(Instant::now);
-                NotSent::Full
+                NotSent::Later
             }
             _ => NotSent::Impossible(Unsendable::new(
                 Reason::Refused,
@@ -356,53 +350,6 @@ impl KafkaSink {
                 "Report this with the output of `outbox-router --version`",
             )),
         }
-    }
-
-    /// Makes sure that a topic is there; for a task of its own. Waits while no broker answers; an error is definite.
-    pub fn prepare(
-        &self,
-        topic: String,
-    ) -> impl Future<Output = Result<TopicLimits, Error>> + Send + 'static {
-        let looked_up = Arc::clone(&self.keeper).prepare(topic.clone());
-        let met = self.numbers.contains_key(topic.as_str());
-        let producers: Vec<_> = self.producers.all().filter(|_| met).cloned().map(Client::new).collect();
-        async move {
-            let limits = looked_up.await?;
-            for producer in producers {
-                // by itself it learns of new partitions minutes later; if this fails it is the record that says so
-                let topic = topic.clone();
-                let producer = (*producer).clone();
-                let refreshed = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
-                let _ = tokio::task::spawn_blocking(refreshed).await;
-            }
-            Ok(limits)
-        }
-    }
-
-    /// From now on records of `topic` are taken.
-    pub fn admit(&mut self, topic: &str, limits: TopicLimits) -> Admitted {
-        // librdkafka does not split a batch that the broker finds too large
-        let rebuild_first = limits.max_message_bytes.is_some_and(|limit| self.batch_bytes > limit);
-        self.batch_bytes =
-            limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
-        let grown = self.known.met(topic, &limits) == Met::Grown;
-        let fresh = Topic { name: topic.into(), limits, looked_at_for: None, stale: false };
-        let number = match self.numbers.get(topic) {
-            Some(&number) => {
-                if let Some(known) = self.topics.get_mut(number) {
-                    *known = Topic { looked_at_for: known.looked_at_for, ..fresh };
-                }
-                number
-            }
-            None => {
-                self.numbers.insert(topic.into(), self.topics.len());
-                self.topics.push(fresh);
-                self.topics.len() - 1
-            }
-        };
-        // the brokers may know nothing of the producer there, and a key's partition may be another
-        self.first.forget(number);
-        Admitted { topic: number, rebuild_first, grown }
     }
 
     /// Begins to look at one topic, the one with this number or else the next in turn, and takes in what the look before
@@ -584,9 +531,8 @@ impl KafkaSink {
         self.batch_bytes
     }
 
-    /// Replaces the producers by ones with smaller batches, which can be used when what this returns has come to an end; for
-    /// a task of its own. Nothing may be under way, or uncommitted.
-    pub fn rebuild(&mut self) -> Result<impl Future<Output = Result<(), Error>> + Send + 'static, Error> {
+    /// Replaces the producers by ones with smaller batches, which can be used when what this returns has come to an end.
+    fn rebuild(&mut self) -> Result<impl Future<Output = Result<(), Error>> + Send + 'static, Error> {
         let fresh = Producers::make(&self.config, self.batch_bytes, &self.reports)?;
         let before = std::mem::replace(&mut self.producers, fresh);
         (self.first, self.refuses_since) = (FirstRecords::default(), None);

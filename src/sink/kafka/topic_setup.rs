@@ -1,0 +1,159 @@
+//! What records wait for before they can be sent: a topic that has to be made or looked at, and producers that make smaller batches
+//! because a topic takes only those.
+
+use std::sync::Arc;
+
+use rdkafka::producer::Producer;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::client::Client;
+use super::known::Met;
+use super::topics::TopicLimits;
+use super::{KafkaSink, NotSent, PROBE_TIMEOUT, Topic};
+use crate::error::{Definite, Error, Peer};
+use crate::unsendable::{Reason, Unsendable};
+
+/// Nothing is sent while there is any of it.
+#[derive(Default)]
+pub(super) struct TopicSetup {
+    topic: Option<(String, AbortOnDropHandle<Result<TopicLimits, Error>>)>,
+    /// The topic that cannot be had, until a record for it was told so.
+    failed: Option<(String, Unsendable)>,
+    /// A topic takes smaller batches than the producers make.
+    rebuild: bool,
+    rebuilding: Option<AbortOnDropHandle<Result<(), Error>>>,
+}
+
+enum Done {
+    Topic(String, Result<TopicLimits, Error>),
+    Producers(Result<(), Error>),
+}
+
+impl TopicSetup {
+    fn is_under_way(&self) -> bool {
+        self.topic.is_some() || self.rebuild
+    }
+
+    /// May be dropped at any await.
+    async fn done(&mut self) -> Done {
+        let lost = |what: &str, error| Error::transient(Peer::Kafka, format!("{what}: {error}"));
+        if let Some((topic, task)) = &mut self.topic {
+            let what = || format!("preparing the topic {topic}");
+            let limits = task.await.unwrap_or_else(|error| Err(lost(&what(), error)));
+            if let Some((topic, _)) = self.topic.take() {
+                return Done::Topic(topic, limits);
+            }
+        }
+        if let Some(task) = &mut self.rebuilding {
+            let made = task.await.unwrap_or_else(|error| Err(lost("replacing the producers", error)));
+            (self.rebuilding, self.rebuild) = (None, false);
+            return Done::Producers(made);
+        }
+        std::future::pending().await
+    }
+}
+
+/// A topic whose records are taken from now on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// The topic's number in this session, counted from 0.
+    pub topic: usize,
+    /// Its name.
+    pub name: String,
+    /// It has more partitions than it had when this process looked last.
+    pub grown: bool,
+}
+
+impl KafkaSink {
+    /// Whether nothing can be sent now.
+    pub fn is_setting_up(&self) -> bool {
+        self.setup.is_under_way()
+    }
+
+    /// Whether the producers can be used, for a position at least.
+    pub fn has_producers(&self) -> bool {
+        self.setup.rebuilding.is_none()
+    }
+
+    /// Waits until a topic or the producers are ready, for ever if nothing is under way. May be dropped at any await.
+    ///
+    /// # Errors
+    /// The session has to end. That a topic cannot be had is told of the next record for it.
+    pub async fn set_up(&mut self) -> Result<Option<Admitted>, Error> {
+        match self.setup.done().await {
+            Done::Topic(topic, Ok(limits)) => Ok(Some(self.admit(topic, limits))),
+            Done::Topic(topic, Err(Error::Definite(Definite { what, remedy, .. }))) => {
+                self.setup.failed = Some((topic, Unsendable::new(Reason::Topic, what, remedy)));
+                Ok(None)
+            }
+            Done::Topic(_, Err(transient)) => Err(transient),
+            Done::Producers(made) => made.map(|()| None),
+        }
+    }
+
+    /// Nothing is under way or uncommitted: replaces the producers if that was waited for.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn settled(&mut self) -> Result<(), Error> {
+        if self.setup.rebuild && self.setup.rebuilding.is_none() {
+            let task = tokio::spawn(self.rebuild()?);
+            self.setup.rebuilding = Some(AbortOnDropHandle::new(task));
+        }
+        Ok(())
+    }
+
+    /// A record cannot be sent before its topic is ready. Begins with that, unless it was tried in vain just now.
+    pub(super) fn set_up_topic(&mut self, topic: &str) -> NotSent {
+        if let Some((_, why)) = self.setup.failed.take_if(|(failed, _)| failed == topic) {
+            return NotSent::Impossible(why);
+        }
+        let task = tokio::spawn(self.prepare(topic.to_owned()));
+        self.setup.topic = Some((topic.to_owned(), AbortOnDropHandle::new(task)));
+        NotSent::Later
+    }
+
+    /// Makes sure that a topic is there. Waits while no broker answers; an error is definite.
+    fn prepare(&self, topic: String) -> impl Future<Output = Result<TopicLimits, Error>> + Send + 'static {
+        let looked_up = Arc::clone(&self.keeper).prepare(topic.clone());
+        let met = self.numbers.contains_key(topic.as_str());
+        let producers: Vec<_> = self.producers.all().filter(|_| met).cloned().map(Client::new).collect();
+        async move {
+            let limits = looked_up.await?;
+            for producer in producers {
+                // by itself it learns of new partitions minutes later; if this fails it is the record that says so
+                let topic = topic.clone();
+                let producer = (*producer).clone();
+                let refreshed = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
+                let _ = tokio::task::spawn_blocking(refreshed).await;
+            }
+            Ok(limits)
+        }
+    }
+
+    fn admit(&mut self, topic: String, limits: TopicLimits) -> Admitted {
+        // librdkafka does not split a batch that the broker finds too large
+        self.setup.rebuild |= limits.max_message_bytes.is_some_and(|limit| self.batch_bytes > limit);
+        self.batch_bytes =
+            limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
+        let grown = self.known.met(&topic, &limits) == Met::Grown;
+        let name: Box<str> = topic.as_str().into();
+        let fresh = Topic { name: name.clone(), limits, looked_at_for: None, stale: false };
+        let number = match self.numbers.get(&name) {
+            Some(&number) => {
+                if let Some(known) = self.topics.get_mut(number) {
+                    *known = Topic { looked_at_for: known.looked_at_for, ..fresh };
+                }
+                number
+            }
+            None => {
+                self.numbers.insert(name, self.topics.len());
+                self.topics.push(fresh);
+                self.topics.len() - 1
+            }
+        };
+        // the brokers may know nothing of the producer there, and a key's partition may be another
+        self.first.forget(number);
+        Admitted { topic: number, name: topic, grown }
+    }
+}
