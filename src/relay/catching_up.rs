@@ -210,10 +210,10 @@ impl<S: Transport> Relay<S> {
     fn is_certain(&mut self) -> bool {
         let progress = &self.sending.progress;
         let position = progress.position();
-        if progress.span() > 0 || !self.sending.is_settled() || !self.remembering.is_settled() {
+        if progress.span() > 0 || !self.sending.is_settled() || !self.checkpointer.is_settled() {
             return false;
         }
-        let durable = self.remembering.durable(progress);
+        let durable = self.checkpointer.durable(progress);
         if durable < position.flush {
             return false;
         }

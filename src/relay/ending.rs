@@ -6,10 +6,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Relay;
 use super::closing::Closing;
-use super::committing::Intake;
 use super::parking::Parking;
 use super::sending::{Sending, SentAlone};
-use super::transaction_size::TransactionSize;
 use crate::dead_letters::Key;
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -18,6 +16,7 @@ use crate::positions::{OtherLog, Remembered};
 use crate::postgres::stream::Transport;
 use crate::progress::Partial;
 use crate::sink::Refusal;
+use crate::sink::kafka::{Intake, TransactionSize};
 
 /// How long the end waits for a last look at the catalogues, so that the last confirmation covers everything.
 const LAST_LOOK: Duration = Duration::from_secs(2);
@@ -135,7 +134,7 @@ impl<S: Transport> Relay<S> {
     pub(super) fn ended(&mut self) -> Option<Outcome> {
         let (outcome, deadline) = self.ending.take()?;
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let settled = self.sending.is_settled() && self.remembering.is_settled();
+        let settled = self.sending.is_settled() && self.checkpointer.is_settled();
         if late || settled && self.sending.sink.has_producers() {
             return Some(outcome);
         }
@@ -163,17 +162,17 @@ impl<S: Transport> Relay<S> {
         }
         loop {
             // one that was refused is tried again after a while
-            let again = self.remembering.offer(&mut self.sending, Intake::Waits)?;
-            if again.is_none() && !self.remembering.waits() || Instant::now() >= deadline {
+            let again = self.offer_checkpoint(Intake::Waits)?;
+            if again.is_none() && !self.checkpointer.waits() || Instant::now() >= deadline {
                 break;
             }
             let until = again.map_or(deadline, |again| again.min(deadline));
-            if let Ok(delivered) = timeout_at(until, self.remembering.reported()).await {
+            if let Ok(delivered) = timeout_at(until, self.checkpointer.reported()).await {
                 self.remembered(delivered?);
             }
         }
         let deadline = Instant::now() + LAST_LOOK;
-        while self.confirmation.confirmed() < self.remembering.durable(&self.sending.progress) {
+        while self.confirmation.confirmed() < self.checkpointer.durable(&self.sending.progress) {
             self.watch.look_now();
             match timeout_at(deadline, self.watch.report()).await {
                 Ok(report) => self.looked(report)?,
@@ -188,14 +187,14 @@ impl<S: Transport> Relay<S> {
     pub(super) async fn close(self, outcome: Outcome, orderly: bool) -> Ended {
         let log_end = self.log_end();
         let moved = self.catching_up.closing_move(&self.config, self.confirmation.confirmed());
-        let Relay { sending, mut stream, outcomes, mut remembering, recognizing, config, .. } = self;
+        let Relay { sending, mut stream, outcomes, mut checkpointer, recognizing, config, .. } = self;
         let mut closing = Closing::new(&outcome, &self.monitor, &self.stop);
         let Sending { sink, mut progress, window, sent_alone: alone, mut parking, .. } = sending;
         let retry = parking.as_ref().and_then(Parking::under_way);
         let batch_bytes = sink.batch_bytes();
         let timed_out =
             outcome.may_be_a_timeout() && !sink.obstacle_is_told() && sink.brokers_down().is_none();
-        let (transaction_size, too_large) = remembering.transaction_size(timed_out);
+        let (transaction_size, too_large) = checkpointer.transaction_size(timed_out);
         if let Some(reason) = &too_large {
             sink.transaction_timed_out(reason.clone());
         }
@@ -207,7 +206,7 @@ impl<S: Transport> Relay<S> {
         let sent_away = stream.was_sent_away();
         let recognized = !recognizing.is_under_way();
         if recognized {
-            remembering.recognized(config.outbox.message_prefix.as_deref());
+            checkpointer.recognized(config.outbox.message_prefix.as_deref());
         }
         let mut reports = Vec::new();
         let refusal = outcomes.take(&mut reports);
@@ -229,8 +228,14 @@ impl<S: Transport> Relay<S> {
             }
             _ => outcome,
         };
-        let unacknowledged = window.records() + remembering.uncommitted().0;
-        let (remembered, advanced) = remembering.close(&progress, parking.as_mut(), &mut closing).await;
+        let unacknowledged = window.records() + checkpointer.uncommitted().0;
+        let add_parked = |remembered: &mut Remembered| {
+            if let Some(parking) = &mut parking {
+                parking.add_to(remembered, false);
+            }
+        };
+        let wait = async |client| closing.wait(client).await;
+        let (remembered, advanced) = checkpointer.close(&progress, add_parked, wait).await;
         let mut lock = None;
         if orderly {
             match stream.finish(moved.as_deref()).await {

@@ -4,7 +4,6 @@ use tokio::time::{Duration, Instant};
 
 use super::catching_up::moved_by_another;
 use super::lease::Clocks;
-use super::tally::Tally;
 use super::{Relay, STALLED, UNANSWERED};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
@@ -15,6 +14,7 @@ use crate::postgres::replication::StandbyStatus;
 use crate::postgres::room::{Level, safe_bytes};
 use crate::postgres::stream::Transport;
 use crate::postgres::watch::{Report, Walsender};
+use crate::sink::DeliveryStats;
 use crate::sink::kafka::LOOK_AFTER;
 
 /// What is said where a position is not acknowledged, and the metadata of its topic does not explain it.
@@ -43,11 +43,11 @@ impl<S: Transport> Relay<S> {
         if self.brokers_down || silent {
             self.sending.sink.look_for_lost_sight();
         }
-        self.remembering.look_for_lost_sight();
+        self.checkpointer.look_for_lost_sight();
         if self.brokers_down {
             self.sending.sink.look_for_brokers();
         } else {
-            let silence = self.acknowledged.elapsed().max(self.remembering.waits_for());
+            let silence = self.acknowledged.elapsed().max(self.checkpointer.waits_for());
             let unanswered = silence > UNANSWERED;
             self.sending.sink.look_into_silence(silence);
             let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
@@ -57,12 +57,12 @@ impl<S: Transport> Relay<S> {
             }
             // when it is out of the way, what waited for it still takes a moment
             let explained = self.positions_in_the_way.is_some_and(|last| last.elapsed() < STALLED);
-            let ends_late = !explained && self.remembering.ends_late();
-            let slow = self.remembering.slow();
+            let ends_late = !explained && self.checkpointer.ends_late();
+            let slow = self.checkpointer.slow();
             if ends_late {
                 self.sending.sink.commit_is_late();
             } else if !explained
-                && self.remembering.is_late(!self.only_parks())
+                && self.checkpointer.is_late(!self.only_parks())
                 && !self.sending.sink.obstacle_is_told()
             {
                 self.sending.sink.silent(slow.as_deref(), unanswered);
@@ -72,7 +72,7 @@ impl<S: Transport> Relay<S> {
             self.sending.sink.look_at_topics(blocked.filter(|_| !told), silent);
         }
         if self.brokers_down || self.sending.sink.obstacle_is_told() {
-            self.remembering.held_up();
+            self.checkpointer.held_up();
         }
         Ok(())
     }
@@ -82,7 +82,7 @@ impl<S: Transport> Relay<S> {
     fn look_at_positions(&mut self) -> bool {
         let exactly_once = self.config.delivery.mode == DeliveryMode::ExactlyOnce;
         let records = if exactly_once { self.acknowledged.elapsed() } else { Duration::ZERO };
-        let position = self.remembering.position_waits_for();
+        let position = self.checkpointer.position_waits_for();
         if position.max(records) < LOOK_AFTER {
             return false;
         }
@@ -98,8 +98,8 @@ impl<S: Transport> Relay<S> {
             (None, None) => return false,
         };
         if position.max(records) > STALLED {
-            self.remembering.not_acknowledged(reason, &self.sending.sink);
-            self.remembering.show(&self.monitor);
+            self.checkpointer.not_acknowledged(reason, &self.sending.sink);
+            self.checkpointer.show(&self.monitor);
         }
         in_the_way
     }
@@ -149,7 +149,7 @@ impl<S: Transport> Relay<S> {
             return Ok(());
         }
         let before = self.confirmation.confirmed();
-        self.confirmation.checked(self.remembering.durable(&self.sending.progress), checked);
+        self.confirmation.checked(self.checkpointer.durable(&self.sending.progress), checked);
         if self.confirmation.confirmed() > before {
             self.queue_status(false);
         }
@@ -176,8 +176,8 @@ impl<S: Transport> Relay<S> {
     }
 
     /// Something is known of the position that was under way, and this is delivered by it.
-    pub(super) fn remembered(&mut self, mut delivered: Tally) {
-        self.remembering.show(&self.monitor);
+    pub(super) fn remembered(&mut self, mut delivered: DeliveryStats) {
+        self.checkpointer.show(&self.monitor);
         if let Some(parking) = &mut self.sending.parking {
             parking.is_committed();
         }

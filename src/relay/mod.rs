@@ -3,7 +3,7 @@
 //! ```text
 //!   stream --> outbox --> router --> sink        data goes one way
 //!     ^                                                |
-//!     +-- confirmation <-- remembering <-- progress <--+   only a number comes back
+//!     +-- confirmation <-- checkpointer <- progress <--+   only a number comes back
 //! ```
 //!
 //! A message stays in the receive buffer until it is dealt with. When the window is full, or a topic has to be made
@@ -12,7 +12,6 @@
 mod bite_size;
 mod catching_up;
 mod closing;
-mod committing;
 mod confirmation;
 mod ending;
 mod feedback;
@@ -22,11 +21,8 @@ mod pace;
 mod parking;
 mod reading;
 mod recognizing;
-mod remembering;
 mod sending;
 mod showing;
-mod tally;
-mod transaction_size;
 mod unchecked;
 mod window;
 mod withheld;
@@ -55,8 +51,8 @@ use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::routing::{Origin, Router};
 use crate::sink::kafka::positions::Positions;
 use crate::sink::kafka::properties::transaction_timeout;
-use crate::sink::kafka::{Admitted, KafkaSink};
-use crate::sink::{Outcomes, Refusal};
+use crate::sink::kafka::{Admitted, Checkpointer, Intake, KafkaSink, TransactionSize};
+use crate::sink::{DeliveryStats, Outcomes, Refusal};
 use crate::unsendable::Unsendable;
 use catching_up::CatchingUp;
 pub(crate) use catching_up::begins_with_bites;
@@ -69,11 +65,8 @@ use parking::Parking;
 use reading::Reading;
 use recognizing::Recognizing;
 pub use recognizing::no_gap_to_accept;
-use remembering::Remembering;
 use sending::Sending;
 pub use sending::SentAlone;
-use tally::Tally;
-pub use transaction_size::TransactionSize;
 use unchecked::Unchecked;
 use window::Window;
 use withheld::Withheld;
@@ -146,7 +139,7 @@ pub struct Relay<S> {
     stream: ReplicationStream<S>,
     sending: Sending,
     outcomes: Arc<Outcomes>,
-    remembering: Remembering,
+    checkpointer: Checkpointer,
     confirmation: Confirmation,
     recognizing: Recognizing,
     watch: Watch,
@@ -163,7 +156,7 @@ pub struct Relay<S> {
     server_end: Lsn,
     counters: Vec<TopicCounters>,
     /// What was delivered for certain, to be counted.
-    certain: Tally,
+    certain: DeliveryStats,
     /// The end of the server's log as of the start.
     head: Lsn,
     /// Since when what lies before it is read; `None`: all of it was delivered.
@@ -235,7 +228,7 @@ impl<S: Transport> Relay<S> {
             stream: parts.stream,
             sending,
             outcomes: parts.outcomes,
-            remembering: Remembering::new(
+            checkpointer: Checkpointer::new(
                 parts.positions,
                 parts.remembered,
                 parts.transaction_size,
@@ -253,7 +246,7 @@ impl<S: Transport> Relay<S> {
             lease: Lease::new(feedback::silence(&parts.config), Clocks::now()),
             server_end: parts.head,
             counters: Vec::new(),
-            certain: Tally::default(),
+            certain: DeliveryStats::default(),
             head: parts.head,
             behind_since: Some(Instant::now()),
             brokers_down: false,
@@ -297,28 +290,28 @@ impl<S: Transport> Relay<S> {
                 self.sending.sink.purge();
                 return Ok(Outcome::Refused(refusal));
             }
-            if self.sending.is_settled() && self.remembering.is_settled() {
+            if self.sending.is_settled() && self.checkpointer.is_settled() {
                 self.sending.sink.settled()?;
             }
             self.sending.sink.turned(PgTimestamp::now());
-            self.sending.uncommitted = !self.remembering.is_settled();
-            self.sending.window.takes(self.remembering.room());
+            self.sending.uncommitted = !self.checkpointer.is_settled();
+            self.sending.window.takes(self.checkpointer.room());
             let read = match self.work()? {
                 Pause::NeedsInput => true,
                 Pause::HeldBack => false,
             };
             let fetch_at = self.parked_events();
-            self.remembering.sent(std::mem::take(&mut self.sending.sent), self.sending.window.sent_bytes());
+            self.checkpointer.sent(std::mem::take(&mut self.sending.sent), self.sending.window.sent_bytes());
             self.lease.hold_back(!read);
             self.caught_up();
             self.progressed(read);
             let (mut remember_at, mut reopened) = (None, false);
             if !self.recognizing.is_under_way() && self.sending.sink.has_producers() {
-                self.remembering.recognized(self.config.outbox.message_prefix.as_deref());
-                let (intake, closing) = (self.intake(read), self.remembering.is_closing());
-                remember_at = self.remembering.offer(&mut self.sending, intake)?;
+                self.checkpointer.recognized(self.config.outbox.message_prefix.as_deref());
+                let (intake, closing) = (self.intake(read), self.checkpointer.is_closing());
+                remember_at = self.offer_checkpoint(intake)?;
                 // the commit has begun, and what was held back until then need not wait for its end
-                reopened = closing && !self.remembering.is_closing();
+                reopened = closing && !self.checkpointer.is_closing();
             }
             let more = self.catch_up(read)?;
             if self.passes_over() {
@@ -345,7 +338,7 @@ impl<S: Transport> Relay<S> {
                 () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
                 // what has gathered goes first, and the next turn takes the reports anyway
                 () = self.outcomes.changed(), if !gathered => {}
-                delivered = self.remembering.reported() => {
+                delivered = self.checkpointer.reported() => {
                     self.remembered(delivered.map_err(|error| self.sending.sink.explained(error))?);
                 }
                 _ = status_timer.tick() => self.status_due()?,
@@ -375,6 +368,18 @@ impl<S: Transport> Relay<S> {
         }
     }
 
+    /// Writes or commits the position if its time has come. Returns when to ask again.
+    fn offer_checkpoint(&mut self, intake: Intake) -> Result<Option<Instant>, Error> {
+        let (transactional, settled) = (self.checkpointer.is_transactional(), self.sending.is_settled());
+        let Sending { sink, progress, parking, .. } = &mut self.sending;
+        let add_parked = |remembered: &mut Remembered| {
+            if let Some(parking) = parking {
+                parking.add_to(remembered, transactional);
+            }
+        };
+        self.checkpointer.offer(sink, progress, settled, intake, add_parked)
+    }
+
     /// Takes in what the sink has reported.
     fn take_reports(&mut self) -> Option<Refusal> {
         let mut reports = std::mem::take(&mut self.reports);
@@ -382,7 +387,7 @@ impl<S: Transport> Relay<S> {
         if !reports.is_empty() {
             self.acknowledged = Instant::now();
         }
-        let tally = self.remembering.uncounted().unwrap_or(&mut self.certain);
+        let stats = self.checkpointer.uncounted().unwrap_or(&mut self.certain);
         let transactional = self.config.delivery.mode == DeliveryMode::ExactlyOnce;
         for sequence in reports.drain(..) {
             self.sending.sink.acknowledged(sequence);
@@ -390,12 +395,12 @@ impl<S: Transport> Relay<S> {
                 let parking = self.sending.parking.as_mut();
                 let record =
                     parking.and_then(|parking| parking.delivered(sequence, transactional, &self.monitor));
-                record.into_iter().for_each(|record| tally.add(record));
+                record.into_iter().for_each(|record| stats.add(record));
                 continue;
             }
             self.sending.progress.acknowledge(sequence);
             if let Some(record) = self.sending.window.acknowledged(sequence) {
-                tally.add(record);
+                stats.add(record);
             }
         }
         self.certain.count(&self.counters, &self.monitor, PgTimestamp::now());

@@ -11,16 +11,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio::time::{Duration, Instant};
 
 use super::Relay;
-use super::window::InFlight;
 use crate::dead_letters::{Decision, Gone, Key, Letter, Parked, TooMany, text};
 use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::printable;
+use crate::positions::Remembered;
 use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::postgres::stream::Transport;
 use crate::progress::{Partial, Position, Sequence};
+use crate::sink::InFlight;
 use crate::unsendable::{Reason, Unsendable};
 
 /// Records of parked events have numbers of their own, above those of changes.
@@ -250,9 +251,16 @@ impl Parking {
     }
 
     /// The end of the log that has to be there for rows that a position is past.
-    pub(super) fn rests_on(&mut self, position: Lsn) -> Option<Lsn> {
+    fn rests_on(&mut self, position: Lsn) -> Option<Lsn> {
         self.rests_on = self.rests_on.filter(|committed| *committed > position);
         self.rests_on
+    }
+
+    /// What has to be known of parked events where this position is gone on from. Without it the rows stay as they are.
+    pub(super) fn add_to(&mut self, remembered: &mut Remembered, transactional: bool) {
+        let position = remembered.position.flush;
+        remembered.parked = self.rests_on(position);
+        remembered.retried = if transactional { self.in_transaction(position) } else { Vec::new() };
     }
 
     /// Rows are out of the table. Aggregates that have none left flow again.
@@ -395,7 +403,7 @@ impl Parking {
 
     /// A transaction is about to be committed: the keys that its position has to name, so that their events are never sent
     /// again.
-    pub(super) fn in_transaction(&mut self, position: Lsn) -> Vec<Key> {
+    fn in_transaction(&mut self, position: Lsn) -> Vec<Key> {
         self.committing.append(&mut self.open);
         let committing = self.committing.iter().map(|(key, _)| key);
         committing.chain(&self.done).chain(self.gone.behind(position)).copied().collect()
@@ -440,7 +448,7 @@ impl<S: Transport> Relay<S> {
         }
         if self.ending.is_some()
             || self.sending.sink.is_setting_up()
-            || self.remembering.is_closing()
+            || self.checkpointer.is_closing()
             || self.recognizing.is_under_way()
         {
             return None;
@@ -451,7 +459,7 @@ impl<S: Transport> Relay<S> {
 
     /// Takes in what was done to parked events.
     pub(super) fn parking_reported(&mut self, report: Report) -> Result<(), Error> {
-        let survives = self.remembering.survives(self.confirmation.confirmed());
+        let survives = self.checkpointer.survives(self.confirmation.confirmed());
         let Some(parking) = &mut self.sending.parking else { return Ok(()) };
         match report {
             Report::Parked { rows, committed } => {

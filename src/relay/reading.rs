@@ -3,10 +3,10 @@
 use tokio::time::Instant;
 
 use super::Relay;
-use super::committing::Intake;
 use crate::config::DeliveryMode;
 use crate::error::Error;
 use crate::postgres::stream::Transport;
+use crate::sink::kafka::Intake;
 
 /// What becomes of the bytes that come.
 pub(super) enum Reading {

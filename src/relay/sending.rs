@@ -1,7 +1,7 @@
 //! One insert on its way: read, routed, handed to the sink, and counted.
 
 use super::parking::Parking;
-use super::window::{InFlight, Window};
+use super::window::Window;
 use crate::dead_letters::{Key, Letter, Whole, text};
 use crate::error::{Error, Peer};
 use crate::lsn::Lsn;
@@ -12,6 +12,7 @@ use crate::postgres::pgoutput::{Insert, LogicalMessage};
 use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
 use crate::routing::{Origin, Routed, Router};
 use crate::shards::{self, Shard};
+use crate::sink::InFlight;
 use crate::sink::kafka::{KafkaSink, NotSent};
 use crate::unsendable::{Reason, Unsendable};
 

@@ -17,8 +17,8 @@ impl<S: Transport> Relay<S> {
         let down = self.sending.sink.brokers_down();
         // a broker that is away explains everything else
         let unwritable = self.sending.parking.as_ref().and_then(Parking::unwritable);
-        let broker = self.sending.sink.obstacle().or_else(|| self.remembering.obstacle());
-        let durable = self.remembering.durable(&self.sending.progress);
+        let broker = self.sending.sink.obstacle().or_else(|| self.checkpointer.obstacle());
+        let durable = self.checkpointer.durable(&self.sending.progress);
         let unchecked = self.unchecked.reason(self.confirmation.confirmed(), durable);
         let withheld = self.withheld.reason();
         let obstacles = [
@@ -64,8 +64,8 @@ impl<S: Transport> Relay<S> {
             self.unchecked.delivers(self.sending.origin.final_lsn);
         }
         // what is acknowledged and not committed is shown to nobody
-        let position = self.remembering.certain(&self.sending.progress);
-        let nothing_waits = idle && self.sending.window.is_empty() && self.remembering.is_settled();
+        let position = self.checkpointer.certain(&self.sending.progress);
+        let nothing_waits = idle && self.sending.window.is_empty() && self.checkpointer.is_settled();
         self.withheld.turned(nothing_waits, self.received);
         if position == self.moved.0 && !nothing_waits {
             return;
@@ -87,7 +87,7 @@ impl<S: Transport> Relay<S> {
 
     /// Says once per session that the backlog of its start is gone, if that has taken long.
     pub(super) fn caught_up(&mut self) {
-        let flush = self.remembering.certain(&self.sending.progress).flush;
+        let flush = self.checkpointer.certain(&self.sending.progress).flush;
         if self.head <= flush
             && let Some(since) = self.behind_since.take()
             && since.elapsed() > LONG
@@ -97,13 +97,13 @@ impl<S: Transport> Relay<S> {
     }
 
     pub(super) fn show(&self) {
-        let (uncommitted, oldest) = self.remembering.uncommitted();
+        let (uncommitted, oldest) = self.checkpointer.uncommitted();
         self.monitor.in_flight(self.sending.window.records() + uncommitted, self.sending.window.bytes());
         // a commit that was read and not yet wholly sent waits too
         let waits = self.sending.progress.inside_transaction().then_some(self.sending.origin.commit_time);
         self.monitor.oldest_unacknowledged(oldest.or(self.sending.window.oldest()).or(waits));
         self.monitor.received(self.received);
-        self.monitor.flushed(self.remembering.certain(&self.sending.progress).flush);
-        self.monitor.remembered(self.remembering.durable(&self.sending.progress));
+        self.monitor.flushed(self.checkpointer.certain(&self.sending.progress).flush);
+        self.monitor.remembered(self.checkpointer.durable(&self.sending.progress));
     }
 }

@@ -4,18 +4,7 @@ use std::collections::VecDeque;
 
 use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
-
-/// What is remembered of a record that is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct InFlight {
-    /// Of its key, value and headers.
-    pub(super) bytes: usize,
-    /// What it takes until it is acknowledged.
-    pub(super) memory: usize,
-    pub(super) commit_time: PgTimestamp,
-    /// Which of the relay's topics it goes to.
-    pub(super) topic: usize,
-}
+use crate::sink::InFlight;
 
 /// Records sent and not yet acknowledged.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ impl<S: Transport> Relay<S> {
                 // this process may have stood still meanwhile
                 self.lease.check(Clocks::now())?;
             }
-            if self.ending.is_some() || self.sending.sink.is_setting_up() || self.remembering.is_closing() {
+            if self.ending.is_some() || self.sending.sink.is_setting_up() || self.checkpointer.is_closing() {
                 return Ok(Pause::HeldBack);
             }
             // reports and reads take turns: the buffer holds, and takes meanwhile, a bounded number of messages

@@ -3,7 +3,9 @@
 //! A sink takes records with the number of their change, and reports through [`Outcomes`] when a record is durable or
 //! was refused. It knows nothing of positions.
 
+mod delivery_stats;
 pub mod kafka;
 mod outcomes;
 
+pub(crate) use delivery_stats::{DeliveryStats, InFlight};
 pub use outcomes::{Outcomes, Refusal};

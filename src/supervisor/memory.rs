@@ -8,7 +8,8 @@ use crate::dead_letters::Key;
 use crate::lsn::Lsn;
 use crate::positions::{OtherLog, Reading, Remembered};
 use crate::progress::Partial;
-use crate::relay::{HeldLock, TransactionSize};
+use crate::relay::HeldLock;
+use crate::sink::kafka::TransactionSize;
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
 use crate::unsendable::{Reason, Unsendable};
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::lsn::Lsn;
 use crate::positions::remembered;
 use crate::progress::Sequence;
-use crate::relay::TransactionSize;
+use crate::sink::kafka::TransactionSize;
 use crate::unsendable::{Reason, Unsendable};
 
 const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };

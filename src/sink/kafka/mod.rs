@@ -7,6 +7,7 @@
 //! an error means, `survey` what `check` asks.
 
 mod aside;
+mod checkpointer;
 mod client;
 mod context;
 pub mod copies;
@@ -22,6 +23,8 @@ pub mod properties;
 pub mod survey;
 mod topic_setup;
 mod topics;
+mod transaction_size;
+mod transactions;
 mod unreachable;
 mod verdict;
 
@@ -42,6 +45,7 @@ use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};
 use crate::unsendable::{Reason, Unsendable};
 use aside::Aside;
+pub(crate) use checkpointer::Checkpointer;
 use client::Client;
 use context::{AdminContext, Connection, ProducerReports};
 use first::{FirstRecords, Known};
@@ -54,6 +58,8 @@ pub use topic_setup::Admitted;
 use topic_setup::TopicSetup;
 use topics::TopicKeeper;
 pub use topics::TopicLimits;
+pub use transaction_size::TransactionSize;
+pub(crate) use transactions::Intake;
 use unreachable::no_answer;
 use verdict::{MAY_NOT_WRITE, Verdict, denied, verdict};
 

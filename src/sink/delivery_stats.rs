@@ -1,13 +1,24 @@
-//! Counts what was delivered, and how old it was by then.
+//! Records that are under way, and counts of those that were delivered and how old they were by then.
 
-use super::window::InFlight;
 use crate::monitor::{Monitor, TopicCounters};
 use crate::postgres::pgoutput::PgTimestamp;
+
+/// What is kept of a record that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InFlight {
+    /// Of its key, value and headers.
+    pub(crate) bytes: usize,
+    /// What it takes until it is acknowledged.
+    pub(crate) memory: usize,
+    pub(crate) commit_time: PgTimestamp,
+    /// Which of the sink's topics it goes to.
+    pub(crate) topic: usize,
+}
 
 /// Delivered records that are not counted yet, in runs of one topic and commit time: those of one transaction usually arrive
 /// together.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct DeliveryStats {
     runs: Vec<Run>,
     records: usize,
 }
@@ -20,8 +31,8 @@ struct Run {
     bytes: u64,
 }
 
-impl Tally {
-    pub(super) fn add(&mut self, record: InFlight) {
+impl DeliveryStats {
+    pub(crate) fn add(&mut self, record: InFlight) {
         let InFlight { bytes, commit_time, topic, .. } = record;
         let bytes = bytes as u64;
         self.records += 1;
@@ -34,21 +45,21 @@ impl Tally {
         }
     }
 
-    pub(super) fn records(&self) -> usize {
+    pub(crate) fn records(&self) -> usize {
         self.records
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         usize::try_from(self.runs.iter().map(|run| run.bytes).sum::<u64>()).unwrap_or(usize::MAX)
     }
 
     /// When the oldest of them was committed, as good as: records are delivered nearly in that order.
-    pub(super) fn oldest(&self) -> Option<PgTimestamp> {
+    pub(crate) fn oldest(&self) -> Option<PgTimestamp> {
         self.runs.first().map(|run| run.commit_time)
     }
 
     /// Their delivery is certain as of `now`.
-    pub(super) fn count(&mut self, counters: &[TopicCounters], monitor: &Monitor, now: PgTimestamp) {
+    pub(crate) fn count(&mut self, counters: &[TopicCounters], monitor: &Monitor, now: PgTimestamp) {
         self.records = 0;
         for Run { topic, commit_time, records, bytes } in self.runs.drain(..) {
             if let Some(counters) = counters.get(topic) {
@@ -68,16 +79,16 @@ mod tests {
     #[test]
     fn records_of_one_transaction_and_topic_are_one_run() {
         let record = |topic, time| InFlight { bytes: 10, memory: 99, commit_time: PgTimestamp(time), topic };
-        let mut tally = Tally::default();
+        let mut stats = DeliveryStats::default();
         for (topic, time) in [(0, 1), (0, 1), (1, 1), (1, 2), (1, 2)] {
-            tally.add(record(topic, time));
+            stats.add(record(topic, time));
         }
         let runs: Vec<_> =
-            tally.runs.iter().map(|run| (run.topic, run.commit_time.0, run.records, run.bytes)).collect();
+            stats.runs.iter().map(|run| (run.topic, run.commit_time.0, run.records, run.bytes)).collect();
         assert_eq!(runs, [(0, 1, 2, 20), (1, 1, 1, 10), (1, 2, 2, 20)]);
-        assert_eq!((tally.records(), tally.bytes(), tally.oldest()), (5, 50, Some(PgTimestamp(1))));
+        assert_eq!((stats.records(), stats.bytes(), stats.oldest()), (5, 50, Some(PgTimestamp(1))));
         let (monitor, _) = Monitor::for_test("shop");
-        tally.count(&[monitor.topic_counters("a"), monitor.topic_counters("b")], &monitor, PgTimestamp(3));
-        assert_eq!((tally.records(), tally.oldest()), (0, None));
+        stats.count(&[monitor.topic_counters("a"), monitor.topic_counters("b")], &monitor, PgTimestamp(3));
+        assert_eq!((stats.records(), stats.oldest()), (0, None));
     }
 }

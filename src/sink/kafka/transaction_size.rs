@@ -30,23 +30,23 @@ pub struct TransactionSize {
 
 /// A transaction that was not committed in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TimedOut {
-    pub(super) records: usize,
+pub(crate) struct TimedOut {
+    pub(crate) records: usize,
     /// Of its records.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// How many of them were acknowledged.
-    pub(super) acknowledged: usize,
-    pub(super) took: Duration,
+    pub(crate) acknowledged: usize,
+    pub(crate) took: Duration,
 }
 
 impl TransactionSize {
     /// A transaction takes no further record once it has so many bytes.
-    pub(super) fn limit(self) -> usize {
+    pub(crate) fn limit(self) -> usize {
         self.limit.unwrap_or(FIRST)
     }
 
     /// Takes in how long a transaction of so many bytes took to its commit.
-    pub(super) fn committed(&mut self, bytes: usize, took: Duration, timeout: Duration) {
+    pub(crate) fn committed(&mut self, bytes: usize, took: Duration, timeout: Duration) {
         let target = target(timeout);
         // a small one may have waited for a coordinator or for the commit before it, which says nothing of the rate
         if took > target && bytes >= self.limit().min(FIRST) {
@@ -62,7 +62,7 @@ impl TransactionSize {
     }
 
     /// Takes in that one timed out. The next one is smaller, and at most half of it. Returns what to say.
-    pub(super) fn timed_out(&mut self, it: TimedOut, timeout: Duration) -> String {
+    pub(crate) fn timed_out(&mut self, it: TimedOut, timeout: Duration) -> String {
         let fits = match it.acknowledged {
             0 => UNKNOWN,
             bytes => of_rate(bytes, it.took, target(timeout)),
@@ -89,7 +89,7 @@ impl TransactionSize {
     }
 
     /// Why commits take long, if it is because the brokers are slow.
-    pub(super) fn slow(self) -> Option<String> {
+    pub(crate) fn slow(self) -> Option<String> {
         self.slow.map(|rate| {
             format!(
                 "the brokers take {}: a producer quota holds the router back, or the link to them is slow",

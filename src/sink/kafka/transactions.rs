@@ -9,12 +9,12 @@
 
 use tokio::time::{Duration, Instant};
 
-use super::tally::Tally;
 use super::transaction_size::{TimedOut, TransactionSize};
+use super::{Commit, NotCommitted};
 use crate::error::Error;
 use crate::positions::Remembered;
 use crate::progress::Position;
-use crate::sink::kafka::{Commit, NotCommitted};
+use crate::sink::DeliveryStats;
 
 /// While there is a backlog a transaction takes what comes within this time. Each costs the brokers some writes, and the
 /// router a moment without anything under way.
@@ -38,13 +38,13 @@ const WHEN_IDLE: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(5);
 
 /// The transactions of one session.
-pub(super) struct Committing {
+pub(crate) struct Transactions {
     /// What the last commit has made certain.
     committed: Remembered,
     /// The transaction that takes records.
     open: Option<Open>,
     /// What was acknowledged in it.
-    delivered: Tally,
+    delivered: DeliveryStats,
     /// Since when nothing more is sent: it is about to be committed.
     closing: Option<Instant>,
     under_way: Option<UnderWay>,
@@ -75,13 +75,13 @@ struct UnderWay {
     commit: Commit,
     since: Instant,
     remembered: Remembered,
-    delivered: Tally,
+    delivered: DeliveryStats,
     open: Option<Open>,
 }
 
 /// What the stream does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Intake {
+pub(crate) enum Intake {
     /// There is more than can be sent at once.
     Behind,
     /// Everything that has come is sent, and more may come at any time.
@@ -98,12 +98,12 @@ enum Due {
     Not,
 }
 
-impl Committing {
-    pub(super) fn new(committed: Remembered, size: TransactionSize, timeout: Duration) -> Self {
-        Committing {
+impl Transactions {
+    pub(crate) fn new(committed: Remembered, size: TransactionSize, timeout: Duration) -> Self {
+        Transactions {
             committed,
             open: None,
-            delivered: Tally::default(),
+            delivered: DeliveryStats::default(),
             closing: None,
             under_way: None,
             failed: None,
@@ -116,7 +116,7 @@ impl Committing {
     }
 
     /// So many records were sent, of so many bytes.
-    pub(super) fn sent(&mut self, records: usize, bytes: usize) {
+    pub(crate) fn sent(&mut self, records: usize, bytes: usize) {
         let open = self.open.get_or_insert_with(|| Open {
             since: Instant::now(),
             records: 0,
@@ -128,16 +128,16 @@ impl Committing {
     }
 
     /// How many bytes the transaction still takes.
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.size.limit().saturating_sub(self.open.map_or(0, |open| open.bytes))
     }
 
-    pub(super) fn size(&self) -> TransactionSize {
+    pub(crate) fn size(&self) -> TransactionSize {
         self.size
     }
 
     /// Why commits take long, if it is because the brokers are slow. Stays the same while nothing is acknowledged.
-    pub(super) fn slow(&self) -> Option<String> {
+    pub(crate) fn slow(&self) -> Option<String> {
         self.size.slow().or_else(|| {
             let (Open { bytes, .. }, acknowledged) = self.unfinished()?;
             (acknowledged > 0).then(|| {
@@ -150,13 +150,13 @@ impl Committing {
     }
 
     /// The brokers have said what keeps the transactions from ending. How long they take says nothing of their size then.
-    pub(super) fn held_up(&mut self) {
+    pub(crate) fn held_up(&mut self) {
         let under_way = self.under_way.as_mut().and_then(|under_way| under_way.open.as_mut());
         under_way.into_iter().chain(&mut self.open).for_each(|open| open.held_up = true);
     }
 
     /// The size after this session, and what to say if a transaction of it was not committed in time.
-    pub(super) fn next_size(&self) -> (TransactionSize, Option<String>) {
+    pub(crate) fn next_size(&self) -> (TransactionSize, Option<String>) {
         let mut size = self.size;
         let timed_out = self.unfinished().filter(|(open, _)| !open.held_up);
         let timed_out = timed_out.and_then(|(Open { since, records, bytes, .. }, acknowledged)| {
@@ -176,65 +176,65 @@ impl Committing {
     }
 
     /// Nothing may be sent just now.
-    pub(super) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
     /// Whether nothing was sent that is not committed.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.open.is_none() && self.under_way.is_none()
     }
 
     /// What was acknowledged since the last commit.
-    pub(super) fn delivered(&mut self) -> &mut Tally {
+    pub(crate) fn delivered(&mut self) -> &mut DeliveryStats {
         &mut self.delivered
     }
 
     /// When the oldest event was committed to Postgres that is acknowledged, and not yet committed to Kafka.
-    pub(super) fn oldest(&self) -> Option<crate::postgres::pgoutput::PgTimestamp> {
+    pub(crate) fn oldest(&self) -> Option<crate::postgres::pgoutput::PgTimestamp> {
         self.under_way.as_ref().and_then(|under_way| under_way.delivered.oldest()).or(self.delivered.oldest())
     }
 
     /// How many records are acknowledged and not yet committed.
-    pub(super) fn records(&self) -> usize {
+    pub(crate) fn records(&self) -> usize {
         self.delivered.records()
             + self.under_way.as_ref().map_or(0, |under_way| under_way.delivered.records())
     }
 
     /// What is certain.
-    pub(super) fn committed(&self) -> &Remembered {
+    pub(crate) fn committed(&self) -> &Remembered {
         &self.committed
     }
 
     /// Whether a commit is under way.
-    pub(super) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.under_way.is_some()
     }
 
     /// For how long one has been under way.
-    pub(super) fn waits_for(&self) -> Duration {
+    pub(crate) fn waits_for(&self) -> Duration {
         self.under_way.as_ref().map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
     }
 
     /// Whether one takes long, or what has to be acknowledged before it. `records`: some are with the brokers.
-    pub(super) fn is_late(&self, records: bool) -> bool {
+    pub(crate) fn is_late(&self, records: bool) -> bool {
         let closing = self.closing.filter(|_| records).map_or(Duration::ZERO, |since| since.elapsed());
         self.waits_for().max(closing) > LATE
     }
 
     /// Whether it is the brokers' end of the transaction that takes long, and not the position in it.
-    pub(super) fn ends_late(&self) -> bool {
+    pub(crate) fn ends_late(&self) -> bool {
         self.is_late(false) && self.under_way.as_ref().is_some_and(|under_way| under_way.commit.is_ending())
     }
 
     /// For how long the position in the transaction has not been acknowledged.
-    pub(super) fn position_waits_for(&self) -> Duration {
+    pub(crate) fn position_waits_for(&self) -> Duration {
         let position = self.under_way.as_ref().filter(|under_way| !under_way.commit.is_ending());
         position.map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
     }
 
     /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
-    pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
+    pub(crate) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
         if self.is_closing() {
             return None;
         }
@@ -269,7 +269,7 @@ impl Committing {
     }
 
     /// Commits the transaction, which is to be closed and all of whose records are acknowledged.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         remembered: Remembered,
         commit: impl FnOnce(&Remembered) -> Result<Commit, NotCommitted>,
@@ -284,11 +284,11 @@ impl Committing {
 
     /// Waits for the end of the commit under way, for ever if there is none. Returns what was delivered by it. May be
     /// dropped at any await.
-    pub(super) async fn done(&mut self) -> Result<Tally, Error> {
+    pub(crate) async fn done(&mut self) -> Result<DeliveryStats, Error> {
         let Some(under_way) = &mut self.under_way else { return std::future::pending().await };
         let done = under_way.commit.done().await;
         // known or not, it is over
-        let Some(over) = self.under_way.take() else { return Ok(Tally::default()) };
+        let Some(over) = self.under_way.take() else { return Ok(DeliveryStats::default()) };
         if let Err(not_committed) = done {
             self.failed = over.open.map(|open| (open, over.delivered.bytes()));
             return Err(not_committed.into());
@@ -305,7 +305,7 @@ impl Committing {
 
     /// After the producers were closed: what is certain, and whether that is more than before. A commit under way may yet
     /// have been made; the topic says so then.
-    pub(super) async fn close(mut self) -> (Remembered, bool) {
+    pub(crate) async fn close(mut self) -> (Remembered, bool) {
         if self.waits()
             && let Err(error) = self.done().await
         {
@@ -325,8 +325,8 @@ mod tests {
         Position { flush: Lsn(flush), partial: None }
     }
 
-    fn committing(flush: u64) -> Committing {
-        Committing::new(
+    fn committing(flush: u64) -> Transactions {
+        Transactions::new(
             Remembered { position: at(flush), ..remembered() },
             TransactionSize::default(),
             Duration::from_secs(60),
