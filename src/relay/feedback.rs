@@ -2,10 +2,10 @@
 
 use tokio::time::{Duration, Instant};
 
+use super::Relay;
 use super::catching_up::moved_by_another;
 use super::lease::Clocks;
-use super::{Relay, STALLED, UNANSWERED};
-use crate::config::{Config, DeliveryMode};
+use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor;
 use crate::postgres::catalog::Slot;
@@ -15,10 +15,7 @@ use crate::postgres::room::{Level, safe_bytes};
 use crate::postgres::stream::Transport;
 use crate::postgres::watch::{Report, Walsender};
 use crate::sink::DeliveryStats;
-use crate::sink::kafka::LOOK_AFTER;
-
-/// What is said where a position is not acknowledged, and the metadata of its topic does not explain it.
-const UNEXPLAINED: &str = "the brokers answer, but do not acknowledge it; their logs say why";
+use crate::sink::kafka::Unacknowledged;
 
 /// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
 /// from here. One that is busy answers after half of it.
@@ -37,76 +34,19 @@ impl<S: Transport> Relay<S> {
             self.watch.see_now();
         }
         self.heartbeat_due();
-        self.sending.sink.look_for_failure();
-        let stalled = self.moved.1.elapsed() > STALLED;
-        let silent = self.acknowledged.elapsed() > STALLED;
-        if self.brokers_down || silent {
-            self.sending.sink.look_for_lost_sight();
-        }
-        self.checkpointer.look_for_lost_sight();
-        if self.brokers_down {
-            self.sending.sink.look_for_brokers();
-        } else {
-            let silence = self.acknowledged.elapsed().max(self.checkpointer.waits_for());
-            let unanswered = silence > UNANSWERED;
-            self.sending.sink.look_into_silence(silence);
-            let blocked = self.sending.window.oldest_topic().filter(|_| stalled);
-            // One reason at a time, or they would be logged in turns. What holds a position back holds back everything.
-            if self.look_at_positions() {
-                self.positions_in_the_way = Some(Instant::now());
-            }
-            // when it is out of the way, what waited for it still takes a moment
-            let explained = self.positions_in_the_way.is_some_and(|last| last.elapsed() < STALLED);
-            let ends_late = !explained && self.checkpointer.ends_late();
-            let slow = self.checkpointer.slow();
-            if ends_late {
-                self.sending.sink.commit_is_late();
-            } else if !explained
-                && self.checkpointer.is_late(!self.only_parks())
-                && !self.sending.sink.obstacle_is_told()
-            {
-                self.sending.sink.silent(slow.as_deref(), unanswered);
-            }
-            let told = explained || ends_late;
-            let silent = (silent && !told).then_some((slow.as_deref(), unanswered));
-            self.sending.sink.look_at_topics(blocked.filter(|_| !told), silent);
-        }
-        if self.brokers_down || self.sending.sink.obstacle_is_told() {
-            self.checkpointer.held_up();
-        }
-        Ok(())
-    }
-
-    /// Looks at the positions topic while a position waits for its acknowledgement. In exactly-once records wait too: the
-    /// transaction before theirs ends only when all of its partitions can be written. Whether that topic is in the way.
-    fn look_at_positions(&mut self) -> bool {
-        let exactly_once = self.config.delivery.mode == DeliveryMode::ExactlyOnce;
-        let records = if exactly_once { self.acknowledged.elapsed() } else { Duration::ZERO };
-        let position = self.checkpointer.position_waits_for();
-        if position.max(records) < LOOK_AFTER {
-            return false;
-        }
-        let sink = &mut self.sending.sink;
-        let (reason, in_the_way) = match (sink.look_at_positions(), sink.positions_not_seen()) {
-            (Some(Err(reason)), _) => (reason, exactly_once),
-            // in exactly-once the brokers may merely be slow, which is told where the transactions are
-            _ if position <= STALLED || exactly_once => return false,
-            // of a broker for which events wait too, they tell
-            (_, Some(_)) if position <= UNANSWERED || self.acknowledged.elapsed() > STALLED => return false,
-            (_, Some(why)) => (why.to_owned(), false),
-            (Some(Ok(())), None) => (UNEXPLAINED.to_owned(), false),
-            (None, None) => return false,
+        let waiting = Unacknowledged {
+            oldest_topic: self.sending.window.oldest_topic(),
+            with_brokers: !self.only_parks(),
         };
-        if position.max(records) > STALLED {
-            self.checkpointer.not_acknowledged(reason, &self.sending.sink);
-            self.checkpointer.show(&self.monitor);
-        }
-        in_the_way
+        self.stalls.look(&mut self.sending.sink, &mut self.checkpointer, &self.monitor, waiting);
+        Ok(())
     }
 
     /// Says once that the heartbeat does not come back. While no broker is there nothing is read, and that was said.
     fn heartbeat_due(&mut self) {
-        let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.brokers_down) else { return };
+        let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.stalls.brokers_are_down()) else {
+            return;
+        };
         if let Some(silence) = heartbeat.missed(PgTimestamp::now()) {
             let what = format!("no heartbeat has come back in the stream for {} s", silence.as_secs());
             tracing::warn!(
@@ -182,7 +122,7 @@ impl<S: Transport> Relay<S> {
             parking.is_committed();
         }
         if delivered.records() > 0 {
-            self.acknowledged = Instant::now();
+            self.stalls.acknowledged();
             delivered.count(&self.counters, &self.monitor, PgTimestamp::now());
         }
     }

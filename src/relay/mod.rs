@@ -47,11 +47,11 @@ use crate::postgres::replication::{Receiving, ReplicationStream};
 use crate::postgres::room::Room;
 use crate::postgres::stream::Transport;
 use crate::postgres::watch::Watch;
-use crate::progress::{Partial, Position, Progress, Sequence};
+use crate::progress::{Partial, Progress, Sequence};
 use crate::routing::{Origin, Router};
 use crate::sink::kafka::positions::Positions;
 use crate::sink::kafka::properties::transaction_timeout;
-use crate::sink::kafka::{Admitted, Checkpointer, Intake, KafkaSink, TransactionSize};
+use crate::sink::kafka::{Admitted, Checkpointer, Intake, KafkaSink, StallDetector, TransactionSize};
 use crate::sink::{DeliveryStats, Outcomes, Refusal};
 use crate::unsendable::Unsendable;
 use catching_up::CatchingUp;
@@ -74,12 +74,6 @@ use working::Pause;
 
 /// A status update goes out at least this often, and at most this late after something was acknowledged.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
-
-/// A broker that answers and has acknowledged nothing for so long is worth a look.
-const STALLED: Duration = Duration::from_secs(5);
-
-/// A broker that does not even answer is given longer: librdkafka may be about to give it up, and says why then.
-const UNANSWERED: Duration = Duration::from_secs(8);
 
 /// The parts of one session, ready to run.
 pub struct Parts<S> {
@@ -140,6 +134,7 @@ pub struct Relay<S> {
     sending: Sending,
     outcomes: Arc<Outcomes>,
     checkpointer: Checkpointer,
+    stalls: StallDetector,
     confirmation: Confirmation,
     recognizing: Recognizing,
     watch: Watch,
@@ -161,17 +156,10 @@ pub struct Relay<S> {
     head: Lsn,
     /// Since when what lies before it is read; `None`: all of it was delivered.
     behind_since: Option<Instant>,
-    brokers_down: bool,
-    /// When the positions topic was last in the way of everything.
-    positions_in_the_way: Option<Instant>,
     withheld: Withheld,
     unchecked: Unchecked,
     /// What keeps events from coming or being acknowledged while brokers answer, as it is shown.
     obstacle: Option<String>,
-    /// The position as it was when it moved last, and when that was, or when the brokers came back.
-    moved: (Position, Instant),
-    /// When anything at all was acknowledged last, or need not be, or when the brokers came back.
-    acknowledged: Instant,
     /// That rows are updated was told in this session.
     update_told: bool,
     /// That messages are not transactional was told in this session.
@@ -234,6 +222,7 @@ impl<S: Transport> Relay<S> {
                 parts.transaction_size,
                 transaction_timeout(&parts.config),
             ),
+            stalls: StallDetector::new(start),
             confirmation: Confirmation::new(parts.confirmed),
             recognizing: Recognizing::new(parts.recognition, parts.gap_accepted),
             watch: parts.watch,
@@ -249,13 +238,9 @@ impl<S: Transport> Relay<S> {
             certain: DeliveryStats::default(),
             head: parts.head,
             behind_since: Some(Instant::now()),
-            brokers_down: false,
-            positions_in_the_way: None,
             withheld: Withheld::new(Instant::now()),
             unchecked: Unchecked::new(Instant::now()),
             obstacle: None,
-            moved: (start, Instant::now()),
-            acknowledged: Instant::now(),
             update_told: false,
             stray_told: false,
             pace: Pace::new(Instant::now()),
@@ -385,7 +370,7 @@ impl<S: Transport> Relay<S> {
         let mut reports = std::mem::take(&mut self.reports);
         let refusal = self.outcomes.take(&mut reports);
         if !reports.is_empty() {
-            self.acknowledged = Instant::now();
+            self.stalls.acknowledged();
         }
         let stats = self.checkpointer.uncounted().unwrap_or(&mut self.certain);
         let transactional = self.config.delivery.mode == DeliveryMode::ExactlyOnce;

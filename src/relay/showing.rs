@@ -1,6 +1,6 @@
 //! What the monitor is shown at each turn.
 
-use tokio::time::{Duration, Instant};
+use tokio::time::Duration;
 
 use super::Relay;
 use super::parking::Parking;
@@ -32,18 +32,14 @@ impl<S: Transport> Relay<S> {
             Some((peer, reason)) => (peer, Some(reason)),
             None => (Peer::Kafka, None),
         };
-        if down.is_some() == self.brokers_down && obstacle == self.obstacle || self.is_stopping() {
+        let was_down = self.stalls.brokers_are_down();
+        if down.is_some() == was_down && obstacle == self.obstacle || self.is_stopping() {
             return;
         }
-        if down.is_some() && !self.brokers_down {
+        if down.is_some() && !was_down {
             self.monitor.reconnected(Peer::Kafka);
         }
-        if self.brokers_down && down.is_none() {
-            // what waited for them has its time to be acknowledged
-            self.moved.1 = Instant::now();
-            self.acknowledged = self.moved.1;
-        }
-        self.brokers_down = down.is_some();
+        self.stalls.reached(down.is_none());
         self.obstacle.clone_from(&obstacle);
         match down.or(obstacle) {
             Some(reason) => {
@@ -58,7 +54,7 @@ impl<S: Transport> Relay<S> {
     pub(super) fn progressed(&mut self, idle: bool) {
         if self.only_parks() {
             // nothing waits for a broker
-            self.acknowledged = Instant::now();
+            self.stalls.acknowledged();
         }
         if !self.sending.window.is_empty() {
             self.unchecked.delivers(self.sending.origin.final_lsn);
@@ -67,15 +63,9 @@ impl<S: Transport> Relay<S> {
         let position = self.checkpointer.certain(&self.sending.progress);
         let nothing_waits = idle && self.sending.window.is_empty() && self.checkpointer.is_settled();
         self.withheld.turned(nothing_waits, self.received);
-        if position == self.moved.0 && !nothing_waits {
-            return;
-        }
-        if position != self.moved.0 || self.behind_since.is_none() {
+        let moved = self.stalls.turned(position, nothing_waits);
+        if moved || nothing_waits && self.behind_since.is_none() {
             self.sending.sink.flowing();
-        }
-        self.moved = (position, Instant::now());
-        if nothing_waits {
-            self.acknowledged = self.moved.1;
         }
     }
 
