@@ -31,6 +31,7 @@
 //! [`shards`] how aggregates are dealt out to several slots, [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name.
 
 pub mod admin;
+pub mod advice;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -42,7 +43,6 @@ pub mod import;
 mod java_properties;
 mod json;
 pub mod logging;
-pub mod lsn;
 pub mod metrics;
 pub mod monitor;
 pub mod outbox;
@@ -50,7 +50,6 @@ pub mod positions;
 pub mod postgres;
 pub mod progress;
 pub mod quantity;
-mod redacted;
 pub mod relay;
 pub mod routing;
 pub mod shards;

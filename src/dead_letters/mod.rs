@@ -8,8 +8,8 @@ mod whole;
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::lsn::Lsn;
-use crate::postgres::pgoutput::PgTimestamp;
+use pg_logical::{Lsn, PgTimestamp};
+
 pub use gone::Gone;
 pub use parked::{Parked, TooMany};
 pub use whole::{Column, NotAnEvent, Whole};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pg_logical::Lsn;
+use pg_logical::stream::Transport;
 use tokio::time::{Instant, timeout_at};
 
 use super::Relay;
@@ -12,10 +14,8 @@ use super::sending::{Sending, SentAlone};
 use super::transaction_size::TransactionSize;
 use crate::dead_letters::Key;
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::monitor::State;
 use crate::positions::{OtherLog, Remembered};
-use crate::postgres::stream::Transport;
 use crate::progress::Partial;
 use crate::sink::Refusal;
 

@@ -1,5 +1,8 @@
 //! What goes back to Postgres: status updates, what they may confirm, and what is seen on the way.
 
+use pg_logical::PgTimestamp;
+use pg_logical::replication::StandbyStatus;
+use pg_logical::stream::Transport;
 use tokio::time::{Duration, Instant};
 
 use super::catching_up::moved_by_another;
@@ -10,10 +13,7 @@ use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
 use crate::monitor;
 use crate::postgres::catalog::Slot;
-use crate::postgres::pgoutput::PgTimestamp;
-use crate::postgres::replication::StandbyStatus;
 use crate::postgres::room::{Level, safe_bytes};
-use crate::postgres::stream::Transport;
 use crate::postgres::watch::{Report, Walsender};
 use crate::sink::kafka::LOOK_AFTER;
 

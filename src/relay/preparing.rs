@@ -1,6 +1,7 @@
 //! What records wait for before they can be sent: a topic that has to be made or looked at, and producers that make smaller
 //! batches because a topic takes only those.
 
+use pg_logical::stream::Transport;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Relay;
@@ -9,7 +10,6 @@ use super::parking::Unsendable;
 use super::sending::{Waiting, without_topic};
 use crate::dead_letters::Reason;
 use crate::error::{Definite, Error, Peer};
-use crate::postgres::stream::Transport;
 use crate::sink::kafka::TopicLimits;
 
 /// Nothing is sent while there is any of it.

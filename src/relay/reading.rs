@@ -1,12 +1,12 @@
 //! How the stream is read until the next turn.
 
+use pg_logical::stream::Transport;
 use tokio::time::Instant;
 
 use super::Relay;
 use super::committing::Intake;
 use crate::config::DeliveryMode;
 use crate::error::Error;
-use crate::postgres::stream::Transport;
 
 /// What becomes of the bytes that come.
 pub(super) enum Reading {

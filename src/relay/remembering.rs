@@ -1,5 +1,6 @@
 //! What is acknowledged, on its way to the positions topic: nothing is confirmed to Postgres that is not durable there.
 
+use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::{Duration, Instant};
 
 use super::closing::Closing;
@@ -9,10 +10,8 @@ use super::sending::Sending;
 use super::tally::Tally;
 use super::transaction_size::TransactionSize;
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::positions::{Remembered, Tail};
-use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::{Position, Progress};
 use crate::sink::kafka::KafkaSink;
 use crate::sink::kafka::positions::{Positions, PositionsTopic};

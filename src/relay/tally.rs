@@ -1,8 +1,9 @@
 //! Counts what was delivered, and how old it was by then.
 
+use pg_logical::PgTimestamp;
+
 use super::window::InFlight;
 use crate::monitor::{Monitor, TopicCounters};
-use crate::postgres::pgoutput::PgTimestamp;
 
 /// Delivered records that are not counted yet, in runs of one topic and commit time: those of one transaction usually arrive
 /// together.

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use pg_logical::session::Session;
+
 use super::kept_outside;
 use super::memory::Memory;
 use super::session::awake;
@@ -9,7 +11,6 @@ use crate::config::{Config, Postgres};
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::postgres::catalog::{self, Catalog, Missing, Slot};
-use crate::postgres::session::Session;
 use crate::postgres::slot_lock;
 use crate::relay::HeldLock;
 
@@ -80,7 +81,7 @@ pub(super) async fn free_slot(
         session.query("SELECT 1").await?;
         tokio::time::sleep(SLOT_WAIT).await;
     };
-    wait.is_over(monitor, memory);
+    wait.end(monitor, memory);
     memory.server_process = Some(session.backend_pid());
     Ok(found)
 }
@@ -140,7 +141,7 @@ impl Wait {
     }
 
     /// A start that takes long is not taken for a wait.
-    fn is_over(self, monitor: &Monitor, memory: &Memory) {
+    fn end(self, monitor: &Monitor, memory: &Memory) {
         match self.told {
             None => {}
             Some(pid) if memory.server_process == Some(pid) => monitor.state(self.before),

@@ -1,6 +1,7 @@
+use pg_logical::Lsn;
+
 use super::*;
 use crate::dead_letters::Reason;
-use crate::lsn::Lsn;
 use crate::positions::remembered;
 use crate::progress::Sequence;
 use crate::relay::TransactionSize;

@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pg_logical::PgTimestamp;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
@@ -36,7 +37,6 @@ use crate::config::Config;
 use crate::dead_letters::Reason;
 use crate::error::{Error, Peer};
 use crate::positions::Remembered;
-use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
 use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};
