@@ -247,3 +247,84 @@ fn general_remedy(error: &ServerError) -> String {
 fn server_log() -> String {
     "The server's log says more".to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Definite, Exit};
+
+    fn definite(what: &str, remedy: Remedy) -> Definite {
+        match Error::from(pg_logical::Error::definite(what, remedy)) {
+            Error::Definite(error) => error,
+            Error::Transient(error) => panic!("{error}"),
+        }
+    }
+
+    fn server_error(code: &str) -> ServerError {
+        ServerError {
+            severity: "ERROR".to_owned(),
+            code: SqlState::from_code(code),
+            message: "no".to_owned(),
+            detail: None,
+            hint: None,
+        }
+    }
+
+    fn refused(error: ServerError) -> QueryError {
+        QueryError::Server { place: "db:5432".to_owned(), error: Box::new(error) }
+    }
+
+    #[test]
+    fn a_refusal_exits_with_1_unless_it_is_usage_or_unsafe() {
+        let ended = Remedy::StreamEnded { recovery_sql: "SELECT 7".to_owned() };
+        for (remedy, exit, words) in [
+            (Remedy::GivePassword, Exit::Refused, "postgres.password_file"),
+            (Remedy::NameHost, Exit::Usage, "Set postgres.url"),
+            (ended, Exit::Unsafe, "In one session: SELECT 7"),
+        ] {
+            let error = definite("x", remedy);
+            assert!(error.exit == exit && error.remedy.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_client_is_the_router_here() {
+        let what = "the server and the client have no version or cipher of TLS in common: x";
+        let error = definite(what, Remedy::TlsVersion);
+        assert_eq!(error.what, "the server and the router have no version or cipher of TLS in common: x");
+    }
+
+    #[test]
+    fn a_connection_string_is_advised_of_in_the_routers_words() {
+        let env = Environment::empty().with_user("me");
+        let advised = |text: &str| connection_string(text, &env).unwrap_err().to_string();
+        insta::assert_snapshot!(
+            [advised("host=h replication=database"), advised("host=h sslpassword=x"), advised("shop")]
+                .join("\n")
+        );
+    }
+
+    #[test]
+    fn a_lock_whose_holder_is_known_is_advised_of() {
+        let mut locked = server_error("55P03");
+        assert!(!Error::from(refused(locked.clone())).to_string().contains(LOCK_REMEDY));
+        locked.detail = Some("waiting for a lock, blocked by server process 7".to_owned());
+        for error in [Error::from(refused(locked.clone())), refused(locked).or_remedy("act")] {
+            assert!(
+                matches!(&error, Error::Transient(error) if error.what.ends_with(LOCK_REMEDY)),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_callers_remedy_or_that_of_its_sqlstate() {
+        let error = refused(server_error("42P01"));
+        assert_eq!(
+            error.clone().or_remedy("act").to_string(),
+            "Postgres at db:5432: no (SQLSTATE 42P01). act"
+        );
+        let general = Error::from(error).to_string();
+        assert!(general.contains("Create it with outbox-router init"), "{general}");
+    }
+}

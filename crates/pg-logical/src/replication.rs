@@ -49,11 +49,13 @@ pub enum Receiving {
 }
 
 /// Why START_REPLICATION did not start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NotStarted {
     /// The server's answer, for callers that branch on its SQLSTATE.
+    #[error("START_REPLICATION: {0}")]
     Server(ServerError),
     /// Anything else.
+    #[error(transparent)]
     Failed(Error),
 }
 
