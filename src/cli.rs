@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
+use pg_logical::{Lsn, Secret};
 
-use crate::config::secret::Secret;
 use crate::logging::LogFormat;
-use crate::lsn::Lsn;
 use dead_letters::HELP as DEAD_LETTERS_HELP;
 pub use dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand, DecideArgs};
 use shards::HELP as SHARDS_HELP;

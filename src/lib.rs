@@ -6,8 +6,8 @@
 //!     outbox table --WAL--> walsender
 //!         |  CopyData
 //!         v
-//!     postgres::replication   the connection: frames in, standby status out; far behind, bites instead of a stream
-//!     postgres::pgoutput      bytes -> Begin | Relation | Insert | Message ...   borrowed, never panics
+//!     pg_logical::replication the connection: frames in, standby status out; far behind, bites instead of a stream
+//!     pg_logical::pgoutput    bytes -> Begin | Relation | Insert | Message ...   borrowed, never panics
 //!     outbox                  Relation + tuple, or a message -> OutboxEvent      columns found by name once
 //!     routing                 OutboxEvent -> Record {topic, key, headers, value, timestamp}
 //!     sink::kafka             Record -> broker; durable -> its sequence number
@@ -15,7 +15,7 @@
 //!     sink::kafka::positions  position -> the topic of positions; durable there -> flush LSN
 //!         |
 //!         v
-//!     postgres::replication   StandbyStatusUpdate(flush LSN)
+//!     pg_logical::replication StandbyStatusUpdate(flush LSN)
 //! ```
 //!
 //! Data goes one way; only a number comes back. [`relay`] is the one loop that joins the parts, [`supervisor`] starts
@@ -26,11 +26,12 @@
 //!
 //! [`config`] is what the user wrote, typed and checked once. [`commands`] has a file for each command of [`cli`].
 //! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
-//! [`terminal`] are what a person sees, [`quantity`] how sizes and times are written for one. [`error`] tells what may pass by itself from what needs a person. [`lsn`] is a
-//! place in the log, [`contracts`] what payloads are judged by, [`connect`] how Debezium and Kafka Connect write values,
+//! [`terminal`] are what a person sees, [`quantity`] how sizes and times are written for one. [`error`] tells what may pass by itself from what needs a person, [`advice`]
+//! says in the router's words what [`pg_logical`] reports, [`contracts`] what payloads are judged by, [`connect`] how Debezium and Kafka Connect write values,
 //! [`shards`] how aggregates are dealt out to several slots, [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name.
 
 pub mod admin;
+pub mod advice;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -42,7 +43,6 @@ pub mod import;
 mod java_properties;
 mod json;
 pub mod logging;
-pub mod lsn;
 pub mod metrics;
 pub mod monitor;
 pub mod outbox;
@@ -50,7 +50,6 @@ pub mod positions;
 pub mod postgres;
 pub mod progress;
 pub mod quantity;
-mod redacted;
 pub mod relay;
 pub mod routing;
 pub mod shards;

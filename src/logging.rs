@@ -30,6 +30,9 @@ use queue::Queue;
 /// router says itself.
 const DEFAULT_FILTER: &str = "info,librdkafka=warn,refinery_core=warn,tokio_postgres=warn";
 
+/// The target of what `pg-logical` logs.
+const POSTGRES_CRATE: &str = "pg_logical";
+
 /// How long the end of the process waits for lines that are not written yet.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -102,12 +105,28 @@ fn dropped(format: LogFormat, colours: bool, lines: u64) -> Vec<u8> {
 
 fn filter(rust_log: Option<&str>) -> Result<EnvFilter, Error> {
     let directives = rust_log.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(DEFAULT_FILTER);
-    EnvFilter::builder().parse(directives).map_err(|error| {
+    EnvFilter::builder().parse(with_parts(directives)).map_err(|error| {
         Error::usage(
             format!("RUST_LOG={directives} cannot be understood: {error}"),
             "Set it to a level (error, warn, info, debug, trace), to target=level pairs with commas between, or unset it",
         )
     })
+}
+
+/// What is said of `outbox_router`, or of its part that speaks to Postgres, holds for the crate that does most of that, unless the
+/// directives name it.
+fn with_parts(directives: &str) -> String {
+    let mut all = directives.to_owned();
+    if directives.contains(POSTGRES_CRATE) {
+        return all;
+    }
+    for directive in directives.split(',').map(str::trim) {
+        let (target, level) = directive.find('=').map_or((directive, ""), |at| directive.split_at(at));
+        if matches!(target, "outbox_router" | "outbox_router::postgres") {
+            all.push_str(&format!(",{POSTGRES_CRATE}{level}"));
+        }
+    }
+    all
 }
 
 fn subscriber<W>(
@@ -350,6 +369,30 @@ mod tests {
         assert_eq!(text.matches("chatter").count(), 1, "{text}");
         assert_eq!(text.matches("not by default").count(), 1, "{text}");
         assert_eq!(logged(LogFormat::Human, Some("error"), false), "");
+    }
+
+    #[test]
+    fn what_rust_log_says_of_the_router_holds_for_its_postgres_crate() {
+        assert_eq!(with_parts("outbox_router=debug"), "outbox_router=debug,pg_logical=debug");
+        assert_eq!(with_parts("warn,outbox_router"), "warn,outbox_router,pg_logical");
+        assert_eq!(
+            with_parts("outbox_router::postgres=trace"),
+            "outbox_router::postgres=trace,pg_logical=trace"
+        );
+        for unchanged in ["debug", "outbox_router::relay=debug", "outbox_router=debug,pg_logical=off"] {
+            assert_eq!(with_parts(unchanged), unchanged);
+        }
+        let of_the_crate = |filter: &str| {
+            let text = Arc::new(Queue::default());
+            let filter = super::filter(Some(filter)).unwrap();
+            let subscriber = subscriber(LogFormat::Human, filter, false, Clock::System, Arc::clone(&text));
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::debug!(target: "pg_logical::session", "closing");
+            });
+            String::from_utf8(text.take()).unwrap()
+        };
+        assert!(of_the_crate("outbox_router=debug").contains("closing"));
+        assert_eq!(of_the_crate("outbox_router=info"), "");
     }
 
     #[test]

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::thread;
 
-use outbox_router::config::environment::Environment;
 use outbox_router::config::load::load;
 use outbox_router::monitor::Monitor;
 use outbox_router::supervisor;
+use pg_logical::Environment;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::eventually::eventually;

@@ -133,7 +133,7 @@ async fn heartbeat_that_may_not_be_written_is_said_once_and_init_grants_it() {
     let before = place.psql("SELECT pg_current_wal_insert_lsn()");
     router
         .shows("the stream is past it", |status| {
-            let received: outbox_router::lsn::Lsn = status["positions"]["received"].as_str()?.parse().ok()?;
+            let received: pg_logical::Lsn = status["positions"]["received"].as_str()?.parse().ok()?;
             (received >= before.trim().parse().ok()?).then_some(())
         })
         .await;

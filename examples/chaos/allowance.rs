@@ -21,7 +21,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox_router::lsn::Lsn;
+use pg_logical::Lsn;
 
 use crate::injected::{Injected, Left};
 use crate::positions::Written;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use outbox_router::lsn::Lsn;
 use outbox_router::monitor::StateKind;
+use pg_logical::Lsn;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;

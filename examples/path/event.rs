@@ -4,13 +4,12 @@ use std::hint::black_box;
 
 use anyhow::{Context, Result, bail};
 use outbox_router::config::Config;
-use outbox_router::config::environment::Environment;
 use outbox_router::config::load::load;
-use outbox_router::lsn::Lsn;
 use outbox_router::outbox::Outbox;
-use outbox_router::postgres::pgoutput::{Message, PgTimestamp};
 use outbox_router::progress::{Change, Landmark, Position, Progress, Sequence};
 use outbox_router::routing::{Origin, Routed, Router};
+use pg_logical::pgoutput::Message;
+use pg_logical::{Environment, Lsn, PgTimestamp};
 
 /// About 300 bytes, as an order may have.
 pub(crate) const PAYLOAD: &str = r#"{"order": {"id": 4711, "currency": "EUR", "total": 129.9, "customer": {"id": "c-42", "name": "Ada Lovelace", "vip": true}, "items": [{"sku": "A-1", "quantity": 2, "price": 19.95}, {"sku": "B-7", "quantity": 1, "price": 90.0}], "note": null, "tags": ["new", "web"]}, "source": "shop", "version": 3}"#;

@@ -1,7 +1,7 @@
 //! Any text and any variables are a configuration or refused as one; what is printed of it is the same again.
 
-use outbox_router::config::environment::Environment;
 use outbox_router::error::{Error, Exit};
+use pg_logical::Environment;
 
 use super::{SEPARATOR, loaded, prints_and_reads_back};
 

@@ -1,8 +1,7 @@
 //! Any text is a connection string or refused; what is printed of it is the same again, but for the password.
 
-use outbox_router::config::conninfo::{ConnInfo, Password};
-use outbox_router::config::environment::Environment;
-use outbox_router::config::secret::Secret;
+use pg_logical::conninfo::{ConnInfo, Password};
+use pg_logical::{Environment, Secret};
 
 pub fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };

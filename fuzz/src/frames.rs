@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use outbox_router::postgres::frames::FrameBuffer;
+use pg_logical::frames::FrameBuffer;
 use tokio::io::{AsyncRead, ReadBuf};
 
 /// What one read asks for.

@@ -1,7 +1,7 @@
 //! Any text is a connector's configuration or refused; what is made of it is a configuration in the eyes of the loader.
 
-use outbox_router::config::environment::Environment;
 use outbox_router::import::{Surroundings, import};
+use pg_logical::Environment;
 
 use super::{SEPARATOR, loaded, prints_and_reads_back};
 

@@ -15,9 +15,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use outbox_router::config::Config;
-use outbox_router::config::environment::Environment;
 use outbox_router::config::load::load;
 use outbox_router::error::Error;
+use pg_logical::Environment;
 
 /// Stands between the texts of an input that holds several: no text has it.
 const SEPARATOR: char = '\u{1e}';

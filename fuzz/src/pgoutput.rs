@@ -1,7 +1,7 @@
 //! Any bytes are a message of pgoutput or an error; what is decoded can be walked to its end, and nothing of it could be
 //! missing.
 
-use outbox_router::postgres::pgoutput::{Message, OldRow, Tuple};
+use pg_logical::pgoutput::{Message, OldRow, Tuple};
 
 pub fn run(bytes: &[u8]) {
     let Ok(message) = Message::decode(bytes) else { return };

@@ -3,13 +3,12 @@
 
 use std::sync::OnceLock;
 
-use outbox_router::config::environment::Environment;
 use outbox_router::config::{Config, ValueForm};
-use outbox_router::lsn::Lsn;
 use outbox_router::outbox::{ColumnType, FIELDS, Field, Outbox, OutboxEvent};
-use outbox_router::postgres::pgoutput::{Message, Oid, PgTimestamp};
 use outbox_router::routing::{Origin, Routed, Router};
 use outbox_router::topic_name;
+use pg_logical::pgoutput::Message;
+use pg_logical::{Environment, Lsn, Oid, PgTimestamp};
 use serde_json::value::RawValue;
 
 use super::loaded;

@@ -2,18 +2,19 @@
 
 use std::str::FromStr;
 
-use outbox_router::lsn::Lsn;
+use outbox_router::error::Error;
 use outbox_router::positions::Remembered;
-use outbox_router::postgres::passfile;
-use outbox_router::postgres::server_error::ServerError;
 use outbox_router::postgres::timeline::{Descent, descent};
+use pg_logical::server_error::{QueryError, ServerError};
+use pg_logical::{Lsn, passfile};
 
 pub fn run(bytes: &[u8]) {
     if let Ok(error) = ServerError::parse(bytes) {
         let shown = error.to_string();
         assert!(shown.contains(error.message.trim_end_matches('.')), "{shown}");
         let _ = error.outlook();
-        assert!(error.into_error("postgres at db:5432", |_| "act".to_owned()).to_string().contains(":5432"));
+        let refused = QueryError::Server { place: "db:5432".to_owned(), error: Box::new(error) };
+        assert!(Error::from(refused).to_string().contains(":5432"));
     }
     if let Ok(remembered) = Remembered::decode(bytes) {
         assert_eq!(Remembered::decode(&remembered.encode()), Ok(remembered));

@@ -2,13 +2,13 @@
 
 use outbox_router::config::template::Template;
 use outbox_router::config::{Columns, RecordTimestamp, Route, TableName, Topics};
-use outbox_router::lsn::Lsn;
 use outbox_router::outbox::Outbox;
-use outbox_router::postgres::frames::FrameBuffer;
-use outbox_router::postgres::pgoutput::{Message, PgTimestamp};
 use outbox_router::progress::{Change, Position, Progress};
 use outbox_router::routing::{Origin, Routed, Router};
 use outbox_router::topic_name;
+use pg_logical::frames::FrameBuffer;
+use pg_logical::pgoutput::Message;
+use pg_logical::{Lsn, PgTimestamp};
 
 pub fn run(bytes: &[u8]) {
     let columns = Columns::default();

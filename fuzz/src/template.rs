@@ -3,11 +3,10 @@
 
 use outbox_router::config::template::{Part, Template};
 use outbox_router::config::{Columns, NamedTemplate, Route, TableName, Topics};
-use outbox_router::lsn::Lsn;
 use outbox_router::outbox::{ColumnType, Outbox};
-use outbox_router::postgres::pgoutput::{Oid, PgTimestamp};
 use outbox_router::routing::{Origin, Routed, Router};
 use outbox_router::topic_name;
+use pg_logical::{Lsn, Oid, PgTimestamp};
 
 use super::SEPARATOR;
 

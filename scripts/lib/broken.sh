@@ -29,7 +29,7 @@ build_broken() {
   flock 5
   rm -rf "$copy/tree"
   mkdir -p "$copy/tree"
-  tar -C "$root" -cf - Cargo.toml Cargo.lock src migrations benches examples tests/main.rs | tar -C "$copy/tree" -xf -
+  tar -C "$root" -cf - Cargo.toml Cargo.lock crates src migrations benches examples tests/main.rs | tar -C "$copy/tree" -xf -
   # In a folder that belongs to no repository, git would look for one further up and leave the files alone.
   if ! (cd "$copy/tree" && GIT_CEILING_DIRECTORIES=$copy git apply --check "$broken_patches/$1.patch"); then
     die "$1.patch does not fit src/ any more: make it anew, so that it breaks the same guarantee"

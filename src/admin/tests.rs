@@ -81,7 +81,7 @@ async fn metrics_hold_every_documented_name() {
     let admin = Admin::start();
     admin.monitor.topic_counters("orders").delivered(3, 30);
     admin.monitor.heartbeat_on(Duration::from_secs(1));
-    admin.monitor.heartbeat_seen(crate::postgres::pgoutput::PgTimestamp::now(), Duration::ZERO);
+    admin.monitor.heartbeat_seen(pg_logical::PgTimestamp::now(), Duration::ZERO);
     let (status, body) = admin.get("/metrics").await;
     assert_eq!(status, StatusCode::OK);
     for metric in crate::metrics::ALL {

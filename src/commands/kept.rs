@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::Lsn;
+use pg_logical::connect::Startup;
+use pg_logical::session::Session;
 use time::OffsetDateTime;
 
 use super::connect;
 use super::init::alter_failover;
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::positions::{Reading, Remembered, Replay, Tail};
 use crate::postgres::catalog::{Catalog, Missing, Slot, shards_verdict};
-use crate::postgres::connect::Startup;
-use crate::postgres::session::Session;
 use crate::postgres::slot_record;
 use crate::postgres::timeline::System;
 use crate::progress::Position;

@@ -16,14 +16,15 @@ use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
+use pg_logical::connect::Startup;
+use pg_logical::lock_wait::{LockWait, Watcher};
+use pg_logical::session::Session;
+
+use crate::advice;
 use crate::cli::{Cli, Command, ShardArgs};
 use crate::config::Config;
-use crate::config::environment::Environment;
 use crate::config::load::load;
 use crate::error::{Error, Exit};
-use crate::postgres::connect::Startup;
-use crate::postgres::lock_wait::{LockWait, Watcher};
-use crate::postgres::session::Session;
 use crate::sink::kafka::survey;
 use crate::terminal;
 
@@ -52,7 +53,7 @@ pub fn execute(cli: Cli) -> Result<Verdict, Error> {
     if let Command::ImportDebezium(args) = &cli.command {
         return import_debezium::import_debezium(args);
     }
-    let env = Environment::process()?;
+    let env = crate::config::environment::process()?;
     if let Command::Contracts(args) = &cli.command {
         return contracts::contracts(cli.config.as_deref(), args, &env);
     }
@@ -100,7 +101,11 @@ async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Erro
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
     let mut session = Session::connect(&conninfo, startup).await?;
     session.answers_within(Some(ANSWER_TIMEOUT));
-    session.watched_by(Watcher::new(&conninfo, session.info(), startup.application_name).saying(say_wait));
+    session.watched_by(
+        Watcher::new(&conninfo, session.info(), startup.application_name)
+            .in_words(advice::in_words)
+            .saying(say_wait),
+    );
     Ok(session)
 }
 

@@ -89,8 +89,8 @@ pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::environment::Environment;
     use crate::config::load::{load_for_contracts, parse};
+    use pg_logical::Environment;
 
     fn read(text: &str) -> Result<Config, String> {
         let text = format!(

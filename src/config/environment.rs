@@ -1,158 +1,21 @@
-//! What the process's surroundings say: variables, the user, the home directory, which files there are.
-//!
-//! It is handed to the parsers as a value, so that they are pure and a test can describe any machine.
+//! The router's own variables.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use pg_logical::Environment;
 
 use crate::error::Error;
 
 /// The prefix of the variables that are laid over the configuration file.
 pub const PREFIX: &str = "OUTBOX_ROUTER_";
 
-/// The surroundings of the process. [`Environment::process`] takes the real ones.
-#[derive(Clone, Default)]
-pub struct Environment {
-    variables: BTreeMap<String, String>,
-    home: Option<PathBuf>,
-    user: Option<String>,
-    files: Files,
-}
-
-/// Where the answer to "is there such a file" comes from.
-#[derive(Clone)]
-enum Files {
-    Real,
-    Pretended(BTreeSet<PathBuf>),
-}
-
-impl Default for Files {
-    fn default() -> Self {
-        Files::Pretended(BTreeSet::new())
-    }
-}
-
-impl Environment {
-    /// The surroundings of this process.
-    ///
-    /// # Errors
-    /// A variable that the configuration is read from (`OUTBOX_ROUTER_*`, `PG*`) is not UTF-8.
-    pub fn process() -> Result<Self, Error> {
-        let mut variables = BTreeMap::new();
-        for (name, value) in std::env::vars_os() {
-            let Ok(name) = name.into_string() else { continue };
-            match value.into_string() {
-                Ok(value) => {
-                    variables.insert(name, value);
-                }
-                Err(_) if name.starts_with(PREFIX) || name.starts_with("PG") => {
-                    return Err(Error::usage(
-                        format!("The value of the variable {name} is not UTF-8"),
-                        "Set it to UTF-8 text, or unset it",
-                    ));
-                }
-                Err(_) => {}
-            }
-        }
-        Ok(Self {
-            variables,
-            home: std::env::home_dir().filter(|home| !home.as_os_str().is_empty()),
-            user: whoami::username().ok(),
-            files: Files::Real,
-        })
-    }
-
-    /// Surroundings without variables, user, home directory or files: the start of a described machine.
-    pub fn empty() -> Self {
-        Self::default()
-    }
-
-    /// Adds a variable.
-    #[must_use]
-    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
-        self.variables.insert(name.to_owned(), value.to_owned());
-        self
-    }
-
-    /// Sets the home directory.
-    #[must_use]
-    pub fn with_home(mut self, home: impl Into<PathBuf>) -> Self {
-        self.home = Some(home.into());
-        self
-    }
-
-    /// Sets the operating system's name of the user.
-    #[must_use]
-    pub fn with_user(mut self, user: &str) -> Self {
-        self.user = Some(user.to_owned());
-        self
-    }
-
-    /// Pretends that there is such a file or directory, and from then on that there are only those.
-    #[must_use]
-    pub fn with_file(mut self, path: impl Into<PathBuf>) -> Self {
-        let mut files = match self.files {
-            Files::Real => BTreeSet::new(),
-            Files::Pretended(files) => files,
-        };
-        files.insert(path.into());
-        self.files = Files::Pretended(files);
-        self
-    }
-
-    /// The value of a variable, even if empty.
-    pub fn variable(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str)
-    }
-
-    /// The variables whose names begin with `prefix`, in the order of their names.
-    pub fn variables_with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.variables
-            .iter()
-            .filter(move |(name, _)| name.starts_with(prefix))
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    /// The user's home directory.
-    pub fn home(&self) -> Option<&Path> {
-        self.home.as_deref()
-    }
-
-    /// The operating system's name of the user.
-    pub fn user(&self) -> Option<&str> {
-        self.user.as_deref()
-    }
-
-    /// Whether there is such a file or directory.
-    pub fn has_file(&self, path: &Path) -> bool {
-        match &self.files {
-            Files::Real => path.exists(),
-            Files::Pretended(files) => files.contains(path),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_described_machine_has_only_what_was_described() {
-        let env = Environment::empty()
-            .with_variable("PGHOST", "db")
-            .with_home("/home/me")
-            .with_user("me")
-            .with_file("/tmp/x");
-        assert_eq!(env.variable("PGHOST"), Some("db"));
-        assert_eq!(env.variable("PATH"), None);
-        assert_eq!(env.variables_with_prefix("PG").collect::<Vec<_>>(), [("PGHOST", "db")]);
-        assert!(env.has_file(Path::new("/tmp/x")));
-        assert!(!env.has_file(Path::new("/")));
-    }
-
-    #[test]
-    fn the_real_one_sees_the_file_system() {
-        let env = Environment::process().unwrap();
-        assert!(env.has_file(Path::new("/")));
-    }
+/// The surroundings of this process.
+///
+/// # Errors
+/// A variable that the configuration is read from (`OUTBOX_ROUTER_*`, `PG*`) is not UTF-8.
+pub fn process() -> Result<Environment, Error> {
+    Environment::process(PREFIX).map_err(|error| {
+        Error::usage(
+            format!("The value of the variable {} is not UTF-8", error.variable),
+            "Set it to UTF-8 text, or unset it",
+        )
+    })
 }

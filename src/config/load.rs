@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use pg_logical::Environment;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
@@ -13,11 +14,12 @@ use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 use super::Config;
 use super::contracts::{self, ForContracts};
 use super::convert;
-use super::environment::{Environment, PREFIX};
+use super::environment::PREFIX;
 use super::overlay;
 use super::raw::{RawConfig, TABLE, TABLES};
-use super::source::{Problems, Sources, nearest};
+use super::source::{Problems, Sources};
 use crate::error::Error;
+use pg_logical::conninfo::nearest;
 
 /// Where the configuration file is looked for when none is named, in this order.
 pub const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];

@@ -3,7 +3,6 @@
 //! `load` reads it; the rest of the program sees only these types.
 
 pub mod bookmarks;
-pub mod conninfo;
 pub mod contracts;
 mod convert;
 pub mod dead_letters;
@@ -18,7 +17,6 @@ mod print;
 mod raw;
 mod read;
 mod route;
-pub mod secret;
 mod shards;
 mod source;
 pub mod template;
@@ -30,12 +28,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bookmarks::Bookmarks;
-use conninfo::ConnInfo;
 use contracts::ContractSettings;
 pub use dead_letters::DeadLetters;
 use pattern::Pattern;
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::{Secret, quoting};
 pub use route::*;
-use secret::Secret;
 pub use shards::Shards;
 
 use crate::shards::Shard;
@@ -146,6 +144,13 @@ pub struct TableName {
     pub schema: String,
     /// The name within it.
     pub name: String,
+}
+
+impl TableName {
+    /// The name in SQL, in quotes only where it needs them.
+    pub fn in_sql(&self) -> String {
+        format!("{}.{}", quoting::name(&self.schema), quoting::name(&self.name))
+    }
 }
 
 impl std::fmt::Display for TableName {
@@ -315,7 +320,7 @@ const REQUIRED: &str =
 
 #[cfg(test)]
 fn read_back(text: &str) -> Config {
-    let env = environment::Environment::empty();
+    let env = pg_logical::Environment::empty();
     let parsed = load::parse(Some((std::path::Path::new("c.toml"), text)), &env);
     parsed.map(|parsed| parsed.config).unwrap_or_else(|error| panic!("{error}"))
 }

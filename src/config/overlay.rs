@@ -5,10 +5,11 @@
 
 use std::borrow::Cow;
 
+use pg_logical::Environment;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::environment::{Environment, PREFIX};
+use super::environment::PREFIX;
 use super::kafka_properties;
 use super::source::{Problems, Sources, VariableRanges};
 

@@ -145,13 +145,6 @@ impl Problems {
     }
 }
 
-/// The known name that `typed` was most likely meant to be.
-pub(super) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let score = |name: &'a str| (name, strsim::jaro_winkler(&typed.to_ascii_lowercase(), name));
-    let best = known.into_iter().map(score).max_by(|(_, a), (_, b)| a.total_cmp(b));
-    best.filter(|(_, score)| *score >= 0.8).map(|(name, _)| name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,13 +167,5 @@ mod tests {
         assert_eq!(sources.place(&first), Place::Variable("A".into()));
         assert_eq!(sources.place(&second), Place::Variable("B".into()));
         assert!(sources.is_variable(&first) && !sources.is_variable(&(5..5)));
-    }
-
-    #[test]
-    fn the_nearest_name_is_near() {
-        let known = ["slot", "publication", "url"];
-        assert_eq!(nearest("slott", known), Some("slot"));
-        assert_eq!(nearest("Publications", known), Some("publication"));
-        assert_eq!(nearest("frobnicate", known), None);
     }
 }

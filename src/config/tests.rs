@@ -6,11 +6,11 @@ mod routes;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pg_logical::conninfo::{HostAddr, Password, SslMode};
+use pg_logical::{Environment, Secret};
+
 use super::bookmarks::Bookmarks;
-use super::conninfo::{HostAddr, Password, SslMode};
-use super::environment::Environment;
 use super::load::{Loaded, load, parse};
-use super::secret::Secret;
 use super::*;
 
 const URL: &str = "postgres://outbox_router@db/shop";
@@ -41,6 +41,12 @@ fn good(text: &str, env: &Environment) -> Config {
 
 fn property(config: &Config, name: &str) -> Option<String> {
     config.kafka.properties.get(name).map(|value| value.reveal().to_owned())
+}
+
+#[test]
+fn a_table_is_quoted_in_sql_where_it_must_be() {
+    let table = TableName { schema: "public".into(), name: "My Table".into() };
+    assert_eq!(table.in_sql(), "public.\"My Table\"");
 }
 
 #[test]
@@ -195,7 +201,7 @@ fn postgres_variables_lie_under_the_url() {
 
 #[test]
 fn of_several_hosts_the_primary_is_wanted_unless_the_url_says_otherwise() {
-    use super::conninfo::TargetSessionAttrs;
+    use pg_logical::conninfo::TargetSessionAttrs;
     for (url, wanted) in [
         ("postgres://db/shop", TargetSessionAttrs::Any),
         ("postgres://a,b/shop", TargetSessionAttrs::Primary),

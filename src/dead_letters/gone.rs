@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
+use pg_logical::Lsn;
+
 use super::Key;
-use crate::lsn::Lsn;
 
 /// A position has to fit into a record.
 const MOST: usize = 500;

@@ -8,8 +8,8 @@ mod whole;
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::lsn::Lsn;
-use crate::postgres::pgoutput::PgTimestamp;
+use pg_logical::{Lsn, PgTimestamp};
+
 use crate::unsendable::Reason;
 pub use gone::Gone;
 pub use parked::{Parked, TooMany};

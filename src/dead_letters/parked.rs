@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn an_aggregate_is_parked_until_its_last_row_is_gone() {
-        let key = |change| Key { final_lsn: crate::lsn::Lsn(9), change };
+        let key = |change| Key { final_lsn: pg_logical::Lsn(9), change };
         let mut parked = Parked::new([(Some("a".to_owned()), 2, key(5)), (None, 1, key(1))], 4);
         assert!(
             parked.holds(Some("a"), key(5))

@@ -3,9 +3,8 @@
 
 use std::fmt;
 
+use pg_logical::Redacted;
 use serde::{Deserialize, Serialize};
-
-use crate::redacted::Redacted;
 
 /// The event, as the table's column `event` has it in JSON.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

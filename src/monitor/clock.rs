@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::postgres::pgoutput::PgTimestamp;
+use pg_logical::PgTimestamp;
 
 /// Two ways to tell the time: how long the process has run, which never jumps, and the date.
 #[derive(Debug)]

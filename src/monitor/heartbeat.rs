@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use pg_logical::PgTimestamp;
+
 use super::report::Heartbeat;
-use crate::postgres::pgoutput::PgTimestamp;
 
 /// What is known of it.
 #[derive(Debug)]

@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pg_logical::{Lsn, PgTimestamp};
+
 use crate::error::Peer;
-use crate::lsn::Lsn;
 use crate::metrics::exposition::Exposition;
 use crate::metrics::histogram::Histogram;
-use crate::postgres::pgoutput::PgTimestamp;
 use crate::postgres::room::Level;
 use crate::unsendable::Reason;
 use crate::utc::Utc;

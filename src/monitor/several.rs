@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use pg_logical::Lsn;
+
 use super::report::{
     DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Reconnects, Slot, StatusReport, Totals,
 };
 use super::{Monitor, Probe, StateKind, TOPICS_REPORTED, TopicReport};
-use crate::lsn::Lsn;
 use crate::metrics::exposition;
 
 /// One monitor, or those of the shards.

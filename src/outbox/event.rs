@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use pg_logical::Oid;
+use pg_logical::pgoutput::{Tuple, Value};
+
 use super::{FIELDS, Field};
 use crate::config::TableName;
 use crate::connect::ConnectType;
 use crate::dead_letters::Column;
-use crate::postgres::pgoutput::{Oid, Tuple, Value};
 
 /// A column's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
+use pg_logical::Oid;
+use pg_logical::pgoutput::{Insert, Relation, Value};
+
 use super::event::{ColumnType, Extra, OutboxEvent};
 use super::{ExtraColumn, FIELDS, Field, Named, OutboxError, Wanted};
 use crate::config::TableName;
 use crate::dead_letters::Column;
-use crate::postgres::pgoutput::{Insert, Oid, Relation, Value};
 
 const TEXT: u32 = 25;
 const JSON: u32 = 114;

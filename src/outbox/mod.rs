@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, HashMap};
 use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::connect;
 use crate::dead_letters::Whole;
-use crate::postgres::pgoutput::{Insert, LogicalMessage, Oid, Relation, TypeName};
 use crate::shards::{Ids, Shard};
 pub use error::{OutboxError, named_by};
 pub use event::{ColumnType, OutboxEvent, printable};
@@ -25,6 +24,8 @@ pub use field::{
 };
 use layout::Layout;
 pub use owned::OwnedRow;
+use pg_logical::Oid;
+use pg_logical::pgoutput::{Insert, LogicalMessage, Relation, TypeName};
 
 /// Knows the outbox tables' layouts as of the present place in the stream.
 #[derive(Debug)]

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use pg_logical::Redacted;
+
 use super::event::{ColumnType, Extra, OutboxEvent, Range};
 use super::{FIELDS, Field, OutboxError, Wanted};
 use crate::config::TableName;
 use crate::dead_letters::Whole;
-use crate::redacted::Redacted;
 
 /// What the source of a kept message begins with.
 const MESSAGE: &str = "message:";

@@ -1,5 +1,6 @@
+use pg_logical::pgoutput::{Message, wire};
+
 use super::*;
-use crate::postgres::pgoutput::{Message, wire};
 
 const UUID: u32 = 2950;
 const TEXT: u32 = 25;
@@ -224,7 +225,7 @@ fn payloads_are_not_in_debug() {
     let mut outbox = outbox(Columns::default(), &[]).with_messages(Some("outbox"));
     let content =
         br#"{"id": "1", "aggregate_type": "t", "aggregate_id": "1", "event_type": "e", "payload": "s3cret"}"#;
-    let message = LogicalMessage { transactional: true, lsn: crate::lsn::Lsn(9), prefix: "outbox", content };
+    let message = LogicalMessage { transactional: true, lsn: pg_logical::Lsn(9), prefix: "outbox", content };
     assert!(outbox.message(&message).unwrap().is_some());
     let shown = format!("{outbox:?}");
     assert!(!shown.contains("s3cret") && shown.contains("OwnedRow"), "{shown}");

@@ -1,7 +1,8 @@
 //! What shards write down when their number is changed, in a record of its own among those of the routers.
 
+use pg_logical::Lsn;
+
 use super::record::Remembered;
-use crate::lsn::Lsn;
 
 /// What precedes it once nothing is left to do.
 const DONE: &str = "done:";

@@ -1,9 +1,10 @@
 //! Where to start: at the remembered position, unless what is found says that events may be missing after it.
 
+use pg_logical::Lsn;
+
 use super::recognition::OtherLog;
 use super::record::{Reading, Remembered};
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::postgres::slot_record::{SlotRecord, TABLE};
 use crate::postgres::timeline::{self, Descent, System};
 use crate::progress::{Partial, Position};
@@ -355,8 +356,8 @@ mod tests {
     use super::super::record::tests::remembered;
     use super::*;
     use crate::positions::{Recognition, Tail};
-    use crate::postgres::pgoutput::PgTimestamp;
     use crate::progress::{Landmark, Partial};
+    use pg_logical::PgTimestamp;
 
     const HISTORY: &str = "1\t0/1800\tno recovery target specified\n";
 

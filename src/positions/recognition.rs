@@ -2,9 +2,10 @@
 //! same as before, and may have grown past the position again. So the stream starts at the last transaction that was
 //! acknowledged, which must come again, and before the position nothing else. Until then nothing is confirmed or remembered.
 
+use pg_logical::Lsn;
+
 use super::judge::Start;
 use super::record::{Reading, Remembered, Tail};
-use crate::lsn::Lsn;
 use crate::progress::{Landmark, Position};
 use crate::utc::Utc;
 
@@ -149,8 +150,8 @@ mod tests {
     use super::super::record::tests::remembered;
     use super::Verdict::{Open, Recognized};
     use super::*;
-    use crate::postgres::pgoutput::PgTimestamp;
     use crate::progress::Partial;
+    use pg_logical::PgTimestamp;
 
     fn transaction(final_lsn: u64) -> Landmark {
         Landmark { final_lsn: Lsn(final_lsn), xid: 742, commit_time: PgTimestamp(1) }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use pg_logical::{Lsn, PgTimestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::dead_letters::Key;
-use crate::lsn::Lsn;
-use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::{Landmark, Partial, Position};
 
 /// The form of the record that this version writes.

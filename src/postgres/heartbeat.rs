@@ -6,12 +6,11 @@
 
 use std::time::Duration;
 
+use pg_logical::PgTimestamp;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
 use tokio::time::Instant;
-
-use super::pgoutput::PgTimestamp;
-use super::quoting::literal;
-use super::server_error::QueryError;
-use super::session::Session;
 
 /// What every router's heartbeats begin with; its name follows.
 pub const PREFIX: &str = "outbox-router.heartbeat/";

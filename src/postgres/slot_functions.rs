@@ -1,7 +1,15 @@
 //! Postgres' functions that copy, move and drop slots, as statements (Postgres manual, "Replication Management Functions").
 
-use super::quoting::literal;
-use crate::lsn::Lsn;
+use pg_logical::Lsn;
+use pg_logical::quoting::literal;
+
+/// What the names of the slots begin with that bulk reads are of.
+pub const BULK_READ_COPIES: &str = "outbox_router_bites_";
+
+/// The slot that bulk reads are of: a copy of the router's own, for this session, named after its server process.
+pub fn bulk_read_copy(backend_pid: i32) -> String {
+    format!("{BULK_READ_COPIES}{backend_pid}")
+}
 
 /// Makes `to` a copy of `from` with all that it keeps. A temporary one ends with its session, and with any error in it.
 pub fn copy(from: &str, to: &str, temporary: bool) -> String {

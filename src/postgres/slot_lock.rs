@@ -3,10 +3,11 @@
 //! A session takes it before it looks at anything else and holds it to its end, so a router and a command that moves the
 //! slot, or two routers, never act at once.
 
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
+
 use super::catalog;
-use super::quoting::literal;
-use super::server_error::QueryError;
-use super::session::Session;
 
 /// The lock's key, as an expression. Slots are of one database, and so are advisory locks.
 fn key(slot: &str) -> String {

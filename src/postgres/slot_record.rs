@@ -1,10 +1,10 @@
 //! What the router's schema says of a slot: where `init` created it, and which router last began to read it. By this a start
 //! tells a new slot from one that events were delivered from before, where Kafka has no position.
 
-use super::quoting::literal;
-use super::server_error::QueryError;
-use super::session::Session;
-use crate::lsn::Lsn;
+use pg_logical::Lsn;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
 
 /// The table.
 pub const TABLE: &str = "outbox_router.slots";

@@ -9,22 +9,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use pg_logical::connect::{Startup, connect as open};
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::server_error::{QueryError, ServerError};
+use pg_logical::session::{Session, SessionInfo};
+use pg_logical::stream::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, NoTls};
 use tracing::debug;
 
-use super::connect::{Startup, connect as open};
-use super::server_error::{QueryError, ServerError};
-use super::session::{Session, SessionInfo};
-use super::stream::Stream;
-use crate::config::conninfo::ConnInfo;
 use crate::error::{Error, Peer};
 
 /// Opens a client, with its connection as a task of its own that ends with the client or the server.
 ///
 /// # Errors
-/// As [`connect`](super::connect::connect).
+/// As [`connect`](pg_logical::connect::connect).
 pub async fn connect(conninfo: &ConnInfo, application_name: &str) -> Result<Client, Error> {
     let session = open(conninfo, &Startup { application_name, ..Startup::default() }).await?;
     adopt(session).await
@@ -55,11 +55,11 @@ pub async fn adopt(session: Session) -> Result<Client, Error> {
 /// server's, for the message.
 pub fn query_error(error: &tokio_postgres::Error, place: &str) -> QueryError {
     if let Some(refusal) = error.as_db_error() {
-        return QueryError::Server { place: place.to_owned(), error: Box::new(refusal.into()) };
+        return QueryError::Server { place: place.to_owned(), error: Box::new(refused(refusal)) };
     }
     let source = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
     let what = format!("a query on Postgres at {place} failed: {error}{source}");
-    QueryError::Connection(Error::transient(Peer::Postgres, what))
+    QueryError::Connection(pg_logical::Error::transient(what))
 }
 
 /// The same as a failure of either kind.
@@ -151,15 +151,13 @@ impl AsyncWrite for Adopted {
     }
 }
 
-impl From<&tokio_postgres::error::DbError> for ServerError {
-    fn from(error: &tokio_postgres::error::DbError) -> Self {
-        ServerError {
-            severity: error.severity().to_owned(),
-            code: error.code().clone(),
-            message: error.message().to_owned(),
-            detail: error.detail().map(str::to_owned),
-            hint: error.hint().map(str::to_owned),
-        }
+fn refused(error: &tokio_postgres::error::DbError) -> ServerError {
+    ServerError {
+        severity: error.severity().to_owned(),
+        code: error.code().clone(),
+        message: error.message().to_owned(),
+        detail: error.detail().map(str::to_owned),
+        hint: error.hint().map(str::to_owned),
     }
 }
 

@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-use super::quoting::literal;
-use super::server_error::QueryError;
-use super::session::Session;
-use crate::lsn::Lsn;
+use pg_logical::Lsn;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
 
 /// The names in the value of `synchronized_standby_slots`.
 pub fn names(setting: &str) -> Vec<String> {

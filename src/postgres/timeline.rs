@@ -1,9 +1,8 @@
 //! Which cluster this is, and whether its history contains our position.
 
-use super::server_error::QueryError;
-use super::session::Session;
-use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
+use pg_logical::Lsn;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
 
 /// The answer to IDENTIFY_SYSTEM (Postgres manual, "Streaming Replication Protocol").
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +26,7 @@ impl System {
                 flush: row.get(2)?.parse().ok()?,
             })
         });
-        system.ok_or_else(|| Error::transient(Peer::Postgres, "IDENTIFY_SYSTEM gave no answer").into())
+        system.ok_or_else(|| pg_logical::Error::transient("IDENTIFY_SYSTEM gave no answer").into())
     }
 
     /// The history file of its timeline: which timelines it came from, and where it left them.

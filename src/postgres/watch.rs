@@ -7,22 +7,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::connect::{STAYS_OPEN, Startup};
+use pg_logical::conninfo::{ConnInfo, Host};
+use pg_logical::server_error::{QueryError, leaves};
+use pg_logical::session::{Row, Session};
+use pg_logical::{Lsn, PgTimestamp, lock_wait};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
-use super::connect::{STAYS_OPEN, Startup};
 use super::heartbeat::{Writer, Written};
-use super::lock_wait;
-use super::pgoutput::PgTimestamp;
-use super::server_error::{QueryError, leaves};
-use super::session::{Row, Session};
 use super::standby_slots::{self, Unconfirmed};
+use crate::advice::{self, LOCK_REMEDY};
 use crate::config::Config;
-use crate::config::conninfo::{ConnInfo, Host};
 use crate::error::{Error, Peer, Transient};
-use crate::lsn::Lsn;
 use crate::positions::Reading;
 
 /// How often it looks when nobody asks.
@@ -195,7 +194,8 @@ impl Watcher {
         }
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let session = Session::connect(&self.conninfo, &startup);
-        let mut session = match timeout(LOOK_TIMEOUT, session).await {
+        let mut session = match timeout(LOOK_TIMEOUT, session).await.map(|opened| opened.map_err(Error::from))
+        {
             // the stream runs with the same credentials, so a refusal here must not end it
             Ok(Err(Error::Definite(refused))) => {
                 return Err(Error::transient(Peer::Postgres, refused.to_string()));
@@ -203,7 +203,8 @@ impl Watcher {
             Ok(result) => result?,
             Err(_) => return Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
         };
-        let watcher = lock_wait::Watcher::new(&self.conninfo, session.info(), &name);
+        let watcher =
+            lock_wait::Watcher::new(&self.conninfo, session.info(), &name).in_words(advice::in_words);
         session.watched_by(watcher.within(patience));
         Ok(session)
     }
@@ -338,7 +339,7 @@ impl From<QueryError> for NoLook {
     fn from(error: QueryError) -> Self {
         if lock_wait::is_locked(&error) {
             let named = error.server_error().is_some_and(|error| error.detail.is_some());
-            return NoLook::Locked(error.to_string(), named.then_some(lock_wait::REMEDY));
+            return NoLook::Locked(error.to_string(), named.then_some(LOCK_REMEDY));
         }
         let leaves = error.code().is_some_and(leaves);
         Error::from(Transient::of_postgres(error.to_string(), leaves)).into()

@@ -14,9 +14,9 @@ mod acknowledged;
 
 use std::collections::VecDeque;
 
-use crate::lsn::Lsn;
-use crate::postgres::pgoutput::{Begin, PgTimestamp};
 use acknowledged::Acknowledged;
+use pg_logical::pgoutput::Begin;
+use pg_logical::{Lsn, PgTimestamp};
 
 /// The number of one change, counted from the start of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,9 +9,9 @@
 //! The server reads the log from `restart_lsn` on for each bite, which follows the slot only every few seconds of log. A bite has
 //! to be large beside that.
 
-use crate::lsn::Lsn;
-use crate::postgres::bites::Extent;
-use crate::postgres::replication::Bitten;
+use pg_logical::Lsn;
+use pg_logical::bulk_read::Extent;
+use pg_logical::replication::BulkRead;
 
 /// A row of a bite, before there has been one.
 const ROW: u64 = 300;
@@ -82,7 +82,7 @@ impl BiteSize {
     }
 
     /// A bite has taken the slot on from where it was to `reached`. Returns up to where the stream is the quicker, if it is.
-    pub(super) fn brought(&mut self, slot: SlotAt, bitten: Bitten, reached: Lsn) -> Option<Lsn> {
+    pub(super) fn brought(&mut self, slot: SlotAt, bitten: BulkRead, reached: Lsn) -> Option<Lsn> {
         let first = std::mem::replace(&mut self.first, false);
         let rows = u64::from(bitten.rows);
         if let Some(mean) = u64::try_from(bitten.bytes).unwrap_or(u64::MAX).checked_div(rows) {
@@ -109,7 +109,7 @@ mod tests {
 
     fn learnt(row_bytes: usize) -> BiteSize {
         let mut size = BiteSize::new(1 << 20);
-        let bitten = Bitten { rows: 10_000, bytes: 10_000 * row_bytes };
+        let bitten = BulkRead { rows: 10_000, bytes: 10_000 * row_bytes };
         assert_eq!(size.brought(slot(0), bitten, Lsn((1 << 40) + 5 * MIB)), None);
         size
     }
@@ -146,7 +146,7 @@ mod tests {
     fn where_few_events_lie_in_much_log_the_stream_is_quicker() {
         let mut size = learnt(400);
         let reached = Lsn((1 << 40) + 100 * MIB);
-        let bitten = |rows| Bitten { rows, bytes: 0 };
+        let bitten = |rows| BulkRead { rows, bytes: 0 };
         assert_eq!(size.brought(slot(0), bitten(100_000), reached), None);
         assert_eq!(size.brought(slot(0), bitten(1_000), reached), Some(Lsn((1 << 40) + 500 * MIB)));
         assert!(size.brought(slot(1 << 33), bitten(100_000), reached).is_some());
@@ -157,11 +157,11 @@ mod tests {
     fn a_small_first_bite_is_no_verdict_unless_there_was_no_more() {
         let mut size = BiteSize::new(1 << 20);
         let reached = Lsn((1 << 40) + 20 * MIB);
-        assert_eq!(size.brought(slot(200 * MIB), Bitten { rows: 10_000, bytes: 0 }, reached), None);
+        assert_eq!(size.brought(slot(200 * MIB), BulkRead { rows: 10_000, bytes: 0 }, reached), None);
         size = BiteSize::new(1 << 20);
-        assert!(size.brought(slot(200 * MIB), Bitten { rows: 100, bytes: 0 }, reached).is_some());
+        assert!(size.brought(slot(200 * MIB), BulkRead { rows: 100, bytes: 0 }, reached).is_some());
         size = BiteSize::new(1 << 20);
         let near = Lsn((1 << 40) + 15 * MIB);
-        assert_eq!(size.brought(slot(200 * MIB), Bitten { rows: 100, bytes: 0 }, near), None);
+        assert_eq!(size.brought(slot(200 * MIB), BulkRead { rows: 100, bytes: 0 }, near), None);
     }
 }

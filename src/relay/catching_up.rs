@@ -20,20 +20,21 @@
 //! acknowledged, remembered and confirmed. The stream begins where that ends. A walsender streams a slot once: a second
 //! START_REPLICATION of a session ends as soon as it has begun. So who has streamed makes another session for bites.
 
+use pg_logical::bulk_read::Extent;
+use pg_logical::replication::{Answer, BulkRead, NotStarted, StreamOf};
+use pg_logical::server_error::ServerError;
+use pg_logical::stream::Transport;
+use pg_logical::{Lsn, bulk_read};
 use tokio::time::{Duration, Instant};
 
 use super::bite_size::{BiteSize, SlotAt};
 use super::ending::Outcome;
 use super::feedback::silence;
 use super::{Parts, Relay};
+use crate::advice;
 use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
-use crate::postgres::bites::{self, Extent};
-use crate::postgres::replication::{Answer, Bitten, NotStarted, StreamOf};
-use crate::postgres::server_error::ServerError;
 use crate::postgres::slot_functions;
-use crate::postgres::stream::Transport;
 
 /// Going back at the very bound would make the router go over and back all the time.
 const NEAR: u64 = 4;
@@ -179,7 +180,9 @@ impl<S: Transport> Relay<S> {
         match step {
             Step::Streaming if self.is_far_behind() => self.leave_the_stream(),
             Step::Settling if looked && self.stream.is_at_rest() && self.is_certain() => self.look_at_slot(),
-            Step::Biting(Bite { extent, next: None }) if self.stream.bitten() > 0 => self.bite_behind(extent),
+            Step::Biting(Bite { extent, next: None }) if self.stream.rows_read() > 0 => {
+                self.bite_behind(extent)
+            }
             _ => {}
         }
         Ok(false)
@@ -234,7 +237,7 @@ impl<S: Transport> Relay<S> {
     /// Moves the slot to what is confirmed, if it is not there, and looks at it.
     fn move_slot(&mut self) -> Lsn {
         let (slot, confirmed) = (&self.config.postgres.slot, self.confirmation.confirmed());
-        let look = bites::look(slot);
+        let look = bulk_read::look(slot);
         match self.catching_up.closing_move(&self.config, confirmed) {
             Some(moved) => self.stream.ask(&format!("{moved}; {look}")),
             None => self.stream.ask(&look),
@@ -267,7 +270,9 @@ impl<S: Transport> Relay<S> {
                 self.catching_up.copy = Some(slot_at(&row)?);
                 self.bite();
             }
-            (Step::Biting(bite), Answer::Bitten(bitten, row)) => self.bitten(bite, bitten, slot_at(&row)?)?,
+            (Step::Biting(bite), Answer::BulkRead(bitten, row)) => {
+                self.bitten(bite, bitten, slot_at(&row)?)?
+            }
             (Step::Moving(to), Answer::Row(row)) => {
                 self.slot_has_moved(to, &row)?;
                 self.bite();
@@ -300,25 +305,25 @@ impl<S: Transport> Relay<S> {
     }
 
     fn begin_bites_or_stream(&mut self, confirmed: Lsn) {
-        let copy = bites::copy_name(self.catching_up.backend_pid);
+        let copy = slot_functions::bulk_read_copy(self.catching_up.backend_pid);
         if self.catching_up.is_near(confirmed) {
             // a copy would keep the log from being removed
             let dropped = self.catching_up.copy.map(|_| slot_functions::drop(&copy) + "; ");
-            self.stream.ask(&(dropped.unwrap_or_default() + bites::BEFORE_STREAMING));
+            self.stream.ask(&(dropped.unwrap_or_default() + bulk_read::BEFORE_STREAMING));
             self.catching_up.step = Step::Calming;
         } else if self.catching_up.copy.is_some() {
             self.bite();
         } else {
             let postgres = &self.config.postgres;
             let copied = slot_functions::copy(&postgres.slot, &copy, true);
-            self.stream.ask(&format!("{copied}; {}", bites::look(&copy)));
+            self.stream.ask(&format!("{copied}; {}", bulk_read::look(&copy)));
             self.monitor.reads_in_bites(true);
             self.catching_up.step = Step::Copying;
         }
     }
 
     /// All of a bite has been dealt with, though not acknowledged.
-    fn bitten(&mut self, bite: Bite, bitten: Bitten, copy: SlotAt) -> Result<(), Error> {
+    fn bitten(&mut self, bite: Bite, bitten: BulkRead, copy: SlotAt) -> Result<(), Error> {
         if self.sending.progress.inside_transaction() {
             return Err(out_of_turn("a bite has ended inside a transaction"));
         }
@@ -377,9 +382,9 @@ impl<S: Transport> Relay<S> {
         // what the next one may take in is known by then
         self.watch.look_now();
         let extent = self.catching_up.size.next(copy, self.catching_up.checked);
-        let name = bites::copy_name(self.catching_up.backend_pid);
+        let name = slot_functions::bulk_read_copy(self.catching_up.backend_pid);
         let publication = &self.config.postgres.publication;
-        self.stream.bite(&bites::bite(&name, publication, self.config.reads_messages(), extent));
+        self.stream.bulk_read(&bulk_read::read(&name, publication, self.config.reads_messages(), extent));
         extent
     }
 
@@ -391,7 +396,7 @@ impl<S: Transport> Relay<S> {
     fn refused(&mut self, refused: ServerError) -> Result<(), Error> {
         let slot = &self.config.postgres.slot;
         if self.catching_up.step == Step::Starting {
-            return Err(NotStarted::Server(refused).into_error(slot));
+            return Err(advice::not_started(NotStarted::Server(refused), slot));
         }
         let told = self.catching_up.bound.is_none();
         if refused.severity != "ERROR" || told && self.catching_up.step != Step::Settling {

@@ -1,6 +1,6 @@
 //! What the slot may be confirmed to: the flush LSN, but never past the last look at the catalogues that found all well.
 
-use crate::lsn::Lsn;
+use pg_logical::Lsn;
 
 /// The position that status updates report. It only grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pg_logical::Lsn;
+use pg_logical::stream::Transport;
 use tokio::time::{Instant, timeout_at};
 
 use super::Relay;
@@ -10,10 +12,8 @@ use super::parking::Parking;
 use super::sending::{Sending, SentAlone};
 use crate::dead_letters::Key;
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::monitor::State;
 use crate::positions::{OtherLog, Remembered};
-use crate::postgres::stream::Transport;
 use crate::progress::Partial;
 use crate::sink::Refusal;
 use crate::sink::kafka::{Intake, TransactionSize};

@@ -1,5 +1,8 @@
 //! What goes back to Postgres: status updates, what they may confirm, and what is seen on the way.
 
+use pg_logical::PgTimestamp;
+use pg_logical::replication::StandbyStatus;
+use pg_logical::stream::Transport;
 use tokio::time::{Duration, Instant};
 
 use super::Relay;
@@ -9,10 +12,7 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor;
 use crate::postgres::catalog::Slot;
-use crate::postgres::pgoutput::PgTimestamp;
-use crate::postgres::replication::StandbyStatus;
 use crate::postgres::room::{Level, safe_bytes};
-use crate::postgres::stream::Transport;
 use crate::postgres::watch::{Report, Walsender};
 use crate::sink::DeliveryStats;
 use crate::sink::kafka::Unacknowledged;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use pg_logical::PgTimestamp;
+
 use crate::config::Config;
 use crate::postgres::heartbeat::{prefix, written_at};
-use crate::postgres::pgoutput::PgTimestamp;
 
 /// One is missed when none has come back for so many intervals.
 const MISSED: u32 = 3;

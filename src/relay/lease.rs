@@ -13,9 +13,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
+use pg_logical::PgTimestamp;
 use tokio::time::Instant;
-
-use crate::postgres::pgoutput::PgTimestamp;
 
 /// By how much two clocks may run apart: a thousandth.
 const APART: u32 = 1000;

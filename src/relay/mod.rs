@@ -32,20 +32,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::replication::{Receiving, ReplicationStream};
+use pg_logical::stream::Transport;
+use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::monitor::{Monitor, TopicCounters};
 use crate::outbox::Outbox;
 use crate::positions::{Recognition, Remembered};
 use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
-use crate::postgres::pgoutput::PgTimestamp;
-use crate::postgres::replication::{Receiving, ReplicationStream};
 use crate::postgres::room::Room;
-use crate::postgres::stream::Transport;
 use crate::postgres::watch::Watch;
 use crate::progress::{Partial, Progress, Sequence};
 use crate::routing::{Origin, Router};

@@ -8,18 +8,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use pg_logical::Lsn;
+use pg_logical::stream::Transport;
 use tokio::time::{Duration, Instant};
 
 use super::Relay;
 use crate::dead_letters::{Decision, Gone, Key, Letter, Parked, TooMany, text};
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::printable;
 use crate::positions::Remembered;
 use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
 use crate::postgres::dead_letters::sql::Waiting;
-use crate::postgres::stream::Transport;
 use crate::progress::{Partial, Position, Sequence};
 use crate::sink::InFlight;
 use crate::unsendable::{Reason, Unsendable};

@@ -1,11 +1,11 @@
 //! How the stream is read until the next turn.
 
+use pg_logical::stream::Transport;
 use tokio::time::Instant;
 
 use super::Relay;
 use crate::config::DeliveryMode;
 use crate::error::Error;
-use crate::postgres::stream::Transport;
 use crate::sink::kafka::Intake;
 
 /// What becomes of the bytes that come.

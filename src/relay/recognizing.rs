@@ -1,8 +1,9 @@
 //! Nothing is confirmed to a server, or remembered of it, whose log is not yet known to be the one that was read.
 
-use crate::lsn::Lsn;
+use pg_logical::Lsn;
+use pg_logical::pgoutput::Message;
+
 use crate::positions::{OtherLog, Recognition, Verdict};
-use crate::postgres::pgoutput::Message;
 use crate::progress::{Landmark, Progress};
 use crate::routing::Origin;
 

@@ -1,14 +1,15 @@
 //! One insert on its way: read, routed, handed to the sink, and counted.
 
+use pg_logical::Lsn;
+use pg_logical::pgoutput::{Insert, LogicalMessage};
+
 use super::parking::Parking;
 use super::window::Window;
 use crate::dead_letters::{Key, Letter, Whole, text};
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::outbox::{Field, Outbox, OutboxError, OutboxEvent};
 use crate::positions::Replay;
-use crate::postgres::pgoutput::{Insert, LogicalMessage};
 use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
 use crate::routing::{Origin, Routed, Router};
 use crate::shards::{self, Shard};

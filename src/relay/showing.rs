@@ -1,12 +1,12 @@
 //! What the monitor is shown at each turn.
 
+use pg_logical::stream::Transport;
 use tokio::time::Duration;
 
 use super::Relay;
 use super::parking::Parking;
 use crate::error::Peer;
 use crate::monitor::State;
-use crate::postgres::stream::Transport;
 
 /// A backlog that takes longer is worth a line.
 const LONG: Duration = Duration::from_secs(10);

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
+use pg_logical::Lsn;
 use tokio::time::Instant;
-
-use crate::lsn::Lsn;
 
 /// A lock that is held for a moment is no reason.
 const STANDS_STILL: Duration = Duration::from_secs(5);

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::postgres::pgoutput::PgTimestamp;
+use pg_logical::PgTimestamp;
+
 use crate::progress::Sequence;
 use crate::sink::InFlight;
 

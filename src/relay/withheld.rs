@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use pg_logical::Lsn;
 use tokio::time::Instant;
 
-use crate::lsn::Lsn;
 use crate::postgres::standby_slots::{REMEDY, Unconfirmed, reason};
 
 /// A standby that follows is behind for a moment again and again.

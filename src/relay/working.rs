@@ -1,16 +1,17 @@
 //! Message after message of the stream, each to the part that it is for.
 
+use pg_logical::pgoutput::Message;
+use pg_logical::replication::ReplicationMessage;
+use pg_logical::stream::Transport;
+use pg_logical::{Lsn, Oid, PgTimestamp};
+
 use super::Relay;
 use super::ending::Outcome;
 use super::lease::Clocks;
 use super::sending::{Handled, Written, not_readable, out_of_step, updated};
 use crate::config::OnUpdate;
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::positions::OtherLog;
-use crate::postgres::pgoutput::{Message, Oid, PgTimestamp};
-use crate::postgres::replication::ReplicationMessage;
-use crate::postgres::stream::Transport;
 use crate::routing::Origin;
 
 /// Said once a session; the counter of ignored changes has the rest.
@@ -216,6 +217,6 @@ impl<S: Transport> Relay<S> {
     }
 }
 
-fn undecodable(error: crate::postgres::pgoutput::DecodeError) -> Error {
+fn undecodable(error: pg_logical::pgoutput::DecodeError) -> Error {
     Error::transient(Peer::Postgres, format!("the replication stream cannot be read: {error}"))
 }

@@ -47,7 +47,7 @@ pub(super) fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::postgres::pgoutput::Oid;
+    use pg_logical::Oid;
 
     fn written(value: Option<&str>, type_id: u32) -> String {
         let mut json = String::new();

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use crate::lsn::Lsn;
-use crate::postgres::pgoutput::PgTimestamp;
+use pg_logical::{Lsn, PgTimestamp};
 
 /// The place of one event in the stream, which is the same each time that it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use pg_logical::Redacted;
+
 use super::Headers;
 use crate::contracts::Violation;
-use crate::redacted::Redacted;
 
 /// What goes to the sink. It borrows from the receive buffer and from the [`super::Router`], until the next event.
 #[derive(Clone, Copy)]

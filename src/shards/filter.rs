@@ -1,7 +1,8 @@
 //! The row filters that deal out the rows, as SQL, and the question whether a filter is one of them.
 
+use pg_logical::quoting;
+
 use super::{Ids, Shard};
-use crate::postgres::quoting;
 
 /// The row filter of one shard on a table whose aggregates are in `column`. Each function is one of Postgres itself, for
 /// filters take no others, and the sign is taken off, for `%` keeps it.

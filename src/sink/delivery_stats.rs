@@ -1,7 +1,8 @@
 //! Records that are under way, and counts of those that were delivered and how old they were by then.
 
+use pg_logical::PgTimestamp;
+
 use crate::monitor::{Monitor, TopicCounters};
-use crate::postgres::pgoutput::PgTimestamp;
 
 /// What is kept of a record that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

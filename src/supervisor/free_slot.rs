@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use pg_logical::session::Session;
+
 use super::kept_outside;
 use super::memory::Memory;
 use super::session::awake;
@@ -9,7 +11,6 @@ use crate::config::{Config, Postgres};
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::postgres::catalog::{self, Catalog, Missing, Slot};
-use crate::postgres::session::Session;
 use crate::postgres::slot_lock;
 use crate::relay::HeldLock;
 

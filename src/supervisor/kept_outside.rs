@@ -1,14 +1,15 @@
 //! What is shown of state that is kept outside the process while no session of this router looks after it: while another router is
 //! active, and at each start, before Kafka is reached.
 
+use pg_logical::server_error::QueryError;
+use pg_logical::session::{Row, Session};
+
 use crate::config::Config;
 use crate::error::Error;
 use crate::monitor::{self, Monitor};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::room::safe_bytes;
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::{Row, Session};
 
 /// A router that waits for the slot must not be delayed.
 const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '200ms'";
@@ -30,7 +31,7 @@ pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor
                 monitor.dead_letters(usize::try_from(aggregates).unwrap_or(usize::MAX), events);
             }
         }
-        Err(QueryError::Connection(error)) => return Err(error),
+        Err(QueryError::Connection(error)) => return Err(error.into()),
         // What was known stays. The session that parks says what is wrong.
         Err(error) => tracing::debug!(%error, "counting parked events"),
     }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pg_logical::Lsn;
+
 use crate::contracts::Contracts;
 use crate::dead_letters::Key;
-use crate::lsn::Lsn;
 use crate::positions::{OtherLog, Reading, Remembered};
 use crate::progress::Partial;
 use crate::relay::HeldLock;

@@ -11,13 +11,13 @@ mod start_position;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pg_logical::Lsn;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::dead_letters::Key;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
-use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
 use crate::relay::{Ended, Outcome, SentAlone};

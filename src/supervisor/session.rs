@@ -6,30 +6,29 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::connect::{STAYS_OPEN, Startup, VALUE_TEXT};
+use pg_logical::conninfo::Host;
+use pg_logical::lock_wait::Watcher;
+use pg_logical::replication::{ReplicationStream, StreamOf};
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
+use pg_logical::{Lsn, Oid, bulk_read, lock_wait};
 use tokio_util::sync::CancellationToken;
 
 use super::free_slot::free_slot;
 use super::memory::Memory;
 use super::start_position::Looked;
 use super::{SETTLED, TURN};
-use crate::config::conninfo::Host;
+use crate::advice;
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
-use crate::lsn::Lsn;
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::positions::{Recognition, Remembered};
-use crate::postgres::bites;
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing, way_out};
-use crate::postgres::connect::{STAYS_OPEN, Startup, VALUE_TEXT};
 use crate::postgres::dead_letters::desk::{Desk, Left, Loaded};
 use crate::postgres::dead_letters::sql as dead_letters;
-use crate::postgres::lock_wait::{self, Watcher};
-use crate::postgres::pgoutput::Oid;
-use crate::postgres::replication::{ReplicationStream, StreamOf};
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 use crate::postgres::slot_record::{self, SlotRecord};
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
@@ -121,7 +120,7 @@ async fn start(
     monitor: &Monitor,
     stop: &CancellationToken,
     memory: &mut Memory,
-) -> Result<(Parts<crate::postgres::stream::Stream>, Connected), Error> {
+) -> Result<(Parts<pg_logical::stream::Stream>, Connected), Error> {
     // an attempt may take long, and the reason why the last one failed is worth more than that one is made
     if !memory.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Postgres });
@@ -188,8 +187,11 @@ async fn start(
         && slot.waits_for.is_empty()
         && begins_with_bites(config, position, system.flush, memory.stream_until);
     // From here on the server finds out that the router is gone: by wal_sender_timeout if it streams.
-    let prepared =
-        if in_bites { &bites::prepare(config.postgres.wal_sender_timeout) } else { bites::BEFORE_STREAMING };
+    let prepared = if in_bites {
+        &bulk_read::prepare(config.postgres.wal_sender_timeout)
+    } else {
+        bulk_read::BEFORE_STREAMING
+    };
     if let Err(error) = session.query(prepared).await {
         close(sink, positions).await;
         return Err(error.into());
@@ -210,7 +212,7 @@ async fn start(
         Ok(stream) => stream,
         Err(error) => {
             close(sink, positions).await;
-            return Err(error.into_error(slot_name));
+            return Err(advice::not_started(error, slot_name));
         }
     };
     let connected =
@@ -472,7 +474,9 @@ async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Err
     // a server that takes a connection and then says nothing is lost too
     session.answers_within(Some(timeout));
     if !replication {
-        session.watched_by(Watcher::new(&conninfo, session.info(), &name).within(patience));
+        session.watched_by(
+            Watcher::new(&conninfo, session.info(), &name).in_words(advice::in_words).within(patience),
+        );
     }
     Ok(session)
 }

@@ -8,14 +8,15 @@
 
 use std::sync::Arc;
 
+use pg_logical::Lsn;
+use pg_logical::session::Session;
+
 use super::memory::Memory;
 use super::session::{awake, opened};
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start};
 use crate::postgres::catalog::{Catalog, Slot};
-use crate::postgres::session::Session;
 use crate::postgres::slot_record::SlotRecord;
 use crate::postgres::timeline::System;
 use crate::postgres::watch;

@@ -1,5 +1,6 @@
+use pg_logical::Lsn;
+
 use super::*;
-use crate::lsn::Lsn;
 use crate::positions::remembered;
 use crate::progress::Sequence;
 use crate::sink::kafka::TransactionSize;

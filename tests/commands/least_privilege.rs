@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use outbox_router::config::conninfo::ConnInfo;
-use outbox_router::config::environment::Environment;
-use outbox_router::postgres::connect::Startup;
-use outbox_router::postgres::session::Session;
+use pg_logical::Environment;
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::session::Session;
 
 use super::check::Found;
 use crate::support::place::{Place, psql};

@@ -155,7 +155,7 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
     // nothing is confirmed after the last event but keepalives
     let position =
         ended.last_line().split_once("the router's position ").unwrap().1.split(':').next().unwrap();
-    let position: outbox_router::lsn::Lsn = position.parse().unwrap();
+    let position: pg_logical::Lsn = position.parse().unwrap();
     assert!(position >= confirmed && position > switch.parse().unwrap(), "{position} {confirmed} {switch}");
     // so it was right to refuse
     assert!(pair.rows().await < 20);

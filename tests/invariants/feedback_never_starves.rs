@@ -1,7 +1,7 @@
 //! While the broker blocks, Postgres is answered.
 
-use outbox_router::postgres::connect::Startup;
-use outbox_router::postgres::session::Session;
+use pg_logical::connect::Startup;
+use pg_logical::session::Session;
 
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;

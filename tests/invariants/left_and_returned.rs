@@ -1,6 +1,6 @@
 //! The table leaves the publication and returns between two looks: rows written meanwhile are not in the stream.
 
-use outbox_router::lsn::Lsn;
+use pg_logical::Lsn;
 
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;

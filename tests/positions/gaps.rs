@@ -4,13 +4,14 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use pg_logical::Lsn;
+
 use crate::invariants::feedback_never_starves::PG_HBA;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::{PrivatePostgres, Shutdown};
 use crate::support::router::{Ended, Router};
 use crate::support::settings::Settings;
-use outbox_router::lsn::Lsn;
 
 /// A stopped router that has sent events 1 to 3, of a slot that is confirmed past them.
 struct Setting {

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_router::config::conninfo::{ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs};
 use outbox_router::error::Error;
-use outbox_router::postgres::connect::Startup;
-use outbox_router::postgres::session::Session;
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::{ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs};
+use pg_logical::session::Session;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use outbox_router::config::conninfo::{ChannelBinding, ConnInfo, Host, Password};
-use outbox_router::config::secret::Secret;
+use pg_logical::Secret;
+use pg_logical::conninfo::{ChannelBinding, ConnInfo, Host, Password};
 
 use super::{Case, Expect, PLAIN, try_all};
 use crate::support::postgres::{PrivatePostgres, conninfo};

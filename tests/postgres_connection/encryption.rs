@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use outbox_router::config::conninfo::{ChannelBinding, ConnInfo, Password, RootCert, SslMode};
-use outbox_router::config::secret::Secret;
 use outbox_router::postgres::sql;
+use pg_logical::Secret;
+use pg_logical::conninfo::{ChannelBinding, ConnInfo, Password, RootCert, SslMode};
 
 use super::{Case, Expect, PLAIN, TLS, try_all};
 use crate::support::certificates::{Authority, Identity, self_signed};

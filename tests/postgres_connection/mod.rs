@@ -5,10 +5,10 @@ mod authentication;
 mod encryption;
 mod sessions;
 
-use outbox_router::config::conninfo::ConnInfo;
 use outbox_router::error::Error;
-use outbox_router::postgres::connect::Startup;
-use outbox_router::postgres::session::Session;
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::session::Session;
 
 /// What should come of a connection.
 enum Expect {
@@ -34,7 +34,7 @@ struct Case {
 async fn try_all(cases: Vec<Case>) {
     let mut wrong = Vec::new();
     for Case { name, conninfo, expect } in cases {
-        let outcome = Session::connect(&conninfo, &Startup::default()).await;
+        let outcome = Session::connect(&conninfo, &Startup::default()).await.map_err(Error::from);
         let text = match &outcome {
             Ok(session) => format!("opened, TLS: {}", session.is_tls()),
             Err(error) => format!(

@@ -3,12 +3,12 @@
 use std::fs;
 use std::net::Ipv4Addr;
 
-use outbox_router::config::conninfo::{ConnInfo, Host, HostAddr, TargetSessionAttrs};
 use outbox_router::error::{Error, Transient};
-use outbox_router::postgres::connect::Startup;
-use outbox_router::postgres::server_error::QueryError;
-use outbox_router::postgres::session::Session;
 use outbox_router::postgres::sql;
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::{ConnInfo, Host, HostAddr, TargetSessionAttrs};
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
 use tokio::net::TcpSocket;
 use tokio_postgres::error::SqlState;
 
@@ -84,7 +84,8 @@ async fn walsender(server: &PrivatePostgres) {
 
     server.execute(&["CREATE ROLE weak LOGIN"]).await;
     let weak = ConnInfo { user: "weak".into(), ..self::conninfo([server.tcp("db")], "weak") };
-    let Err(Error::Definite(refused)) = Session::connect(&weak, &startup).await else { panic!("let in") };
+    let refused = Session::connect(&weak, &startup).await.map_err(Error::from);
+    let Err(Error::Definite(refused)) = refused else { panic!("let in") };
     assert!(refused.what.contains("42501"), "{refused}");
     assert!(refused.remedy.contains("ALTER ROLE \"weak\" LOGIN REPLICATION"), "{refused}");
 }
@@ -106,7 +107,10 @@ async fn client(server: &PrivatePostgres) {
         let gone = client.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await.unwrap_err();
         assert!(matches!(sql::server_error(&gone, "db"), Error::Transient(_)));
         let gone = client.batch_execute("SELECT 1").await.unwrap_err();
-        assert!(matches!(sql::query_error(&gone, "db"), QueryError::Connection(Error::Transient(_))));
+        assert!(matches!(
+            sql::query_error(&gone, "db"),
+            QueryError::Connection(pg_logical::Error::Transient(_))
+        ));
     }
 }
 

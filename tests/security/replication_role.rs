@@ -1,10 +1,10 @@
 //! How far REPLICATION reaches, which Postgres knows no lesser right for: a stolen password of the router's role is worth more than
 //! the outbox. What keeps it in is pg_hba.conf, and only as far as shown here.
 
-use outbox_router::config::conninfo::ConnInfo;
-use outbox_router::config::environment::Environment;
-use outbox_router::postgres::connect::Startup;
-use outbox_router::postgres::session::Session;
+use pg_logical::Environment;
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::session::Session;
 
 use crate::support::kafka::Kafka;
 use crate::support::place::psql;

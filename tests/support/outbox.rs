@@ -1,6 +1,6 @@
 //! A database of a test's own, with what `init` would make in it.
 
-use outbox_router::lsn::Lsn;
+use pg_logical::Lsn;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::{Client, NoTls, Row};
 

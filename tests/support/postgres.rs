@@ -5,11 +5,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use outbox_router::config::conninfo::{
-    ChannelBinding, ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs, Tcp,
-};
-use outbox_router::postgres::connect::Startup;
-use outbox_router::postgres::session::Session;
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::{ChannelBinding, ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs, Tcp};
+use pg_logical::session::Session;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::instance::Instance;

@@ -1,4 +1,4 @@
-use outbox_router::lsn::Lsn;
+use pg_logical::Lsn;
 
 use super::*;
 use crate::allowance::Look;

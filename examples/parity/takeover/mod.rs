@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use outbox_router::lsn::Lsn;
 use outbox_router::terminal;
+use pg_logical::Lsn;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 

@@ -1,5 +1,8 @@
 //! Whether events can be parked, and whether some are.
 
+use pg_logical::quoting;
+use pg_logical::session::{Row, Session};
+
 use super::finding::Findings;
 use crate::config::Config;
 use crate::error::Error;
@@ -7,8 +10,6 @@ use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::{
     NEEDED, READABLE, REMEDY, TABLE, count, count_both, count_of_others, left,
 };
-use crate::postgres::quoting;
-use crate::postgres::session::{Row, Session};
 
 /// How many other routers are named.
 const NAMED: usize = 5;

@@ -4,17 +4,18 @@
 //! "Replication Slot Synchronization"). Only if the primary also waits for the standby (`synchronized_standby_slots`) has
 //! the standby all that the router has sent.
 
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::{ConnInfo, Host, TargetSessionAttrs};
+use pg_logical::quoting::literal;
+use pg_logical::session::Session;
+
 use super::finding::Findings;
 use super::server::Server;
 use crate::commands::CONNECT_TIMEOUT;
 use crate::commands::init::{FAILOVER_SLOTS, alter_failover};
 use crate::config::Config;
-use crate::config::conninfo::{ConnInfo, Host, TargetSessionAttrs};
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Slot};
-use crate::postgres::connect::Startup;
-use crate::postgres::quoting::literal;
-use crate::postgres::session::Session;
 use crate::postgres::standby_slots;
 
 /// What the primary knows of its standbys.

@@ -1,11 +1,12 @@
 //! Whether the heartbeat can be written.
 
+use pg_logical::quoting;
+use pg_logical::session::Session;
+
 use super::finding::Findings;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::heartbeat::privilege;
-use crate::postgres::quoting;
-use crate::postgres::session::Session;
 
 pub(super) async fn judge(
     session: &mut Session,

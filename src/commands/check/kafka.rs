@@ -158,8 +158,8 @@ async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::environment::Environment;
     use crate::config::load::load;
+    use pg_logical::Environment;
 
     fn warnings(variables: &[(&str, &str)]) -> usize {
         let mut env =

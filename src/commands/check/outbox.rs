@@ -1,5 +1,9 @@
 //! The outbox table and its publication.
 
+use pg_logical::quoting::literal;
+use pg_logical::session::Session;
+use pg_logical::{Oid, quoting};
+
 use super::finding::Findings;
 use super::row_sizes::{self, RowSizes};
 use super::server::Server;
@@ -9,9 +13,6 @@ use crate::config::{Config, OnUpdate, TableName};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox};
 use crate::postgres::catalog::{self, Catalog, Missing, Publication, Table};
-use crate::postgres::pgoutput::Oid;
-use crate::postgres::quoting::{self, literal};
-use crate::postgres::session::Session;
 use crate::routing::field;
 
 /// What the topics are judged by.
@@ -122,7 +123,7 @@ fn find<'c>(columns: &'c [Column], name: &str) -> Option<&'c Column> {
 
 async fn columns(session: &mut Session, config: &Config, table: &TableName) -> Result<Vec<Column>, Error> {
     let rows = session.query(&columns_query(config, table)).await?;
-    let column = |row: &crate::postgres::session::Row| {
+    let column = |row: &pg_logical::session::Row| {
         let type_id = Oid(row.get(1)?.parse().ok()?);
         Some(Column {
             name: row.get(0)?.to_owned(),
@@ -168,7 +169,7 @@ fn judge_columns(
         if absent.is_empty() { String::new() } else { format!(", without {}", absent.join(" and ")) };
     findings.ok("columns", format!("{table} has what is needed{without}"));
     if find(&names.aggregate_id).is_some_and(|column| !column.not_null) {
-        let (table, column) = (quoting::table(table), quoting::name(&names.aggregate_id));
+        let (table, column) = (table.in_sql(), quoting::name(&names.aggregate_id));
         findings.warning(
             "aggregate_id",
             format!("{column} may be NULL; such an event has no key, and no order among others"),
@@ -244,7 +245,7 @@ fn judge_row_filter(config: &Config, name: &TableName, table: &Table, findings: 
 /// The tables for `SET TABLE`, which replaces all of them.
 fn all_tables(config: &Config, one: &TableName) -> String {
     let others = config.outbox.tables.iter().filter(|table| *table != one);
-    let names: Vec<String> = [one].into_iter().chain(others).map(quoting::table).collect();
+    let names: Vec<String> = [one].into_iter().chain(others).map(TableName::in_sql).collect();
     names.join(", ")
 }
 

@@ -1,14 +1,15 @@
 //! What is remembered in Kafka: whether it is kept, and whether the next start would go by it.
 
+use pg_logical::session::Session;
+use pg_logical::{Lsn, Secret};
+
 use super::finding::Findings;
 use super::kafka::Seen;
 use super::topics::durability;
-use crate::config::{Config, DeliveryMode, secret::Secret};
+use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::positions::{self, Gap, Reading};
 use crate::postgres::catalog::Catalog;
-use crate::postgres::session::Session;
 use crate::postgres::slot_record::SlotRecord;
 use crate::sink::kafka::positions::look_up;
 

@@ -1,16 +1,17 @@
 //! The Postgres half: the connections first, then everything that one of them shows.
 
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
+use pg_logical::session::Session;
+
 use super::finding::Findings;
 use super::outbox::OutboxLook;
 use super::{dead_letters, failover, heartbeat, outbox, positions, role, server, shards, slot};
 use crate::commands::connect;
 use crate::config::Config;
-use crate::config::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
 use crate::error::Error;
 use crate::outbox::Outbox;
 use crate::postgres::catalog::Catalog;
-use crate::postgres::connect::Startup;
-use crate::postgres::session::Session;
 use crate::routing::Router;
 
 /// What to do where Postgres was reached, and has not answered everything.
@@ -117,7 +118,7 @@ pub(super) fn is_local(address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::environment::Environment;
+    use pg_logical::Environment;
 
     fn warnings(url: &str) -> usize {
         let mut findings = Findings::default();

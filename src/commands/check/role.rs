@@ -1,14 +1,15 @@
 //! The role that the router runs as: whether it may stream, and whether it may more than that.
 
+use pg_logical::connect::Startup;
+use pg_logical::quoting;
+use pg_logical::session::Session;
+
 use super::finding::Findings;
 use super::server::Server;
 use crate::commands::connect;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
-use crate::postgres::connect::Startup;
-use crate::postgres::quoting;
-use crate::postgres::session::Session;
 
 pub(super) async fn judge(
     session: &mut Session,

@@ -1,13 +1,14 @@
 //! How large the events are, from a bounded sample of the table.
 
+use pg_logical::quoting;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
+
 use super::finding::Findings;
 use super::outbox::Column;
 use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::FIELDS;
-use crate::postgres::quoting;
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 use crate::quantity::bytes;
 
 const BYTEA: u32 = 17;
@@ -54,7 +55,7 @@ pub(super) async fn look(
     session.query("RESET statement_timeout").await?;
     let rows = match sampled {
         Ok(rows) => rows,
-        Err(QueryError::Connection(error)) => return Err(error),
+        Err(QueryError::Connection(error)) => return Err(error.into()),
         Err(QueryError::Server { error, .. }) => {
             findings.skipped("row_sizes", format!("the table could not be sampled: {error}"));
             return Ok(None);
@@ -90,6 +91,6 @@ fn sample(config: &Config, table: &TableName, columns: &[Column], size: u64) -> 
         "SELECT count(*), avg(n)::bigint, max(n) FROM (SELECT {}::bigint AS n FROM {} \
          TABLESAMPLE SYSTEM ({percent}) LIMIT {SAMPLE_ROWS}) AS sample",
         if lengths.is_empty() { "0".to_owned() } else { format!("({})", lengths.join(" + ")) },
-        quoting::table(table)
+        table.in_sql()
     )
 }

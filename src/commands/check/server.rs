@@ -2,15 +2,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use pg_logical::quoting::literal;
+use pg_logical::session::Session;
+
 use super::finding::Findings;
 use crate::commands::init::{OLDEST_POSTGRES, WAL_LEVEL_REMEDY};
 use crate::config::bookmarks::Bookmarks;
 use crate::config::{CatchUp, Config};
 use crate::error::Error;
-use crate::postgres::bites::COPIES;
 use crate::postgres::catalog::Catalog;
-use crate::postgres::quoting::literal;
-use crate::postgres::session::Session;
+use crate::postgres::slot_functions::BULK_READ_COPIES;
 use crate::quantity::bytes;
 
 /// A difference of the clocks that is worth a word, in seconds.
@@ -65,7 +66,7 @@ impl Server {
                  current_setting('idle_replication_slot_timeout', true), pg_catalog.pg_is_in_recovery(), \
                  extract(epoch FROM pg_catalog.clock_timestamp()), \
                  (SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.temporary AND starts_with(s.slot_name::text, {}))",
-                literal(COPIES)
+                literal(BULK_READ_COPIES)
             ))
             .await?;
         let here = (before + now()) / 2.0;

@@ -1,10 +1,11 @@
 //! The shards together: whether every aggregate is in exactly one, and nothing is left of another number of them.
 
+use pg_logical::session::Session;
+
 use super::finding::Findings;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_shards};
-use crate::postgres::session::Session;
 
 /// `shards` are the configurations of all, and what was found of each.
 pub(super) async fn judge(

@@ -1,11 +1,12 @@
 //! The slot: whether it is there, who reads it, and what it costs.
 
+use pg_logical::session::Session;
+
 use super::finding::Findings;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{self, Catalog, Slot};
 use crate::postgres::room::{self, Level};
-use crate::postgres::session::Session;
 use crate::quantity::bytes;
 
 pub(super) async fn judge(

@@ -10,10 +10,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use pg_logical::Environment;
+
 use crate::cli::{ContractsArgs, ContractsAsyncapiArgs, ContractsCommand, ContractsDirectory};
 use crate::commands::Verdict;
 use crate::config::contracts::ForContracts;
-use crate::config::environment::Environment;
 use crate::config::load::load_for_contracts;
 use crate::contracts::asyncapi::{self, Info};
 use crate::contracts::{Contract, Contracts, Topic, topic};

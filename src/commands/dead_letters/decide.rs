@@ -1,7 +1,11 @@
 //! `dead-letters retry` and `discard`: what is chosen, the question, and the mark.
 
+use pg_logical::quoting::literal;
+use pg_logical::session::{Row, Session};
+
 use super::list::{Listed, render};
 use super::{condition, events, rows};
+use crate::advice::OrRemedy;
 use crate::cli::DecideArgs;
 use crate::commands::status::table::Look;
 use crate::commands::{Verdict, typed_out};
@@ -9,8 +13,6 @@ use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
 use crate::postgres::dead_letters::sql::{self, REMEDY};
-use crate::postgres::quoting::literal;
-use crate::postgres::session::{Row, Session};
 use crate::terminal;
 use crate::unsendable::Reason;
 

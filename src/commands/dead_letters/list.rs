@@ -1,6 +1,7 @@
 //! `dead-letters list`: one line for each parked event.
 
 use comfy_table::{Attribute, Cell};
+use pg_logical::session::Session;
 use serde::Serialize;
 
 use super::{condition, events, rows, session};
@@ -11,7 +12,6 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::{self, Waiting};
-use crate::postgres::session::Session;
 use crate::terminal;
 use crate::utc::Utc;
 
@@ -135,9 +135,9 @@ pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Lo
 mod tests {
     use super::*;
     use crate::dead_letters::{Column, Decision, Key, Letter, Whole};
-    use crate::lsn::Lsn;
-    use crate::postgres::pgoutput::PgTimestamp;
     use crate::unsendable::Reason;
+    use pg_logical::Lsn;
+    use pg_logical::PgTimestamp;
 
     fn waiting(change: u64, reason: Reason, decision: Option<Decision>) -> Waiting {
         let letter = Letter {

@@ -4,16 +4,18 @@ mod decide;
 mod list;
 mod show;
 
+use pg_logical::connect::Startup;
+use pg_logical::quoting::literal;
+use pg_logical::session::Session;
+
+use crate::advice::OrRemedy;
 use crate::cli::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
 use crate::commands::{Verdict, chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
 use crate::postgres::catalog::slots_of_other_shards;
-use crate::postgres::connect::Startup;
 use crate::postgres::dead_letters::sql::{self, REMEDY, Waiting};
-use crate::postgres::quoting::literal;
-use crate::postgres::session::Session;
 use crate::terminal;
 
 /// Does what the arguments say.

@@ -1,6 +1,7 @@
 //! `dead-letters show`: everything of the chosen events, their payloads too.
 
 use comfy_table::{Attribute, Cell};
+use pg_logical::session::Session;
 use serde::Serialize;
 
 use super::list::Listed;
@@ -12,7 +13,6 @@ use crate::config::Config;
 use crate::dead_letters::Whole;
 use crate::error::Error;
 use crate::postgres::dead_letters::sql::Waiting;
-use crate::postgres::session::Session;
 use crate::terminal;
 
 /// How many are shown at most.

@@ -91,7 +91,8 @@ fn resource(template: &Template) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{environment::Environment, load::load};
+    use crate::config::load::load;
+    use pg_logical::Environment;
 
     fn printed(variables: &[(&str, &str)]) -> String {
         let mut env = Environment::empty()

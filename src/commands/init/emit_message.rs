@@ -1,11 +1,12 @@
 //! The functions that write events as logical messages: an outbox without a table.
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use super::general_remedy;
 use super::objects::Object;
 use crate::config::{Columns, Outbox as OutboxConfig};
 use crate::outbox::{FIELDS, Field};
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
 
 /// One function takes JSON, the other bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,13 @@
 //! The publication that names outbox tables which no other names, as under `FOR ALL TABLES` or `FOR TABLES IN SCHEMA`. It publishes
 //! nothing. Postgres refuses to make a table unlogged that a publication names (tried on 14, 15 and 18).
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use super::general_remedy;
 use super::objects::{Object, outbox_tables};
 use crate::config::Config;
 use crate::postgres::catalog;
-use crate::postgres::quoting::{self, literal};
 
 /// `None`: there is no outbox table.
 pub(super) fn object(config: &Config) -> Option<Object> {

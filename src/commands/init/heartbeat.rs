@@ -1,9 +1,10 @@
 //! The privilege to write the heartbeat, which everybody has until somebody takes it away.
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use super::objects::Object;
 use crate::postgres::heartbeat::privilege;
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
 
 pub(super) fn privilege_object(role: &str) -> Object {
     let name = quoting::name(role);

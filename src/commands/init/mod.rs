@@ -21,22 +21,22 @@ mod slot;
 
 use std::time::Duration;
 
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::lock_wait::{LockWait, Watcher};
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
+use pg_logical::{Environment, quoting};
 use tokio_postgres::error::SqlState;
 
 use super::{CONNECT_TIMEOUT, say_wait};
+use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::cli::InitArgs;
 use crate::config::Config;
-use crate::config::conninfo::ConnInfo;
-use crate::config::environment::Environment;
 use crate::error::Error;
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_shards};
-use crate::postgres::connect::Startup;
-use crate::postgres::lock_wait::{self, LockWait, Watcher};
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 use crate::postgres::slot_record;
 use crate::routing::Router;
 use crate::terminal;
@@ -85,7 +85,7 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     }
     let conninfo = match &args.url {
         None => config.postgres.conninfo.clone(),
-        Some(url) => administrators(ConnInfo::parse(url.reveal(), env)?.towards_primary(), config)?,
+        Some(url) => administrators(advice::connection_string(url.reveal(), env)?.towards_primary(), config)?,
     };
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let mut init = Init::connect(config, conninfo, args.role.as_deref()).await?;
@@ -136,7 +136,7 @@ impl<'a> Init<'a> {
         {
             match session.query(&format!("SET {setting}")).await {
                 Ok(_) | Err(QueryError::Server { .. }) => {}
-                Err(QueryError::Connection(error)) => return Err(error),
+                Err(QueryError::Connection(error)) => return Err(error.into()),
             }
         }
         let mut init = Init { config, conninfo, session, role, changed: false };
@@ -145,7 +145,8 @@ impl<'a> Init<'a> {
     }
 
     fn says_waits_by(&mut self, say: fn(&LockWait)) {
-        let watcher = Watcher::new(&self.conninfo, self.session.info(), APPLICATION_NAME);
+        let watcher =
+            Watcher::new(&self.conninfo, self.session.info(), APPLICATION_NAME).in_words(advice::in_words);
         self.session.watched_by(watcher.saying(say));
     }
 
@@ -372,7 +373,7 @@ impl<'a> Init<'a> {
 /// What an application needs to write events.
 fn grants(config: &Config) -> Vec<String> {
     let mut grants = Vec::new();
-    let tables: Vec<String> = config.outbox.tables.iter().map(quoting::table).collect();
+    let tables: Vec<String> = config.outbox.tables.iter().map(|table| table.in_sql()).collect();
     if !tables.is_empty() {
         grants.push(format!("INSERT ON {}", tables.join(", ")));
     }
@@ -392,7 +393,7 @@ fn cannot(verb: &str, what: &str, error: QueryError, remedy: String) -> Error {
     if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return Error::refused(
             format!("cannot {verb} the {what}: {error}"),
-            format!("{}, and run init again", lock_wait::REMEDY),
+            format!("{}, and run init again", LOCK_REMEDY),
         );
     }
     match error.or_remedy(remedy) {

@@ -1,11 +1,11 @@
 //! What there is to make, as SQL with the configured names.
 
+use pg_logical::quoting::literal;
+use pg_logical::{Secret, quoting};
+
 use super::emit_message::{self, Payload};
 use super::{bites, dead_letters, general_remedy, guard, heartbeat, outbox_table, partitions, role, shards};
-use crate::config::secret::Secret;
 use crate::config::{CatchUp, Config, DeliveryMode, TableName};
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
 use crate::postgres::slot_record;
 
 /// One thing to make.
@@ -56,7 +56,7 @@ impl<'a> Objects<'a> {
 
     pub(super) fn outbox_table(&self, table: &TableName) -> Object {
         Object {
-            name: format!("table {}", quoting::table(table)),
+            name: format!("table {}", table.in_sql()),
             purpose: "The outbox: applications insert into it in the transaction that changes their own rows"
                 .to_owned(),
             there: format!(
@@ -147,7 +147,7 @@ impl<'a> Objects<'a> {
     pub(super) fn publication(&self) -> Object {
         let name = &self.config.postgres.publication;
         let sql = quoting::name(name);
-        let tables: Vec<String> = self.config.outbox.tables.iter().map(quoting::table).collect();
+        let tables: Vec<String> = self.config.outbox.tables.iter().map(TableName::in_sql).collect();
         let tables = tables.join(", ");
         let of_tables = if tables.is_empty() { String::new() } else { format!(" FOR TABLE {tables}") };
         let owner = if tables.is_empty() { String::new() } else { format!(" and the ownership of {tables}") };

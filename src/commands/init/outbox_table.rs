@@ -1,13 +1,13 @@
 //! The outbox table and the function that fills it, from templates with the configured names.
 
+use pg_logical::quoting::literal;
+use pg_logical::session::Session;
+use pg_logical::{Oid, quoting};
+
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
 use crate::postgres::catalog;
-use crate::postgres::pgoutput::Oid;
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
-use crate::postgres::session::Session;
 
 /// A column's type and constraints.
 fn definition(field: Field) -> &'static str {
@@ -36,7 +36,7 @@ fn columns(columns: &Columns) -> Vec<(Field, &str)> {
 
 /// The statements that make a table and its index.
 pub(super) fn create(outbox: &OutboxConfig, table: &TableName) -> String {
-    let table = quoting::table(table);
+    let table = table.in_sql();
     let lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
         .map(|(field, name)| format!("  {} {}", quoting::name(name), definition(field)))
@@ -73,7 +73,7 @@ pub(super) fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     format!(
         "\nDECLARE\n  event_id CONSTANT uuid := gen_random_uuid();\nBEGIN\n  INSERT INTO {} ({})\n  VALUES ({});\n  \
          RETURN event_id;\nEND\n",
-        quoting::table(table),
+        table.in_sql(),
         names.join(", "),
         values.join(", ")
     )
@@ -164,7 +164,7 @@ pub(super) async fn verify(
     if !matches!(kind, Some((_, Some("p")))) {
         return Err(Error::refused(
             format!("the outbox table {table} is unlogged, so its rows are not in the write-ahead log"),
-            format!("Run ALTER TABLE {} SET LOGGED", quoting::table(table)),
+            format!("Run ALTER TABLE {} SET LOGGED", table.in_sql()),
         ));
     }
     let rows = session.query(&columns_query(config, table)).await?;

@@ -2,11 +2,13 @@
 //! in no stream, and the catalogues keep no trace of it. So the triggers alter the router's publication in the same
 //! transaction, without changing it: the router sees an altered publication and stops (tried on 14, 15 and 18).
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use super::general_remedy;
 use super::objects::{Object, outbox_tables};
 use crate::config::Config;
 use crate::postgres::catalog::{self, PARTITION_TRIGGERS};
-use crate::postgres::quoting::{self, literal};
 
 const FUNCTION: &str = "outbox_router.partition_brings_rows()";
 

@@ -3,10 +3,11 @@
 //! Tried on 14 to 18: streaming, the watch and `check` take LOGIN, REPLICATION and CONNECT. The walsender reads tables
 //! without asking for SELECT, and the catalogues can be read by everybody.
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use super::general_remedy;
 use super::objects::Object;
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
 
 /// LOGIN and REPLICATION.
 pub(super) fn object(role: &str) -> Object {

@@ -1,18 +1,19 @@
 //! The files of `migrations/`: applied by refinery, or printed so that refinery takes them for applied.
 
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::lock_wait::Watcher;
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
 use refinery::{Migration, SchemaVersion};
 use tokio::time::timeout;
 
 use super::MAKE_TIMEOUT;
+use crate::advice;
 use crate::commands::say_wait;
-use crate::config::conninfo::ConnInfo;
 use crate::error::{Error, Peer};
-use crate::postgres::connect::Startup;
-use crate::postgres::lock_wait::Watcher;
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 use crate::postgres::sql;
 
 mod embedded {
@@ -70,7 +71,9 @@ pub(super) async fn apply(conninfo: &ConnInfo) -> Result<(), Error> {
     let startup =
         Startup { application_name: super::APPLICATION_NAME, settings: &settings, ..Startup::default() };
     let session = Session::connect(conninfo, &startup).await?;
-    let mut watcher = Watcher::new(conninfo, session.info(), startup.application_name).saying(say_wait);
+    let mut watcher = Watcher::new(conninfo, session.info(), startup.application_name)
+        .in_words(advice::in_words)
+        .saying(say_wait);
     let mut client = sql::adopt(session).await?;
     let mut runner = embedded::migrations::runner();
     runner.set_migration_table_name(HISTORY);
@@ -91,7 +94,7 @@ fn failed(error: &refinery::Error) -> Error {
     let remedy = super::general_remedy();
     match by_postgres.map(|error| sql::query_error(error, "this database")) {
         Some(error @ QueryError::Server { .. }) => super::cannot("upgrade", "router's schema", error, remedy),
-        Some(QueryError::Connection(error)) => error,
+        Some(QueryError::Connection(error)) => error.into(),
         None if by_postgres.is_some() => Error::transient(Peer::Postgres, error.to_string()),
         None => Error::refused(
             format!("the router's schema does not go with this version: {error}"),

@@ -1,12 +1,13 @@
 //! `init --print-sql`: the same objects as one script for psql, which can be run again like `init` itself.
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use super::grants;
 use super::objects::{Object, Objects};
 use super::router_schema;
 use super::slot::FAILOVER_SLOTS;
 use crate::error::Error;
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
 use crate::postgres::slot_record;
 
 /// The whole script.

@@ -1,7 +1,9 @@
 //! The publication of a shard: its row filter goes by the type of the ids, which is known where the table is.
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use crate::config::{Config, TableName};
-use crate::postgres::quoting::{self, literal};
 use crate::shards::{Ids, Shard, row_filter};
 
 /// A statement that makes it, whatever the types are.
@@ -10,7 +12,7 @@ pub(super) fn create_publication(config: &Config, shard: Shard) -> String {
     let mut statement = literal(&format!("CREATE PUBLICATION {publication} FOR TABLE "));
     for (number, table) in config.outbox.tables.iter().enumerate() {
         let separator = if number == 0 { "" } else { ", " };
-        let before = literal(&format!("{separator}{} WHERE (", quoting::table(table)));
+        let before = literal(&format!("{separator}{} WHERE (", table.in_sql()));
         statement += &format!("\n  || {before} || {} || ')'", filter_of(config, table, shard));
     }
     statement +=
@@ -31,7 +33,7 @@ fn filter_of(config: &Config, table: &TableName, shard: Shard) -> String {
         of(Ids::Uuids),
         of(Ids::Integers),
         of(Ids::Texts),
-        literal(&quoting::table(table)),
+        literal(&table.in_sql()),
         literal(column)
     )
 }

@@ -3,20 +3,20 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::{ConnInfo, Host};
+use pg_logical::lock_wait::LockWait;
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::{APPLICATION_NAME, OLDEST_POSTGRES};
 use crate::config::Config;
-use crate::config::conninfo::{ConnInfo, Host};
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
-use crate::postgres::connect::Startup;
-use crate::postgres::lock_wait::LockWait;
-use crate::postgres::quoting;
-use crate::postgres::quoting::literal;
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 
 /// How long it may take to cancel what makes the slot.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,11 +10,10 @@ use crate::commands::Verdict;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::outbox::{Outbox, OutboxEvent};
-use crate::postgres::pgoutput::PgTimestamp;
 use crate::routing::{Origin, Routed, Router};
 use crate::terminal;
+use pg_logical::{Lsn, PgTimestamp};
 use show::{Outcome, Shown};
 
 /// Routes rows of the outbox, or JSON objects of standard input, and prints what comes of them.

@@ -2,20 +2,21 @@
 
 use std::io::BufRead;
 
+use pg_logical::connect::{Startup, VALUE_TEXT};
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
+use pg_logical::{Oid, quoting};
 use tokio_postgres::error::SqlState;
 
 use super::DryRun;
+use crate::advice::OrRemedy;
 use crate::cli::RouteArgs;
 use crate::commands::connect;
 use crate::commands::init::columns_query;
 use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::{ColumnType, Field, OutboxError, named_by};
-use crate::postgres::connect::{Startup, VALUE_TEXT};
-use crate::postgres::pgoutput::Oid;
-use crate::postgres::quoting::{self, literal};
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 
 /// The class of the SQLSTATEs for values that their type cannot hold: a text that is no UUID is 22P02.
 const DATA_EXCEPTION: &str = "22";
@@ -105,7 +106,7 @@ fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[(Stri
     format!(
         "SELECT xmin::text, {} FROM {}{wanted}{order} LIMIT {}",
         names.join(", "),
-        quoting::table(table),
+        table.in_sql(),
         args.limit.unwrap_or(ROWS_OF_A_TABLE)
     )
 }

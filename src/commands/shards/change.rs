@@ -5,20 +5,21 @@
 
 use std::sync::Arc;
 
+use pg_logical::connect::Startup;
+use pg_logical::session::Session;
+use pg_logical::{Lsn, quoting};
+
 use super::drain::{self, Locks};
 use super::plan;
+use crate::advice::OrRemedy;
 use crate::commands::kept::Kept;
 use crate::commands::{Verdict, connect};
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::positions::{Handover, Remembered};
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, shards_verdict};
-use crate::postgres::connect::Startup;
 use crate::postgres::dead_letters::sql as dead_letters;
-use crate::postgres::quoting;
-use crate::postgres::session::Session;
 use crate::postgres::slot_functions;
 use crate::progress::Position;
 use crate::sink::kafka::positions::look_up;

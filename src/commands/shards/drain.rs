@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::Lsn;
+use pg_logical::connect::Startup;
+use pg_logical::session::Session;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -10,11 +13,8 @@ use crate::commands::connect;
 use crate::config::{CatchUp, Config};
 use crate::contracts::Contracts;
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::postgres::catalog::{self, Catalog};
-use crate::postgres::connect::Startup;
-use crate::postgres::session::Session;
 use crate::postgres::slot_lock;
 use crate::progress::Position;
 use crate::sink::kafka::positions::look_up;
@@ -86,7 +86,7 @@ pub(super) async fn session(shards: &[Arc<Config>]) -> Result<Session, Error> {
 async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Result<(), Error> {
     let reads = format!(
         "SELECT s.active_pid FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {}",
-        crate::postgres::quoting::literal(slot)
+        pg_logical::quoting::literal(slot)
     );
     let deadline = within.map(|within| Instant::now() + within);
     let (mut locked, mut told) = (false, false);

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use pg_logical::Lsn;
+
 use crate::commands::kept::Kept;
 use crate::config::Config;
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::positions::{Handover, handover_subject};
 use crate::progress::Position;
 use crate::sink::kafka::positions::look_up;

@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pg_logical::connect::{Startup, VALUE_TEXT};
+use pg_logical::pgoutput::Message;
+use pg_logical::replication::{
+    NotStarted, Receiving, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
+};
+use pg_logical::{Lsn, PgTimestamp};
 
+use crate::advice;
 use crate::commands::connect;
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::outbox::{FIELDS, Outbox, OutboxEvent};
 use crate::postgres::bookmarks;
-use crate::postgres::connect::{Startup, VALUE_TEXT};
-use crate::postgres::pgoutput::{Message, PgTimestamp};
-use crate::postgres::replication::{
-    NotStarted, Receiving, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
-};
 use crate::progress::{Change, Landmark, Position, Progress};
 use crate::quantity::bytes;
 use crate::routing::Router;
@@ -82,10 +83,8 @@ pub(super) async fn between(
     };
     let mut stream =
         ReplicationStream::at_rest(stream, unread, "").start(what).await.map_err(|error| match error {
-            NotStarted::Failed(error) => error,
-            NotStarted::Server(error) => {
-                error.into_error("START_REPLICATION", |_| bookmarks::REPLICATION.to_owned())
-            }
+            NotStarted::Failed(error) => Error::from(error),
+            NotStarted::Server(error) => advice::refusal(&error, "START_REPLICATION", bookmarks::REPLICATION),
         })?;
 
     let router = Router::of(config);

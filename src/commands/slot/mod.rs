@@ -6,13 +6,14 @@ mod moving;
 
 use std::sync::Arc;
 
+use pg_logical::connect::Startup;
+use pg_logical::session::Session;
+
 use crate::cli::{SlotArgs, SlotCommand};
 use crate::commands::{Verdict, chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks::{self, Bookmark};
-use crate::postgres::connect::Startup;
-use crate::postgres::session::Session;
 use crate::quantity::bytes;
 use crate::terminal;
 

@@ -7,21 +7,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::quoting::literal;
+use pg_logical::session::Session;
+use pg_logical::{Lsn, PgTimestamp};
 use time::OffsetDateTime;
 
 use super::count::{self, Count};
 use super::no_bookmark;
+use crate::advice::OrRemedy;
 use crate::cli::MoveArgs;
 use crate::commands::kept::Kept;
 use crate::commands::{ANSWER_TIMEOUT, Verdict, typed_out};
 use crate::config::Config;
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::positions::Replay;
 use crate::postgres::bookmarks::{self, REPLICATION};
-use crate::postgres::pgoutput::PgTimestamp;
-use crate::postgres::quoting::literal;
-use crate::postgres::session::Session;
 use crate::postgres::slot_functions;
 use crate::postgres::slot_lock;
 use crate::progress::Position;

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use pg_logical::connect::Startup;
 use serde::Serialize;
 
 use crate::commands::connect;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{self, Catalog};
-use crate::postgres::connect::Startup;
 use crate::quantity::bytes;
 
 /// The slot as the catalogues show it. The members are keys of `status --json`.

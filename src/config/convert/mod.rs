@@ -8,8 +8,10 @@ mod rules;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::config::conninfo::{self, ConnInfo, Password};
-use crate::config::environment::Environment;
+use pg_logical::conninfo::{ConnInfo, Password};
+use pg_logical::{Environment, Secret, conninfo};
+
+use crate::advice;
 use crate::config::identifiers::{check_name, check_router_name, check_slot, parse_table, split_tables};
 use crate::config::kafka_properties::{self, Refusal};
 use crate::config::load::{Parsed, WhereSecretsAre};
@@ -19,7 +21,6 @@ use crate::config::raw::{
     RawTopics, Value,
 };
 use crate::config::read::{Located, Reader};
-use crate::config::secret::Secret;
 use crate::config::source::{Problems, Sources};
 use crate::config::{
     Admin, CatchUp, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, Route,
@@ -126,8 +127,9 @@ fn postgres(
             }
             match ConnInfo::parse_with(&text, password_file.as_deref(), env) {
                 Ok(conninfo) => Some(conninfo.towards_primary()),
-                Err(fault) => {
-                    reader.fault(&span, "postgres.url", fault.what, fault.remedy);
+                Err(error) => {
+                    let remedy = advice::connection_string_remedy(&error);
+                    reader.fault(&span, "postgres.url", error.what, remedy);
                     None
                 }
             }

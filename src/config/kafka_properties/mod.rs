@@ -6,8 +6,8 @@ use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
-use super::source::nearest;
 use names::{ALIASES, CONSUMER, PRODUCER};
+use pg_logical::conninfo::nearest;
 
 /// Properties that the router sets itself, or that would break one of its promises: names and aliases, the reason,
 /// and what to do instead.

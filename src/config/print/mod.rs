@@ -4,10 +4,11 @@ mod route;
 
 use std::fmt::{self, Display, Write};
 
-use crate::config::conninfo::Password;
+use pg_logical::REDACTED;
+use pg_logical::conninfo::Password;
+
 use crate::config::identifiers::format_table;
 use crate::config::kafka_properties::is_secret;
-use crate::config::secret::REDACTED;
 use crate::config::units::{format_duration, format_size};
 use crate::config::{CatchUp, Config, OnUpdate};
 

@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use pg_logical::Environment;
+
 use super::{EQUIVALENT, SERVER, STANDALONE, TUTORIAL, WITHOUT, WORKER, imported, with};
-use crate::config::environment::Environment;
 use crate::config::load::load;
 use crate::config::{Config, PayloadJson, TextForm, ValueForm};
 use crate::import::{Import, import};

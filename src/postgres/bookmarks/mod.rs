@@ -5,15 +5,16 @@
 
 mod rolling;
 
+use pg_logical::Lsn;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
 use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time};
 
 use super::catalog::FLUSH_LSN;
-use super::quoting::literal;
-use super::server_error::QueryError;
-use super::session::Session;
 use super::slot_functions;
+use crate::advice::OrRemedy;
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::utc::Utc;
 
 pub use rolling::RollingBookmarks;

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::{ConnInfo, Host};
+use pg_logical::session::Session;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
 use super::{Bookmark, drop_slot, list, make, parse_stamp, stamp};
 use crate::config::Config;
 use crate::config::bookmarks::Bookmarks;
-use crate::config::conninfo::{ConnInfo, Host};
 use crate::error::{Error, Peer};
-use crate::postgres::connect::Startup;
-use crate::postgres::session::Session;
 use crate::quantity::bytes;
 
 /// How often what the oldest holds back is looked at.
@@ -77,7 +77,7 @@ impl Maker {
     async fn connect(&self) -> Result<Session, Error> {
         let name = format!("{} bookmarks", self.config.name);
         let startup = Startup { replication: false, application_name: &name, settings: &[] };
-        Session::connect(&self.conninfo, &startup).await
+        Ok(Session::connect(&self.conninfo, &startup).await?)
     }
 
     async fn turn(&self, session: &mut Session) -> Result<(), Error> {
@@ -129,7 +129,7 @@ fn plan<'a>(known: &'a [Bookmark], settings: &Bookmarks, now: OffsetDateTime) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lsn::Lsn;
+    use pg_logical::Lsn;
 
     fn bookmark(minute: i64, retained: u64, name: &str) -> Bookmark {
         Bookmark {

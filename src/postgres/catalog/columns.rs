@@ -1,12 +1,13 @@
 //! The outbox table's columns at a start.
 
+use pg_logical::Oid;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
+
 use crate::config::{Postgres, TableName};
 use crate::error::Error;
 use crate::outbox::Outbox;
-use crate::postgres::pgoutput::Oid;
-use crate::postgres::quoting::literal;
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 
 /// What the table has now, and whether that says something of the rows that are still in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +23,8 @@ impl Columns {
     /// Asks for the columns of the table with this OID, which `slot` is to deliver.
     pub async fn look(session: &mut Session, table: u32, postgres: &Postgres) -> Result<Self, QueryError> {
         let rows = session.query(&query(table, postgres)).await?;
-        let column = |row: &crate::postgres::session::Row| {
-            Some((row.get(0)?.to_owned(), Oid(row.get(1)?.parse().ok()?)))
-        };
+        let column =
+            |row: &pg_logical::session::Row| Some((row.get(0)?.to_owned(), Oid(row.get(1)?.parse().ok()?)));
         let (sent, withheld): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.get(3) == Some("t"));
         Ok(Columns {
             types: sent.into_iter().filter_map(column).collect(),

@@ -16,11 +16,12 @@ pub use publication::{PARTITION_TRIGGERS, Publication, Table, guard, partition_t
 pub use shards::{ROW_FILTERS, no_row_filters, shards_verdict, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
 
-use super::quoting::literal;
-use super::server_error::QueryError;
-use super::session::{Row, Session};
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::{Row, Session};
+
 use crate::config::{Config, Outbox, Postgres};
-use crate::error::{Error, Peer};
+use crate::error::Error;
 use crate::positions::Reading;
 
 /// What the catalogues say at one moment.
@@ -47,7 +48,7 @@ impl Catalog {
         let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
         let rows = session.query(&query(postgres, outbox, version)).await?;
         read(&rows, outbox.tables.len()).map_err(|Unreadable| {
-            Error::transient(Peer::Postgres, "the catalogues gave a row that cannot be read").into()
+            pg_logical::Error::transient("the catalogues gave a row that cannot be read").into()
         })
     }
 

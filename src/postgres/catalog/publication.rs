@@ -1,10 +1,12 @@
 //! The publication and the table that it has to publish.
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use super::{Missing, Unreadable, Values, flag, parsed, way_out};
 use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::positions::Traces;
-use crate::postgres::quoting::{self, literal};
 
 /// One row of `pg_publication`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,7 +199,7 @@ fn table_fault(
     config: &Config,
 ) -> Result<(), Fault> {
     let name = &config.postgres.publication;
-    let (sql, table_sql) = (quoting::name(name), quoting::table(table_name));
+    let (sql, table_sql) = (quoting::name(name), table_name.in_sql());
     if table.unlogged {
         return Err(Fault {
             what: format!(
@@ -257,7 +259,7 @@ pub fn unwatched(config: &Config, tables: &[Option<Table>]) -> Vec<(String, Stri
                 format!(
                     "Run `outbox-router init`, or CREATE PUBLICATION {guard} FOR TABLE {} WITH (publish = ''): it publishes nothing, \
                      and Postgres refuses to make a table unlogged that a publication names",
-                    quoting::table(name)
+                    name.in_sql()
                 ),
             )),
             _ => None,

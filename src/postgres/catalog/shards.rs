@@ -2,12 +2,14 @@
 
 use std::fmt::Display;
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
+
 use super::{Catalog, Missing, Table};
 use crate::config::{Config, TableName};
 use crate::error::{Error, Peer};
-use crate::postgres::quoting::{self, literal};
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 use crate::shards::{Ids, Shard, is_that_of};
 
 /// Row filters are known from this version on.
@@ -112,7 +114,7 @@ impl Column {
                 ),
                 format!(
                     "Run ALTER TABLE {} ALTER {} TYPE {} COLLATE \"default\"",
-                    quoting::table(table),
+                    table.in_sql(),
                     quoting::name(column),
                     self.sql_type
                 ),

@@ -1,12 +1,13 @@
 //! The replication slot, as `pg_replication_slots` shows it.
 
+use pg_logical::Lsn;
+use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
+use pg_logical::session::Session;
+
 use super::{Unreadable, Values, flag, parsed, way_out};
 use crate::config::{Config, Postgres};
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
-use crate::postgres::quoting::literal;
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::Session;
 use crate::postgres::standby_slots;
 
 /// One row of `pg_replication_slots`, and what it holds back.
@@ -253,8 +254,9 @@ fn lost(slot: &Slot, config: &Config) -> Error {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::config::{environment::Environment, load::load};
+    use crate::config::load::load;
     use crate::error::Exit;
+    use pg_logical::Environment;
 
     pub(crate) fn slot() -> Slot {
         Slot {

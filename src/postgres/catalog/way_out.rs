@@ -4,9 +4,11 @@
 //! commit order, whatever became of publication and rows since. Once Postgres has invalidated the slot it cannot be
 //! copied (15: "doesn't reserve WAL", 18: "cannot copy invalidated replication slot"), and only the table is left.
 
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
 use super::Table;
-use crate::config::Config;
-use crate::postgres::quoting::{self, literal};
+use crate::config::{Config, TableName};
 
 /// Behind what shows the rows of all shards, where the router is one of them.
 const OF_ALL_SHARDS: &str = " -- rows of all shards";
@@ -25,7 +27,7 @@ pub fn in_commit_order(config: &Config, tables: &[Option<Table>]) -> String {
     let by_name =
         tables.len() == outbox.tables.len() && tables.iter().all(|table| table.as_ref().is_some_and(named));
     let mut wanted: Vec<String> = if by_name {
-        let beginning = |table| literal(&format!("table {}: INSERT:", quoting::table(table)));
+        let beginning = |table: &TableName| literal(&format!("table {}: INSERT:", table.in_sql()));
         outbox.tables.iter().map(|table| format!("starts_with(data, {})", beginning(table))).collect()
     } else {
         vec!["data LIKE 'table %: INSERT:%'".to_owned()]
@@ -49,10 +51,10 @@ pub fn in_commit_order(config: &Config, tables: &[Option<Table>]) -> String {
 pub fn from_table(config: &Config, catalog_xmin: Option<u32>) -> Option<String> {
     let outbox = &config.outbox;
     let since = catalog_xmin.map(|xid| format!(" WHERE age(xmin) <= age('{xid}'::xid)")).unwrap_or_default();
-    let query = |table| {
+    let query = |table: &TableName| {
         let order =
             outbox.columns.created_at.as_deref().map(|column| format!(" ORDER BY {}", quoting::name(column)));
-        format!("SELECT * FROM {}{since}{}", quoting::table(table), order.unwrap_or_default())
+        format!("SELECT * FROM {}{since}{}", table.in_sql(), order.unwrap_or_default())
     };
     let queries: Vec<String> = outbox.tables.iter().map(query).collect();
     (!queries.is_empty()).then(|| queries.join("; ") + of_all_shards(config))
@@ -65,7 +67,7 @@ fn of_all_shards(config: &Config) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Outbox, Postgres, TableName};
+    use crate::config::{Outbox, Postgres};
     use crate::postgres::catalog::slot::tests::config;
     use crate::shards::Shard;
 

@@ -8,19 +8,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pg_logical::Lsn;
+use pg_logical::connect::{STAYS_OPEN, Startup};
+use pg_logical::conninfo::Host;
+use pg_logical::lock_wait::{Watcher, is_locked};
+use pg_logical::server_error::QueryError;
+use pg_logical::session::{Row, Session};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::sql::{self, REMEDY, Waiting};
+use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::config::Config;
-use crate::config::conninfo::Host;
 use crate::dead_letters::{Gone, Key, Letter};
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
-use crate::postgres::connect::{STAYS_OPEN, Startup};
-use crate::postgres::lock_wait::{self, Watcher, is_locked};
-use crate::postgres::server_error::QueryError;
-use crate::postgres::session::{Row, Session};
 use crate::postgres::slot_lock;
 use crate::progress::Sequence;
 use crate::unsendable::Reason;
@@ -129,7 +130,7 @@ impl Desk {
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let mut session = Session::connect(&conninfo, &startup).await?;
         session.answers_within(Some(ANSWER));
-        session.watched_by(Watcher::new(&conninfo, session.info(), &name));
+        session.watched_by(Watcher::new(&conninfo, session.info(), &name).in_words(advice::in_words));
         let guard = format!(
             "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",
             slot_lock::holders(&config.postgres.slot)
@@ -299,7 +300,7 @@ impl Clerk {
     /// What is committed is flushed by then.
     async fn end_of_log(&mut self) -> Result<Lsn, QueryError> {
         let end = self.session.query_one("SELECT pg_catalog.pg_current_wal_flush_lsn()").await?;
-        let unknown = || Error::transient(Peer::Postgres, "the end of the log cannot be read");
+        let unknown = || pg_logical::Error::transient("the end of the log cannot be read");
         Ok(end.and_then(|end| end.parse().ok()).ok_or_else(unknown)?)
     }
 
@@ -366,7 +367,7 @@ impl Clerk {
                     }
                     return Ok(rows);
                 }
-                Err(QueryError::Connection(error)) => return Err(error),
+                Err(QueryError::Connection(error)) => return Err(error.into()),
                 Err(error) if lock_is_gone(&error) => return Err(not_ours()),
                 // the server asks everybody to leave
                 Err(error) if error.code().is_none_or(|code| code.code().starts_with("57P")) => {
@@ -390,7 +391,7 @@ impl Clerk {
         if self.refused.as_ref() == Some(&reason) {
             return None;
         }
-        let remedy = if is_locked(error) { lock_wait::REMEDY } else { REMEDY };
+        let remedy = if is_locked(error) { LOCK_REMEDY } else { REMEDY };
         tracing::error!(peer = "postgres", reason, remedy, "{what}");
         self.refused = Some(reason.clone());
         Some(reason)
@@ -433,7 +434,7 @@ fn more(batch: &mut Vec<(Sequence, Letter)>, orders: &mut UnboundedReceiver<Orde
 mod tests {
     use super::*;
     use crate::dead_letters::{Column, Whole};
-    use crate::postgres::pgoutput::PgTimestamp;
+    use pg_logical::PgTimestamp;
 
     #[test]
     fn payloads_are_not_in_debug() {

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
+use pg_logical::quoting::literal;
+use pg_logical::session::Row;
+use pg_logical::{Lsn, PgTimestamp};
+
 use crate::dead_letters::{Decision, Key, Letter, Whole};
 use crate::error::Error;
-use crate::lsn::Lsn;
-use crate::postgres::pgoutput::PgTimestamp;
-use crate::postgres::quoting::literal;
-use crate::postgres::session::Row;
 use crate::unsendable::Reason;
 
 /// The table.

@@ -1,3 +1,5 @@
+use pg_logical::pgoutput::{Message, wire};
+use pg_logical::{Lsn, PgTimestamp};
 use proptest::prelude::*;
 
 mod rules;
@@ -6,9 +8,7 @@ mod values;
 use super::*;
 use crate::config::TableName;
 use crate::config::template::Template;
-use crate::lsn::Lsn;
 use crate::outbox::Outbox;
-use crate::postgres::pgoutput::{Message, PgTimestamp, wire};
 use crate::topic_name::{self, TopicNameError};
 
 const ORIGIN: Origin =

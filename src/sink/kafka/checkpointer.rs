@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 
+use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::{Duration, Instant};
 
 use super::KafkaSink;
@@ -9,10 +10,8 @@ use super::positions::{Positions, PositionsTopic};
 use super::transaction_size::TransactionSize;
 use super::transactions::{Intake, Transactions};
 use crate::error::Error;
-use crate::lsn::Lsn;
 use crate::monitor::Monitor;
 use crate::positions::{Remembered, Tail};
-use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::{Position, Progress};
 use crate::sink::DeliveryStats;
 

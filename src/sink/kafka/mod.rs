@@ -33,6 +33,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pg_logical::PgTimestamp;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
@@ -40,7 +41,6 @@ use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer}
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::positions::Remembered;
-use crate::postgres::pgoutput::PgTimestamp;
 use crate::progress::Sequence;
 use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};

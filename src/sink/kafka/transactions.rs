@@ -191,7 +191,7 @@ impl Transactions {
     }
 
     /// When the oldest event was committed to Postgres that is acknowledged, and not yet committed to Kafka.
-    pub(crate) fn oldest(&self) -> Option<crate::postgres::pgoutput::PgTimestamp> {
+    pub(crate) fn oldest(&self) -> Option<pg_logical::PgTimestamp> {
         self.under_way.as_ref().and_then(|under_way| under_way.delivered.oldest()).or(self.delivered.oldest())
     }
 
@@ -318,8 +318,8 @@ impl Transactions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lsn::Lsn;
     use crate::positions::remembered;
+    use pg_logical::Lsn;
 
     fn at(flush: u64) -> Position {
         Position { flush: Lsn(flush), partial: None }

@@ -9,6 +9,7 @@ mod writer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pg_logical::Lsn;
 use rdkafka::producer::{Producer, PurgeConfig, ThreadedProducer};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -20,7 +21,6 @@ use super::topics::TopicKeeper;
 use super::{KafkaSink, NotCommitted, discard, properties};
 use crate::config::{Config, DeliveryMode, Topics};
 use crate::error::{Definite, Error, Exit, Peer};
-use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use reader::AMPLE;
 pub use reader::Seen;

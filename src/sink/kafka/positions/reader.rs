@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use pg_logical::Lsn;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -10,7 +11,6 @@ use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
 use super::PARTITION;
 use crate::config::Config;
 use crate::error::{Error, Exit, Peer};
-use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use crate::sink::kafka::context::log;
 use crate::sink::kafka::properties;

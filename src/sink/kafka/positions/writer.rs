@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pg_logical::Lsn;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -14,7 +15,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{PARTITION, PositionsTopic, prepare};
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::lsn::Lsn;
 use crate::positions::Remembered;
 use crate::progress::Position;
 use crate::sink::kafka::client::Client;
@@ -347,10 +347,10 @@ impl ProducerContext for Reports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::environment::Environment;
     use crate::config::load::load;
     use crate::dead_letters::Key;
     use crate::positions::remembered;
+    use pg_logical::Environment;
 
     /// The client refuses it without asking a broker.
     fn too_large(flush: u64) -> Remembered {

@@ -1,0 +1,183 @@
+//! Bulk reads: what a slot holds, asked for by COPY many changes at a time. A walsender sends each message with a system call of its
+//! own; COPY sends the same bytes of pgoutput in full buffers.
+//!
+//! What is read is a temporary copy of the slot, which ends with the session. It is consumed, so that the next bulk read can be asked
+//! for before this one has arrived anywhere, and the slot itself follows when that is so.
+//!
+//! Statements and rows only; nothing is sent or received here. Formats: Postgres manual, "Replication Management Functions",
+//! and "COPY", "Binary Format".
+
+use std::time::Duration;
+
+use crate::Lsn;
+use crate::quoting::{identifier, literal};
+
+/// The functions that the reader's role has to be allowed to call, with those that move the slot: everybody is unless it was revoked.
+pub const FUNCTIONS: [&str; 4] = [
+    "pg_catalog.pg_copy_logical_replication_slot(name, name, boolean)",
+    "pg_catalog.pg_drop_replication_slot(name)",
+    "pg_catalog.pg_logical_slot_get_binary_changes(name, pg_lsn, integer, text[])",
+    "pg_catalog.pg_replication_slot_advance(name, pg_lsn)",
+];
+
+/// What begins a binary COPY: a signature, flags, and how long an extension of the header is.
+const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
+
+/// How much a bulk read brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// It ends with the first transaction that is committed there or behind.
+    pub upto: Lsn,
+    /// It ends with the transaction that makes it so many rows, which are messages of pgoutput.
+    pub rows: u32,
+}
+
+/// Asks for a bulk read, and where the copy is then.
+pub fn read(copy: &str, publication: &str, messages: bool, extent: Extent) -> String {
+    let Extent { upto, rows } = extent;
+    format!(
+        "COPY (SELECT lsn, data FROM pg_catalog.pg_logical_slot_get_binary_changes({}, '{upto}', {rows}, \
+         'proto_version', '1', 'publication_names', {}{})) TO STDOUT (FORMAT binary); {}",
+        literal(copy),
+        literal(&identifier(publication)),
+        if messages { ", 'messages', 'true'" } else { "" },
+        look(copy)
+    )
+}
+
+/// Asks where a slot is, and what the server sorts in memory: `confirmed_flush_lsn`, `restart_lsn`, `work_mem` in bytes.
+pub fn look(slot: &str) -> String {
+    format!(
+        "SELECT s.confirmed_flush_lsn, s.restart_lsn, \
+         pg_catalog.pg_size_bytes(pg_catalog.current_setting('work_mem')) \
+         FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {}",
+        literal(slot)
+    )
+}
+
+/// Makes the server notice a reader that is gone, or stands still, inside a statement, and no later than a walsender would. What it
+/// does between two statements holds for the whole session.
+pub fn prepare(timeout: Duration) -> String {
+    let millis = timeout.as_millis();
+    format!(
+        "SET tcp_user_timeout = {millis}; SELECT pg_catalog.set_config('client_connection_check_interval', '1s', false) \
+         WHERE pg_catalog.version() LIKE '%linux%'"
+    )
+}
+
+/// Before the stream is started: TCP's own timeout would end the connection of one that lives and reads nothing for a while.
+pub const BEFORE_STREAMING: &str = "SET tcp_user_timeout = 0";
+
+/// One piece of a COPY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// A message of pgoutput, and its place in the log.
+    Row {
+        /// As in the column `lsn`.
+        lsn: Lsn,
+        /// As in the column `data`.
+        data: &'a [u8],
+    },
+    /// There are no more rows.
+    End,
+}
+
+/// Bytes that are no such COPY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a row of the COPY cannot be read")]
+pub struct Malformed;
+
+/// Reads the body of one CopyData, which holds one row; `first` is for the one that the header comes with.
+pub fn decode(body: &[u8], first: bool) -> Result<Piece<'_>, Malformed> {
+    let body = if first { without_header(body).ok_or(Malformed)? } else { body };
+    let (count, rest) = body.split_first_chunk::<2>().ok_or(Malformed)?;
+    match i16::from_be_bytes(*count) {
+        -1 if rest.is_empty() => Ok(Piece::End),
+        2 => row(rest).ok_or(Malformed),
+        _ => Err(Malformed),
+    }
+}
+
+fn without_header(body: &[u8]) -> Option<&[u8]> {
+    let rest = body.strip_prefix(SIGNATURE)?;
+    let (_flags, rest) = rest.split_first_chunk::<4>()?;
+    let (extension, rest) = rest.split_first_chunk::<4>()?;
+    rest.get(usize::try_from(u32::from_be_bytes(*extension)).ok()?..)
+}
+
+fn row(body: &[u8]) -> Option<Piece<'_>> {
+    let (length, rest) = body.split_first_chunk::<4>()?;
+    let (lsn, rest) = rest.split_first_chunk::<8>()?;
+    let (data_length, data) = rest.split_first_chunk::<4>()?;
+    let whole = u32::from_be_bytes(*length) == 8
+        && usize::try_from(u32::from_be_bytes(*data_length)).is_ok_and(|length| length == data.len());
+    whole.then(|| Piece::Row { lsn: Lsn(u64::from_be_bytes(*lsn)), data })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+
+    fn row_of(lsn: u64, data: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(data.len()).unwrap();
+        [&2i16.to_be_bytes()[..], &8u32.to_be_bytes(), &lsn.to_be_bytes(), &length.to_be_bytes(), data]
+            .concat()
+    }
+
+    #[test]
+    fn rows_come_with_the_header_and_without_it() {
+        let row = row_of(0x10, b"B...");
+        let expected = Ok(Piece::Row { lsn: Lsn(0x10), data: b"B..." });
+        assert_eq!(decode(&row, false), expected);
+        assert_eq!(decode(&[HEADER, &row].concat(), true), expected);
+        let mut extended = HEADER[..HEADER.len() - 4].to_vec();
+        extended.extend([0, 0, 0, 2, 7, 7]);
+        assert_eq!(decode(&[&extended[..], &row].concat(), true), expected);
+    }
+
+    #[test]
+    fn the_end_comes_with_the_header_where_there_is_no_row() {
+        assert_eq!(decode(&(-1i16).to_be_bytes(), false), Ok(Piece::End));
+        assert_eq!(decode(&[HEADER, &[255, 255]].concat(), true), Ok(Piece::End));
+    }
+
+    #[test]
+    fn what_is_no_row_is_refused() {
+        let row = row_of(1, b"data");
+        for length in 0..row.len() {
+            assert_eq!(decode(&row[..length], false), Err(Malformed), "{length}");
+        }
+        assert_eq!(decode(&row, true), Err(Malformed), "without a header");
+        let mut null = row.clone();
+        null[2..6].fill(0xff);
+        assert_eq!(decode(&null, false), Err(Malformed));
+        let mut three = row.clone();
+        three[1] = 3;
+        assert_eq!(decode(&three, false), Err(Malformed));
+        assert_eq!(decode(&[row, vec![0]].concat(), false), Err(Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), first: bool) {
+            let _ = decode(&bytes, first);
+        }
+    }
+
+    #[test]
+    fn names_are_quoted_as_literals() {
+        let extent = Extent { upto: Lsn(0x1_0000_0000), rows: 50 };
+        let statements = read("s'lot", "pub\"'lication", true, extent);
+        let (copy, look) = statements.split_once("; ").unwrap();
+        assert_eq!(
+            copy,
+            "COPY (SELECT lsn, data FROM pg_catalog.pg_logical_slot_get_binary_changes('s''lot', '1/0', 50, \
+             'proto_version', '1', 'publication_names', '\"pub\"\"''lication\"', 'messages', 'true')) \
+             TO STDOUT (FORMAT binary)"
+        );
+        assert!(look.ends_with("WHERE s.slot_name = 's''lot'"), "{look}");
+    }
+}

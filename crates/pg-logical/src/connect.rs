@@ -1,0 +1,400 @@
+//! The order in which a connection is tried, and what each failure means for the next attempt.
+//!
+//! As libpq (Postgres manual, "Specifying Multiple Hosts"): every host in turn, every address of it, with and without TLS
+//! as `sslmode` says. What concerns one server alone (unreachable, starting up, full, not of the wanted kind) moves on
+//! to the next; a definite answer (wrong password, no such database, a certificate that does not hold) ends the search,
+//! so that no password is tried on one server after another. Unlike libpq, a password that was refused over TLS is
+//! never sent again without.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use tokio::net;
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::auth::Login;
+use super::failure::{Failure, Next, unexpected};
+use super::server_error::QueryError;
+use super::session::Session;
+use super::stream::{self, Stream};
+use super::tls;
+use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode, TargetSessionAttrs};
+use crate::error::{Definite, Error, Remedy, Transient};
+
+/// Settings of a session that reads events: the text of values is part of what consumers see, so it must not depend on a
+/// role's or a database's settings.
+pub const VALUE_TEXT: [(&str, &str); 6] = [
+    ("client_encoding", "UTF8"),
+    ("DateStyle", "ISO"),
+    ("TimeZone", "UTC"),
+    ("IntervalStyle", "postgres"),
+    ("extra_float_digits", "1"),
+    ("bytea_output", "hex"),
+];
+
+/// For a session that may have nothing to ask for long. A server's limit on idle sessions is meant for those that applications forget.
+pub const STAYS_OPEN: (&str, &str) = ("idle_session_timeout", "0");
+
+/// What a session is for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Startup<'a> {
+    /// `replication=database`: a walsender session, which takes replication commands and SQL alike.
+    pub replication: bool,
+    /// `application_name`, unless the connection string has one.
+    pub application_name: &'a str,
+    /// Settings of the session, name and value; they win over those in the connection string's `options`.
+    pub settings: &'a [(&'a str, &'a str)],
+}
+
+/// Opens a session with the first server of `conninfo` that takes us and is of the wanted kind.
+///
+/// # Errors
+/// One error that lists every attempt with its reason: transient if a later try may succeed, else definite.
+pub async fn connect(conninfo: &ConnInfo, startup: &Startup<'_>) -> Result<Session, Error> {
+    let mut attempts = Attempts::default();
+    for &wanted in passes(conninfo.target_session_attrs) {
+        for host in &conninfo.hosts {
+            match try_host(conninfo, host, startup, wanted, &mut attempts).await {
+                Search::Found(session) => return Ok(*session),
+                Search::GoOn => {}
+                Search::End => return Err(attempts.conclude(conninfo)),
+            }
+        }
+    }
+    Err(attempts.conclude(conninfo))
+}
+
+/// `prefer-standby` looks twice at the list.
+fn passes(wanted: TargetSessionAttrs) -> &'static [TargetSessionAttrs] {
+    use TargetSessionAttrs as Attrs;
+    match wanted {
+        Attrs::Any => &[Attrs::Any],
+        Attrs::ReadWrite => &[Attrs::ReadWrite],
+        Attrs::ReadOnly => &[Attrs::ReadOnly],
+        Attrs::Primary => &[Attrs::Primary],
+        Attrs::Standby => &[Attrs::Standby],
+        Attrs::PreferStandby => &[Attrs::Standby, Attrs::Any],
+    }
+}
+
+enum Search {
+    Found(Box<Session>),
+    GoOn,
+    End,
+}
+
+async fn try_host(
+    conninfo: &ConnInfo,
+    host: &Host,
+    startup: &Startup<'_>,
+    wanted: TargetSessionAttrs,
+    attempts: &mut Attempts,
+) -> Search {
+    let addresses = match resolve(conninfo, host).await {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            attempts.note(name(host), error);
+            return Search::GoOn;
+        }
+    };
+    for address in addresses {
+        let place = place(host, &address);
+        let target = Target { login: Login { conninfo, host }, address: &address, place: &place, startup };
+        let opening = async {
+            let mut session = target.open().await?;
+            let mismatch = mismatch(wanted, &mut session).await?;
+            Ok::<_, Failure>((session, mismatch))
+        };
+        let outcome = match conninfo.connect_timeout {
+            None => opening.await,
+            Some(limit) => timeout(limit, opening).await.unwrap_or_else(|_| {
+                Err(Failure::passing(format!("no answer within {} s", limit.as_secs_f32())))
+            }),
+        };
+        match outcome {
+            Ok((mut session, None)) => {
+                session.connected_to(exact(host, &address));
+                return Search::Found(Box::new(session));
+            }
+            Ok((session, Some(mismatch))) => {
+                session.close().await;
+                attempts.note(place, Error::transient(mismatch));
+                return Search::GoOn;
+            }
+            Err(failure) => {
+                let next = failure.next;
+                attempts.note(place, failure.into_error(conninfo, startup));
+                match next {
+                    Next::Address => {}
+                    Next::Host => return Search::GoOn,
+                    Next::Stop | Next::Encryption => {
+                        attempts.ended = true;
+                        return Search::End;
+                    }
+                }
+            }
+        }
+    }
+    Search::GoOn
+}
+
+/// Where one attempt goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// The host as this address of it.
+fn exact(host: &Host, address: &Address) -> Host {
+    let addr = match (&host.addr, address) {
+        (HostAddr::Tcp { name, .. }, Address::Tcp(address)) => {
+            HostAddr::Tcp { name: name.clone(), hostaddr: Some(address.ip().to_string()) }
+        }
+        (addr, _) => addr.clone(),
+    };
+    Host { addr, port: host.port }
+}
+
+async fn resolve(conninfo: &ConnInfo, host: &Host) -> Result<Vec<Address>, Error> {
+    let (name, hostaddr) = match &host.addr {
+        HostAddr::Unix(directory) => {
+            return Ok(vec![Address::Unix(directory.join(format!(".s.PGSQL.{}", host.port)))]);
+        }
+        HostAddr::Tcp { name, hostaddr } => (name, hostaddr),
+    };
+    if let Some(hostaddr) = hostaddr {
+        let ip: IpAddr = hostaddr.parse().map_err(|_| {
+            let what = format!("hostaddr \"{hostaddr}\" is not an IP address");
+            Error::definite(what, Remedy::NumericAddress)
+        })?;
+        return Ok(vec![Address::Tcp(SocketAddr::new(ip, host.port))]);
+    }
+    let lookup = net::lookup_host((name.as_str(), host.port));
+    let found = match conninfo.connect_timeout {
+        None => lookup.await,
+        Some(limit) => match timeout(limit, lookup).await {
+            Ok(found) => found,
+            Err(_) => {
+                let what = format!("no answer from DNS within {} s", limit.as_secs_f32());
+                return Err(Error::transient(what));
+            }
+        },
+    };
+    let found = found.map_err(|error| {
+        let reason = error.to_string();
+        let reason = reason.strip_prefix("failed to lookup address information: ").unwrap_or(&reason);
+        Error::transient(format!("cannot find the address of host \"{name}\": {reason}"))
+    })?;
+    Ok(found.map(Address::Tcp).collect())
+}
+
+/// Host and port as the user gave them.
+fn name(host: &Host) -> String {
+    match &host.addr {
+        HostAddr::Tcp { name, .. } if name.contains(':') => format!("[{name}]:{}", host.port),
+        HostAddr::Tcp { name, hostaddr } if name.is_empty() => {
+            format!("{}:{}", hostaddr.as_deref().unwrap_or_default(), host.port)
+        }
+        HostAddr::Tcp { name, .. } => format!("{name}:{}", host.port),
+        HostAddr::Unix(directory) => directory.join(format!(".s.PGSQL.{}", host.port)).display().to_string(),
+    }
+}
+
+/// The same with the address that the name stands for.
+fn place(host: &Host, address: &Address) -> String {
+    let name = name(host);
+    match address {
+        Address::Tcp(socket) if socket.to_string() != name => format!("{name} ({})", socket.ip()),
+        _ => name,
+    }
+}
+
+/// With TLS or without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encryption {
+    Plain,
+    /// With TLS; without it on the same connection if the server has none and `prefer` allows.
+    Tls,
+}
+
+impl Encryption {
+    /// What was tried before this.
+    fn other(self) -> &'static str {
+        match self {
+            Encryption::Plain => "with TLS",
+            Encryption::Tls => "without TLS",
+        }
+    }
+}
+
+/// What to try on one address (Postgres manual, "SSL Mode Descriptions"). A unix socket has no TLS, whatever `sslmode` says.
+fn encryptions(mode: SslMode, address: &Address) -> &'static [Encryption] {
+    match (address, mode) {
+        (Address::Unix(_), _) | (_, SslMode::Disable) => &[Encryption::Plain],
+        (_, SslMode::Allow) => &[Encryption::Plain, Encryption::Tls],
+        (_, SslMode::Prefer) => &[Encryption::Tls, Encryption::Plain],
+        (_, SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull) => &[Encryption::Tls],
+    }
+}
+
+/// `sslmode`, as strict as `sslrootcert=system` makes it: a public authority signs for anybody, so the name must fit.
+pub(super) fn ssl_mode(conninfo: &ConnInfo) -> SslMode {
+    match conninfo.ssl_root_cert {
+        Some(RootCert::System) => SslMode::VerifyFull,
+        _ => conninfo.ssl_mode,
+    }
+}
+
+/// One address of one host.
+struct Target<'a> {
+    login: Login<'a>,
+    address: &'a Address,
+    place: &'a str,
+    startup: &'a Startup<'a>,
+}
+
+impl Target<'_> {
+    async fn open(&self) -> Result<Session, Failure> {
+        let choices = encryptions(ssl_mode(self.login.conninfo), self.address);
+        let mut earlier: Option<Failure> = None;
+        for &encryption in choices {
+            match self.open_with(encryption).await {
+                Ok(session) => return Ok(session),
+                Err(failure) => {
+                    let next = failure.next;
+                    let failure = match earlier.take() {
+                        None => failure,
+                        Some(first) => failure.after(&first, encryption.other()),
+                    };
+                    if next != Next::Encryption {
+                        return Err(failure);
+                    }
+                    match encryption {
+                        Encryption::Plain => debug!("{}: {}", self.place, failure.reason()),
+                        Encryption::Tls if choices.last() != Some(&encryption) => {
+                            warn!(
+                                "{}: trying without TLS, as sslmode allows: {}",
+                                self.place,
+                                failure.reason()
+                            );
+                        }
+                        Encryption::Tls => {}
+                    }
+                    earlier = Some(failure);
+                }
+            }
+        }
+        Err(earlier.map_or_else(unexpected, Failure::without_another_encryption))
+    }
+
+    async fn open_with(&self, encryption: Encryption) -> Result<Session, Failure> {
+        let stream = match self.address {
+            Address::Unix(path) => Stream::unix(path).await.map_err(|error| Failure::of_socket(&error))?,
+            Address::Tcp(address) => {
+                let tcp = stream::tcp(*address, &self.login.conninfo.tcp).await?;
+                match encryption {
+                    Encryption::Plain => Stream::Tcp(tcp),
+                    Encryption::Tls => tls::negotiate(tcp, self.login).await?,
+                }
+            }
+        };
+        let in_vain = encryption == Encryption::Tls && !stream.is_tls();
+        Session::start(stream, self.login, self.place, self.startup).await.map_err(|mut failure| {
+            // The server has no TLS, and without it was what failed just now.
+            if in_vain && failure.next == Next::Encryption {
+                failure.next = Next::Stop;
+            }
+            failure
+        })
+    }
+}
+
+/// The attempts so far.
+#[derive(Debug, Default)]
+struct Attempts {
+    failed: Vec<(String, Error)>,
+    ended: bool,
+}
+
+impl Attempts {
+    fn note(&mut self, place: String, error: Error) {
+        let attempt = (place, error);
+        // The second pass of prefer-standby mostly finds what the first found.
+        if !self.failed.contains(&attempt) {
+            self.failed.push(attempt);
+        }
+    }
+
+    /// One error for all: transient if any server may take us later, unless a definite answer ended the search.
+    fn conclude(self, conninfo: &ConnInfo) -> Error {
+        let who = format!("user \"{}\", database \"{}\"", conninfo.user, conninfo.dbname);
+        let what = match self.failed.as_slice() {
+            [] => return Error::definite("no Postgres host is configured", Remedy::NameHost),
+            [(place, error)] => format!("cannot connect to Postgres at {place}, {who}: {}", error.what()),
+            several => {
+                let list: Vec<String> =
+                    several.iter().map(|(place, error)| format!("{place}: {}", error.what())).collect();
+                format!("cannot connect to Postgres, {who}: {}", list.join("; "))
+            }
+        };
+        let transient = self.failed.iter().any(|(_, error)| matches!(error, Error::Transient(_)));
+        let leaves =
+            self.failed.iter().any(|(_, error)| matches!(error, Error::Transient(error) if error.leaves));
+        match self.failed.into_iter().next_back() {
+            Some((_, Error::Definite(definite))) if self.ended || !transient => {
+                Definite { what, ..definite }.into()
+            }
+            Some((_, error)) => {
+                let server = error.server_error().cloned().map(Box::new);
+                Transient { what, leaves, server }.into()
+            }
+            None => Error::transient(what),
+        }
+    }
+}
+
+/// What kind of session a server offers.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    hot_standby: bool,
+    read_only: bool,
+}
+
+/// Why `session` is not of the `wanted` kind, if so.
+async fn mismatch(
+    wanted: TargetSessionAttrs,
+    session: &mut Session,
+) -> Result<Option<&'static str>, QueryError> {
+    if wanted == TargetSessionAttrs::Any {
+        return Ok(None);
+    }
+    // Reported from Postgres 14 on; what stands in for Postgres may not.
+    let parameter = |name| session.parameters().get(name).map(|value| value == "on");
+    let (hot_standby, read_only) = (parameter("in_hot_standby"), parameter("default_transaction_read_only"));
+    let hot_standby = match hot_standby {
+        Some(known) => known,
+        None => session.query_one("SELECT pg_catalog.pg_is_in_recovery()").await?.as_deref() == Some("t"),
+    };
+    let read_only = match read_only {
+        Some(known) => known || hot_standby,
+        None => session.query_one("SHOW transaction_read_only").await?.as_deref() == Some("on"),
+    };
+    Ok(unfit(wanted, Standing { hot_standby, read_only }))
+}
+
+fn unfit(wanted: TargetSessionAttrs, server: Standing) -> Option<&'static str> {
+    use TargetSessionAttrs as Attrs;
+    match wanted {
+        Attrs::ReadWrite if server.read_only => {
+            Some("the session is read-only (target_session_attrs=read-write)")
+        }
+        Attrs::ReadOnly if !server.read_only => {
+            Some("the session is not read-only (target_session_attrs=read-only)")
+        }
+        Attrs::Primary if server.hot_standby => Some("the server is a standby, and a primary is wanted"),
+        Attrs::Standby | Attrs::PreferStandby if !server.hot_standby => Some("the server is not a standby"),
+        _ => None,
+    }
+}

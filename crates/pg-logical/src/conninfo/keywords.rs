@@ -1,0 +1,197 @@
+//! libpq's connection parameters: their names, their variables, and which of them mean something here.
+//!
+//! After Postgres manual, "Parameter Key Words" and "Environment Variables" (libpq of Postgres 18).
+
+use std::collections::BTreeMap;
+
+use super::nearest::nearest;
+use crate::environment::Environment;
+use crate::error::InvalidConnInfo;
+
+/// What is done with a parameter.
+enum Support {
+    /// It is used.
+    Used,
+    /// It is not used, but these values (in lower case) ask for nothing else than what happens anyway.
+    Only(&'static [&'static str]),
+    /// It is not used, and no value of it matters.
+    Ignored,
+    /// It is not used, and any value would change what happens.
+    Refused,
+}
+
+struct Keyword {
+    name: &'static str,
+    variable: Option<&'static str>,
+    support: Support,
+}
+
+const fn keyword(name: &'static str, variable: &'static str, support: Support) -> Keyword {
+    Keyword { name, variable: Some(variable), support }
+}
+
+const fn without_variable(name: &'static str, support: Support) -> Keyword {
+    Keyword { name, variable: None, support }
+}
+
+const KEYWORDS: &[Keyword] = &[
+    keyword("host", "PGHOST", Support::Used),
+    keyword("hostaddr", "PGHOSTADDR", Support::Used),
+    keyword("port", "PGPORT", Support::Used),
+    keyword("dbname", "PGDATABASE", Support::Used),
+    keyword("user", "PGUSER", Support::Used),
+    keyword("password", "PGPASSWORD", Support::Used),
+    keyword("passfile", "PGPASSFILE", Support::Used),
+    // not libpq's
+    without_variable("password_file", Support::Used),
+    keyword("sslmode", "PGSSLMODE", Support::Used),
+    keyword("sslrootcert", "PGSSLROOTCERT", Support::Used),
+    keyword("sslcert", "PGSSLCERT", Support::Used),
+    keyword("sslkey", "PGSSLKEY", Support::Used),
+    keyword("sslcertmode", "PGSSLCERTMODE", Support::Used),
+    keyword("channel_binding", "PGCHANNELBINDING", Support::Used),
+    keyword("target_session_attrs", "PGTARGETSESSIONATTRS", Support::Used),
+    keyword("connect_timeout", "PGCONNECT_TIMEOUT", Support::Used),
+    keyword("application_name", "PGAPPNAME", Support::Used),
+    keyword("options", "PGOPTIONS", Support::Used),
+    without_variable("keepalives", Support::Used),
+    without_variable("keepalives_idle", Support::Used),
+    without_variable("keepalives_interval", Support::Used),
+    without_variable("keepalives_count", Support::Used),
+    without_variable("tcp_user_timeout", Support::Used),
+    // the program's own name comes first
+    without_variable("fallback_application_name", Support::Ignored),
+    // libpq has ignored it since Postgres 14
+    keyword("sslcompression", "PGSSLCOMPRESSION", Support::Ignored),
+    keyword("client_encoding", "PGCLIENTENCODING", Support::Only(&["utf8", "utf-8", "unicode", "auto"])),
+    keyword("gssencmode", "PGGSSENCMODE", Support::Only(&["disable", "prefer"])),
+    keyword("gssdelegation", "PGGSSDELEGATION", Support::Only(&["0"])),
+    keyword("load_balance_hosts", "PGLOADBALANCEHOSTS", Support::Only(&["disable"])),
+    keyword("sslnegotiation", "PGSSLNEGOTIATION", Support::Only(&["postgres"])),
+    keyword("sslsni", "PGSSLSNI", Support::Only(&["1"])),
+    keyword(
+        "ssl_min_protocol_version",
+        "PGSSLMINPROTOCOLVERSION",
+        Support::Only(&["tlsv1", "tlsv1.1", "tlsv1.2"]),
+    ),
+    keyword("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION", Support::Only(&["tlsv1.3"])),
+    keyword("min_protocol_version", "PGMINPROTOCOLVERSION", Support::Only(&["3.0"])),
+    keyword("max_protocol_version", "PGMAXPROTOCOLVERSION", Support::Only(&["3.0", "latest"])),
+    keyword("service", "PGSERVICE", Support::Refused),
+    without_variable("servicefile", Support::Refused),
+    keyword("krbsrvname", "PGKRBSRVNAME", Support::Refused),
+    keyword("gsslib", "PGGSSLIB", Support::Refused),
+    keyword("require_auth", "PGREQUIREAUTH", Support::Refused),
+    keyword("requirepeer", "PGREQUIREPEER", Support::Refused),
+    keyword("sslcrl", "PGSSLCRL", Support::Refused),
+    keyword("sslcrldir", "PGSSLCRLDIR", Support::Refused),
+    without_variable("sslkeylogfile", Support::Refused),
+    without_variable("sslpassword", Support::Refused),
+    without_variable("scram_client_key", Support::Refused),
+    without_variable("scram_server_key", Support::Refused),
+    without_variable("oauth_issuer", Support::Refused),
+    without_variable("oauth_client_id", Support::Refused),
+    without_variable("oauth_client_secret", Support::Refused),
+    without_variable("oauth_scope", Support::Refused),
+    without_variable("replication", Support::Refused),
+];
+
+/// The parameters that were given, by libpq's names.
+#[derive(Default)]
+pub(super) struct Parameters(BTreeMap<&'static str, Given>);
+
+struct Given {
+    value: String,
+    /// The variable that it came from; `None`: from the connection string.
+    variable: Option<&'static str>,
+}
+
+impl Parameters {
+    /// Takes a parameter of a connection string that begins at this character, counted from 1. A later one replaces
+    /// an earlier one, as in libpq.
+    ///
+    /// What is not a known name is not repeated unless it is nearly one: it may be a part of a password that was not
+    /// quoted.
+    pub(super) fn set(&mut self, name: &str, value: String, character: usize) -> Result<(), InvalidConnInfo> {
+        match KEYWORDS.iter().find(|keyword| keyword.name == name) {
+            Some(keyword) => {
+                self.0.insert(keyword.name, Given { value, variable: None });
+                Ok(())
+            }
+            None => Err(match nearest(name, KEYWORDS.iter().map(|keyword| keyword.name)) {
+                Some(known) => InvalidConnInfo::new(
+                    format!("unknown connection parameter `{name}`"),
+                    format!("Did you mean `{known}`?"),
+                ),
+                None => InvalidConnInfo::new(
+                    format!("unknown connection parameter at character {character}"),
+                    "Use libpq's parameters, and percent-encode or quote special characters in a password",
+                ),
+            }),
+        }
+    }
+
+    /// Lays the environment under what was given, then refuses what is not supported.
+    pub(super) fn complete(&mut self, env: &Environment) -> Result<(), InvalidConnInfo> {
+        for keyword in KEYWORDS {
+            let Some(variable) = keyword.variable else { continue };
+            let Some(value) = env.variable(variable).filter(|value| !value.is_empty()) else { continue };
+            if self.get(keyword.name).is_none() {
+                let given = Given { value: value.to_owned(), variable: Some(variable) };
+                self.0.insert(keyword.name, given);
+            }
+        }
+        for keyword in KEYWORDS {
+            let Some(value) = self.get(keyword.name) else { continue };
+            let named = self.named(keyword.name);
+            let remove = if self.in_string(keyword.name) { "Remove it" } else { "Unset it" };
+            match keyword.support {
+                Support::Used | Support::Ignored => {}
+                Support::Only(values) if values.contains(&value.to_ascii_lowercase().as_str()) => {}
+                Support::Only(values) => {
+                    return Err(InvalidConnInfo::new(
+                        format!("{named} has a value that is not supported"),
+                        format!("{remove}, or set it to {}", values.join(" or ")),
+                    ));
+                }
+                Support::Refused => {
+                    let remedy = instead(keyword.name).replacen("Remove it", remove, 1);
+                    let refused = InvalidConnInfo::new(format!("{named} is not supported"), remedy);
+                    return Err(InvalidConnInfo { unsupported: Some(keyword.name), ..refused });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of a parameter; an empty one counts as not given.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|given| given.value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Whether the parameter was given in the connection string and not by a variable.
+    pub(super) fn in_string(&self, name: &str) -> bool {
+        self.get(name).is_some() && self.0.get(name).is_some_and(|given| given.variable.is_none())
+    }
+
+    /// What to call this parameter in an error: its name, or the variable that it came from.
+    pub(super) fn named(&self, name: &str) -> String {
+        match self.0.get(name).and_then(|given| given.variable) {
+            Some(variable) => format!("the variable {variable}"),
+            None => format!("`{name}`"),
+        }
+    }
+}
+
+fn instead(name: &str) -> &'static str {
+    match name {
+        "service" | "servicefile" => "Write the service's parameters into the connection string",
+        "replication" => "Remove it: a replication connection is opened where one is needed",
+        "sslpassword" => "Use a client key without a passphrase, readable by this user alone",
+        "sslcrl" | "sslcrldir" => "Remove it: revocation lists are not checked",
+        "krbsrvname" | "gsslib" => "Remove it: Kerberos is not supported for Postgres",
+        "requirepeer" => "Remove it; over a network sslmode=verify-full proves who the server is",
+        "require_auth" => "Remove it; channel_binding=require admits SCRAM over TLS alone",
+        _ => "Remove it",
+    }
+}

@@ -1,0 +1,222 @@
+//! Where Postgres is and how to get in: libpq's connection parameters.
+//!
+//! Names, defaults and precedence are libpq's (Postgres manual, "Database Connection Control Functions").
+
+mod keyword_value;
+mod keywords;
+mod nearest;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod uri;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use keywords::Parameters;
+pub use nearest::nearest;
+
+use crate::environment::Environment;
+use crate::error::InvalidConnInfo;
+use crate::secret::Secret;
+
+/// One connection string, with environment and defaults laid under it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnInfo {
+    /// The hosts in the order to try.
+    pub hosts: Vec<Host>,
+    /// `user`
+    pub user: String,
+    /// `dbname`
+    pub dbname: String,
+    /// `password`, `password_file` or `PGPASSWORD`; `None`: the passfile is asked.
+    pub password: Option<Password>,
+    /// `passfile`, default `~/.pgpass`.
+    pub passfile: Option<PathBuf>,
+    /// `sslmode`
+    pub ssl_mode: SslMode,
+    /// `sslrootcert`
+    pub ssl_root_cert: Option<RootCert>,
+    /// `sslcert` and `sslkey`: the client's own certificate.
+    pub ssl_client: Option<(PathBuf, PathBuf)>,
+    /// `channel_binding`
+    pub channel_binding: ChannelBinding,
+    /// `target_session_attrs`
+    pub target_session_attrs: TargetSessionAttrs,
+    /// `connect_timeout`, per host. `None`: wait as long as TCP does.
+    pub connect_timeout: Option<Duration>,
+    /// `application_name`; `None`: the program's own.
+    pub application_name: Option<String>,
+    /// `options`: command-line options for the server session.
+    pub options: Option<String>,
+    /// How TCP notices that the server is gone.
+    pub tcp: Tcp,
+}
+
+impl ConnInfo {
+    /// Of several hosts the one that takes writes, unless `target_session_attrs` says otherwise: a standby has neither the
+    /// log's end nor a slot to read from.
+    pub fn towards_primary(mut self) -> Self {
+        if self.hosts.len() > 1 && self.target_session_attrs == TargetSessionAttrs::Any {
+            self.target_session_attrs = TargetSessionAttrs::Primary;
+        }
+        self
+    }
+
+    /// Reads a connection string, a URI or keyword=value pairs, and lays the `PG*` variables and libpq's
+    /// defaults under it.
+    ///
+    /// # Errors
+    /// The string or one of the variables cannot be read or asks for something that is not supported.
+    pub fn parse(text: &str, env: &Environment) -> Result<Self, InvalidConnInfo> {
+        Self::parse_with(text, None, env)
+    }
+
+    /// The same, with the password in a file that is named outside of the string.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_with(
+        text: &str,
+        password_file: Option<&Path>,
+        env: &Environment,
+    ) -> Result<Self, InvalidConnInfo> {
+        resolve::resolve(parameters(text)?, password_file, env)
+    }
+}
+
+/// Whether the password stands in the string itself.
+pub fn holds_password(text: &str) -> bool {
+    parameters(text).is_ok_and(|parameters| parameters.in_string("password"))
+}
+
+fn parameters(text: &str) -> Result<Parameters, InvalidConnInfo> {
+    // it ends a text in the startup message, so that what follows would be a parameter of its own
+    if text.contains('\0') {
+        return Err(InvalidConnInfo::new("it holds a zero character", "Remove it"));
+    }
+    if uri::is_uri(text) {
+        uri::parse(text)
+    } else if text.contains('=') || text.trim().is_empty() {
+        keyword_value::parse(text)
+    } else {
+        Err(InvalidConnInfo::new(
+            "neither a URI nor keyword=value pairs",
+            "Write it as postgres://user@host/database or as host=... user=... dbname=...",
+        ))
+    }
+}
+
+/// libpq's TCP parameters. The system's defaults hold for what is `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tcp {
+    /// `keepalives`: whether TCP keepalives are sent at all. Default true.
+    pub keepalives: bool,
+    /// `keepalives_idle`: silence before the first keepalive.
+    pub keepalives_idle: Option<Duration>,
+    /// `keepalives_interval`: between unanswered keepalives.
+    pub keepalives_interval: Option<Duration>,
+    /// `keepalives_count`: unanswered keepalives before the connection counts as dead.
+    pub keepalives_count: Option<u32>,
+    /// `tcp_user_timeout`: how long sent data may stay unacknowledged.
+    pub tcp_user_timeout: Option<Duration>,
+}
+
+impl Default for Tcp {
+    fn default() -> Self {
+        Self {
+            keepalives: true,
+            keepalives_idle: None,
+            keepalives_interval: None,
+            keepalives_count: None,
+            tcp_user_timeout: None,
+        }
+    }
+}
+
+/// One host to try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// Where it is.
+    pub addr: HostAddr,
+    /// The port, which for a socket is part of its file name.
+    pub port: u16,
+}
+
+/// A host's address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostAddr {
+    /// A DNS name or an IP address. `hostaddr`, if given, is what is connected to; `name` is what a certificate must say.
+    Tcp {
+        /// `host`
+        name: String,
+        /// `hostaddr`
+        hostaddr: Option<String>,
+    },
+    /// The directory of a unix socket.
+    Unix(PathBuf),
+}
+
+/// Where a password comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Password {
+    /// Given in the URL or in `PGPASSWORD`.
+    Given(Secret),
+    /// A file, read again at each connection so that a rotated password is picked up.
+    File(PathBuf),
+}
+
+/// `sslmode`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SslMode {
+    /// Never TLS.
+    Disable,
+    /// Without TLS first, with it if refused.
+    Allow,
+    /// With TLS first, without it if the server has none (libpq's default).
+    Prefer,
+    /// TLS, whoever the server is; with a root certificate given, as `verify-ca`.
+    Require,
+    /// TLS, with a certificate that a trusted authority signed.
+    VerifyCa,
+    /// The same, and the certificate names the host.
+    VerifyFull,
+}
+
+/// `sslrootcert`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RootCert {
+    /// `system`: the machine's own trust store.
+    System,
+    /// A PEM file.
+    File(PathBuf),
+}
+
+/// `channel_binding`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelBinding {
+    /// Never.
+    Disable,
+    /// Where the server offers it (the default).
+    Prefer,
+    /// Refuse a server that does not.
+    Require,
+}
+
+/// `target_session_attrs`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetSessionAttrs {
+    /// Whatever answers (the default).
+    Any,
+    /// Not in hot standby and not read-only by default.
+    ReadWrite,
+    /// The opposite of read-write.
+    ReadOnly,
+    /// Not in hot standby.
+    Primary,
+    /// In hot standby.
+    Standby,
+    /// A standby if there is one, else any.
+    PreferStandby,
+}

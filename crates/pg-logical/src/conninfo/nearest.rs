@@ -1,0 +1,21 @@
+//! What a misspelt name was meant to be.
+
+/// The known name that `typed` was most likely meant to be.
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let score = |name: &'a str| (name, strsim::jaro_winkler(&typed.to_ascii_lowercase(), name));
+    let best = known.into_iter().map(score).max_by(|(_, a), (_, b)| a.total_cmp(b));
+    best.filter(|(_, score)| *score >= 0.8).map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_near() {
+        let known = ["slot", "publication", "url"];
+        assert_eq!(nearest("slott", known), Some("slot"));
+        assert_eq!(nearest("Publications", known), Some("publication"));
+        assert_eq!(nearest("frobnicate", known), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! What a failure means: wait and try again, or stop until somebody acts.
+
+use std::fmt;
+
+use tokio_postgres::error::SqlState;
+
+use crate::server_error::{Outlook, ServerError};
+
+/// A failure that may pass by itself: a lost connection, a restarting server.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Transient {
+    /// What happened and where, as one sentence without a full stop.
+    pub what: String,
+    /// Whether the server said that it shuts down, or is not up yet: it waits for who has a session with it.
+    pub leaves: bool,
+    /// What the server said, if it did.
+    pub server: Option<Box<ServerError>>,
+}
+
+/// A failure that stays until somebody acts.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Definite {
+    /// What was found and where, as one sentence without a full stop.
+    pub what: String,
+    /// The kind of thing to do about it.
+    pub remedy: Remedy,
+    /// What the server said, if it did.
+    pub server: Option<Box<ServerError>>,
+}
+
+/// A failure of either kind. No message holds a secret or the contents of a row.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Try again.
+    #[error(transparent)]
+    Transient(#[from] Transient),
+    /// Stop and say what to do.
+    #[error(transparent)]
+    Definite(#[from] Definite),
+}
+
+impl Error {
+    /// A failure that may pass by itself.
+    pub fn transient(what: impl Into<String>) -> Self {
+        Transient { what: what.into(), leaves: false, server: None }.into()
+    }
+
+    /// A failure that stays until somebody acts.
+    pub fn definite(what: impl Into<String>, remedy: Remedy) -> Self {
+        Definite { what: what.into(), remedy, server: None }.into()
+    }
+
+    /// What happened.
+    pub fn what(&self) -> &str {
+        match self {
+            Error::Transient(error) => &error.what,
+            Error::Definite(error) => &error.what,
+        }
+    }
+
+    /// What the server said, if it did.
+    pub fn server_error(&self) -> Option<&ServerError> {
+        match self {
+            Error::Transient(error) => error.server.as_deref(),
+            Error::Definite(error) => error.server.as_deref(),
+        }
+    }
+
+    /// The SQLSTATE, if the server said something.
+    pub fn code(&self) -> Option<&SqlState> {
+        self.server_error().map(|error| &error.code)
+    }
+
+    /// What the server said `at` a place, such as "postgres at db:5432"; `remedy` counts if it stays.
+    pub(crate) fn of_server(at: &str, error: ServerError, remedy: Remedy) -> Self {
+        let what = format!("{at}: {error}");
+        let outlook = error.outlook();
+        let server = Some(Box::new(error));
+        match outlook {
+            Outlook::Passing => Transient { what, leaves: false, server }.into(),
+            Outlook::Lasting => Definite { what, remedy, server }.into(),
+        }
+    }
+}
+
+/// The kind of thing to do about a failure that stays. A program puts it into its own words: it knows what its settings are
+/// called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remedy {
+    /// Name a host: the list is empty.
+    NameHost,
+    /// Put names into `host` and numeric addresses into `hostaddr`.
+    NumericAddress,
+    /// Let the user of this process enter the socket's directory and write to the socket.
+    SocketPermission,
+    /// Check host and port: it does not seem to be a Postgres server.
+    CheckServer,
+    /// Check host and port: it is not a Postgres server, or something stands in between.
+    CheckServerAndBetween,
+    /// Connect to the server itself rather than to a pooler.
+    AvoidPooler,
+    /// Remove the zero byte from user, database, password, `application_name` or `options`.
+    RemoveZeroByte,
+    /// Correct this user's password here or on the server.
+    CorrectPassword {
+        /// The user.
+        user: String,
+    },
+    /// Let the user in: the role exists, may log in, and `pg_hba.conf` has a line for it.
+    Admit {
+        /// The user.
+        user: String,
+        /// The database.
+        dbname: String,
+    },
+    /// Create the database, or correct its name.
+    CorrectDatabase {
+        /// The database.
+        dbname: String,
+    },
+    /// Grant the user what it needs to connect.
+    GrantConnect {
+        /// The user.
+        user: String,
+        /// The database.
+        dbname: String,
+        /// Whether it wants a replication session, which takes the attribute REPLICATION.
+        replication: bool,
+    },
+    /// Correct `options`, or use a newer server.
+    CorrectOptions,
+    /// What the server's hint or its SQLSTATE suggests.
+    AskServerError,
+    /// Give a password: the server asks for one.
+    GivePassword,
+    /// Make the password file one that can be read and is not empty.
+    PasswordFile,
+    /// Let `pg_hba.conf` ask for a password or a certificate.
+    PasswordMethod {
+        /// The user.
+        user: String,
+    },
+    /// Let `pg_hba.conf` ask for SCRAM.
+    Scram,
+    /// Let `pg_hba.conf` ask for SCRAM over TLS and renew the password, or relax `channel_binding`.
+    ScramOverTls,
+    /// Connect by TLS to a server that offers channel binding, or relax `channel_binding`.
+    ChannelBinding,
+    /// Connect past whatever ends TLS in between, or give up channel binding.
+    TlsEndsInBetween,
+    /// Make sure that this is the right server: it does not know the password.
+    DoubtServer,
+    /// Give the server TLS, or relax `sslmode`.
+    ServerTls,
+    /// Install the machine's trusted authorities, or name a file.
+    SystemRoots,
+    /// Set `sslrootcert`.
+    SetRootCertificate,
+    /// Put certificates of authorities into `sslrootcert`.
+    RootCertificates,
+    /// None is known: it is a bug.
+    ReportBug,
+    /// Make `sslkey` the key of the first certificate in `sslcert`.
+    MatchKey,
+    /// Make the file that this parameter names a PEM file that can be read.
+    PemFile {
+        /// `sslrootcert`, `sslcert` or `sslkey`.
+        parameter: &'static str,
+    },
+    /// Let nobody else read `sslkey`.
+    ProtectKey,
+    /// Set `sslcert` and `sslkey` to a certificate that the server trusts.
+    ClientCertificate,
+    /// Allow TLS 1.2 or later on the server.
+    TlsVersion,
+    /// Connect by a name that the server's certificate has.
+    CertificateName {
+        /// The name that it does not have.
+        host: String,
+    },
+    /// Trust the self-signed certificate by `sslrootcert`, if it is known.
+    TrustSelfSigned,
+    /// Set `sslrootcert` to the authority that signed the server's certificate.
+    TrustAuthority,
+    /// Renew the server's certificate, or set the clock.
+    RenewCertificate,
+    /// Set the clock, or replace the server's certificate.
+    SetClock,
+    /// Give the server a certificate for servers.
+    ServerCertificate,
+    /// The stream cannot be read past this place.
+    StreamEnded {
+        /// The statements that [`ReplicationStream::at_rest`](crate::replication::ReplicationStream::at_rest) was given.
+        recovery_sql: String,
+    },
+}
+
+/// A connection string that cannot be used, or an environment that it does not go with. Never repeats a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidConnInfo {
+    /// What is wrong, as a clause that follows a colon.
+    pub what: String,
+    /// What to do about it, in terms of the string and libpq's variables.
+    pub remedy: String,
+    /// The parameter, if it is one of libpq's that is not supported here.
+    pub unsupported: Option<&'static str>,
+}
+
+impl InvalidConnInfo {
+    pub(crate) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        InvalidConnInfo { what: what.into(), remedy: remedy.into(), unsupported: None }
+    }
+}
+
+impl fmt::Display for InvalidConnInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "The connection string: {}. {}", self.what, self.remedy)
+    }
+}
+
+impl std::error::Error for InvalidConnInfo {}

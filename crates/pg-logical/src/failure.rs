@@ -1,0 +1,203 @@
+//! Why one attempt to connect failed, what may be tried after it, and what the operator should do.
+
+use std::io;
+
+use postgres_protocol::message::backend::ErrorResponseBody;
+use tokio_postgres::error::SqlState;
+
+use super::connect::Startup;
+use super::server_error::{Outlook, QueryError, ServerError, io_reason, leaves};
+use super::tls;
+use crate::conninfo::ConnInfo;
+use crate::error::{Definite, Error, Remedy, Transient};
+
+/// Where the search goes after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The same address with the other choice of TLS.
+    Encryption,
+    /// The next address of this host, or the next host.
+    Address,
+    /// The next host.
+    Host,
+    /// Nowhere.
+    Stop,
+}
+
+/// Why one attempt failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    cause: Cause,
+    /// Words that follow the cause.
+    addition: String,
+    pub(super) next: Next,
+}
+
+#[derive(Debug)]
+enum Cause {
+    Server(Box<ServerError>),
+    Ours(Error),
+}
+
+impl Failure {
+    /// Ends the search.
+    pub(super) fn stop(error: Error) -> Self {
+        Failure { cause: Cause::Ours(error), addition: String::new(), next: Next::Stop }
+    }
+
+    /// A definite failure found on this side.
+    pub(super) fn refused(what: impl Into<String>, remedy: Remedy) -> Self {
+        Failure::stop(Error::definite(what, remedy))
+    }
+
+    /// A failure of this address alone that may pass.
+    pub(super) fn passing(what: impl Into<String>) -> Self {
+        let cause = Cause::Ours(Error::transient(what));
+        Failure { cause, addition: String::new(), next: Next::Address }
+    }
+
+    /// A failure to connect a unix socket.
+    pub(super) fn of_socket(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                Failure::passing("no such socket: no server runs there, or it has another directory")
+            }
+            io::ErrorKind::PermissionDenied => {
+                let mut failure = Failure::refused("permission denied", Remedy::SocketPermission);
+                failure.next = Next::Address;
+                failure
+            }
+            _ => Failure::passing(io_reason(error)),
+        }
+    }
+
+    /// What the server answered.
+    pub(super) fn from_server(body: &ErrorResponseBody) -> Self {
+        ServerError::from_fields(body.fields()).into()
+    }
+
+    /// Another choice of TLS may do.
+    pub(super) fn or_other_encryption(mut self) -> Self {
+        self.next = Next::Encryption;
+        self
+    }
+
+    /// There was none.
+    pub(super) fn without_another_encryption(mut self) -> Self {
+        let lasting = match &self.cause {
+            Cause::Server(error) => error.outlook() == Outlook::Lasting,
+            Cause::Ours(error) => matches!(error, Error::Definite(_)),
+        };
+        self.next = if lasting { Next::Stop } else { Next::Address };
+        self
+    }
+
+    /// The server has seen the password by now, or a proof of it: nothing more is tried with it there.
+    pub(super) fn after_login(mut self) -> Self {
+        if self.next == Next::Encryption {
+            self.next = Next::Stop;
+        }
+        self
+    }
+
+    /// The server refused the password that came from `origin`.
+    pub(super) fn after_password(mut self, origin: &str) -> Self {
+        if matches!(&self.cause, Cause::Server(error) if error.code == SqlState::INVALID_PASSWORD) {
+            self.addition = format!(", with {origin}");
+        }
+        self.after_login()
+    }
+
+    /// The later of two failures on one address tells both.
+    pub(super) fn after(mut self, first: &Failure, how: &str) -> Self {
+        self.addition.push_str(&format!(" (before that, {how}: {})", first.reason()));
+        self
+    }
+
+    pub(super) fn reason(&self) -> String {
+        let what = match &self.cause {
+            Cause::Server(error) => error.to_string(),
+            Cause::Ours(error) => error.what().to_owned(),
+        };
+        what + &self.addition
+    }
+
+    pub(super) fn into_error(self, conninfo: &ConnInfo, startup: &Startup<'_>) -> Error {
+        let what = self.reason();
+        match self.cause {
+            Cause::Ours(Error::Transient(transient)) => Transient { what, ..transient }.into(),
+            Cause::Ours(Error::Definite(definite)) => Definite { what, ..definite }.into(),
+            Cause::Server(error) => match error.outlook() {
+                Outlook::Passing => {
+                    Transient { what, leaves: leaves(&error.code), server: Some(error) }.into()
+                }
+                Outlook::Lasting => {
+                    let remedy = remedy(&error, conninfo, startup);
+                    Definite { what, remedy, server: Some(error) }.into()
+                }
+            },
+        }
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Self {
+        let next = match error.outlook() {
+            Outlook::Lasting => Next::Encryption,
+            Outlook::Passing if error.code == SqlState::CANNOT_CONNECT_NOW => Next::Host,
+            Outlook::Passing => Next::Address,
+        };
+        Failure { cause: Cause::Server(Box::new(error)), addition: String::new(), next }
+    }
+}
+
+impl From<QueryError> for Failure {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Server { error, .. } => Failure { next: Next::Host, ..(*error).into() },
+            QueryError::Connection(error) => {
+                Failure { cause: Cause::Ours(error), addition: String::new(), next: Next::Host }
+            }
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if let Some(refusal) = tls::client_certificate_refused(&error) {
+            return Failure::stop(refusal).or_other_encryption();
+        }
+        let inner_is_tls = error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
+        match error.kind() {
+            io::ErrorKind::InvalidInput => Failure::refused(
+                format!("the connection parameters cannot be sent: {error}"),
+                Remedy::RemoveZeroByte,
+            ),
+            io::ErrorKind::InvalidData if !inner_is_tls => {
+                Failure::refused(error.to_string(), Remedy::CheckServer)
+            }
+            _ => Failure::passing(io_reason(&error)),
+        }
+    }
+}
+
+/// A message that has no place where it came.
+pub(super) fn unexpected() -> Failure {
+    Failure::refused("the server's answer does not follow the protocol", Remedy::CheckServerAndBetween)
+}
+
+/// What to do about a refusal at startup.
+fn remedy(error: &ServerError, conninfo: &ConnInfo, startup: &Startup<'_>) -> Remedy {
+    if error.refused_by_a_pooler() {
+        return Remedy::AvoidPooler;
+    }
+    let (user, dbname) = (conninfo.user.clone(), conninfo.dbname.clone());
+    match error.code.code() {
+        "28P01" => Remedy::CorrectPassword { user },
+        "28000" => Remedy::Admit { user, dbname },
+        "3D000" => Remedy::CorrectDatabase { dbname },
+        "42501" => Remedy::GrantConnect { user, dbname, replication: startup.replication },
+        "42704" | "22023" | "55P02" => Remedy::CorrectOptions,
+        _ => Remedy::AskServerError,
+    }
+}

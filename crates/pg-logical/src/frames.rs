@@ -1,0 +1,282 @@
+//! The receive buffer: bytes from the socket in, whole protocol messages out, borrowed.
+//!
+//! A message stays in place until it is consumed, so a reader that cannot take it yet looks at it again later.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use crate::Redacted;
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::stream::Transport;
+
+/// What one read asks for. Large enough that a reader that fell behind takes many messages per system call.
+const READ_SIZE: usize = 64 * 1024;
+
+/// What a reader that has far to go waits for, so that it deals with many messages in one turn. A thousand or so of a few
+/// hundred bytes: what costs something for each turn is shared by as many.
+pub(super) const GATHERED: usize = 512 * 1024;
+
+/// Postgres itself never sends more (`MaxAllocSize`).
+const MAX_MESSAGE: usize = 0x3FFF_FFFF;
+
+/// Tag and length word.
+const HEADER: usize = 5;
+
+/// One backend message: its tag byte and its body, without the length word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The message type, for instance `d` for CopyData.
+    pub tag: u8,
+    /// The rest of the message.
+    pub body: &'a [u8],
+}
+
+impl fmt::Debug for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame")
+            .field("tag", &char::from(self.tag))
+            .field("body", &Redacted(self.body))
+            .finish()
+    }
+}
+
+impl Frame<'_> {
+    /// How many bytes the message takes on the wire.
+    pub fn wire_len(&self) -> usize {
+        HEADER + self.body.len()
+    }
+}
+
+/// A message announced a length that no message can have: the connection is not speaking the protocol any more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a message of type {tag:?} announced an impossible length of {length} bytes")]
+pub struct BadLength {
+    tag: char,
+    length: i32,
+}
+
+/// Bytes received and not yet consumed.
+pub struct FrameBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl fmt::Debug for FrameBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrameBuffer({} of {} bytes)", self.end - self.start, self.bytes.len())
+    }
+}
+
+impl FrameBuffer {
+    /// A buffer that already holds `received`, the bytes that an earlier reader of the socket left over.
+    pub fn new(mut received: Vec<u8>) -> Self {
+        let end = received.len();
+        received.resize(end.max(READ_SIZE), 0);
+        FrameBuffer { bytes: received, start: 0, end }
+    }
+
+    /// The next whole message, or `None` until more bytes are there. It is not consumed.
+    pub fn peek(&self) -> Result<Option<Frame<'_>>, BadLength> {
+        let received = self.bytes.get(self.start..self.end).unwrap_or_default();
+        let Some((&[tag, a, b, c, d], rest)) = received.split_first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let body_len = body_length(tag, [a, b, c, d])?;
+        Ok(rest.get(..body_len).map(|body| Frame { tag, body }))
+    }
+
+    /// Whether there is as much as is worth waiting for.
+    pub fn has_gathered(&self) -> bool {
+        self.end - self.start >= GATHERED
+    }
+
+    /// Drops the first `count` bytes, those of the message that was looked at.
+    pub fn consume(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.end);
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+        // one large message must not keep its memory for ever
+        if self.bytes.len() > 2 * GATHERED && self.end - self.start < GATHERED {
+            self.move_to_front();
+            self.bytes.truncate(self.end.max(READ_SIZE));
+            self.bytes.shrink_to_fit();
+        }
+    }
+
+    /// Reads once from `stream`. `Ready(Ok(0))` is the end of the stream.
+    pub fn poll_fill<S: AsyncRead + Unpin>(
+        &mut self,
+        context: &mut Context<'_>,
+        stream: &mut S,
+    ) -> Poll<io::Result<usize>> {
+        self.make_room();
+        let free = self.bytes.get_mut(self.end..).unwrap_or_default();
+        let mut target = ReadBuf::new(free);
+        ready!(Pin::new(stream).poll_read(context, &mut target))?;
+        let count = target.filled().len();
+        self.end += count;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Takes what lies in the socket already, all of it if that is not too much; `None` where only the runtime can read it.
+    pub fn fill_now<S: Transport>(&mut self, stream: &mut S) -> Option<io::Result<usize>> {
+        let mut taken = 0;
+        while !self.has_gathered() {
+            self.make_room();
+            let free = self.bytes.get_mut(self.end..).unwrap_or_default();
+            let room = free.len();
+            match stream.read_now(free)? {
+                Ok(count) => {
+                    self.end += count;
+                    taken += count;
+                    if count < room {
+                        break;
+                    }
+                }
+                // an end is one for the next read too, an error is told once
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(taken))
+    }
+
+    /// Moves the unfinished message to the front, and grows only as fast as its bytes arrive: the length that
+    /// a peer announces is no reason to allocate it. But a large one needs no more than that.
+    fn make_room(&mut self) {
+        if self.bytes.len() - self.end >= READ_SIZE / 2 {
+            return;
+        }
+        self.move_to_front();
+        if self.bytes.len() - self.end < READ_SIZE / 2 {
+            let enough = self.announced().max(self.end).max(2 * GATHERED) + READ_SIZE;
+            let size = enough.min(self.bytes.len() * 2);
+            self.bytes.reserve_exact(size - self.bytes.len());
+            self.bytes.resize(size, 0);
+        }
+    }
+
+    fn move_to_front(&mut self) {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+    }
+
+    /// How many bytes the first message takes on the wire, or 0 before its header is there.
+    fn announced(&self) -> usize {
+        let received = self.bytes.get(self.start..self.end).unwrap_or_default();
+        match received.first_chunk::<HEADER>() {
+            Some(&[tag, a, b, c, d]) => body_length(tag, [a, b, c, d]).map_or(0, |body| HEADER + body),
+            None => 0,
+        }
+    }
+}
+
+fn body_length(tag: u8, word: [u8; 4]) -> Result<usize, BadLength> {
+    let length = i32::from_be_bytes(word);
+    let bad = BadLength { tag: char::from(tag), length };
+    let total = usize::try_from(length).map_err(|_| bad.clone())?;
+    // the length counts itself
+    match total.checked_sub(4) {
+        Some(body) if body <= MAX_MESSAGE => Ok(body),
+        _ => Err(bad),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::future::poll_fn;
+
+    fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![tag];
+        bytes.extend((body.len() as i32 + 4).to_be_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    async fn read_all(wire: &[u8], chunk: usize) -> Vec<(u8, Vec<u8>)> {
+        let mut seen = Vec::new();
+        let mut buffer = FrameBuffer::new(Vec::new());
+        for mut piece in wire.chunks(chunk) {
+            while !piece.is_empty() {
+                poll_fn(|cx| buffer.poll_fill(cx, &mut piece)).await.unwrap();
+            }
+            while let Some(frame) = buffer.peek().unwrap() {
+                seen.push((frame.tag, frame.body.to_vec()));
+                let used = frame.wire_len();
+                buffer.consume(used);
+            }
+        }
+        seen
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_out_whole_however_the_bytes_arrive(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..40),
+            chunk in 1usize..500,
+        ) {
+            let wire: Vec<u8> = bodies.iter().flat_map(|body| message(b'd', body)).collect();
+            let seen = tokio::runtime::Builder::new_current_thread().build().unwrap()
+                .block_on(read_all(&wire, chunk));
+            prop_assert_eq!(seen, bodies.into_iter().map(|body| (b'd', body)).collect::<Vec<_>>());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_larger_than_the_buffer_comes_out_and_its_memory_goes_back() {
+        let body = vec![7; 40 * READ_SIZE];
+        let wire = message(b'd', &body);
+        let mut source = wire.as_slice();
+        let mut buffer = FrameBuffer::new(Vec::new());
+        while buffer.peek().unwrap().is_none() {
+            assert_ne!(poll_fn(|cx| buffer.poll_fill(cx, &mut source)).await.unwrap(), 0);
+        }
+        assert_eq!(buffer.peek().unwrap().unwrap().body, body);
+        let capacity = buffer.bytes.capacity();
+        assert!(capacity <= wire.len() + READ_SIZE, "{capacity} bytes for a message of {}", wire.len());
+        buffer.consume(wire.len());
+        assert_eq!(buffer.bytes.capacity(), READ_SIZE);
+    }
+
+    #[tokio::test]
+    async fn memory_of_a_large_message_goes_back_while_the_next_one_arrives() {
+        let (large, next) = (message(b'd', &vec![7; 40 * READ_SIZE]), message(b'e', &[1, 2, 3]));
+        let wire = [large.as_slice(), &next[..HEADER + 1]].concat();
+        let mut source = wire.as_slice();
+        let mut buffer = FrameBuffer::new(Vec::new());
+        while !source.is_empty() {
+            assert_ne!(poll_fn(|cx| buffer.poll_fill(cx, &mut source)).await.unwrap(), 0);
+        }
+        buffer.consume(large.len());
+        assert_eq!(buffer.bytes.capacity(), READ_SIZE);
+        assert_eq!(buffer.peek().unwrap(), None);
+        let mut rest = &next[HEADER + 1..];
+        assert_eq!(poll_fn(|cx| buffer.poll_fill(cx, &mut rest)).await.unwrap(), 2);
+        assert_eq!(buffer.peek().unwrap(), Some(Frame { tag: b'e', body: &[1, 2, 3] }));
+    }
+
+    #[test]
+    fn an_impossible_length_is_an_error() {
+        for length in [-1i32, 0, 3, i32::MAX] {
+            let mut bytes = vec![b'd'];
+            bytes.extend(length.to_be_bytes());
+            assert!(FrameBuffer::new(bytes).peek().is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn bytes_left_over_by_an_earlier_reader_come_first() {
+        let buffer = FrameBuffer::new(message(b'W', &[0, 0, 0]));
+        assert_eq!(buffer.peek().unwrap(), Some(Frame { tag: b'W', body: &[0, 0, 0] }));
+    }
+}

@@ -1,0 +1,314 @@
+//! What a session waits for, and which session it waits for: asked by a second session, because the first one is busy.
+//!
+//! Every role may call `pg_blocking_pids` and read `pg_locks`. Of other roles' sessions `pg_stat_activity` shows everybody the process,
+//! the role, the database and the `application_name`; their state, and since when their transaction is open, take
+//! `pg_read_all_stats` (Postgres manual, "Viewing Statistics" and "System Information Functions").
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+
+use super::connect::Startup;
+use super::server_error::QueryError;
+use super::session::{Row, Session, SessionInfo};
+use crate::conninfo::ConnInfo;
+use crate::error::Error;
+
+/// When a session first looks, unless it gives up sooner.
+const LOOK_AFTER: Duration = Duration::from_secs(2);
+
+/// How long a lock is waited for at most before it is said who has it.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
+
+/// How long one look may take, with its connection.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a session waits for, as a clause: `waiting for ...`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockWait(String);
+
+impl fmt::Display for LockWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What one look has found.
+type Look = Result<Option<LockWait>, Error>;
+
+/// The `lock_timeout` of a session that looks at the catalogues beside a stream. While it waits for a lock it cannot tell whether
+/// the server still has the session that holds the slot, so this is a part of `wal_sender_timeout`.
+pub fn patience(wal_sender_timeout: Duration) -> Duration {
+    GIVE_UP_AFTER.min(wal_sender_timeout / 4)
+}
+
+/// Whether a statement was given up because of `lock_timeout`.
+pub fn is_locked(error: &QueryError) -> bool {
+    error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
+/// Looks on while a session waits for an answer.
+#[derive(Debug)]
+pub struct Watcher {
+    conninfo: ConnInfo,
+    application_name: String,
+    /// The server process of the session that waits.
+    pid: i32,
+    /// When it is first looked what an answer waits for, and how long after one look the next follows.
+    every: Duration,
+    /// Is told what is waited for, once for each answer and again when that changes.
+    say: Option<fn(&LockWait)>,
+    /// Puts into words why a look failed.
+    words: fn(&Error) -> String,
+    /// What the last answer was last seen to wait for.
+    found: Option<LockWait>,
+}
+
+impl Watcher {
+    /// One for the session that `info` is of, which was opened with `conninfo`.
+    pub fn new(conninfo: &ConnInfo, info: &SessionInfo, application_name: &str) -> Self {
+        let mut conninfo = conninfo.clone();
+        // a process is of one server
+        conninfo.hosts = vec![info.host.clone()];
+        let application_name = application_name.to_owned();
+        Watcher {
+            conninfo,
+            application_name,
+            pid: info.backend_pid,
+            every: LOOK_AFTER,
+            say: None,
+            words: |error| error.to_string(),
+            found: None,
+        }
+    }
+
+    /// The same for a session that gives up a lock after `patience`.
+    pub fn within(self, patience: Duration) -> Self {
+        Watcher { every: LOOK_AFTER.min(patience / 2), ..self }
+    }
+
+    /// The same, which also tells what it finds.
+    pub fn saying(self, say: fn(&LockWait)) -> Self {
+        Watcher { say: Some(say), ..self }
+    }
+
+    /// The same, which puts a failure of its own into these words rather than those of [`Error`].
+    pub fn in_words(self, words: fn(&Error) -> String) -> Self {
+        Watcher { words, ..self }
+    }
+
+    /// What the last answer waited for, if it was seen to wait.
+    pub fn found(&self) -> Option<&LockWait> {
+        self.found.as_ref()
+    }
+
+    /// Looks on until `answer` is there.
+    pub async fn during<T>(&mut self, answer: impl Future<Output = T>) -> T {
+        self.found = None;
+        let mut answer = pin!(answer);
+        // most take milliseconds, and cost no second connection
+        if let Ok(answer) = timeout(self.every, &mut answer).await {
+            return answer;
+        }
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            never = self.look_on() => match never {},
+        }
+    }
+
+    async fn look_on(&mut self) -> std::convert::Infallible {
+        let mut session = None;
+        loop {
+            let look = timeout(LOOK_TIMEOUT, self.look(&mut session)).await;
+            let look = look.unwrap_or_else(|_| {
+                session = None;
+                Ok(Some(unknown("a second session got no answer")))
+            });
+            let found = look.unwrap_or_else(|error| {
+                session = None;
+                Some(unknown(&(self.words)(&error)))
+            });
+            if found != self.found
+                && let (Some(found), Some(say)) = (&found, self.say)
+            {
+                say(found);
+            }
+            self.found = found;
+            tokio::time::sleep(self.every).await;
+        }
+    }
+
+    /// Boxed, because the second session's queries could be watched too, for all that the compiler knows.
+    fn look<'a>(&'a self, kept: &'a mut Option<Session>) -> Pin<Box<dyn Future<Output = Look> + Send + 'a>> {
+        Box::pin(async {
+            let mut session = match kept.take() {
+                Some(session) => session,
+                None => {
+                    let startup = Startup { application_name: &self.application_name, ..Startup::default() };
+                    Session::connect(&self.conninfo, &startup).await?
+                }
+            };
+            let found = look(&mut session, self.pid).await?;
+            *kept = Some(session);
+            Ok(found)
+        })
+    }
+}
+
+fn unknown(reason: &str) -> LockWait {
+    LockWait(format!("waiting for Postgres; the cause is unknown: {reason}"))
+}
+
+/// What the server process `pid` waits for. `None`: for nothing that another session could end.
+///
+/// # Errors
+/// The server refuses, or the session is lost.
+pub async fn look(session: &mut Session, pid: i32) -> Result<Option<LockWait>, QueryError> {
+    let rows = session.query(&query(pid)).await?;
+    Ok(rows.first().and_then(describe))
+}
+
+/// One row, if the process waits. The blocking sessions may wait themselves: those are named that do not, the oldest transaction first.
+fn query(pid: i32) -> String {
+    format!(
+        "WITH RECURSIVE waiting AS (SELECT * FROM pg_catalog.pg_locks WHERE pid = {pid} AND NOT granted LIMIT 1), \
+         chain(pid) AS (SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids({pid})) \
+         UNION SELECT b.pid FROM chain c, pg_catalog.unnest(pg_catalog.pg_blocking_pids(c.pid)) b(pid) WHERE c.pid <> 0), \
+         blocking AS (SELECT c.pid, a.application_name, a.datname, a.usename, a.state, a.xact_start FROM chain c \
+         LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = c.pid AND c.pid <> 0 \
+         WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.pid = c.pid AND NOT l.granted)), \
+         prepared AS (SELECT p.gid, p.prepared, p.owner, p.database FROM waiting w JOIN pg_catalog.pg_locks h ON h.pid IS NULL AND h.granted \
+         AND (h.locktype, h.database, h.relation, h.transactionid, h.virtualxid, h.classid, h.objid, h.objsubid) IS NOT DISTINCT FROM \
+         (w.locktype, w.database, w.relation, w.transactionid, w.virtualxid, w.classid, w.objid, w.objsubid) \
+         JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction \
+         JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid LIMIT 1) \
+         SELECT w.locktype, w.mode, c.relkind, n.nspname || '.' || c.relname, b.pid, \
+         (SELECT p.gid FROM prepared p WHERE b.pid = 0), b.application_name, \
+         coalesce(b.datname, (SELECT p.database FROM prepared p WHERE b.pid = 0)), \
+         coalesce(b.usename, (SELECT p.owner FROM prepared p WHERE b.pid = 0)), b.state, \
+         pg_catalog.to_char(coalesce(b.xact_start, (SELECT p.prepared FROM prepared p WHERE b.pid = 0)) AT TIME ZONE 'UTC', \
+         'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), (SELECT count(*) FROM blocking) - 1, s.wait_event \
+         FROM (SELECT 1) one LEFT JOIN waiting w ON true \
+         LEFT JOIN pg_catalog.pg_class c ON c.oid = w.relation \
+         AND w.database IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())) \
+         LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         LEFT JOIN blocking b ON true LEFT JOIN pg_catalog.pg_stat_activity s ON s.pid = {pid} \
+         ORDER BY b.xact_start, b.pid LIMIT 1"
+    )
+}
+
+/// The clause about one row of [`query`].
+fn describe(row: &Row) -> Option<LockWait> {
+    let value = |index| row.get(index).filter(|text| !text.is_empty());
+    let Some(kind) = value(0) else {
+        let standby = value(12) == Some("SyncRep");
+        let what = "waiting for a standby of synchronous_standby_names to confirm the commit";
+        return standby.then(|| LockWait(what.to_owned()));
+    };
+    let mut text = match (kind, value(3)) {
+        ("transactionid" | "virtualxid", _) => "waiting for the end of a transaction".to_owned(),
+        (_, Some(name)) => {
+            let relation = match value(2) {
+                Some("r" | "p") => "table",
+                Some("i" | "I") => "index",
+                _ => "relation",
+            };
+            format!("waiting for {} on {relation} {name}", value(1).unwrap_or("a lock"))
+        }
+        ("advisory", _) => "waiting for an advisory lock".to_owned(),
+        (kind, _) => format!("waiting for {} on a {kind}", value(1).unwrap_or("a lock")),
+    };
+    let Some(pid) = value(4) else { return Some(LockWait(text)) };
+    text += &match (pid, value(5)) {
+        ("0", Some(gid)) => format!(", blocked by the prepared transaction {gid}"),
+        ("0", None) => ", blocked by a prepared transaction (pg_prepared_xacts)".to_owned(),
+        (pid, _) => format!(", blocked by server process {pid}"),
+    };
+    let parts = [
+        ("application_name ", value(6)),
+        ("database ", value(7)),
+        ("role ", value(8)),
+        ("", value(9)),
+        ("transaction since ", value(10)),
+    ];
+    let known: Vec<String> =
+        parts.iter().filter_map(|(name, value)| Some(format!("{name}{}", (*value)?))).collect();
+    if !known.is_empty() {
+        text += &format!(" ({})", known.join(", "));
+    }
+    match value(11) {
+        None | Some("0") => {}
+        Some(more) => text += &format!(" and {more} more"),
+    }
+    Some(LockWait(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(values: [&str; 13]) -> Option<String> {
+        let row = Row::of(values.iter().map(|value| (!value.is_empty()).then(|| (*value).to_owned())));
+        describe(&row).map(|wait| wait.to_string())
+    }
+
+    #[test]
+    fn what_is_waited_for_is_described_as_far_as_it_is_known() {
+        let table = ["relation", "RowExclusiveLock", "r", "shop.outbox"];
+        let row = |more: [&'static str; 9]| {
+            let mut row = [""; 13];
+            row[..4].copy_from_slice(&table);
+            row[4..].copy_from_slice(&more);
+            row
+        };
+        let all = row([
+            "7",
+            "",
+            "billing",
+            "shop",
+            "app",
+            "idle in transaction",
+            "2026-11-24T11:00:00Z",
+            "2",
+            "relation",
+        ]);
+        assert_eq!(
+            described(all).unwrap(),
+            "waiting for RowExclusiveLock on table shop.outbox, blocked by server process 7 (application_name billing, \
+             database shop, role app, idle in transaction, transaction since 2026-11-24T11:00:00Z) and 2 more"
+        );
+        let hidden = row(["7", "", "", "", "", "", "", "0", ""]);
+        assert_eq!(
+            described(hidden).unwrap(),
+            "waiting for RowExclusiveLock on table shop.outbox, blocked by server process 7"
+        );
+        let prepared = [
+            "transactionid",
+            "ShareLock",
+            "",
+            "",
+            "0",
+            "tx1",
+            "",
+            "shop",
+            "app",
+            "",
+            "",
+            "0",
+            "transactionid",
+        ];
+        assert_eq!(
+            described(prepared).unwrap(),
+            "waiting for the end of a transaction, blocked by the prepared transaction tx1 (database shop, role app)"
+        );
+        let mut standby = [""; 13];
+        assert_eq!(described(standby), None);
+        standby[12] = "SyncRep";
+        assert!(described(standby).unwrap().contains("synchronous_standby_names"));
+    }
+}

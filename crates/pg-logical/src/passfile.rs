@@ -1,0 +1,178 @@
+//! The password file, `~/.pgpass` (Postgres manual, "The Password File").
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::conninfo::{Host, HostAddr};
+use crate::secret::Secret;
+
+/// Where Postgres and its packages put the socket: as a host these read `localhost` in a password file. libpq knows the
+/// one that it was built with.
+const DEFAULT_SOCKET_DIRECTORIES: [&str; 3] = ["/tmp", "/var/run/postgresql", "/run/postgresql"];
+
+/// What asking the password file came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lookup {
+    /// The first line that fits has this password.
+    Found(Secret),
+    /// There is no such file, or no line in it fits.
+    NotFound,
+    /// The file is not read, for this reason; libpq warns and goes on.
+    Ignored(String),
+}
+
+/// Asks the file at `path` for the password of `user` on `dbname` at `host`.
+pub fn look_up(path: &Path, host: &Host, dbname: &str, user: &str) -> Lookup {
+    let text = match read(path) {
+        Ok(Contents::Text(text)) => text,
+        Ok(Contents::Ignored(why)) => return Lookup::Ignored(why),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::NotFound,
+        Err(error) => return Lookup::Ignored(format!("cannot read {}: {error}", path.display())),
+    };
+    match password(&text, &host_as_written(host), &host.port.to_string(), dbname, user) {
+        Some(password) => Lookup::Found(Secret::new(password)),
+        None => Lookup::NotFound,
+    }
+}
+
+enum Contents {
+    Text(String),
+    Ignored(String),
+}
+
+fn read(path: &Path) -> io::Result<Contents> {
+    let mut file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Ok(Contents::Ignored(format!("{} is not a plain file", path.display())));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        let why = format!("{} has group or world access; chmod 0600 makes it usable", path.display());
+        return Ok(Contents::Ignored(why));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Contents::Text(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The host field that a line must have.
+fn host_as_written(host: &Host) -> String {
+    match &host.addr {
+        HostAddr::Tcp { name, hostaddr } if name.is_empty() => hostaddr.clone().unwrap_or_default(),
+        HostAddr::Tcp { name, .. } => name.clone(),
+        HostAddr::Unix(directory) => {
+            let default = DEFAULT_SOCKET_DIRECTORIES.iter().any(|known| directory == &PathBuf::from(known));
+            if default { "localhost".to_owned() } else { directory.display().to_string() }
+        }
+    }
+}
+
+/// The password in the first line of `text` whose `hostname:port:database:username` fits.
+pub fn password(text: &str, host: &str, port: &str, dbname: &str, user: &str) -> Option<String> {
+    let fits = |line: &str| {
+        let rest =
+            [host, port, dbname, user].iter().try_fold(line, |rest, value| after_field(rest, value))?;
+        Some(unescape(rest))
+    };
+    text.lines().filter(|line| !line.starts_with('#')).find_map(fits)
+}
+
+/// What follows the field that `line` begins with, if that field is `*` or, unescaped, `value`.
+fn after_field<'a>(line: &'a str, value: &str) -> Option<&'a str> {
+    if let Some(rest) = line.strip_prefix("*:") {
+        return Some(rest);
+    }
+    let mut wanted = value.chars();
+    let mut written = line.chars();
+    loop {
+        match written.next()? {
+            ':' => return wanted.next().is_none().then_some(written.as_str()),
+            '\\' => {
+                let escaped = written.next()?;
+                (wanted.next() == Some(escaped)).then_some(())?;
+            }
+            plain => (wanted.next() == Some(plain)).then_some(())?,
+        }
+    }
+}
+
+/// The password field: up to a colon that is not escaped, without the escapes.
+fn unescape(field: &str) -> String {
+    let mut password = String::new();
+    let mut rest = field.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            ':' => break,
+            '\\' => password.push(rest.next().unwrap_or('\\')),
+            plain => password.push(plain),
+        }
+    }
+    password
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn find(text: &str) -> Option<String> {
+        password(text, "db.example", "5432", "shop", "router")
+    }
+
+    #[test]
+    fn the_first_line_that_fits_is_taken() {
+        let text = "other:5432:shop:router:no\ndb.example:5432:shop:router:first\ndb.example:5432:shop:router:second\n";
+        assert_eq!(find(text).as_deref(), Some("first"));
+    }
+
+    #[test]
+    fn a_star_fits_anything_but_only_as_a_whole_field() {
+        assert_eq!(find("*:*:*:*:any").as_deref(), Some("any"));
+        assert_eq!(find("db.*:5432:shop:router:no"), None);
+        assert_eq!(password("*:5432:*:router:yes", "*x", "5432", "", "router").as_deref(), Some("yes"));
+    }
+
+    #[test]
+    fn colons_and_backslashes_are_escaped() {
+        let text = r"2001\:db8\:\:1:5432:a\\b:us\er:p\:w\\d:rest";
+        assert_eq!(password(text, "2001:db8::1", "5432", r"a\b", "user").as_deref(), Some(r"p:w\d"));
+    }
+
+    #[test]
+    fn comments_short_lines_and_line_ends_of_either_kind_do_no_harm() {
+        let text = "# db.example:5432:shop:router:no\n\ndb.example:5432\ndb.example:5432:shop:router\r\n*:*:*:router:ok\r\n";
+        assert_eq!(find(text).as_deref(), Some("ok"));
+    }
+
+    #[test]
+    fn a_prefix_of_a_field_does_not_fit() {
+        assert_eq!(find("db.exampl:5432:shop:router:no"), None);
+        assert_eq!(find("db.example2:5432:shop:router:no"), None);
+    }
+
+    #[test]
+    fn a_default_socket_directory_reads_localhost_and_another_reads_its_path() {
+        let host = |directory: &str| Host { addr: HostAddr::Unix(directory.into()), port: 5432 };
+        assert_eq!(host_as_written(&host("/var/run/postgresql")), "localhost");
+        assert_eq!(host_as_written(&host("/tmp")), "localhost");
+        assert_eq!(host_as_written(&host("/srv/pg")), "/srv/pg");
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_ignored_and_the_reason_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pgpass");
+        let host = Host { addr: HostAddr::Tcp { name: "db.example".into(), hostaddr: None }, port: 5432 };
+        assert_eq!(look_up(&path, &host, "shop", "router"), Lookup::NotFound);
+
+        std::fs::write(&path, "db.example:5432:shop:router:secret\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let Lookup::Ignored(why) = look_up(&path, &host, "shop", "router") else { panic!("was read") };
+        assert!(why.contains("group or world access"), "{why}");
+
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(look_up(&path, &host, "shop", "router"), Lookup::Found(Secret::new("secret")));
+    }
+}

@@ -1,0 +1,83 @@
+//! What goes through CopyData in either direction.
+
+use std::fmt;
+
+use super::lost;
+use crate::error::Error;
+use crate::lsn::Lsn;
+use crate::redacted::Redacted;
+use crate::timestamp::PgTimestamp;
+
+/// What the server sends in CopyData.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ReplicationMessage<'a> {
+    /// A piece of the stream.
+    XLogData {
+        /// The place of the change in the log: a logical walsender says it twice, also where the protocol has the end of the
+        /// log (`WalSndPrepareWrite`).
+        wal_end: Lsn,
+        /// One message of the plugin.
+        data: &'a [u8],
+    },
+    /// A sign of life. What lies before `wal_end` has been sent or concerns us not.
+    PrimaryKeepAlive {
+        /// The end of what the walsender has worked through.
+        wal_end: Lsn,
+        /// When it was sent, by the server's clock.
+        sent: PgTimestamp,
+        /// Whether it wants an answer at once.
+        reply_requested: bool,
+    },
+}
+
+impl fmt::Debug for ReplicationMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::XLogData { wal_end, data } => {
+                f.debug_struct("XLogData").field("wal_end", wal_end).field("data", &Redacted(data)).finish()
+            }
+            Self::PrimaryKeepAlive { wal_end, sent, reply_requested } => f
+                .debug_struct("PrimaryKeepAlive")
+                .field("wal_end", wal_end)
+                .field("sent", sent)
+                .field("reply_requested", reply_requested)
+                .finish(),
+        }
+    }
+}
+
+/// What a standby status update says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StandbyStatus {
+    /// Received up to here.
+    pub written: Lsn,
+    /// Acknowledged up to here: the server may forget what lies before it.
+    pub flushed: Lsn,
+}
+
+#[inline]
+pub(super) fn decode(body: &[u8]) -> Result<ReplicationMessage<'_>, Error> {
+    let malformed = || lost("a replication message cannot be read");
+    let (kind, rest) = body.split_first().ok_or_else(malformed)?;
+    let lsn = |bytes: &[u8; 8]| Lsn(u64::from_be_bytes(*bytes));
+    match kind {
+        b'w' => {
+            let (_start, rest) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
+            let (wal_end, rest) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
+            let (_clock, data) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
+            Ok(ReplicationMessage::XLogData { wal_end: lsn(wal_end), data })
+        }
+        b'k' => {
+            let (wal_end, rest) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
+            let (clock, rest) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
+            let [reply] = rest else { return Err(malformed()) };
+            let sent = PgTimestamp(i64::from_be_bytes(*clock));
+            Ok(ReplicationMessage::PrimaryKeepAlive {
+                wal_end: lsn(wal_end),
+                sent,
+                reply_requested: *reply == 1,
+            })
+        }
+        other => Err(lost(&format!("there is no replication message of type {:?}", char::from(*other)))),
+    }
+}

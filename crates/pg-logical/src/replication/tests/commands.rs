@@ -1,0 +1,241 @@
+//! Commands one after the other: statements, bulk reads, the stream and its end.
+
+use super::*;
+
+fn row(values: &[Option<&str>]) -> Vec<u8> {
+    let mut body = (values.len() as u16).to_be_bytes().to_vec();
+    for value in values {
+        body.extend(value.map_or(-1, |value| value.len() as i32).to_be_bytes());
+        body.extend(value.unwrap_or_default().as_bytes());
+    }
+    frame(b'D', &body)
+}
+
+fn copied(lsn: u64, data: &[u8]) -> Vec<u8> {
+    let mut body = [&2u16.to_be_bytes()[..], &8u32.to_be_bytes(), &lsn.to_be_bytes()].concat();
+    body.extend((data.len() as u32).to_be_bytes());
+    body.extend(data);
+    body
+}
+
+const COPY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+
+/// Takes a command off the wire, and answers.
+async fn answer(theirs: &mut DuplexStream, answer: &[Vec<u8>]) -> String {
+    let mut head = [0; 5];
+    theirs.read_exact(&mut head).await.unwrap();
+    let mut body = vec![0; u32::from_be_bytes(head[1..].try_into().unwrap()) as usize - 4];
+    theirs.read_exact(&mut body).await.unwrap();
+    theirs.write_all(&answer.concat()).await.unwrap();
+    assert_eq!(body.pop(), Some(0));
+    String::from_utf8(body).unwrap()
+}
+
+#[tokio::test]
+async fn what_comes_together_with_the_start_is_not_lost() {
+    let (stream, mut theirs) = at_rest();
+    theirs.write_all(&[frame(b'W', &[0, 0, 0]), change(1), change(2)].concat()).await.unwrap();
+    let what = StreamOf { slot: "s", publication: "p", start: Lsn(0), messages: false };
+    let mut stream = stream.start(what).await.unwrap();
+    let (message, _) = stream.peek().unwrap().unwrap();
+    assert!(matches!(message, ReplicationMessage::XLogData { wal_end: Lsn(1), .. }), "{message:?}");
+}
+
+#[tokio::test]
+async fn a_statement_is_answered_by_the_last_row_once_the_server_is_ready() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.ask("SELECT 1; SELECT 2, NULL");
+    assert!(!stream.is_at_rest());
+    let rows = [frame(b'T', b""), row(&[Some("1")]), frame(b'C', b"SELECT 1\0"), row(&[Some("2"), None])];
+    let server = answer(&mut theirs, &rows);
+    let (_, statement) = tokio::join!(stream.io(Receiving::AtOnce), server);
+    assert_eq!(statement, "SELECT 1; SELECT 2, NULL");
+    assert_eq!(stream.peek().unwrap(), None);
+    assert_eq!(stream.answer(), None);
+    theirs.write_all(&frame(b'Z', b"I")).await.unwrap();
+    assert_eq!(stream.answered().await.unwrap(), Answer::Row(vec![Some("2".into()), None]));
+    assert!(stream.is_at_rest());
+}
+
+#[tokio::test]
+async fn the_rows_of_a_bulk_read_come_as_those_of_the_stream_do() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.bulk_read("COPY ...; SELECT ...");
+    let rows = [
+        frame(b'H', b"\x01\0\x02\0\x01\0\x01"),
+        frame(b'd', &[COPY_HEADER, &copied(3, b"one")].concat()),
+        frame(b'd', &copied(4, b"two")),
+        frame(b'd', &[255, 255]),
+        frame(b'c', b""),
+        frame(b'C', b"COPY 2\0"),
+        row(&[Some("0/4")]),
+        frame(b'Z', b"I"),
+    ];
+    let (_, statement) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));
+    assert_eq!(statement, "COPY ...; SELECT ...");
+    for (lsn, data) in [(3, b"one"), (4, b"two")] {
+        // looked at twice, as one that is held back
+        stream.peek().unwrap();
+        let (message, length) = stream.peek().unwrap().unwrap();
+        assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(lsn), data });
+        assert_eq!(stream.answer(), None, "there is more");
+        stream.consume(length);
+    }
+    assert_eq!(stream.peek().unwrap(), None);
+    let bytes = rows[1].len() + rows[2].len();
+    assert_eq!(
+        stream.answer(),
+        Some(Answer::BulkRead(BulkRead { rows: 2, bytes }, vec![Some("0/4".into())]))
+    );
+}
+
+#[tokio::test]
+async fn a_bulk_read_without_rows_is_one_too() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.bulk_read("COPY ...; SELECT ...");
+    let rows = [frame(b'd', &[COPY_HEADER, &[255, 255]].concat()), frame(b'Z', b"I")];
+    let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));
+    assert_eq!(stream.answered().await.unwrap(), Answer::BulkRead(BulkRead::default(), Vec::new()));
+}
+
+#[tokio::test]
+async fn a_bulk_read_can_be_asked_for_while_another_comes() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.bulk_read("first");
+    let part = |lsn| {
+        let data = frame(b'd', &[COPY_HEADER, &copied(lsn, b"data")].concat());
+        [data, frame(b'd', &[255, 255]), frame(b'Z', b"I")]
+    };
+    let (one, two) = (part(1), part(2));
+    let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &one));
+    let (_, length) = stream.peek().unwrap().unwrap();
+    stream.consume(length);
+    assert_eq!(stream.rows_read(), 1);
+    stream.bulk_read("second");
+    let (_, second) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &two));
+    assert_eq!(second, "second");
+    // neither is shown what belongs to the other
+    assert_eq!(stream.peek().unwrap(), None);
+    assert!(matches!(stream.answer(), Some(Answer::BulkRead(BulkRead { rows: 1, .. }, _))));
+    assert!(!stream.is_at_rest());
+    assert_eq!(stream.rows_read(), 0);
+    let (message, length) = stream.peek().unwrap().unwrap();
+    assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(2), data: b"data" });
+    stream.consume(length);
+    assert!(matches!(stream.answered().await.unwrap(), Answer::BulkRead(BulkRead { rows: 1, .. }, _)));
+    assert!(stream.is_at_rest());
+}
+
+/// Behind a bulk read, and before another.
+#[tokio::test]
+async fn what_nobody_needs_is_asked_for_when_nothing_was_for_a_while() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.bulk_read("first");
+    stream.remind(Duration::from_secs(60));
+    stream.remind(Duration::ZERO);
+    stream.bulk_read("second");
+    let one = [
+        frame(b'T', b""),
+        frame(b'D', &[0, 1, 0, 0, 0, 1, b'1']),
+        frame(b'C', b"SELECT 1\0"),
+        frame(b'Z', b"I"),
+    ];
+    let part = |lsn| {
+        let data = frame(b'd', &[COPY_HEADER, &copied(lsn, b"data")].concat());
+        [data, frame(b'd', &[255, 255]), frame(b'Z', b"I")]
+    };
+    let messages = [&part(1)[..], &one, &part(2)].concat();
+    let (_, first) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &messages));
+    assert_eq!(first, "first");
+    for lsn in [1, 2] {
+        let (message, length) = stream.peek().unwrap().unwrap();
+        assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(lsn), data: b"data" });
+        stream.consume(length);
+        assert!(matches!(stream.answered().await.unwrap(), Answer::BulkRead(BulkRead { rows: 1, .. }, _)));
+    }
+    assert!(stream.is_at_rest());
+    stream.remind(Duration::ZERO);
+    stream.ask("third");
+    assert!(!stream.is_at_rest());
+    for message in one.iter().chain(&one) {
+        theirs.write_all(message).await.unwrap();
+    }
+    assert_eq!(stream.answered().await.unwrap(), Answer::Row(vec![Some("1".into())]));
+    assert!(stream.is_at_rest());
+}
+
+#[tokio::test]
+async fn what_nobody_deals_with_is_passed_over_up_to_what_is_fatal() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.bulk_read("first");
+    stream.remind(Duration::ZERO);
+    let refused =
+        |severity: &str| frame(b'E', format!("S{severity}\0V{severity}\0C57014\0Mno\0\0").as_bytes());
+    let data = frame(b'd', &[COPY_HEADER, &copied(1, b"data")].concat());
+    let messages = [data, refused("ERROR"), frame(b'Z', b"I"), frame(b'Z', b"I")];
+    let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &messages));
+    stream.pass_over_all().unwrap();
+    assert!(stream.is_at_rest());
+    stream.bulk_read("second");
+    let fatal = [refused("FATAL")];
+    let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &fatal));
+    assert!(stream.pass_over_all().is_err());
+}
+
+#[tokio::test]
+async fn what_comes_after_leaving_is_thrown_away_and_another_command_can_follow() {
+    let (mut stream, mut theirs) = started().await;
+    stream.leave();
+    let mut done = [0; 5];
+    for message in [change(1), frame(b'c', b""), change(2), frame(b'C', b"COPY 0\0"), frame(b'Z', b"I")] {
+        theirs.write_all(&message).await.unwrap();
+    }
+    assert_eq!(stream.answered().await.unwrap(), Answer::Left);
+    theirs.read_exact(&mut done).await.unwrap();
+    assert_eq!(done, [b'c', 0, 0, 0, 4]);
+    let what = StreamOf { slot: "s", publication: "p", start: Lsn(7), messages: false };
+    stream.begin(what);
+    let started = [frame(b'W', &[0, 0, 0]), change(5)];
+    let (_, command) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &started));
+    assert!(command.starts_with("START_REPLICATION SLOT \"s\" LOGICAL 0/7 "), "{command}");
+    assert_eq!(stream.peek().unwrap(), None, "the answer comes first");
+    assert_eq!(stream.answer(), Some(Answer::Streaming));
+    assert!(stream.is_streaming());
+    let (message, _) = stream.peek().unwrap().unwrap();
+    assert!(matches!(message, ReplicationMessage::XLogData { wal_end: Lsn(5), .. }));
+}
+
+#[tokio::test]
+async fn a_refusal_counts_when_the_server_is_ready_again_and_a_fatal_one_at_once() {
+    for (severity, ready) in [("ERROR", true), ("FATAL", false)] {
+        let (mut stream, mut theirs) = at_rest();
+        stream.bulk_read("COPY ...; SELECT ...");
+        let body = format!("S{severity}\0V{severity}\0C42501\0Mno\0\0");
+        let error = [frame(b'E', body.as_bytes())];
+        let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &error));
+        assert_eq!(stream.peek().unwrap(), None);
+        if ready {
+            assert_eq!(stream.answer(), None);
+            theirs.write_all(&frame(b'Z', b"I")).await.unwrap();
+        }
+        let Answer::Refused(refused) = stream.answered().await.unwrap() else { panic!("no refusal") };
+        assert_eq!((refused.severity.as_str(), refused.code.code()), (severity, "42501"));
+        assert!(stream.is_at_rest());
+    }
+}
+
+#[tokio::test]
+async fn finishing_inside_a_bulk_read_reads_it_to_its_end_and_moves_the_slot() {
+    let (mut stream, mut theirs) = at_rest();
+    stream.bulk_read("COPY ...; SELECT ...");
+    let rows = [frame(b'd', &[COPY_HEADER, &copied(3, b"one")].concat())];
+    let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));
+    let server = async {
+        let rest = [frame(b'd', &copied(4, b"two")), frame(b'd', &[255, 255]), frame(b'Z', b"I")];
+        theirs.write_all(&rest.concat()).await.unwrap();
+        answer(&mut theirs, &[row(&[Some("(s,0/4)")]), frame(b'Z', b"I")]).await
+    };
+    let (finished, moved) = tokio::join!(stream.finish(Some("SELECT advance")), server);
+    finished.unwrap();
+    assert_eq!(moved, "SELECT advance");
+}

@@ -1,0 +1,251 @@
+//! What a Postgres server answers when it refuses, and what that means for us.
+
+use std::fmt;
+use std::io;
+
+use postgres_protocol::message::backend::ErrorFields;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::fallible_iterator::FallibleIterator;
+
+use crate::error::{Error, Remedy};
+
+/// An `ErrorResponse` (Postgres manual, "Error and Notice Message Fields").
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerError {
+    /// `ERROR`, `FATAL` or `PANIC`, never translated.
+    pub severity: String,
+    /// SQLSTATE (Postgres manual, "PostgreSQL Error Codes").
+    pub code: SqlState,
+    /// The primary message, in the server's language.
+    pub message: String,
+    /// More of it.
+    pub detail: Option<String>,
+    /// What the server suggests.
+    pub hint: Option<String>,
+}
+
+/// Whether a refusal may pass by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlook {
+    /// Trying again may do.
+    Passing,
+    /// It stays until somebody acts.
+    Lasting,
+}
+
+/// Whether a server says with this that it shuts down, has crashed or is not up yet.
+pub fn leaves(code: &SqlState) -> bool {
+    [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
+}
+
+impl ServerError {
+    /// Takes the fields of an `ErrorResponse` or a `NoticeResponse`. What cannot be read is left empty: an error about
+    /// an error helps nobody.
+    pub(super) fn from_fields(mut fields: ErrorFields<'_>) -> ServerError {
+        let mut error = ServerError {
+            severity: String::new(),
+            code: SqlState::INTERNAL_ERROR,
+            message: String::new(),
+            detail: None,
+            hint: None,
+        };
+        while let Ok(Some(field)) = fields.next() {
+            let value = String::from_utf8_lossy(field.value_bytes());
+            match field.type_() {
+                b'S' if error.severity.is_empty() => error.severity = value.into_owned(),
+                b'V' => error.severity = value.into_owned(),
+                b'C' => error.code = SqlState::from_code(&value),
+                b'M' => error.message = value.into_owned(),
+                b'D' => error.detail = Some(value.into_owned()),
+                b'H' => error.hint = Some(value.into_owned()),
+                _ => {}
+            }
+        }
+        error
+    }
+
+    /// Reads an `ErrorResponse`'s body: what follows the tag and the length.
+    ///
+    /// # Errors
+    /// A body that is not a list of fields.
+    pub fn parse(body: &[u8]) -> io::Result<ServerError> {
+        use postgres_protocol::message::backend::Message;
+        let mut message = bytes::BytesMut::with_capacity(body.len() + 5);
+        message.extend_from_slice(b"E");
+        let length = u32::try_from(body.len() + 4).map_err(io::Error::other)?;
+        message.extend_from_slice(&length.to_be_bytes());
+        message.extend_from_slice(body);
+        match Message::parse(&mut message)? {
+            Some(Message::ErrorResponse(body)) => Ok(Self::from_fields(body.fields())),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Whether the same may work a little later. Restarts, crowding, locks and failovers pass; a wrong password does not.
+    pub fn outlook(&self) -> Outlook {
+        let code = self.code.code();
+        // PgBouncer's answer to a parameter that it does not pass on, under a code of the passing kind.
+        if self.refused_by_a_pooler() {
+            return Outlook::Lasting;
+        }
+        let class = code.get(..2).unwrap_or_default();
+        let passing = matches!(class, "08" | "40" | "53" | "57" | "XX")
+            // An I/O error on the server; another session holds it; a standby that may be promoted.
+            || [SqlState::SYSTEM_ERROR, SqlState::IO_ERROR].contains(&self.code)
+            || [SqlState::OBJECT_IN_USE, SqlState::LOCK_NOT_AVAILABLE].contains(&self.code)
+            || self.code == SqlState::READ_ONLY_SQL_TRANSACTION;
+        if passing { Outlook::Passing } else { Outlook::Lasting }
+    }
+
+    /// Whether this came from a pooler that cannot carry a replication session.
+    pub(super) fn refused_by_a_pooler(&self) -> bool {
+        self.code == SqlState::PROTOCOL_VIOLATION && self.message.contains("startup parameter")
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message.trim_end_matches('.'))?;
+        // The details of data exceptions and violated constraints quote rows, and a payload may be among them.
+        let quotes_rows = matches!(self.code.code().get(..2), Some("22" | "23"));
+        if let Some(detail) = self.detail.as_deref().filter(|_| !quotes_rows) {
+            write!(f, ": {}", detail.trim_end_matches('.'))?;
+        }
+        write!(f, " (SQLSTATE {})", self.code.code())
+    }
+}
+
+/// As the text, for what quotes rows is in neither.
+impl fmt::Debug for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerError({self})")
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+/// Why a query gave no rows: the server's refusal, for callers that branch on its SQLSTATE, or a lost connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// The server refused.
+    #[error("Postgres at {place}: {error}")]
+    Server {
+        /// Host and port, as [`SessionInfo::place`](super::session::SessionInfo::place).
+        place: String,
+        /// What it said.
+        error: Box<ServerError>,
+    },
+    /// The connection failed, or what came over it made no sense.
+    #[error(transparent)]
+    Connection(#[from] Error),
+}
+
+impl QueryError {
+    /// The SQLSTATE, if the server refused.
+    pub fn code(&self) -> Option<&SqlState> {
+        self.server_error().map(|error| &error.code)
+    }
+
+    /// What the server said, if it did.
+    pub fn server_error(&self) -> Option<&ServerError> {
+        match self {
+            QueryError::Server { error, .. } => Some(error),
+            QueryError::Connection(_) => None,
+        }
+    }
+}
+
+impl From<QueryError> for Error {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Server { place, error } => {
+                Error::of_server(&format!("Postgres at {place}"), *error, Remedy::AskServerError)
+            }
+            QueryError::Connection(error) => error,
+        }
+    }
+}
+
+/// A failure of an I/O operation in the words of an operator, without the operating system's number for it.
+pub(crate) fn io_reason(error: &io::Error) -> String {
+    /// `EMFILE`
+    const TOO_MANY_OPEN_FILES: i32 = 24;
+    match error.kind() {
+        _ if error.raw_os_error() == Some(TOO_MANY_OPEN_FILES) => {
+            "too many open files: raise the limit of this process (ulimit -n)".to_owned()
+        }
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+            "the server closed the connection".to_owned()
+        }
+        io::ErrorKind::ConnectionReset => "connection reset by the server".to_owned(),
+        io::ErrorKind::TimedOut => "the connection timed out".to_owned(),
+        _ => {
+            let text = error.to_string();
+            match text.split_once(" (os error ") {
+                Some((reason, _)) => reason.to_lowercase(),
+                None => text,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: &str, message: &str) -> ServerError {
+        ServerError {
+            severity: "FATAL".into(),
+            code: SqlState::from_code(code),
+            message: message.into(),
+            detail: None,
+            hint: None,
+        }
+    }
+
+    #[test]
+    fn fields_are_read_and_the_untranslated_severity_wins() {
+        let body = b"SFEHLER\0VERROR\0C55006\0Mreplication slot \"s\" is active for PID 7\0Dmore.\0Hwait.\0Fslot.c\0\0";
+        let error = ServerError::parse(body).unwrap();
+        assert_eq!(error.severity, "ERROR");
+        assert_eq!(error.code, SqlState::OBJECT_IN_USE);
+        assert_eq!(error.message, "replication slot \"s\" is active for PID 7");
+        assert_eq!(error.detail.as_deref(), Some("more."));
+        assert_eq!(error.hint.as_deref(), Some("wait."));
+        assert_eq!(error.to_string(), "replication slot \"s\" is active for PID 7: more (SQLSTATE 55006)");
+    }
+
+    #[test]
+    fn fields_that_end_early_or_are_not_utf8_do_no_harm() {
+        for body in [&b""[..], b"S", b"SERROR", b"M\xff\xfe\0\0", b"\0"] {
+            let _ = ServerError::parse(body);
+        }
+        assert_eq!(ServerError::parse(b"M\xff\0\0").unwrap().message, "\u{fffd}");
+    }
+
+    #[test]
+    fn restarts_crowding_and_locks_pass() {
+        for code in [
+            "57P03", "57P01", "57P02", "53300", "08006", "08P01", "40001", "55006", "25006", "58030", "XX000",
+        ] {
+            assert_eq!(error(code, "x").outlook(), Outlook::Passing, "{code}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_person_can_change_stays() {
+        for code in ["28P01", "28000", "3D000", "42501", "42P01", "55000", "0A000", "58P01"] {
+            assert_eq!(error(code, "x").outlook(), Outlook::Lasting, "{code}");
+        }
+        let pooler = error("08P01", "unsupported startup parameter: replication");
+        assert_eq!(pooler.outlook(), Outlook::Lasting);
+    }
+
+    #[test]
+    fn a_detail_that_quotes_a_row_is_not_shown() {
+        let mut violation = error("23505", "duplicate key value violates unique constraint \"outbox_pkey\"");
+        violation.detail = Some("Key (payload)=(secret) already exists.".into());
+        assert!(!format!("{violation} {violation:?}").contains("secret"), "{violation}");
+    }
+}

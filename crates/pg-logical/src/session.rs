@@ -1,0 +1,418 @@
+//! An authenticated session of our own: simple queries and walsender commands, until the replication stream takes over.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use postgres_protocol::message::backend::{DataRowBody, Message};
+use postgres_protocol::message::frontend;
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::fallible_iterator::FallibleIterator;
+use tracing::debug;
+
+use super::auth::{self, Login};
+use super::connect::{self, Startup};
+use super::failure::{Failure, unexpected};
+use super::lock_wait::Watcher;
+use super::server_error::{QueryError, ServerError, io_reason};
+use super::stream::Stream;
+use super::wire::Wire;
+use crate::conninfo::{ConnInfo, Host};
+use crate::error::Error;
+
+/// What is known of a session besides its socket.
+#[derive(Clone)]
+pub struct SessionInfo {
+    /// Host and port, with the address that the name stood for: `db:5432 (10.0.0.7)`, or the path of a unix socket.
+    pub place: String,
+    /// The server itself, of all that the connection string names: with the address that was connected to.
+    pub host: Host,
+    /// What the server reported of itself: `server_version`, `in_hot_standby`, ... (`ParameterStatus`; Postgres manual,
+    /// "Asynchronous Operations").
+    pub parameters: BTreeMap<String, String>,
+    /// The server process that serves this session, as in `pg_stat_activity.pid`.
+    pub backend_pid: i32,
+    /// The key that cancels its queries (`BackendKeyData`), a secret.
+    pub cancel_key: i32,
+}
+
+impl fmt::Debug for SessionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionInfo")
+            .field("place", &self.place)
+            .field("backend_pid", &self.backend_pid)
+            .field("parameters", &self.parameters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A row as text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Row {
+    columns: Vec<Option<String>>,
+}
+
+/// Without the values: a payload may be among them.
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Row of {} columns", self.columns.len())
+    }
+}
+
+impl Row {
+    /// The column at `index`, from 0. `None`: NULL, or there is no such column.
+    pub fn get(&self, index: usize) -> Option<&str> {
+        self.columns.get(index)?.as_deref()
+    }
+
+    /// The number of columns.
+    pub fn len(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Whether there is no column at all.
+    pub fn is_empty(&self) -> bool {
+        self.columns.is_empty()
+    }
+
+    /// One that no server sent.
+    #[cfg(test)]
+    pub(super) fn of(columns: impl Iterator<Item = Option<String>>) -> Row {
+        Row { columns: columns.collect() }
+    }
+
+    fn read(body: &DataRowBody) -> io::Result<Row> {
+        let text = |range: Option<std::ops::Range<usize>>| {
+            let Some(range) = range else { return Ok(None) };
+            let bytes = body.buffer().get(range).ok_or(io::ErrorKind::InvalidData)?;
+            let text = String::from_utf8(bytes.to_vec());
+            text.map(Some).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a column is not UTF-8"))
+        };
+        Ok(Row { columns: body.ranges().map(text).collect()? })
+    }
+}
+
+/// There was no answer within this time.
+struct NoAnswer(Duration);
+
+/// An authenticated connection that waits for a command.
+pub struct Session {
+    wire: Wire,
+    info: SessionInfo,
+    /// A query was given up before its end, so that the next bytes belong to it.
+    midway: bool,
+    /// How long an answer may take; `None`: as long as the connection stands.
+    patience: Option<Duration>,
+    /// Finds out what an answer waits for that takes long.
+    watcher: Option<Box<Watcher>>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Session").field(&self.info).finish()
+    }
+}
+
+impl Session {
+    /// Opens a session: see [`connect::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect(conninfo: &ConnInfo, startup: &Startup<'_>) -> Result<Session, Error> {
+        connect::connect(conninfo, startup).await
+    }
+
+    /// Goes from a connected stream to a session that is ready for queries (Postgres manual, "Start-up").
+    pub(super) async fn start(
+        stream: Stream,
+        login: Login<'_>,
+        place: &str,
+        startup: &Startup<'_>,
+    ) -> Result<Session, Failure> {
+        let mut wire = Wire::new(stream);
+        let message = startup_message(login.conninfo, startup)?;
+        // A server that does not want us may have closed already; what it said before is still to be read.
+        let sent = wire.send(&message).await;
+        match auth::authenticate(&mut wire, login).await {
+            Ok(()) => sent?,
+            Err(failure) => return Err(failure),
+        }
+        wire.authenticated();
+        let info = SessionInfo {
+            place: place.to_owned(),
+            host: login.host.clone(),
+            parameters: BTreeMap::new(),
+            backend_pid: 0,
+            cancel_key: 0,
+        };
+        let mut session = Session { wire, info, midway: false, patience: None, watcher: None };
+        loop {
+            match session.wire.receive().await? {
+                Message::ReadyForQuery(_) => return Ok(session),
+                Message::BackendKeyData(key) => {
+                    session.info.backend_pid = key.process_id();
+                    session.info.cancel_key = key.secret_key();
+                }
+                Message::ErrorResponse(body) => return Err(Failure::from_server(&body).after_login()),
+                other => {
+                    if !session.took_note_of(&other)? {
+                        return Err(unexpected());
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn connected_to(&mut self, host: Host) {
+        self.info.host = host;
+    }
+
+    /// How long the answer to each query may take from now on. Without a limit, a server that takes a connection and then
+    /// says nothing is waited for until TCP gives it up, and one that is frozen for ever.
+    pub fn answers_within(&mut self, limit: Option<Duration>) {
+        self.patience = limit;
+    }
+
+    /// Has `watcher` find out what an answer waits for. An answer that does not come in time, or is refused because of
+    /// `lock_timeout`, says so then.
+    pub fn watched_by(&mut self, watcher: Watcher) {
+        self.watcher = Some(Box::new(watcher));
+    }
+
+    /// What the server reported of itself, kept up to date by every query.
+    pub fn parameters(&self) -> &BTreeMap<String, String> {
+        &self.info.parameters
+    }
+
+    /// The server process that serves this session.
+    pub fn backend_pid(&self) -> i32 {
+        self.info.backend_pid
+    }
+
+    /// All that is known of it.
+    pub fn info(&self) -> &SessionInfo {
+        &self.info
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_tls(&self) -> bool {
+        self.wire.stream().is_tls()
+    }
+
+    /// Runs one statement, or one walsender command, by the simple query protocol and returns its rows as text.
+    ///
+    /// # Errors
+    /// [`QueryError::Server`] if the server refuses; the session can go on unless that was FATAL. Everything else ends
+    /// it, also that there was no answer in time. A call that is given up midway (a timeout around it) ends it too.
+    pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        let mut watcher = self.watcher.take();
+        let answer = match &mut watcher {
+            Some(watcher) => watcher.during(self.patiently(sql)).await,
+            None => self.patiently(sql).await,
+        };
+        let found = watcher.as_ref().and_then(|watcher| watcher.found().cloned());
+        self.watcher = watcher;
+        answer
+            .unwrap_or_else(|NoAnswer(limit)| {
+                let (place, seconds) = (&self.info.place, limit.as_secs_f32());
+                let why = found.as_ref().map_or_else(String::new, |wait| format!(": {wait}"));
+                let what = format!("Postgres at {place} gave no answer within {seconds} s{why}");
+                Err(Error::transient(what).into())
+            })
+            .map_err(|error| match (error, found) {
+                (QueryError::Server { place, mut error }, Some(wait))
+                    if error.code == SqlState::LOCK_NOT_AVAILABLE =>
+                {
+                    error.detail = Some(wait.to_string());
+                    QueryError::Server { place, error }
+                }
+                (error, _) => error,
+            })
+    }
+
+    async fn patiently(&mut self, sql: &str) -> Result<Result<Vec<Row>, QueryError>, NoAnswer> {
+        let Some(limit) = self.patience else { return Ok(self.ask(sql).await) };
+        timeout(limit, self.ask(sql)).await.map_err(|_| NoAnswer(limit))
+    }
+
+    async fn ask(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        if std::mem::replace(&mut self.midway, true) {
+            return Err(self.lost("an earlier query was given up midway").into());
+        }
+        let mut message = BytesMut::new();
+        frontend::query(sql, &mut message).map_err(|error| self.lost(error))?;
+        self.wire.send(&message).await.map_err(|error| self.lost(io_reason(&error)))?;
+        let mut rows = Vec::new();
+        let mut refusal = None;
+        loop {
+            let message = match self.wire.receive().await {
+                Ok(message) => message,
+                Err(error) => return Err(self.ended(refusal, &error)),
+            };
+            match message {
+                Message::DataRow(body) => rows.push(Row::read(&body).map_err(|error| self.lost(error))?),
+                Message::ErrorResponse(body) => refusal = Some(ServerError::from_fields(body.fields())),
+                Message::RowDescription(_) | Message::CommandComplete(_) | Message::EmptyQueryResponse => {}
+                Message::ReadyForQuery(_) => {
+                    self.midway = false;
+                    return match refusal {
+                        None => Ok(rows),
+                        Some(error) => Err(self.refused(error)),
+                    };
+                }
+                other => {
+                    if !self.took_note_of(&other).map_err(|error| self.lost(error))? {
+                        return Err(self.lost("an answer that does not belong to a query").into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first column of the first row, if there is one and it is not NULL.
+    ///
+    /// # Errors
+    /// As [`query`](Self::query).
+    pub async fn query_one(&mut self, sql: &str) -> Result<Option<String>, QueryError> {
+        let rows = self.query(sql).await?;
+        Ok(rows.into_iter().next().and_then(|row| row.columns.into_iter().next()).flatten())
+    }
+
+    /// Hands the socket over, with the bytes that were read from it and belong to no message yet taken.
+    pub fn into_parts(self) -> (Stream, Vec<u8>, SessionInfo) {
+        let (stream, unread) = self.wire.into_parts();
+        (stream, unread.to_vec(), self.info)
+    }
+
+    /// Says goodbye. A session that is only dropped ends as well, once the server notices.
+    pub async fn close(mut self) {
+        let mut message = BytesMut::new();
+        frontend::terminate(&mut message);
+        if let Err(error) = self.wire.send(&message).await {
+            debug!("closing the session with Postgres at {}: {}", self.info.place, io_reason(&error));
+        }
+    }
+
+    /// Handles what a server may send at any time (Postgres manual, "Asynchronous Operations").
+    fn took_note_of(&mut self, message: &Message) -> io::Result<bool> {
+        match message {
+            Message::ParameterStatus(status) => {
+                self.info.parameters.insert(status.name()?.to_owned(), status.value()?.to_owned());
+            }
+            Message::NoticeResponse(notice) => {
+                let notice = ServerError::from_fields(notice.fields());
+                debug!("{} from Postgres at {}: {notice}", notice.severity, self.info.place);
+            }
+            Message::NotificationResponse(_) => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn refused(&self, error: ServerError) -> QueryError {
+        QueryError::Server { place: self.info.place.clone(), error: Box::new(error) }
+    }
+
+    /// The connection ended; a FATAL error just before says why.
+    fn ended(&self, refusal: Option<ServerError>, error: &io::Error) -> QueryError {
+        match refusal {
+            Some(refusal) => self.refused(refusal),
+            None => self.lost(io_reason(error)).into(),
+        }
+    }
+
+    fn lost(&self, why: impl fmt::Display) -> Error {
+        let what = format!("lost the connection to Postgres at {}: {why}", self.info.place);
+        Error::transient(what)
+    }
+}
+
+fn startup_message(conninfo: &ConnInfo, startup: &Startup<'_>) -> io::Result<BytesMut> {
+    let options = startup_options(conninfo.options.as_deref(), startup.settings);
+    let application_name = conninfo.application_name.as_deref().unwrap_or(startup.application_name);
+    let mut parameters =
+        vec![("user", conninfo.user.as_str()), ("database", &conninfo.dbname), ("client_encoding", "UTF8")];
+    if !application_name.is_empty() {
+        parameters.push(("application_name", application_name));
+    }
+    if startup.replication {
+        parameters.push(("replication", "database"));
+    }
+    if let Some(options) = &options {
+        parameters.push(("options", options));
+    }
+    let mut message = BytesMut::new();
+    frontend::startup_message(parameters, &mut message)?;
+    Ok(message)
+}
+
+/// The startup parameter `options`: the user's own, then `settings` as `-c name=value`, of which the last wins. Whitespace
+/// and backslashes within a value are escaped by a backslash (Postgres manual, "Database Connection Control Functions").
+fn startup_options(given: Option<&str>, settings: &[(&str, &str)]) -> Option<String> {
+    let mut options = given.unwrap_or_default().trim().to_owned();
+    // A backslash at the very end would escape what follows.
+    let trailing = options.bytes().rev().take_while(|&byte| byte == b'\\').count();
+    if trailing % 2 == 1 {
+        options.push('\\');
+    }
+    for (name, value) in settings {
+        if !options.is_empty() {
+            options.push(' ');
+        }
+        options.push_str("-c ");
+        for c in name.chars().chain(['=']).chain(value.chars()) {
+            if c == '\\' || c.is_ascii_whitespace() || c == '\u{b}' {
+                options.push('\\');
+            }
+            options.push(c);
+        }
+    }
+    (!options.is_empty()).then_some(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conninfo::HostAddr;
+
+    #[test]
+    fn settings_follow_the_users_options_so_that_they_win() {
+        let options = startup_options(Some(" -c geqo=off "), &[("wal_sender_timeout", "10s")]);
+        assert_eq!(options.as_deref(), Some("-c geqo=off -c wal_sender_timeout=10s"));
+    }
+
+    #[test]
+    fn spaces_and_backslashes_in_a_value_are_escaped() {
+        let options = startup_options(None, &[("search_path", r#""a b",c\d"#), ("x", "1\t2\n3\u{b}4")]);
+        assert_eq!(options.as_deref(), Some("-c search_path=\"a\\ b\",c\\\\d -c x=1\\\t2\\\n3\\\u{b}4"));
+    }
+
+    #[test]
+    fn without_options_and_settings_there_is_no_parameter() {
+        assert_eq!(startup_options(None, &[]), None);
+        assert_eq!(startup_options(Some("  "), &[]), None);
+    }
+
+    #[test]
+    fn a_backslash_that_ends_the_users_options_does_not_swallow_ours() {
+        let options = startup_options(Some("-c a=b\\"), &[("x", "1")]);
+        assert_eq!(options.as_deref(), Some("-c a=b\\\\ -c x=1"));
+    }
+
+    #[test]
+    fn debug_shows_neither_the_cancel_key_nor_values() {
+        let info = SessionInfo {
+            place: "db:5432".into(),
+            host: Host { addr: HostAddr::Unix("/run".into()), port: 5432 },
+            parameters: BTreeMap::new(),
+            backend_pid: 7,
+            cancel_key: 918_273_645,
+        };
+        assert!(!format!("{info:?}").contains("918273645"));
+        let row = Row { columns: vec![Some("payload".into())] };
+        assert_eq!(format!("{row:?}"), "Row of 1 columns");
+    }
+}

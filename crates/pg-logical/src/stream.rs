@@ -1,0 +1,200 @@
+//! One byte stream to a server, whatever it runs over.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+use crate::conninfo::Tcp;
+
+/// A quiet connection is probed after this long, then every [`KEEPALIVE_INTERVAL`], unless the user says otherwise.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// A connection whose sent bytes nobody acknowledges for this long is given up. Without it the kernel goes on for a
+/// quarter of an hour (tcp(7), `TCP_USER_TIMEOUT`).
+#[cfg(target_os = "linux")]
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long one handshake may take, and how many are tried where the user sets no limit: two minutes, as the kernel would.
+const HANDSHAKE: Duration = Duration::from_secs(3);
+const HANDSHAKES: u32 = 40;
+
+/// What the replication stream runs over.
+pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Takes what lies in the socket already, without waiting and without the runtime: 0 if nothing does, or at the end.
+    /// `None` where only the runtime can read it.
+    fn read_now(&mut self, _: &mut [u8]) -> Option<io::Result<usize>> {
+        None
+    }
+
+    /// Whether so little fits into the socket that the server soon waits for who does not read.
+    fn holds_little(&self) -> bool {
+        false
+    }
+}
+
+/// A connected socket, with TLS where it was negotiated.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP without TLS.
+    Tcp(TcpStream),
+    /// A unix socket.
+    Unix(UnixStream),
+    /// TLS over TCP.
+    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Connects the unix socket at `path`.
+    pub(super) async fn unix(path: &Path) -> io::Result<Stream> {
+        UnixStream::connect(path).await.map(Stream::Unix)
+    }
+
+    /// Whether what is written is encrypted.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
+
+    /// The certificate that the server showed.
+    pub(super) fn server_certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Stream::Tls(tls) => tls.get_ref().1.peer_certificates()?.first(),
+            Stream::Tcp(_) | Stream::Unix(_) => None,
+        }
+    }
+}
+
+/// Connects by TCP: no delay for small writes, and a peer that vanished is noticed, as soon as `tcp` says.
+pub(super) async fn tcp(address: std::net::SocketAddr, tcp: &Tcp) -> io::Result<TcpStream> {
+    let stream = handshake(address).await?;
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(&stream);
+    if tcp.keepalives {
+        socket.set_tcp_keepalive(
+            &TcpKeepalive::new()
+                .with_time(tcp.keepalives_idle.unwrap_or(KEEPALIVE_IDLE))
+                .with_interval(tcp.keepalives_interval.unwrap_or(KEEPALIVE_INTERVAL))
+                .with_retries(tcp.keepalives_count.unwrap_or(KEEPALIVE_RETRIES)),
+        )?;
+    }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(tcp.tcp_user_timeout.unwrap_or(USER_TIMEOUT)))?;
+    Ok(stream)
+}
+
+/// Begins anew every few seconds: the kernel doubles the time between two tries, and a network that is back would be found
+/// seconds late.
+async fn handshake(address: std::net::SocketAddr) -> io::Result<TcpStream> {
+    for _ in 0..HANDSHAKES {
+        if let Ok(connected) = timeout(HANDSHAKE, TcpStream::connect(address)).await {
+            return connected;
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+impl Transport for Stream {
+    fn read_now(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        let read = match self {
+            Stream::Tcp(socket) => (&*SockRef::from(&*socket)).read(buffer),
+            Stream::Unix(socket) => (&*SockRef::from(&*socket)).read(buffer),
+            // what is there may be less than a record
+            Stream::Tls(_) => return None,
+        };
+        match read {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Some(Ok(0))
+            }
+            read => Some(read),
+        }
+    }
+
+    fn holds_little(&self) -> bool {
+        matches!(self, Stream::Unix(_))
+    }
+}
+
+/// A pipe in memory, for tests without a server.
+impl Transport for tokio::io::DuplexStream {}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Tls(s) => Pin::new(s).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Unix(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Tls(s) => Pin::new(s).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_flush(cx),
+            Stream::Unix(s) => Pin::new(s).poll_flush(cx),
+            Stream::Tls(s) => Pin::new(s).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Tls(s) => Pin::new(s).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn connected(settings: &Tcp) -> TcpStream {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        tcp(listener.local_addr().unwrap(), settings).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_vanished_is_noticed_as_soon_as_the_user_says() {
+        let stream = connected(&Tcp::default()).await;
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(USER_TIMEOUT));
+
+        let secs = Duration::from_secs;
+        let stream = connected(&Tcp {
+            keepalives: true,
+            keepalives_idle: Some(secs(7)),
+            keepalives_interval: Some(secs(3)),
+            keepalives_count: Some(2),
+            tcp_user_timeout: Some(secs(4)),
+        })
+        .await;
+        let socket = SockRef::from(&stream);
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), secs(7));
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), secs(3));
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 2);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(secs(4)));
+
+        let stream = connected(&Tcp { keepalives: false, ..Tcp::default() }).await;
+        assert!(!SockRef::from(&stream).keepalive().unwrap());
+    }
+}

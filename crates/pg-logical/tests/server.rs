@@ -1,0 +1,175 @@
+//! Against the server of `TEST_POSTGRES_URL`, as a superuser; `scripts/test` brings one up. Each test has a database of its own.
+
+// A test fails by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::time::Duration;
+
+use pg_logical::bulk_read::{self, Extent};
+use pg_logical::connect::{Startup, connect};
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::pgoutput::{Message, Value};
+use pg_logical::replication::{
+    Answer, Receiving, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
+};
+use pg_logical::session::Session;
+use pg_logical::stream::Stream;
+use pg_logical::{Environment, Error, Lsn, Remedy};
+use tokio::time::timeout;
+
+/// How long a server may take for anything here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn server() -> ConnInfo {
+    let url = std::env::var("TEST_POSTGRES_URL").expect("TEST_POSTGRES_URL names a server");
+    ConnInfo::parse(&url, &Environment::process("PG").unwrap()).unwrap()
+}
+
+/// A database with a table of one column and a publication of it.
+struct Database {
+    conninfo: ConnInfo,
+    session: Session,
+}
+
+impl Database {
+    async fn make(test: &str) -> Self {
+        let dbname = format!("pg_logical_{test}_{}", std::process::id());
+        let mut administrator = connect(&server(), &Startup::default()).await.unwrap();
+        administrator.query(&format!("CREATE DATABASE {dbname}")).await.unwrap();
+        let conninfo = ConnInfo { dbname, ..server() };
+        let mut session = connect(&conninfo, &Startup::default()).await.unwrap();
+        for sql in
+            ["CREATE TABLE events (text text NOT NULL)", "CREATE PUBLICATION \"its events\" FOR TABLE events"]
+        {
+            session.query(sql).await.unwrap();
+        }
+        Database { conninfo, session }
+    }
+
+    async fn insert(&mut self, texts: &[&str]) {
+        let rows: Vec<String> = texts.iter().map(|text| format!("('{text}')")).collect();
+        self.session.query(&format!("INSERT INTO events VALUES {}", rows.join(", "))).await.unwrap();
+    }
+
+    async fn drop(self) {
+        let mut administrator = connect(&server(), &Startup::default()).await.unwrap();
+        let sql = format!("DROP DATABASE {} WITH (FORCE)", self.conninfo.dbname);
+        administrator.query(&sql).await.unwrap();
+    }
+}
+
+/// Takes the next message, if one has come: the text of a row, or the end of a transaction.
+fn take(stream: &mut ReplicationStream<Stream>, texts: &mut Vec<String>, ends: &mut Vec<Lsn>) -> bool {
+    let Some((message, length)) = stream.peek().unwrap() else { return false };
+    if let ReplicationMessage::XLogData { data, .. } = message {
+        match Message::decode(data).unwrap() {
+            Message::Insert(insert) => {
+                let Some(Value::Text(text)) = insert.new.values().next() else { panic!("not a text") };
+                texts.push(String::from_utf8(text.to_vec()).unwrap());
+            }
+            Message::Commit(commit) => ends.push(commit.end_lsn),
+            _ => {}
+        }
+    }
+    stream.consume(length);
+    true
+}
+
+#[tokio::test]
+async fn the_stream_brings_what_is_committed_in_order_and_the_slot_follows_what_is_confirmed() {
+    let mut database = Database::make("stream").await;
+    let slot = database.conninfo.dbname.clone();
+    let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
+    database.session.query(&create).await.unwrap();
+    database.insert(&["one", "two"]).await;
+
+    let startup = Startup { replication: true, ..Startup::default() };
+    let (socket, unread, _) = connect(&database.conninfo, &startup).await.unwrap().into_parts();
+    let what = StreamOf { slot: &slot, publication: "its events", start: Lsn::INVALID, messages: false };
+    let mut stream = ReplicationStream::at_rest(socket, unread, "").start(what).await.unwrap();
+    database.insert(&["three"]).await;
+
+    let (mut texts, mut ends) = (Vec::new(), Vec::new());
+    timeout(PATIENCE, async {
+        while ends.len() < 2 {
+            if !take(&mut stream, &mut texts, &mut ends) {
+                stream.io(Receiving::AtOnce).await.unwrap();
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(texts, ["one", "two", "three"]);
+    let end = ends[1];
+
+    stream.queue_status(StandbyStatus { written: end, flushed: end }, false);
+    drop(stream.finish(None).await.unwrap());
+    let position = format!("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{slot}'");
+    let position: Lsn = database.session.query_one(&position).await.unwrap().unwrap().parse().unwrap();
+    assert!(position >= end, "{position} is before {end}");
+
+    let gone = format!(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    );
+    database.session.query(&gone).await.unwrap();
+    let dropped = format!("SELECT pg_drop_replication_slot('{slot}')");
+    timeout(PATIENCE, async { while database.session.query(&dropped).await.is_err() {} }).await.unwrap();
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn a_bulk_read_brings_the_same_messages_and_where_the_slot_is_then() {
+    let mut database = Database::make("bulk").await;
+    let mut reader = connect(&database.conninfo, &Startup::default()).await.unwrap();
+    let slot = database.conninfo.dbname.clone();
+    let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', true)");
+    reader.query(&create).await.unwrap();
+    database.insert(&["one", "two"]).await;
+    database.insert(&["three"]).await;
+
+    let (socket, unread, _) = reader.into_parts();
+    let mut stream = ReplicationStream::at_rest(socket, unread, "");
+    let extent = Extent { upto: Lsn(u64::MAX), rows: 1_000 };
+    stream.bulk_read(&bulk_read::read(&slot, "its events", false, extent));
+    let (mut texts, mut ends) = (Vec::new(), Vec::new());
+    let answer = timeout(PATIENCE, async {
+        loop {
+            while take(&mut stream, &mut texts, &mut ends) {}
+            if let Some(answer) = stream.answer() {
+                break answer;
+            }
+            stream.io(Receiving::AtOnce).await.unwrap();
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(texts, ["one", "two", "three"]);
+    let Answer::BulkRead(read, position) = answer else { panic!("{answer:?}") };
+    // two transactions of Begin and Commit, one Relation, three rows
+    assert_eq!(read.rows, 8);
+    let position: Lsn = position[0].as_deref().unwrap().parse().unwrap();
+    assert!(position >= ends[1], "{position} is before {}", ends[1]);
+    drop(stream);
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_is_a_definite_failure_with_its_remedy_and_its_sqlstate() {
+    let nowhere = ConnInfo { dbname: "nowhere".to_owned(), ..server() };
+    let error = connect(&nowhere, &Startup::default()).await.unwrap_err();
+    assert_eq!(error.code().map(|code| code.code()), Some("3D000"), "{error}");
+    let Error::Definite(error) = error else { panic!("{error}") };
+    assert_eq!(error.remedy, Remedy::CorrectDatabase { dbname: "nowhere".to_owned() });
+}
+
+#[tokio::test]
+async fn a_missing_slot_is_refused_with_the_servers_sqlstate() {
+    use pg_logical::replication::NotStarted;
+    let startup = Startup { replication: true, ..Startup::default() };
+    let (socket, unread, _) = connect(&server(), &startup).await.unwrap().into_parts();
+    let what = StreamOf { slot: "no_such_slot", publication: "p", start: Lsn::INVALID, messages: false };
+    match ReplicationStream::at_rest(socket, unread, "").start(what).await {
+        Err(NotStarted::Server(error)) => assert_eq!(error.code.code(), "42704", "{error}"),
+        other => panic!("{:?}", other.err()),
+    }
+}

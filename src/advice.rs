@@ -1,0 +1,330 @@
+//! What the router says and advises of a failure that [`pg_logical`] names: the one place that knows what its settings and commands
+//! are called.
+
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::replication::NotStarted;
+use pg_logical::server_error::{Outlook, QueryError, ServerError};
+use pg_logical::{Environment, InvalidConnInfo, Remedy};
+use tokio_postgres::error::SqlState;
+
+use crate::error::{Error, Peer, Transient};
+
+/// What to do about another session that holds a lock.
+pub const LOCK_REMEDY: &str = "Wait until that session's transaction has ended, or end the session with SELECT pg_terminate_backend(its process)";
+
+impl From<pg_logical::Error> for Error {
+    fn from(error: pg_logical::Error) -> Self {
+        match error {
+            pg_logical::Error::Transient(pg_logical::Transient { what, leaves, server }) => {
+                let what = server.map_or(what.clone(), |server| with_lock_remedy(what, &server));
+                Transient::of_postgres(what, leaves).into()
+            }
+            pg_logical::Error::Definite(pg_logical::Definite { mut what, remedy, server }) => {
+                if remedy == Remedy::TlsVersion {
+                    // of the two sides, this one has a name here
+                    what =
+                        what.replacen("the server and the client have", "the server and the router have", 1);
+                }
+                let advice = advice(&remedy, server.as_deref());
+                match remedy {
+                    Remedy::NameHost => Error::usage(what, advice),
+                    Remedy::StreamEnded { .. } => Error::not_safe(what, advice),
+                    _ => Error::refused(what, advice),
+                }
+            }
+        }
+    }
+}
+
+impl From<QueryError> for Error {
+    fn from(error: QueryError) -> Self {
+        pg_logical::Error::from(error).into()
+    }
+}
+
+/// An error of [`pg_logical`] as the router says it.
+pub fn in_words(error: &pg_logical::Error) -> String {
+    Error::from(error.clone()).to_string()
+}
+
+/// A refusal as a failure of either kind, with a remedy that the caller knows.
+pub trait OrRemedy {
+    /// `remedy` counts only for a refusal that stays.
+    fn or_remedy(self, remedy: impl Into<String>) -> Error;
+}
+
+impl OrRemedy for QueryError {
+    fn or_remedy(self, remedy: impl Into<String>) -> Error {
+        match self {
+            QueryError::Server { place, error } => refusal(&error, &format!("Postgres at {place}"), remedy),
+            QueryError::Connection(error) => error.into(),
+        }
+    }
+}
+
+/// What a server refused, as a failure of either kind. `at` says where, as "postgres at db:5432"; `remedy` counts only for a refusal
+/// that stays.
+pub fn refusal(error: &ServerError, at: &str, remedy: impl Into<String>) -> Error {
+    let what = format!("{at}: {error}");
+    match error.outlook() {
+        Outlook::Passing => Error::transient(Peer::Postgres, with_lock_remedy(what, error)),
+        Outlook::Lasting => Error::refused(what, remedy),
+    }
+}
+
+/// Why `slot` cannot be streamed.
+pub fn not_started(error: NotStarted, slot: &str) -> Error {
+    match error {
+        NotStarted::Failed(error) => error.into(),
+        // somebody was faster between the look and the start
+        NotStarted::Server(error) if error.code == SqlState::OBJECT_IN_USE => {
+            Error::transient(Peer::Postgres, format!("the slot {slot} was taken by another: {error}"))
+        }
+        // what concerns the slot itself: invalidated, not a logical one
+        NotStarted::Server(error) if matches!(error.code.code(), "55000" | "42704") => Error::not_safe(
+            format!("Postgres does not start the slot {slot}: {error}"),
+            "Run `outbox-router check`, which says what state it is in",
+        ),
+        NotStarted::Server(error) => refusal(
+            &error,
+            "START_REPLICATION",
+            "Run `outbox-router check`, which looks at privileges, slot and publication",
+        ),
+    }
+}
+
+/// Reads a connection string.
+///
+/// # Errors
+/// It cannot be used: exit code 2.
+pub fn connection_string(text: &str, env: &Environment) -> Result<ConnInfo, Error> {
+    ConnInfo::parse(text, env).map_err(|error| {
+        let remedy = connection_string_remedy(&error);
+        Error::usage(format!("The connection string: {}", error.what), remedy)
+    })
+}
+
+/// What to do about a connection string that cannot be used.
+pub fn connection_string_remedy(error: &InvalidConnInfo) -> String {
+    match error.unsupported {
+        Some("replication") => "Remove it: the router opens replication connections by itself".to_owned(),
+        Some("sslpassword") => {
+            "Use a client key without a passphrase, readable by the router's user alone".to_owned()
+        }
+        _ => error.remedy.clone(),
+    }
+}
+
+/// Who has the lock was found out, so what to do about it is known.
+fn with_lock_remedy(what: String, error: &ServerError) -> String {
+    if error.code == SqlState::LOCK_NOT_AVAILABLE && error.detail.is_some() {
+        return format!("{what}. {LOCK_REMEDY}");
+    }
+    what
+}
+
+fn advice(remedy: &Remedy, server: Option<&ServerError>) -> String {
+    let fixed = match remedy {
+        Remedy::NameHost => "Set postgres.url",
+        Remedy::NumericAddress => "Put names into host and numeric addresses into hostaddr",
+        Remedy::SocketPermission => {
+            "Let the router's user enter the socket's directory and write to the socket"
+        }
+        Remedy::CheckServer => "Check host and port: is that a Postgres server?",
+        Remedy::CheckServerAndBetween => {
+            "Check host and port: is that a Postgres server, and nothing in between?"
+        }
+        Remedy::AvoidPooler => {
+            "Connect to Postgres itself: a pooler such as PgBouncer carries no replication session"
+        }
+        Remedy::RemoveZeroByte => {
+            "Remove the zero byte from user, database, password, application_name or options"
+        }
+        Remedy::CorrectOptions => "Correct options in postgres.url, or use a Postgres from 14 on",
+        Remedy::GivePassword => {
+            "Give one in postgres.url, postgres.password_file, PGPASSWORD or the passfile (~/.pgpass)"
+        }
+        Remedy::PasswordFile => "Make postgres.password_file a file that the router can read",
+        Remedy::Scram => "Let pg_hba.conf use scram-sha-256 for this user",
+        Remedy::ScramOverTls => {
+            "Let pg_hba.conf use scram-sha-256 for this user over TLS and set its password anew under password_encryption = 'scram-sha-256', or relax channel_binding"
+        }
+        Remedy::ChannelBinding => "Connect by TLS to a server that offers it, or relax channel_binding",
+        Remedy::TlsEndsInBetween => {
+            "Something in between seems to end TLS with a certificate of its own: connect to Postgres itself, or, if that is meant to be so, set channel_binding=disable"
+        }
+        Remedy::DoubtServer => {
+            "Make sure that this is the right server and that nothing rewrites the connection"
+        }
+        Remedy::ServerTls => "Set ssl = on with a certificate on the server, or relax sslmode",
+        Remedy::SystemRoots => "Install the package ca-certificates, or set sslrootcert to a file",
+        Remedy::SetRootCertificate => {
+            "Set sslrootcert to the file with the certificate of the authority that signed the server's, or to system"
+        }
+        Remedy::RootCertificates => "Put PEM certificates of certificate authorities into it",
+        Remedy::ReportBug => "Report this as a bug",
+        Remedy::MatchKey => "Make sslkey the private key of the first certificate in sslcert",
+        Remedy::ProtectKey => "Give it mode 0600, or 0640 and root as its owner",
+        Remedy::ClientCertificate => {
+            "Set sslcert and sslkey to a certificate that an authority in the server's ssl_ca_file signed"
+        }
+        Remedy::TlsVersion => "Allow TLS 1.2 or later on the server (ssl_max_protocol_version, ssl_ciphers)",
+        Remedy::TrustSelfSigned => {
+            "Set sslrootcert to a file with that very certificate, if it is known to be the server's"
+        }
+        Remedy::TrustAuthority => "Set sslrootcert to the file with that authority's certificate",
+        Remedy::RenewCertificate => "Renew the certificate on the server, or set this machine's clock right",
+        Remedy::SetClock => "Set this machine's clock right, or replace the certificate on the server",
+        Remedy::ServerCertificate => {
+            "Give the server a certificate for servers, with its names as subject alternative names"
+        }
+        Remedy::AskServerError => return server.map_or_else(server_log, general_remedy),
+        Remedy::CorrectPassword { user } => {
+            return format!(
+                "Correct the password (postgres.url, postgres.password_file, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'"
+            );
+        }
+        Remedy::Admit { user, dbname } => {
+            return format!(
+                "Make sure that role \"{user}\" exists (`outbox-router init --url ADMINISTRATOR --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate"
+            );
+        }
+        Remedy::CorrectDatabase { dbname } => {
+            return format!("Create database \"{dbname}\", or correct the database's name in postgres.url");
+        }
+        Remedy::GrantConnect { user, dbname, replication: true } => {
+            return format!(
+                "As a superuser: ALTER ROLE \"{user}\" LOGIN REPLICATION; GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\" (managed services: GRANT rds_replication and the like)"
+            );
+        }
+        Remedy::GrantConnect { user, dbname, replication: false } => {
+            return format!("As a superuser: GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\"");
+        }
+        Remedy::PasswordMethod { user } => {
+            return format!(
+                "Let pg_hba.conf use scram-sha-256, md5 or cert for user \"{user}\" (Kerberos, GSSAPI and SSPI are not supported)"
+            );
+        }
+        Remedy::PemFile { parameter } => {
+            return format!("Make {parameter} a PEM file that the router can read");
+        }
+        Remedy::CertificateName { host } => {
+            return format!(
+                "Connect by a name that the certificate has, or give the server a certificate with \"{host}\" among its subject alternative names"
+            );
+        }
+        Remedy::StreamEnded { recovery_sql } => {
+            return format!(
+                "The stream cannot be read past this place, and nothing was skipped. Run `outbox-router check`. What the log \
+             holds from here on can be read from a copy of the slot; once it is seen to, `outbox-router slot advance \
+             --to LSN` leaves out what was committed before LSN. In one session: {recovery_sql}"
+            );
+        }
+    };
+    fixed.to_owned()
+}
+
+/// What to do, where nothing better is known than the server's own hint and the SQLSTATE.
+fn general_remedy(error: &ServerError) -> String {
+    if let Some(hint) = &error.hint {
+        return hint.trim_end_matches('.').to_owned();
+    }
+    match error.code.code() {
+        "42501" => {
+            "Grant the router's role this privilege: init --print-sql shows all that it needs".to_owned()
+        }
+        "42P01" | "3F000" => {
+            "Create it with outbox-router init, or correct the name in the configuration".to_owned()
+        }
+        "42704" | "42703" => {
+            "Correct the name in the configuration, or create what is missing with outbox-router init"
+                .to_owned()
+        }
+        _ => server_log(),
+    }
+}
+
+fn server_log() -> String {
+    "The server's log says more".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Definite, Exit};
+
+    fn definite(what: &str, remedy: Remedy) -> Definite {
+        match Error::from(pg_logical::Error::definite(what, remedy)) {
+            Error::Definite(error) => error,
+            Error::Transient(error) => panic!("{error}"),
+        }
+    }
+
+    fn server_error(code: &str) -> ServerError {
+        ServerError {
+            severity: "ERROR".to_owned(),
+            code: SqlState::from_code(code),
+            message: "no".to_owned(),
+            detail: None,
+            hint: None,
+        }
+    }
+
+    fn refused(error: ServerError) -> QueryError {
+        QueryError::Server { place: "db:5432".to_owned(), error: Box::new(error) }
+    }
+
+    #[test]
+    fn a_refusal_exits_with_1_unless_it_is_usage_or_unsafe() {
+        let ended = Remedy::StreamEnded { recovery_sql: "SELECT 7".to_owned() };
+        for (remedy, exit, words) in [
+            (Remedy::GivePassword, Exit::Refused, "postgres.password_file"),
+            (Remedy::NameHost, Exit::Usage, "Set postgres.url"),
+            (ended, Exit::Unsafe, "In one session: SELECT 7"),
+        ] {
+            let error = definite("x", remedy);
+            assert!(error.exit == exit && error.remedy.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_client_is_the_router_here() {
+        let what = "the server and the client have no version or cipher of TLS in common: x";
+        let error = definite(what, Remedy::TlsVersion);
+        assert_eq!(error.what, "the server and the router have no version or cipher of TLS in common: x");
+    }
+
+    #[test]
+    fn a_connection_string_is_advised_of_in_the_routers_words() {
+        let env = Environment::empty().with_user("me");
+        let advised = |text: &str| connection_string(text, &env).unwrap_err().to_string();
+        insta::assert_snapshot!(
+            [advised("host=h replication=database"), advised("host=h sslpassword=x"), advised("shop")]
+                .join("\n")
+        );
+    }
+
+    #[test]
+    fn a_lock_whose_holder_is_known_is_advised_of() {
+        let mut locked = server_error("55P03");
+        assert!(!Error::from(refused(locked.clone())).to_string().contains(LOCK_REMEDY));
+        locked.detail = Some("waiting for a lock, blocked by server process 7".to_owned());
+        for error in [Error::from(refused(locked.clone())), refused(locked).or_remedy("act")] {
+            assert!(
+                matches!(&error, Error::Transient(error) if error.what.ends_with(LOCK_REMEDY)),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_callers_remedy_or_that_of_its_sqlstate() {
+        let error = refused(server_error("42P01"));
+        assert_eq!(
+            error.clone().or_remedy("act").to_string(),
+            "Postgres at db:5432: no (SQLSTATE 42P01). act"
+        );
+        let general = Error::from(error).to_string();
+        assert!(general.contains("Create it with outbox-router init"), "{general}");
+    }
+}
