@@ -18,6 +18,7 @@ pub mod catalog;
 pub mod dead_letters;
 pub mod heartbeat;
 pub mod room;
+pub mod row_filter;
 pub mod slot_functions;
 pub mod slot_lock;
 pub mod slot_record;

@@ -3,10 +3,7 @@
 //! Postgres deals out the rows, by the row filters of as many publications; messages ignore publications, so each shard
 //! drops those of the others, by the same hash.
 
-mod filter;
 mod hash;
-
-pub use filter::{is_that_of, row_filter};
 
 use std::fmt;
 

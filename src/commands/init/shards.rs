@@ -4,7 +4,8 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use crate::config::{Config, TableName};
-use crate::shards::{Ids, Shard, row_filter};
+use crate::postgres::row_filter::row_filter;
+use crate::shards::{Ids, Shard};
 
 /// A statement that makes it, whatever the types are.
 pub(super) fn create_publication(config: &Config, shard: Shard) -> String {

@@ -10,7 +10,8 @@ use pg_logical::session::Session;
 use super::{Catalog, Missing, Table};
 use crate::config::{Config, TableName};
 use crate::error::{Error, Peer};
-use crate::shards::{Ids, Shard, is_that_of};
+use crate::postgres::row_filter::is_that_of;
+use crate::shards::{Ids, Shard};
 
 /// Row filters are known from this version on.
 pub const ROW_FILTERS: u32 = 150_000;

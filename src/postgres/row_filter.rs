@@ -1,8 +1,8 @@
-//! The row filters that deal out the rows, as SQL, and the question whether a filter is one of them.
+//! The row filters that deal the rows out to shards, as SQL, and the question whether a filter is one of them.
 
 use pg_logical::quoting;
 
-use super::{Ids, Shard};
+use crate::shards::{Ids, Shard};
 
 /// The row filter of one shard on a table whose aggregates are in `column`. Each function is one of Postgres itself, for
 /// filters take no others, and the sign is taken off, for `%` keeps it.
