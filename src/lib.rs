@@ -28,7 +28,8 @@
 //! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
 //! [`terminal`] are what a person sees, [`quantity`] how sizes and times are written for one. [`error`] tells what may pass by itself from what needs a person, [`advice`]
 //! says in the router's words what [`pg_logical`] reports, [`contracts`] what payloads are judged by, [`connect`] how Debezium and Kafka Connect write values,
-//! [`shards`] how aggregates are dealt out to several slots, [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name.
+//! [`shards`] how aggregates are dealt out to several slots, [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name,
+//! [`reserved`] the names that are the routers' own.
 
 pub mod admin;
 pub mod advice;
@@ -51,6 +52,7 @@ pub mod postgres;
 pub mod progress;
 pub mod quantity;
 pub mod relay;
+pub mod reserved;
 pub mod routing;
 pub mod shards;
 pub mod sink;

@@ -8,7 +8,7 @@ use super::identifiers::{check_name, check_router_name, check_slot};
 use super::raw::{Node, RawShards};
 use super::read::Reader;
 use super::{Config, Postgres};
-use crate::positions::handover_key;
+use crate::reserved::handover_key;
 use crate::shards::Shard;
 
 /// The most that there can be: each is a slot, a walsender and a producer.

@@ -16,11 +16,6 @@ pub enum Handover {
     Done(Lsn),
 }
 
-/// The key of the record, for a router of this name without the number of a shard. Shards have numbers, so it is none of theirs.
-pub fn key(name: &str) -> String {
-    format!("{name}/shards")
-}
-
 /// What stands for the slot in the record: the slots that it is about.
 pub fn subject(slot: &str, shards: u32, done: bool) -> String {
     format!("{}{slot}_of_{shards}", if done { DONE } else { "" })

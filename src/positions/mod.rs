@@ -14,7 +14,7 @@ mod judge;
 mod recognition;
 mod record;
 
-pub use handover::{Handover, key as handover_key, subject as handover_subject};
+pub use handover::{Handover, subject as handover_subject};
 pub use judge::{Found, Gap, Start, judge, not_new};
 pub use recognition::{OtherLog, Recognition, Verdict, begin};
 pub use record::{NotReadable, Reading, Remembered, Replay, Tail, Traces};

@@ -12,12 +12,11 @@ use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use tokio::time::Instant;
 
-/// What every router's heartbeats begin with; its name follows.
-pub const PREFIX: &str = "outbox-router.heartbeat/";
+use crate::reserved::HEARTBEAT_PREFIX;
 
 /// The prefix of one router's heartbeats.
 pub fn prefix(router: &str) -> String {
-    format!("{PREFIX}{router}")
+    format!("{HEARTBEAT_PREFIX}{router}")
 }
 
 /// When a heartbeat was written, by the clock of the router that wrote it; `None`: it is none.

@@ -7,13 +7,12 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::json;
+use crate::reserved::REPLAY_HEADER;
 
 /// The header that holds the event's id.
 pub(super) const ID: &str = "id";
 /// The header that holds the event's type.
 pub(super) const TYPE: &str = "type";
-/// The header of an event that is sent again because the position was reset: when that was.
-pub(crate) const REPLAY: &str = "outbox-router-replay";
 
 /// A record's headers, in buffers that are used again for each record.
 #[derive(Default)]
@@ -144,7 +143,7 @@ impl<'de> Visitor<'de> for Members<'_> {
         while let Some(name) = map.next_key_seed(json::Name)? {
             let value: &RawValue = map.next_value()?;
             // a row that called itself sent again could be passed over by consumers who have not seen it
-            if name == REPLAY || self.headers.first_have(self.taken, &name) {
+            if name == REPLAY_HEADER || self.headers.first_have(self.taken, &name) {
                 dropped += 1;
                 continue;
             }
@@ -225,7 +224,7 @@ mod tests {
 
         #[test]
         fn any_string_arrives_as_it_is(name in "[^\0]{0,10}", value: String) {
-            prop_assume!(name != ID && name != TYPE && name != REPLAY);
+            prop_assume!(name != ID && name != TYPE && name != REPLAY_HEADER);
             let json = serde_json::json!({ name.clone(): value.clone() }).to_string();
             prop_assert_eq!(members(&json), Ok((vec![(name, Some(value))], 0)));
         }

@@ -23,7 +23,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use headers::Headers;
-pub(crate) use headers::REPLAY as REPLAY_HEADER;
 pub use origin::Origin;
 pub use record::Record;
 pub use row::field;
@@ -37,6 +36,7 @@ use crate::json;
 use crate::outbox::{
     ExtraColumn, Field, IN_ENVELOPE, IN_PARTITION, IN_ROUTE_HEADERS, IN_TOPIC, OutboxEvent, printable,
 };
+use crate::reserved::REPLAY_HEADER;
 use allowed::Allowed;
 use bytea::KEPT;
 use cloudevents::Attributes;
@@ -260,7 +260,7 @@ impl Router {
             attributes.push_headers(&row, payload.kind, timestamp_micros(timestamp, origin), headers)?;
         }
         if let Some(mark) = replay_mark {
-            headers.push(headers::REPLAY, Some(mark.as_bytes()));
+            headers.push(REPLAY_HEADER, Some(mark.as_bytes()));
         }
         let headers_dropped = match event.field(Field::Headers) {
             Some(json) => headers

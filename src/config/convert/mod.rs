@@ -27,7 +27,7 @@ use crate::config::{
     TableName, Topics,
 };
 use crate::error::Error;
-use crate::postgres::heartbeat::PREFIX as HEARTBEAT_PREFIX;
+use crate::reserved::HEARTBEAT_PREFIX;
 use crate::topic_name;
 
 /// Reads everything, then fails if anything was wrong with it.

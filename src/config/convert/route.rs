@@ -8,7 +8,7 @@ use crate::config::template::{Name, Part, Template};
 use crate::config::{
     Action, Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, TextForm, Unmatched, ValueForm,
 };
-use crate::routing::REPLAY_HEADER;
+use crate::reserved::REPLAY_HEADER;
 use crate::topic_name;
 
 pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, defaults: Route) -> Route {
