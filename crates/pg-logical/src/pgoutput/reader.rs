@@ -19,49 +19,59 @@ impl fmt::Debug for Reader<'_> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline]
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes }
     }
 
     /// The next `N` bytes. Borrowed, since what is small and in a `Result` is packed together with the error, and unpacked.
+    #[inline]
     pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<&'a [u8; N], DecodeError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated(field))?;
         self.rest = rest;
         Ok(head)
     }
 
+    #[inline]
     pub(super) fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(field).map(|[byte]| *byte)
     }
 
+    #[inline]
     pub(super) fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
         Ok(u32::from_be_bytes(*self.array(field)?))
     }
 
+    #[inline]
     pub(super) fn i32(&mut self, field: &'static str) -> Result<i32, DecodeError> {
         Ok(i32::from_be_bytes(*self.array(field)?))
     }
 
+    #[inline]
     pub(super) fn i64(&mut self, field: &'static str) -> Result<i64, DecodeError> {
         Ok(i64::from_be_bytes(*self.array(field)?))
     }
 
+    #[inline]
     pub(super) fn lsn(&mut self, field: &'static str) -> Result<Lsn, DecodeError> {
         Ok(Lsn(u64::from_be_bytes(*self.array(field)?)))
     }
 
     /// A count that Postgres sends as a signed 16-bit number.
+    #[inline]
     pub(super) fn count16(&mut self, field: &'static str) -> Result<usize, DecodeError> {
         let count = i16::from_be_bytes(*self.array(field)?);
         usize::try_from(count).map_err(|_| DecodeError::Invalid(field))
     }
 
     /// A count or length that Postgres sends as a signed 32-bit number.
+    #[inline]
     pub(super) fn count32(&mut self, field: &'static str) -> Result<usize, DecodeError> {
         let count = i32::from_be_bytes(*self.array(field)?);
         usize::try_from(count).map_err(|_| DecodeError::Invalid(field))
     }
 
+    #[inline]
     pub(super) fn bytes(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or(DecodeError::Truncated(field))?;
         self.rest = rest;
@@ -77,6 +87,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Nothing may follow the last field.
+    #[inline]
     pub(super) fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::TrailingBytes(self.rest.len())) }
     }

@@ -1,4 +1,5 @@
-//! The values of one row.
+//! The values of one row. What is called for each of them is marked `#[inline]`: the caller is in another crate, and a call for each
+//! value cost a tenth of all instructions on the way from bytes to an event.
 
 use std::{fmt, iter};
 
@@ -40,16 +41,19 @@ impl<'a> Tuple<'a> {
     }
 
     /// How many values the row has.
+    #[inline]
     pub fn len(&self) -> usize {
         self.count
     }
 
     /// Whether the row has no value at all.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Takes the value of the first column off the row.
+    #[inline]
     pub fn take_first(&mut self) -> Option<Value<'a>> {
         self.count = self.count.checked_sub(1)?;
         // decode() has walked all of them, so none fails here
@@ -57,6 +61,7 @@ impl<'a> Tuple<'a> {
     }
 
     /// The values from the first column to the last.
+    #[inline]
     pub fn values(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
         let mut rest = *self;
         iter::from_fn(move || rest.take_first())
@@ -75,6 +80,7 @@ impl fmt::Debug for Value<'_> {
 }
 
 impl<'a> Value<'a> {
+    #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         match reader.array("kind of value")? {
             b"n" => Ok(Value::Null),
@@ -86,6 +92,7 @@ impl<'a> Value<'a> {
     }
 }
 
+#[inline]
 fn sized<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
     let length = reader.count32("length of value")?;
     reader.bytes(length, "value")
