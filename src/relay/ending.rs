@@ -16,7 +16,7 @@ use crate::monitor::State;
 use crate::positions::{OtherLog, Remembered};
 use crate::progress::Partial;
 use crate::sink::Refusal;
-use crate::sink::kafka::{Intake, TransactionSize};
+use crate::sink::kafka::{Ending, Intake, TransactionSize};
 
 /// How long the end waits for a last look at the catalogues, so that the last confirmation covers everything.
 const LAST_LOOK: Duration = Duration::from_secs(2);
@@ -234,7 +234,7 @@ impl<S: Transport> Relay<S> {
                 parking.add_to(remembered, false);
             }
         };
-        let wait = async |client| closing.wait(client).await;
+        let wait = async |ending: Ending<'_>| closing.wait(ending).await;
         let (remembered, advanced) = checkpointer.close(&progress, add_parked, wait).await;
         let mut lock = None;
         if orderly {

@@ -15,6 +15,9 @@ use crate::positions::{Remembered, Tail};
 use crate::progress::{Position, Progress};
 use crate::sink::DeliveryStats;
 
+/// The end of a client, or of what it does last.
+pub(crate) type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// How positions are remembered.
 pub(crate) struct Checkpointer {
     how: How,
@@ -261,17 +264,20 @@ impl Checkpointer {
     }
 
     /// After the sink was closed and its last reports were taken in: where to go on, and whether that is further than
-    /// before. `wait` waits for the end of a client.
+    /// before. `wait` waits for what may take as long as a name server does; it may give up.
     pub(crate) async fn close(
         self,
         progress: &Progress,
         add: impl FnOnce(&mut Remembered),
-        wait: impl AsyncFnOnce(Pin<Box<dyn Future<Output = ()> + Send>>),
+        wait: impl AsyncFnOnce(Ending<'_>),
     ) -> (Remembered, bool) {
         match self.how {
             How::Not => {}
             How::After(topic) => wait(Box::pin(topic.close())).await,
-            How::With(transactions) => return transactions.close().await,
+            How::With(mut transactions) => {
+                wait(Box::pin(transactions.last_commit())).await;
+                return (transactions.committed().clone(), transactions.has_advanced());
+            }
         }
         (now(&self.began, progress, add), progress.has_advanced())
     }

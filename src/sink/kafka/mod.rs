@@ -46,7 +46,7 @@ use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};
 use crate::unsendable::{Reason, Unsendable};
 use aside::Aside;
-pub(crate) use checkpointer::Checkpointer;
+pub(crate) use checkpointer::{Checkpointer, Ending};
 use client::Client;
 use context::{AdminContext, Connection, ProducerReports};
 use first::{FirstRecords, Known};

@@ -303,15 +303,19 @@ impl Transactions {
         Ok(over.delivered)
     }
 
-    /// After the producers were closed: what is certain, and whether that is more than before. A commit under way may yet
-    /// have been made; the topic says so then.
-    pub(crate) async fn close(mut self) -> (Remembered, bool) {
+    /// After the producers were closed: waits for the end of a commit under way. It may yet have been made where this says
+    /// otherwise; the topic says so then. May be dropped at any await.
+    pub(crate) async fn last_commit(&mut self) {
         if self.waits()
             && let Err(error) = self.done().await
         {
             tracing::debug!(peer = "kafka", %error, "the last transaction");
         }
-        (self.committed, self.advanced)
+    }
+
+    /// Whether a transaction with records in it was committed.
+    pub(crate) fn has_advanced(&self) -> bool {
+        self.advanced
     }
 }
 
@@ -423,7 +427,7 @@ mod tests {
         let failed = NotCommitted { reason: "fenced".into(), remedy: "" };
         let next = Remembered { position: at(9), ..remembered() };
         assert!(closing.begin(next, |_| Err(failed)).is_err());
-        let (certain, advanced) = closing.close().await;
-        assert_eq!((certain.position, advanced), (at(5), false));
+        closing.last_commit().await;
+        assert_eq!((closing.committed().position, closing.has_advanced()), (at(5), false));
     }
 }
