@@ -44,7 +44,12 @@ pub(super) async fn free_slot(
              restart Postgres",
         ));
     }
-    let mut wait = Wait { before: monitor.current_state(), since: Instant::now(), told: None };
+    let mut wait = Wait {
+        before: monitor.current_state(),
+        since: Instant::now(),
+        left_behind: memory.server_process,
+        told: None,
+    };
     memory.handed_over = match memory.lock.take() {
         Some(held) => take_over(session, held, &config.postgres, memory.server_process).await?,
         None => false,
@@ -54,7 +59,7 @@ pub(super) async fn free_slot(
     while !slot_lock::try_take(session, &config.postgres.slot).await? {
         let holder = slot_lock::named_holder(session, &config.postgres.slot).await?;
         if let Some((pid, holder)) = holder
-            && wait.is_to_be_told(pid, memory)
+            && wait.is_to_be_told(pid)
         {
             wait.tell(config, monitor, memory, pid, &holder);
         }
@@ -64,6 +69,7 @@ pub(super) async fn free_slot(
         }
         tokio::time::sleep(SLOT_WAIT).await;
     }
+    memory.server_process = Some(session.backend_pid());
     awake(config, session, kept_outside::show(looks, config, monitor)).await?;
     let found = loop {
         let look = async { Ok(Catalog::look(looks, &config.postgres, &config.outbox).await?) };
@@ -73,7 +79,7 @@ pub(super) async fn free_slot(
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
         };
         let Some(pid) = slot.active_pid else { break (catalog, slot) };
-        if wait.is_to_be_told(pid, memory) {
+        if wait.is_to_be_told(pid) {
             let holder = catalog::holder(looks, pid).await?;
             wait.tell(config, monitor, memory, pid, &holder);
         }
@@ -81,8 +87,7 @@ pub(super) async fn free_slot(
         session.query("SELECT 1").await?;
         tokio::time::sleep(SLOT_WAIT).await;
     };
-    wait.end(monitor, memory);
-    memory.server_process = Some(session.backend_pid());
+    wait.end(monitor);
     Ok(found)
 }
 
@@ -111,14 +116,16 @@ struct Wait {
     /// The state as it was before.
     before: State,
     since: Instant,
+    /// The server process of our own last session or attempt.
+    left_behind: Option<i32>,
     /// The server process that was told of last.
     told: Option<i32>,
 }
 
 impl Wait {
     /// Of what is left of our own last session or attempt only when it lasts: its reason is worth more.
-    fn is_to_be_told(&self, pid: i32, memory: &Memory) -> bool {
-        let ours = memory.server_process == Some(pid);
+    fn is_to_be_told(&self, pid: i32) -> bool {
+        let ours = self.left_behind == Some(pid);
         self.told != Some(pid) && (!ours || self.since.elapsed() >= LEFT_BEHIND)
     }
 
@@ -129,7 +136,7 @@ impl Wait {
         tracing::info!(peer = "postgres", reason, "waiting for the slot");
         monitor.state(State::Waiting { reason });
         // what is left of our own last session delivers nothing, so positions and lag are as they were
-        if memory.server_process == Some(pid) {
+        if self.left_behind == Some(pid) {
             return;
         }
         monitor.waits();
@@ -141,10 +148,10 @@ impl Wait {
     }
 
     /// A start that takes long is not taken for a wait.
-    fn end(self, monitor: &Monitor, memory: &Memory) {
+    fn end(self, monitor: &Monitor) {
         match self.told {
             None => {}
-            Some(pid) if memory.server_process == Some(pid) => monitor.state(self.before),
+            told if told == self.left_behind => monitor.state(self.before),
             Some(_) => monitor.state(State::Connecting { peer: Peer::Postgres }),
         }
     }

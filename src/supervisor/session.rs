@@ -147,8 +147,9 @@ async fn start(
         return Err(watch::altered(config, &catalog));
     }
 
-    let failed = matches!(monitor.current_state(), State::Reconnecting { peer: Peer::Kafka, .. });
-    if !memory.was_active && !failed {
+    let state = monitor.current_state();
+    let failed = matches!(state, State::Reconnecting { peer: Peer::Kafka, .. });
+    if !memory.was_active && !failed || matches!(state, State::Connecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Kafka });
     }
     let outcomes = Arc::new(Outcomes::default());
