@@ -101,6 +101,11 @@ impl Looks {
         Some(sight)
     }
 
+    /// Forgets that the last look had no answer.
+    pub(super) fn forget(&mut self) {
+        self.unanswered = false;
+    }
+
     /// Whether the last look had no answer, from a broker that is connected.
     pub(super) fn are_unanswered(&self) -> bool {
         self.unanswered

@@ -1,10 +1,13 @@
 //! Kafka: the producers of a session, on librdkafka's own threads.
 //!
-//! `producers` one that is idempotent or two that are transactional, `properties` what they are made with, `context` what
-//! comes back, `topic_setup` and `topics` what happens before a topic's first record, `fits` whether it takes a record, `first` before a partition's second, `look` while
-//! records flow, `obstacle` when none does, `unreachable` when no broker answers, `lost_sight` when the client is at fault, `known` what is remembered of topics,
-//! `copies` what an acknowledgement is worth, `positions` where the router remembers what it has delivered, `verdict` what
-//! an error means, `survey` what `check` asks.
+//! - sending: `producers` (one that is idempotent, or two that are transactional), `properties` they are made with, `context` what
+//!   comes back, `client` how they end, `fits` whether a topic takes a record, `first` before a partition's second record
+//! - topics: `topics` and `topic_setup` before the first record, `known` what is remembered of them, `copies` what an acknowledgement
+//!   is worth, `look` while records flow
+//! - checkpoints: `checkpointer`, `positions` their topic, `transactions` and `transaction_size` where they go with the events
+//! - when nothing is acknowledged: `stall_detector`, `obstacle` the reason, `unreachable` when no broker answers, `lost_sight` when the
+//!   client is at fault, `aside` how brokers are asked meanwhile
+//! - `verdict` what an error means, `survey` what `check` asks
 
 mod aside;
 mod checkpointer;
@@ -424,6 +427,11 @@ impl KafkaSink {
         found
     }
 
+    /// No position waits for its acknowledgement: what an earlier look has missed says nothing any more.
+    pub fn positions_flow(&mut self) {
+        self.position_looks.forget();
+    }
+
     /// Why the last look at the positions topic has found nothing, if no broker answered.
     pub fn positions_not_seen(&self) -> Option<&'static str> {
         self.position_looks.are_unanswered().then_some(obstacle::NO_ANSWER)
@@ -560,10 +568,13 @@ impl KafkaSink {
         self.producers.commit(position.encode())
     }
 
-    /// A commit takes long.
-    pub fn commit_is_late(&self) {
+    /// A commit takes long; `for_long` as in [`KafkaSink::silent`].
+    pub fn commit_is_late(&self, for_long: bool) {
         if self.position_looks.are_unanswered() {
-            return self.known.obstacle.no_answer();
+            if for_long {
+                self.known.obstacle.no_answer();
+            }
+            return;
         }
         self.known.obstacle.met(
             "the brokers do not end a transaction; their logs say why (its coordinator is the leader \

@@ -1,6 +1,6 @@
 //! Whether anything is acknowledged; and if not, who is asked for the reason, and when it is told.
 //!
-//! One reason is told at a time, or they would be logged in turns: no broker can be reached; else the checkpoint topic cannot
+//! One reason is told at a time, or they would be logged in turns: no broker can be reached; else the positions topic cannot
 //! acknowledge; else what the topic of the oldest record, or a transaction, waits for.
 
 use tokio::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(crate) struct StallDetector {
     moved: (Position, Instant),
     /// When anything at all was acknowledged last, or need not be, or when the brokers came back.
     acknowledged: Instant,
-    /// When the checkpoint topic was last in the way of everything.
+    /// When the positions topic was last in the way of everything.
     checkpoints_in_the_way: Option<Instant>,
     brokers_down: bool,
 }
@@ -113,7 +113,7 @@ impl StallDetector {
             let ends_late = !explained && checkpointer.ends_late();
             let slow = checkpointer.slow();
             if ends_late {
-                sink.commit_is_late();
+                sink.commit_is_late(unanswered);
             } else if !explained && checkpointer.is_late(waiting.with_brokers) && !sink.obstacle_is_told() {
                 sink.silent(slow.as_deref(), unanswered);
             }
@@ -126,7 +126,7 @@ impl StallDetector {
         }
     }
 
-    /// Looks at the checkpoint topic while a position waits for its acknowledgement. In exactly-once records wait too: the
+    /// Looks at the positions topic while a position waits for its acknowledgement. In exactly-once records wait too: the
     /// transaction before theirs ends only when all of its partitions can be written. Whether that topic is in the way.
     fn look_at_checkpoints(
         &self,
@@ -139,6 +139,7 @@ impl StallDetector {
         let records = if exactly_once { silence } else { Duration::ZERO };
         let position = checkpointer.position_waits_for();
         if position.max(records) < LOOK_AFTER {
+            sink.positions_flow();
             return false;
         }
         let (reason, in_the_way) = match (sink.look_at_positions(), sink.positions_not_seen()) {
