@@ -38,7 +38,7 @@ use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, DeliveryMode};
+use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, TopicCounters};
 use crate::outbox::Outbox;
@@ -371,8 +371,8 @@ impl<S: Transport> Relay<S> {
         if !reports.is_empty() {
             self.stalls.acknowledged();
         }
+        let transactional = self.checkpointer.is_transactional();
         let stats = self.checkpointer.uncounted().unwrap_or(&mut self.certain);
-        let transactional = self.config.delivery.mode == DeliveryMode::ExactlyOnce;
         for sequence in reports.drain(..) {
             self.sending.sink.acknowledged(sequence);
             if Parking::is_ours(sequence) {

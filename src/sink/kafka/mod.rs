@@ -57,12 +57,12 @@ pub use known::KnownTopics;
 use look::{Found, Looks, Sight};
 use lost_sight::{LostSight, knows_brokers};
 use producers::Producers;
-pub use producers::{Commit, NotCommitted};
+use producers::{Commit, NotCommitted};
 pub(crate) use stall_detector::{StallDetector, Unacknowledged};
 pub use topic_setup::Admitted;
 use topic_setup::TopicSetup;
 use topics::TopicKeeper;
-pub use topics::TopicLimits;
+use topics::TopicLimits;
 pub use transaction_size::TransactionSize;
 pub(crate) use transactions::Intake;
 use unreachable::no_answer;
@@ -137,7 +137,7 @@ struct Topic {
 }
 
 /// After so long without an acknowledgement it is worth a look.
-pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(1);
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the end of a client is waited for that has sent no events.
 pub(crate) const UNUSED: Duration = Duration::from_secs(2);
@@ -366,7 +366,7 @@ impl KafkaSink {
     /// Begins to look at one topic, the one with this number or else the next in turn, and takes in what the look before
     /// it has found. `silent`: no topic's records are acknowledged, with what [`KafkaSink::silent`] takes. Never blocks; meant
     /// for once a second.
-    pub fn look_at_topics(&mut self, stalled: Option<usize>, silent: Option<(Option<&str>, bool)>) {
+    fn look_at_topics(&mut self, stalled: Option<usize>, silent: Option<(Option<&str>, bool)>) {
         if let Some(Sight { topic, found }) = self.looks.take() {
             self.saw(&topic, found, stalled.is_some(), silent);
         }
@@ -397,7 +397,7 @@ impl KafkaSink {
 
     /// Nothing is acknowledged by brokers that are connected, for this reason, if it is known. `for_long`: if they do not answer
     /// either, it is time to say so.
-    pub fn silent(&self, why: Option<&str>, for_long: bool) {
+    fn silent(&self, why: Option<&str>, for_long: bool) {
         match why {
             None if self.looks.are_unanswered() || self.position_looks.are_unanswered() => {
                 if for_long {
@@ -420,7 +420,7 @@ impl KafkaSink {
 
     /// Begins to look at the positions topic. Returns what the look before it has found, once: whether it can acknowledge, or why
     /// not. Never blocks; meant for once a second.
-    pub fn look_at_positions(&mut self) -> Option<Result<(), String>> {
+    fn look_at_positions(&mut self) -> Option<Result<(), String>> {
         let found = self.position_looks.take().and_then(|Sight { found, .. }| found.acknowledges());
         let topic = self.producers.positions_topic().to_owned();
         self.position_looks.begin(&self.keeper, topic, None, Some(positions::PARTITION));
@@ -428,12 +428,12 @@ impl KafkaSink {
     }
 
     /// No position waits for its acknowledgement: what an earlier look has missed says nothing any more.
-    pub fn positions_flow(&mut self) {
+    fn positions_flow(&mut self) {
         self.position_looks.forget();
     }
 
     /// Why the last look at the positions topic has found nothing, if no broker answered.
-    pub fn positions_not_seen(&self) -> Option<&'static str> {
+    fn positions_not_seen(&self) -> Option<&'static str> {
         self.position_looks.are_unanswered().then_some(obstacle::NO_ANSWER)
     }
 
@@ -473,7 +473,7 @@ impl KafkaSink {
 
     /// Nothing was acknowledged for so long, by brokers that answer. A transaction may then wait for what never comes, and is
     /// over when the brokers take it for timed out.
-    pub fn look_into_silence(&self, silence: Duration) {
+    fn look_into_silence(&self, silence: Duration) {
         if !self.producers.are_transactional() || silence < LOOK_AFTER {
             return;
         }
@@ -495,7 +495,7 @@ impl KafkaSink {
     }
 
     /// A producer that has failed for good sends nothing more, and no record need be under way whose report says so.
-    pub fn look_for_failure(&self) {
+    fn look_for_failure(&self) {
         if self.refuses_since.is_some_and(|since| since.elapsed() > TOLD_WITHIN) {
             let refused = self.producers.position_refused().map(|refused| refused.reason);
             return self.gave_up(refused.unwrap_or_else(|| "its transaction takes nothing more".to_owned()));
@@ -525,7 +525,7 @@ impl KafkaSink {
     }
 
     /// Nothing is committed, for this reason.
-    pub fn held_back(&self, reason: String) {
+    fn held_back(&self, reason: String) {
         self.known.obstacle.met(reason);
     }
 
@@ -564,12 +564,12 @@ impl KafkaSink {
     ///
     /// # Errors
     /// The transaction has failed.
-    pub fn commit(&mut self, position: &Remembered) -> Result<Commit, NotCommitted> {
+    fn commit(&mut self, position: &Remembered) -> Result<Commit, NotCommitted> {
         self.producers.commit(position.encode())
     }
 
     /// A commit takes long; `for_long` as in [`KafkaSink::silent`].
-    pub fn commit_is_late(&self, for_long: bool) {
+    fn commit_is_late(&self, for_long: bool) {
         if self.position_looks.are_unanswered() {
             if for_long {
                 self.known.obstacle.no_answer();
@@ -589,7 +589,7 @@ impl KafkaSink {
     }
 
     /// Asks for a sign of life, without waiting for it: a quiet producer sends nothing that could be answered.
-    pub fn look_for_brokers(&self) {
+    fn look_for_brokers(&self) {
         let (producer, connection) = (self.producers.current().clone(), Arc::clone(&self.reports.connection));
         let topic = self.topics.first().map(|topic| topic.name.to_string());
         drop(tokio::task::spawn_blocking(move || {
@@ -600,7 +600,7 @@ impl KafkaSink {
     }
 
     /// Finds out whether the producer has lost sight of the brokers, without waiting for it. Then it is made anew.
-    pub fn look_for_lost_sight(&self) {
+    fn look_for_lost_sight(&self) {
         let (producer, outcomes) = (self.producers.current().clone(), Arc::clone(&self.reports.outcomes));
         let lost = move || {
             let reason = "it has lost sight of the brokers, which answer a new one".to_owned();
@@ -617,7 +617,10 @@ impl KafkaSink {
 
     /// Purges, aborts and ends the producers. After it, every report is in [`Outcomes`].
     pub async fn close(self) {
-        self.producers.close().await;
+        let KafkaSink { setup, producers, .. } = self;
+        // what it has begun would go on with these producers meanwhile
+        drop(setup);
+        producers.close().await;
     }
 
     /// The same where no event was sent: a thread that waits for a name server holds nothing up then.

@@ -78,7 +78,7 @@ impl Drop for Leaving {
 }
 
 /// A transaction that is being committed.
-pub struct Commit {
+pub(super) struct Commit {
     done: JoinHandle<Result<(), NotCommitted>>,
     /// All records of it are acknowledged, and it is for the brokers to end it.
     ending: Arc<AtomicBool>,
@@ -109,7 +109,7 @@ impl Commit {
     ///
     /// # Errors
     /// It is not committed, or not known to be.
-    pub async fn done(&mut self) -> Result<(), NotCommitted> {
+    pub(super) async fn done(&mut self) -> Result<(), NotCommitted> {
         (&mut self.done)
             .await
             .unwrap_or_else(|error| Err(NotCommitted { reason: error.to_string(), remedy: "" }))

@@ -32,7 +32,7 @@ const WAITING: Exit = Exit::Unsafe;
 
 /// What a topic takes, as far as the broker says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TopicLimits {
+pub(super) struct TopicLimits {
     /// How many partitions it has.
     pub partitions: Option<usize>,
     /// `max.message.bytes`: the largest batch, and so the largest record.

@@ -38,7 +38,7 @@ const WHEN_IDLE: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(5);
 
 /// The transactions of one session.
-pub(crate) struct Transactions {
+pub(super) struct Transactions {
     /// What the last commit has made certain.
     committed: Remembered,
     /// The transaction that takes records.
@@ -99,7 +99,7 @@ enum Due {
 }
 
 impl Transactions {
-    pub(crate) fn new(committed: Remembered, size: TransactionSize, timeout: Duration) -> Self {
+    pub(super) fn new(committed: Remembered, size: TransactionSize, timeout: Duration) -> Self {
         Transactions {
             committed,
             open: None,
@@ -116,7 +116,7 @@ impl Transactions {
     }
 
     /// So many records were sent, of so many bytes.
-    pub(crate) fn sent(&mut self, records: usize, bytes: usize) {
+    pub(super) fn sent(&mut self, records: usize, bytes: usize) {
         let open = self.open.get_or_insert_with(|| Open {
             since: Instant::now(),
             records: 0,
@@ -128,16 +128,16 @@ impl Transactions {
     }
 
     /// How many bytes the transaction still takes.
-    pub(crate) fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         self.size.limit().saturating_sub(self.open.map_or(0, |open| open.bytes))
     }
 
-    pub(crate) fn size(&self) -> TransactionSize {
+    pub(super) fn size(&self) -> TransactionSize {
         self.size
     }
 
     /// Why commits take long, if it is because the brokers are slow. Stays the same while nothing is acknowledged.
-    pub(crate) fn slow(&self) -> Option<String> {
+    pub(super) fn slow(&self) -> Option<String> {
         self.size.slow().or_else(|| {
             let (Open { bytes, .. }, acknowledged) = self.unfinished()?;
             (acknowledged > 0).then(|| {
@@ -150,13 +150,13 @@ impl Transactions {
     }
 
     /// The brokers have said what keeps the transactions from ending. How long they take says nothing of their size then.
-    pub(crate) fn held_up(&mut self) {
+    pub(super) fn held_up(&mut self) {
         let under_way = self.under_way.as_mut().and_then(|under_way| under_way.open.as_mut());
         under_way.into_iter().chain(&mut self.open).for_each(|open| open.held_up = true);
     }
 
     /// The size after this session, and what to say if a transaction of it was not committed in time.
-    pub(crate) fn next_size(&self) -> (TransactionSize, Option<String>) {
+    pub(super) fn next_size(&self) -> (TransactionSize, Option<String>) {
         let mut size = self.size;
         let timed_out = self.unfinished().filter(|(open, _)| !open.held_up);
         let timed_out = timed_out.and_then(|(Open { since, records, bytes, .. }, acknowledged)| {
@@ -176,65 +176,65 @@ impl Transactions {
     }
 
     /// Nothing may be sent just now.
-    pub(crate) fn is_closing(&self) -> bool {
+    pub(super) fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
     /// Whether nothing was sent that is not committed.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         self.open.is_none() && self.under_way.is_none()
     }
 
     /// What was acknowledged since the last commit.
-    pub(crate) fn delivered(&mut self) -> &mut DeliveryStats {
+    pub(super) fn delivered(&mut self) -> &mut DeliveryStats {
         &mut self.delivered
     }
 
     /// When the oldest event was committed to Postgres that is acknowledged, and not yet committed to Kafka.
-    pub(crate) fn oldest(&self) -> Option<pg_logical::PgTimestamp> {
+    pub(super) fn oldest(&self) -> Option<pg_logical::PgTimestamp> {
         self.under_way.as_ref().and_then(|under_way| under_way.delivered.oldest()).or(self.delivered.oldest())
     }
 
     /// How many records are acknowledged and not yet committed.
-    pub(crate) fn records(&self) -> usize {
+    pub(super) fn records(&self) -> usize {
         self.delivered.records()
             + self.under_way.as_ref().map_or(0, |under_way| under_way.delivered.records())
     }
 
     /// What is certain.
-    pub(crate) fn committed(&self) -> &Remembered {
+    pub(super) fn committed(&self) -> &Remembered {
         &self.committed
     }
 
     /// Whether a commit is under way.
-    pub(crate) fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         self.under_way.is_some()
     }
 
     /// For how long one has been under way.
-    pub(crate) fn waits_for(&self) -> Duration {
+    pub(super) fn waits_for(&self) -> Duration {
         self.under_way.as_ref().map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
     }
 
     /// Whether one takes long, or what has to be acknowledged before it. `records`: some are with the brokers.
-    pub(crate) fn is_late(&self, records: bool) -> bool {
+    pub(super) fn is_late(&self, records: bool) -> bool {
         let closing = self.closing.filter(|_| records).map_or(Duration::ZERO, |since| since.elapsed());
         self.waits_for().max(closing) > LATE
     }
 
     /// Whether it is the brokers' end of the transaction that takes long, and not the position in it.
-    pub(crate) fn ends_late(&self) -> bool {
+    pub(super) fn ends_late(&self) -> bool {
         self.is_late(false) && self.under_way.as_ref().is_some_and(|under_way| under_way.commit.is_ending())
     }
 
     /// For how long the position in the transaction has not been acknowledged.
-    pub(crate) fn position_waits_for(&self) -> Duration {
+    pub(super) fn position_waits_for(&self) -> Duration {
         let position = self.under_way.as_ref().filter(|under_way| !under_way.commit.is_ending());
         position.map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
     }
 
     /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
-    pub(crate) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
+    pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
         if self.is_closing() {
             return None;
         }
@@ -269,7 +269,7 @@ impl Transactions {
     }
 
     /// Commits the transaction, which is to be closed and all of whose records are acknowledged.
-    pub(crate) fn begin(
+    pub(super) fn begin(
         &mut self,
         remembered: Remembered,
         commit: impl FnOnce(&Remembered) -> Result<Commit, NotCommitted>,
@@ -284,7 +284,7 @@ impl Transactions {
 
     /// Waits for the end of the commit under way, for ever if there is none. Returns what was delivered by it. May be
     /// dropped at any await.
-    pub(crate) async fn done(&mut self) -> Result<DeliveryStats, Error> {
+    pub(super) async fn done(&mut self) -> Result<DeliveryStats, Error> {
         let Some(under_way) = &mut self.under_way else { return std::future::pending().await };
         let done = under_way.commit.done().await;
         // known or not, it is over
@@ -305,7 +305,7 @@ impl Transactions {
 
     /// After the producers were closed: waits for the end of a commit under way. It may yet have been made where this says
     /// otherwise; the topic says so then. May be dropped at any await.
-    pub(crate) async fn last_commit(&mut self) {
+    pub(super) async fn last_commit(&mut self) {
         if self.waits()
             && let Err(error) = self.done().await
         {
@@ -314,7 +314,7 @@ impl Transactions {
     }
 
     /// Whether a transaction with records in it was committed.
-    pub(crate) fn has_advanced(&self) -> bool {
+    pub(super) fn has_advanced(&self) -> bool {
         self.advanced
     }
 }
