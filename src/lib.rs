@@ -12,7 +12,7 @@
 //!     routing                 OutboxEvent -> Record {topic, key, headers, value, timestamp}
 //!     sink::kafka             Record -> broker; durable -> its sequence number
 //!     progress                sequence numbers -> longest acknowledged prefix -> position
-//!     sink::kafka::positions  position -> the topic of positions; durable there -> flush LSN
+//!     sink::kafka::checkpoint_topic  position -> the topic of positions; durable there -> flush LSN
 //!         |
 //!         v
 //!     pg_logical::replication StandbyStatusUpdate(flush LSN)
@@ -33,6 +33,7 @@
 
 pub mod admin;
 pub mod advice;
+pub mod checkpoint;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -47,7 +48,6 @@ pub mod logging;
 pub mod metrics;
 pub mod monitor;
 pub mod outbox;
-pub mod positions;
 pub mod postgres;
 pub mod progress;
 pub mod quantity;

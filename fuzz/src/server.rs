@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use outbox_router::checkpoint::Checkpoint;
 use outbox_router::error::Error;
-use outbox_router::positions::Remembered;
 use outbox_router::postgres::timeline::{Descent, descent};
 use pg_logical::server_error::{QueryError, ServerError};
 use pg_logical::{Lsn, passfile};
@@ -16,8 +16,8 @@ pub fn run(bytes: &[u8]) {
         let refused = QueryError::Server { place: "db:5432".to_owned(), error: Box::new(error) };
         assert!(Error::from(refused).to_string().contains(":5432"));
     }
-    if let Ok(remembered) = Remembered::decode(bytes) {
-        assert_eq!(Remembered::decode(&remembered.encode()), Ok(remembered));
+    if let Ok(remembered) = Checkpoint::decode(bytes) {
+        assert_eq!(Checkpoint::decode(&remembered.encode()), Ok(remembered));
     }
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(lsn) = Lsn::from_str(text) {

@@ -5,12 +5,12 @@ pub mod contracts;
 pub mod dead_letters;
 pub mod import_debezium;
 pub mod init;
-mod kept;
 pub mod route;
 pub mod run;
 pub mod shards;
 pub mod slot;
 pub mod status;
+mod stored_position;
 
 use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -25,7 +25,7 @@ use crate::cli::{Cli, Command, ShardArgs};
 use crate::config::Config;
 use crate::config::load::load;
 use crate::error::{Error, Exit};
-use crate::sink::kafka::survey;
+use crate::sink::kafka::cluster_info;
 use crate::terminal;
 
 /// How long one attempt to connect to Postgres may take.
@@ -66,7 +66,7 @@ pub fn execute(cli: Cli) -> Result<Verdict, Error> {
     }
     let config = &loaded.config;
     // what is wrong without a server is said before one is asked
-    survey::verify(config)?;
+    cluster_info::verify(config)?;
     match cli.command {
         Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| Verdict::Fine),
         Command::Run(args) => block_on(run::run(config, &args))?.map(|()| Verdict::Fine),

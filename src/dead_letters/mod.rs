@@ -1,9 +1,9 @@
 //! Parked events: what cannot be sent, and what came after it of the same aggregate. Pure; `postgres::dead_letters` keeps
 //! them in a table, and the relay decides.
 
-mod gone;
+mod original_event;
 mod parked;
-mod whole;
+mod resolved_rows;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,9 +11,9 @@ use std::fmt;
 use pg_logical::{Lsn, PgTimestamp};
 
 use crate::unsendable::Reason;
-pub use gone::Gone;
+pub use original_event::{Column, NotAnEvent, OriginalEvent};
 pub use parked::{Parked, TooMany};
-pub use whole::{Column, NotAnEvent, Whole};
+pub use resolved_rows::ResolvedRows;
 
 /// Which event: its transaction, and its number among the changes of that, from 1 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +62,7 @@ impl Decision {
 
 /// One parked event.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Letter {
+pub struct DeadLetter {
     /// Which.
     pub key: Key,
     /// Its transaction's number.
@@ -84,14 +84,14 @@ pub struct Letter {
     /// The same as a sentence, with what to do.
     pub detail: String,
     /// The event as it was written.
-    pub whole: Whole,
+    pub whole: OriginalEvent,
     /// The mark of the reset that asked for it again; `None`: it is new.
     pub replay: Option<String>,
 }
 
-impl fmt::Debug for Letter {
+impl fmt::Debug for DeadLetter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Letter")
+        f.debug_struct("DeadLetter")
             .field("key", &self.key)
             .field("source", &self.source)
             .field("reason", &self.reason)
@@ -100,12 +100,12 @@ impl fmt::Debug for Letter {
     }
 }
 
-impl Letter {
+impl DeadLetter {
     /// About what it takes in memory.
     pub fn size(&self) -> usize {
         let texts = [&self.event_id, &self.aggregate_type, &self.aggregate_id, &self.event_type];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
-        size_of::<Letter>() + texts + self.detail.len() + self.whole.size()
+        size_of::<DeadLetter>() + texts + self.detail.len() + self.whole.size()
     }
 }
 

@@ -26,7 +26,7 @@ use pg_logical::{Lsn, PgTimestamp};
 use crate::error::Peer;
 use crate::metrics::exposition::Exposition;
 use crate::metrics::histogram::Histogram;
-use crate::postgres::room::Level;
+use crate::postgres::slot_headroom::Level;
 use crate::unsendable::Reason;
 use crate::utc::Utc;
 
@@ -34,8 +34,8 @@ pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::SetClock;
 pub use report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Problem, Reconnects, Slot, StatusReport,
-    Totals,
+    CheckpointStore, DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Problem, Reconnects, Slot,
+    StatusReport, Totals,
 };
 pub use several::Monitors;
 pub use state::{State, StateKind};
@@ -458,9 +458,9 @@ impl Monitor {
         }
     }
 
-    fn positions(&self) -> Positions {
+    fn positions(&self) -> CheckpointStore {
         let text = |position: &AtomicU64| known(position).map(|lsn| lsn.to_string());
-        Positions {
+        CheckpointStore {
             server_wal_end: text(&self.0.server_wal_end),
             received: text(&self.0.received),
             flushed: text(&self.0.flushed),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::state::StateKind;
 use super::topics::TopicReport;
-use crate::postgres::room::Level;
+use crate::postgres::slot_headroom::Level;
 
 /// The router at one moment. The names of its fields are stable; fields may be added.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,8 +27,8 @@ pub struct StatusReport {
     pub healthy: bool,
     /// How long ago the main loop turned, in seconds.
     pub last_turn_seconds: f64,
-    /// Positions in the write-ahead log.
-    pub positions: Positions,
+    /// CheckpointStore in the write-ahead log.
+    pub positions: CheckpointStore,
     /// How far behind the router is.
     pub lag: Lag,
     /// Whether the slot is read in bites, because it lags.
@@ -58,9 +58,9 @@ pub struct StatusReport {
     pub shards: Vec<StatusReport>,
 }
 
-/// Positions in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.
+/// CheckpointStore in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Positions {
+pub struct CheckpointStore {
     /// The end of the log at the server, as its last message said.
     pub server_wal_end: Option<String>,
     /// What has been received.

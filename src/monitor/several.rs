@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pg_logical::Lsn;
 
 use super::report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Reconnects, Slot, StatusReport, Totals,
+    CheckpointStore, DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Reconnects, Slot, StatusReport, Totals,
 };
 use super::{Monitor, Probe, StateKind, TOPICS_REPORTED, TopicReport};
 use crate::metrics::exposition;
@@ -151,17 +151,17 @@ fn greatest(numbers: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// What holds of every shard: the least of each position, and the furthest end of the log that one has heard of.
-fn positions(shards: &[StatusReport]) -> Positions {
-    let all = |position: fn(&Positions) -> &Option<String>| -> Vec<Lsn> {
+fn positions(shards: &[StatusReport]) -> CheckpointStore {
+    let all = |position: fn(&CheckpointStore) -> &Option<String>| -> Vec<Lsn> {
         shards.iter().filter_map(|shard| position(&shard.positions).as_ref()?.parse().ok()).collect()
     };
-    let least = |position: fn(&Positions) -> &Option<String>| {
+    let least = |position: fn(&CheckpointStore) -> &Option<String>| {
         let known = all(position);
         // one that is not known yet may be any
         let all_known = known.len() == shards.len();
         known.into_iter().min().filter(|_| all_known).map(|lsn| lsn.to_string())
     };
-    Positions {
+    CheckpointStore {
         server_wal_end: all(|of| &of.server_wal_end).into_iter().max().map(|lsn| lsn.to_string()),
         received: least(|of| &of.received),
         flushed: least(|of| &of.flushed),

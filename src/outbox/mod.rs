@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::connect;
-use crate::dead_letters::Whole;
+use crate::dead_letters::OriginalEvent;
 use crate::shards::{Ids, Shard};
 pub use error::{OutboxError, named_by};
 pub use event::{ColumnType, OutboxEvent, printable};
@@ -215,9 +215,9 @@ impl Outbox {
     }
 
     /// A row as it was written, to be kept: the event that [`Outbox::event`] has read.
-    pub fn whole(&self, insert: &Insert<'_>) -> Whole {
+    pub fn whole(&self, insert: &Insert<'_>) -> OriginalEvent {
         let layout = self.relations.get(&insert.relation).and_then(Option::as_ref);
-        Whole::Columns(layout.map_or_else(Vec::new, |layout| layout.whole(insert)))
+        OriginalEvent::Columns(layout.map_or_else(Vec::new, |layout| layout.whole(insert)))
     }
 
     /// The outbox table whose rows have this relation; `None` if they are no events.

@@ -7,7 +7,7 @@ use pg_logical::Redacted;
 use super::event::{ColumnType, Extra, OutboxEvent, Range};
 use super::{FIELDS, Field, OutboxError, Wanted};
 use crate::config::TableName;
-use crate::dead_letters::Whole;
+use crate::dead_letters::OriginalEvent;
 
 /// What the source of a kept message begins with.
 const MESSAGE: &str = "message:";
@@ -109,7 +109,7 @@ impl OwnedRow {
 
 /// Reads rows that came by a query instead of the stream: for a look at what would become of them.
 impl super::Outbox {
-    /// Memory for the rows of a table.
+    /// SessionState for the rows of a table.
     pub fn owned_row(&self, table: &TableName) -> OwnedRow {
         OwnedRow::new(table.clone())
     }
@@ -134,20 +134,20 @@ impl super::Outbox {
     pub fn read_whole<'a>(
         &self,
         row: &'a mut OwnedRow,
-        whole: &Whole,
+        whole: &OriginalEvent,
     ) -> Result<OutboxEvent<'a>, OutboxError> {
         match whole {
-            Whole::Columns(columns) => self.read_row(
+            OriginalEvent::Columns(columns) => self.read_row(
                 row,
                 columns
                     .iter()
                     .map(|column| (column.name.as_str(), ColumnType::of(column), column.value.as_deref())),
             ),
-            Whole::Message(content) => self.read_json(row, content.as_bytes()),
+            OriginalEvent::Message(content) => self.read_json(row, content.as_bytes()),
         }
     }
 
-    /// Memory for an event that was kept, by its source.
+    /// SessionState for an event that was kept, by its source.
     pub fn kept_row(&self, source: &str) -> OwnedRow {
         let (schema, name) = match source.split_once(MESSAGE) {
             Some(("", prefix)) => (super::message::SCHEMA, prefix),

@@ -20,9 +20,9 @@ use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
 use super::heartbeat::{Writer, Written};
 use super::standby_slots::{self, Unconfirmed};
 use crate::advice::{self, LOCK_REMEDY};
+use crate::checkpoint::Reading;
 use crate::config::Config;
 use crate::error::{Error, Peer, Transient};
-use crate::positions::Reading;
 
 /// How often it looks when nobody asks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -209,7 +209,7 @@ impl Watcher {
         Ok(session)
     }
 
-    /// Looks until something fails.
+    /// TopicMonitor until something fails.
     async fn look_on(&mut self, session: &mut Session) -> NoLook {
         let mut look_at = Instant::now();
         loop {

@@ -10,10 +10,10 @@ use super::Relay;
 use super::closing::Closing;
 use super::parking::Parking;
 use super::sending::{Sending, SentAlone};
+use crate::checkpoint::{Checkpoint, OtherLog};
 use crate::dead_letters::Key;
 use crate::error::{Error, Peer};
 use crate::monitor::State;
-use crate::positions::{OtherLog, Remembered};
 use crate::progress::Partial;
 use crate::sink::Refusal;
 use crate::sink::kafka::{Ending, Intake, TransactionSize};
@@ -49,7 +49,7 @@ pub struct Ended {
     /// Why it is over.
     pub outcome: Outcome,
     /// Where to go on.
-    pub remembered: Remembered,
+    pub remembered: Checkpoint,
     /// Whether the server's log is known to be the one that was read before.
     pub recognized: bool,
     /// Records that were sent and not acknowledged.
@@ -229,7 +229,7 @@ impl<S: Transport> Relay<S> {
             _ => outcome,
         };
         let unacknowledged = window.records() + checkpointer.uncommitted().0;
-        let add_parked = |remembered: &mut Remembered| {
+        let add_parked = |remembered: &mut Checkpoint| {
             if let Some(parking) = &mut parking {
                 parking.add_to(remembered, false);
             }

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor;
 use crate::postgres::catalog::Slot;
-use crate::postgres::room::{Level, safe_bytes};
+use crate::postgres::slot_headroom::{Level, safe_bytes};
 use crate::postgres::watch::{Report, Walsender};
 use crate::sink::DeliveryStats;
 use crate::sink::kafka::Unacknowledged;

@@ -38,17 +38,17 @@ use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::checkpoint::{Checkpoint, ResumeCheck};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, TopicCounters};
 use crate::outbox::Outbox;
-use crate::positions::{Recognition, Remembered};
-use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
-use crate::postgres::room::Room;
+use crate::postgres::dead_letters::store::{DeadLetterStore, Loaded, Report};
+use crate::postgres::slot_headroom::SlotHeadroom;
 use crate::postgres::watch::Watch;
 use crate::progress::{Partial, Progress, Sequence};
 use crate::routing::{Origin, Router};
-use crate::sink::kafka::positions::Positions;
+use crate::sink::kafka::checkpoint_topic::CheckpointStore;
 use crate::sink::kafka::properties::transaction_timeout;
 use crate::sink::kafka::{Admitted, Checkpointer, Intake, KafkaSink, StallDetector, TransactionSize};
 use crate::sink::{DeliveryStats, Outcomes, Refusal};
@@ -88,16 +88,16 @@ pub struct Parts<S> {
     pub sink: KafkaSink,
     /// What the sink reports to.
     pub outcomes: Arc<Outcomes>,
-    /// Looks at the catalogues.
+    /// TopicMonitor at the catalogues.
     pub watch: Watch,
     /// How positions are remembered besides the slot.
-    pub positions: Positions,
+    pub positions: CheckpointStore,
     /// What the session began with: where it goes on, of what server.
-    pub remembered: Remembered,
+    pub remembered: Checkpoint,
     /// What the slot is confirmed to.
     pub confirmed: Lsn,
     /// What has to come first, if the stream was started before that.
-    pub recognition: Option<Recognition>,
+    pub recognition: Option<ResumeCheck>,
     /// Whether a gap was accepted on the command line that was not found so far.
     pub gap_accepted: bool,
     /// How large Kafka transactions are.
@@ -107,7 +107,7 @@ pub struct Parts<S> {
     /// Changes up to and including this one are sent one at a time, because a batch of them was refused.
     pub alone_up_to: Option<Partial>,
     /// The parked events, if they are parked: who writes them, and which there are.
-    pub parking: Option<(Desk, Loaded)>,
+    pub parking: Option<(DeadLetterStore, Loaded)>,
     /// Events that the brokers refused, to be parked.
     pub refused: BTreeMap<Partial, Unsendable>,
     /// Parked events are sent one at a time, because a batch of them was refused.
@@ -138,7 +138,7 @@ pub struct Relay<S> {
     recognizing: Recognizing,
     watch: Watch,
     heartbeat: Option<Heartbeat>,
-    room: Room,
+    room: SlotHeadroom,
     monitor: Monitor,
     stop: CancellationToken,
 
@@ -226,7 +226,7 @@ impl<S: Transport> Relay<S> {
             recognizing: Recognizing::new(parts.recognition, parts.gap_accepted),
             watch: parts.watch,
             heartbeat: Heartbeat::of(&parts.config, PgTimestamp::now()),
-            room: Room::new(parts.monitor.slot_room()),
+            room: SlotHeadroom::new(parts.monitor.slot_room()),
             monitor: parts.monitor,
             stop: parts.stop,
             until: parts.until,
@@ -356,7 +356,7 @@ impl<S: Transport> Relay<S> {
     fn offer_checkpoint(&mut self, intake: Intake) -> Result<Option<Instant>, Error> {
         let (transactional, settled) = (self.checkpointer.is_transactional(), self.sending.is_settled());
         let Sending { sink, progress, parking, .. } = &mut self.sending;
-        let add_parked = |remembered: &mut Remembered| {
+        let add_parked = |remembered: &mut Checkpoint| {
             if let Some(parking) = parking {
                 parking.add_to(remembered, transactional);
             }

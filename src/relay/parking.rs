@@ -13,13 +13,13 @@ use pg_logical::stream::Transport;
 use tokio::time::{Duration, Instant};
 
 use super::Relay;
-use crate::dead_letters::{Decision, Gone, Key, Letter, Parked, TooMany, text};
+use crate::checkpoint::Checkpoint;
+use crate::dead_letters::{DeadLetter, Decision, Key, Parked, ResolvedRows, TooMany, text};
 use crate::error::Error;
 use crate::monitor::Monitor;
 use crate::outbox::printable;
-use crate::positions::Remembered;
-use crate::postgres::dead_letters::desk::{Desk, Loaded, Report};
 use crate::postgres::dead_letters::sql::Waiting;
+use crate::postgres::dead_letters::store::{DeadLetterStore, Loaded, Report};
 use crate::progress::{Partial, Position, Sequence};
 use crate::sink::InFlight;
 use crate::unsendable::{Reason, Unsendable};
@@ -42,7 +42,7 @@ struct Sent {
 
 /// The parked events of one session.
 pub(super) struct Parking {
-    desk: Desk,
+    desk: DeadLetterStore,
     parked: Parked,
     /// Events that were found to be unsendable.
     refused: BTreeMap<Partial, Unsendable>,
@@ -72,18 +72,18 @@ pub(super) struct Parking {
     /// Committed to Kafka, and still in the table.
     done: BTreeSet<Key>,
     /// The same, and out of the table.
-    gone: Gone,
+    gone: ResolvedRows,
     /// The rows on their way out, with their aggregates.
     deleting: BTreeMap<Key, Option<String>>,
     named: u32,
-    room: Room,
+    room: ParkingRoom,
     /// Why rows cannot be written, if that is so.
     unwritable: Option<String>,
 }
 
 /// For one more aggregate, where there are as many as may be.
 #[derive(Debug, PartialEq, Eq)]
-enum Room {
+enum ParkingRoom {
     NotNeeded,
     /// What was decided may make some.
     Wanted,
@@ -93,7 +93,7 @@ enum Room {
 
 impl Parking {
     pub(super) fn new(
-        desk: Desk,
+        desk: DeadLetterStore,
         loaded: Loaded,
         most: usize,
         refused: BTreeMap<Partial, Unsendable>,
@@ -122,7 +122,7 @@ impl Parking {
             gone: loaded.gone,
             deleting: BTreeMap::new(),
             named: 0,
-            room: Room::NotNeeded,
+            room: ParkingRoom::NotNeeded,
             unwritable: None,
         }
     }
@@ -152,11 +152,11 @@ impl Parking {
     pub(super) fn park(
         &mut self,
         sequence: Sequence,
-        letter: Letter,
+        letter: DeadLetter,
         monitor: &Monitor,
     ) -> Result<(), TooMany> {
         self.parked.add(letter.aggregate_id.as_deref(), letter.key)?;
-        self.room = Room::NotNeeded;
+        self.room = ParkingRoom::NotNeeded;
         self.gone.is_back(letter.key);
         monitor.event_parked(letter.reason);
         if letter.reason != Reason::Behind {
@@ -186,10 +186,10 @@ impl Parking {
 
     /// No more aggregates may be parked. Whether what is decided may change that: then it is to be asked again.
     pub(super) fn may_make_room(&mut self) -> bool {
-        if self.room == Room::NotNeeded {
-            (self.room, self.fetch_at) = (Room::Wanted, Instant::now());
+        if self.room == ParkingRoom::NotNeeded {
+            (self.room, self.fetch_at) = (ParkingRoom::Wanted, Instant::now());
         }
-        self.room == Room::Wanted
+        self.room == ParkingRoom::Wanted
     }
 
     /// Events on their way into the table, which wait for no broker.
@@ -199,7 +199,7 @@ impl Parking {
 
     /// Why the table cannot be written, if something waits for that.
     pub(super) fn unwritable(&self) -> Option<&str> {
-        let waits = self.on_their_way > 0 || !self.deleting.is_empty() || self.room == Room::Wanted;
+        let waits = self.on_their_way > 0 || !self.deleting.is_empty() || self.room == ParkingRoom::Wanted;
         self.unwritable.as_deref().filter(|_| waits)
     }
 
@@ -257,7 +257,7 @@ impl Parking {
     }
 
     /// What has to be known of parked events where this position is gone on from. Without it the rows stay as they are.
-    pub(super) fn add_to(&mut self, remembered: &mut Remembered, transactional: bool) {
+    pub(super) fn add_to(&mut self, remembered: &mut Checkpoint, transactional: bool) {
         let position = remembered.position.flush;
         remembered.parked = self.rests_on(position);
         remembered.retried = if transactional { self.in_transaction(position) } else { Vec::new() };
@@ -282,8 +282,8 @@ impl Parking {
     /// Rows are next that no crash brings the stream back to: `survives` is past them.
     pub(super) fn is_fetched(&mut self, rows: Vec<Waiting>, survives: Position) {
         self.fetching = false;
-        if rows.is_empty() && self.room == Room::Wanted {
-            self.room = Room::None;
+        if rows.is_empty() && self.room == ParkingRoom::Wanted {
+            self.room = ParkingRoom::None;
         }
         let mut late = BTreeSet::new();
         for waiting in rows {
@@ -316,7 +316,7 @@ impl Parking {
     }
 
     /// Throws away what is to be, and returns what is to be sent next, and whether nothing else may be under way then.
-    pub(super) fn next(&mut self, monitor: &Monitor) -> Option<(&Letter, bool)> {
+    pub(super) fn next(&mut self, monitor: &Monitor) -> Option<(&DeadLetter, bool)> {
         while self.fetched.front().is_some_and(|next| next.decision == Some(Decision::Discard)) {
             if let Some(Waiting { letter, .. }) = self.fetched.pop_front() {
                 tracing::warn!(position = %letter.key, "a parked event is thrown away, as decided");

@@ -3,19 +3,19 @@
 use pg_logical::Lsn;
 use pg_logical::pgoutput::Message;
 
-use crate::positions::{OtherLog, Recognition, Verdict};
+use crate::checkpoint::{OtherLog, ResumeCheck, Verdict};
 use crate::progress::{Landmark, Progress};
 use crate::routing::Origin;
 
 /// The look at the beginning of the stream; afterwards nothing.
 pub(super) struct Recognizing {
-    look: Option<Recognition>,
+    look: Option<ResumeCheck>,
     /// Whether a person has accepted a gap. It is for this one, if there is one; else that is said.
     gap_accepted: bool,
 }
 
 impl Recognizing {
-    pub(super) fn new(look: Option<Recognition>, gap_accepted: bool) -> Self {
+    pub(super) fn new(look: Option<ResumeCheck>, gap_accepted: bool) -> Self {
         Recognizing { look, gap_accepted }
     }
 

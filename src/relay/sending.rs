@@ -5,11 +5,11 @@ use pg_logical::pgoutput::{Insert, LogicalMessage};
 
 use super::parking::Parking;
 use super::window::Window;
-use crate::dead_letters::{Key, Letter, Whole, text};
+use crate::checkpoint::Replay;
+use crate::dead_letters::{DeadLetter, Key, OriginalEvent, text};
 use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
 use crate::outbox::{Field, Outbox, OutboxError, OutboxEvent};
-use crate::positions::Replay;
 use crate::progress::{Change, OutOfStep, Partial, Progress, Sequence};
 use crate::routing::{Origin, Routed, Router};
 use crate::shards::{self, Shard};
@@ -259,7 +259,7 @@ impl Sending {
             let way_past = way_past(final_lsn, self.outbox.shard());
             return Handled::Failed(unsendable(&about.printable_id, &why.what, &why.remedy, &way_past));
         };
-        let letter = Letter {
+        let letter = DeadLetter {
             key: Key { final_lsn, change: ordinal },
             xid,
             commit_time,
@@ -273,7 +273,7 @@ impl Sending {
             whole: match written {
                 Written::Row(insert) => self.outbox.whole(&insert),
                 Written::Message(message) => {
-                    Whole::Message(String::from_utf8_lossy(message.content).into_owned())
+                    OriginalEvent::Message(String::from_utf8_lossy(message.content).into_owned())
                 }
             },
             replay: mark(self.replay.as_ref(), final_lsn, ordinal).map(str::to_owned),

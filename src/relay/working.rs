@@ -9,9 +9,9 @@ use super::Relay;
 use super::ending::Outcome;
 use super::lease::Clocks;
 use super::sending::{Handled, Written, not_readable, out_of_step, updated};
+use crate::checkpoint::OtherLog;
 use crate::config::OnUpdate;
 use crate::error::{Error, Peer};
-use crate::positions::OtherLog;
 use crate::routing::Origin;
 
 /// Said once a session; the counter of ignored changes has the rest.

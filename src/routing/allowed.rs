@@ -45,7 +45,7 @@ impl Allowed {
 
     fn check_lists(&mut self, topic: &str) -> Result<(), Unroutable> {
         if self.positions.as_deref() == Some(topic) {
-            return Err(Unroutable::Topic { name: topic.to_owned(), error: TopicNameError::Positions });
+            return Err(Unroutable::Topic { name: topic.to_owned(), error: TopicNameError::CheckpointStore });
         }
         if self.patterns.is_empty() || self.known.contains(topic) {
             return Ok(());

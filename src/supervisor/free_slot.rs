@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use pg_logical::session::Session;
 
-use super::kept_outside;
-use super::memory::Memory;
 use super::session::awake;
+use super::session_state::SessionState;
+use super::stored_state;
 use crate::config::{Config, Postgres};
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
@@ -27,13 +27,13 @@ const SHOW_EVERY: Duration = Duration::from_secs(3);
 /// standby is active.
 const IN_LINE: Duration = Duration::from_millis(20);
 
-/// Looks at the catalogues until nobody else reads the slot.
+/// TopicMonitor at the catalogues until nobody else reads the slot.
 pub(super) async fn free_slot(
     session: &mut Session,
     looks: &mut Session,
     config: &Config,
     monitor: &Monitor,
-    memory: &mut Memory,
+    memory: &mut SessionState,
 ) -> Result<(Catalog, Slot), Error> {
     let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
     let wal_level = looks.query_one("SHOW wal_level").await?.unwrap_or_default();
@@ -64,13 +64,13 @@ pub(super) async fn free_slot(
             wait.tell(config, monitor, memory, pid, &holder);
         }
         if wait.told.is_some() && shown.is_none_or(|shown| shown.elapsed() >= SHOW_EVERY) {
-            kept_outside::show(looks, config, monitor).await?;
+            stored_state::show(looks, config, monitor).await?;
             shown = Some(Instant::now());
         }
         tokio::time::sleep(SLOT_WAIT).await;
     }
     memory.server_process = Some(session.backend_pid());
-    awake(config, session, kept_outside::show(looks, config, monitor)).await?;
+    awake(config, session, stored_state::show(looks, config, monitor)).await?;
     let found = loop {
         let look = async { Ok(Catalog::look(looks, &config.postgres, &config.outbox).await?) };
         let catalog = awake(config, session, look).await?;
@@ -130,7 +130,14 @@ impl Wait {
     }
 
     /// Says whom the router waits for.
-    fn tell(&mut self, config: &Config, monitor: &Monitor, memory: &mut Memory, pid: i32, holder: &str) {
+    fn tell(
+        &mut self,
+        config: &Config,
+        monitor: &Monitor,
+        memory: &mut SessionState,
+        pid: i32,
+        holder: &str,
+    ) {
         self.told = Some(pid);
         let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
         tracing::info!(peer = "postgres", reason, "waiting for the slot");

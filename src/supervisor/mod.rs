@@ -2,11 +2,11 @@
 
 mod backoff;
 mod free_slot;
-mod kept_outside;
-mod memory;
 mod session;
-mod several;
+mod session_state;
+mod shard_runner;
 mod start_position;
+mod stored_state;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ use crate::progress::Partial;
 use crate::relay::{Ended, Outcome, SentAlone};
 use crate::sink::Refusal;
 use backoff::Backoff;
-use memory::Memory;
 use session::NoSession;
-pub use several::{Router, run_all};
+use session_state::SessionState;
+pub use shard_runner::{Router, run_all};
 
 /// While waiting the main loop still turns, and says so this often.
 const TURN: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), Definite> {
     let Orders { accept_gap: accepted_gap, until } = orders;
-    let mut memory = Memory { contracts, accepted_gap, until, ..Memory::default() };
+    let mut memory = SessionState { contracts, accepted_gap, until, ..SessionState::default() };
     let mut backoff = Backoff::default();
     loop {
         monitor.turned();
@@ -126,7 +126,7 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 }
 
 /// Takes in what a session leaves behind. `park`: an event that cannot be sent does not stop the router.
-fn after_session(ended: Ended, park: bool, memory: &mut Memory) -> Next {
+fn after_session(ended: Ended, park: bool, memory: &mut SessionState) -> Next {
     let (position, epoch) = (ended.remembered.position.flush, ended.remembered.epoch);
     memory.remembered = Some(ended.remembered);
     if ended.recognized {
@@ -168,7 +168,7 @@ fn after_session(ended: Ended, park: bool, memory: &mut Memory) -> Next {
     }
 }
 
-fn after_failure(error: Error, memory: &Memory) -> Next {
+fn after_failure(error: Error, memory: &SessionState) -> Next {
     match error {
         Error::Transient(transient) => Next::Later(transient),
         // A password may be rotated under a running router: its file is read again at each attempt. What Kafka refuses
@@ -187,7 +187,7 @@ fn after_refusal(
     doubtful: Option<Partial>,
     alone: Option<SentAlone>,
     park: bool,
-    memory: &mut Memory,
+    memory: &mut SessionState,
 ) -> Next {
     let reason = &refusal.why.what;
     match alone {
@@ -232,7 +232,7 @@ fn made_anew(reason: &str) -> Next {
 }
 
 /// A parked event was refused once more.
-fn after_retry(refusal: &Refusal, (key, alone): (Key, bool), memory: &mut Memory) -> Next {
+fn after_retry(refusal: &Refusal, (key, alone): (Key, bool), memory: &mut SessionState) -> Next {
     if refusal.transient && !refusal.waits_for_a_person() {
         return made_anew(&refusal.why.what);
     }

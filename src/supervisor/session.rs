@@ -16,19 +16,19 @@ use pg_logical::{Lsn, Oid, bulk_read, lock_wait};
 use tokio_util::sync::CancellationToken;
 
 use super::free_slot::free_slot;
-use super::memory::Memory;
+use super::session_state::SessionState;
 use super::start_position::Looked;
 use super::{SETTLED, TURN};
 use crate::advice;
+use crate::checkpoint::{Checkpoint, ResumeCheck};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::positions::{Recognition, Remembered};
 use crate::postgres::bookmarks::RollingBookmarks;
-use crate::postgres::catalog::{self, Catalog, Columns, Missing, way_out};
-use crate::postgres::dead_letters::desk::{Desk, Left, Loaded};
+use crate::postgres::catalog::{self, Catalog, Columns, Missing, recovery_sql};
 use crate::postgres::dead_letters::sql as dead_letters;
+use crate::postgres::dead_letters::store::{DeadLetterStore, Left, Loaded};
 use crate::postgres::slot_record::{self, SlotRecord};
 use crate::postgres::timeline::System;
 use crate::postgres::watch::{self, Watch};
@@ -36,7 +36,7 @@ use crate::relay::{Ended, Parts, Relay, begins_with_bites};
 use crate::routing::Router;
 use crate::shards::{Ids, Shard};
 use crate::sink::Outcomes;
-use crate::sink::kafka::positions::{Positions, look_up};
+use crate::sink::kafka::checkpoint_topic::{CheckpointStore, look_up};
 use crate::sink::kafka::{KafkaSink, UNUSED};
 
 /// How long a remembered position is looked for that only makes a message more exact.
@@ -61,7 +61,7 @@ pub(super) async fn run(
     config: &Arc<Config>,
     monitor: &Monitor,
     stop: &CancellationToken,
-    memory: &mut Memory,
+    memory: &mut SessionState,
 ) -> Result<Ended, NoSession> {
     let parts = tokio::select! {
         biased;
@@ -119,7 +119,7 @@ async fn start(
     config: &Arc<Config>,
     monitor: &Monitor,
     stop: &CancellationToken,
-    memory: &mut Memory,
+    memory: &mut SessionState,
 ) -> Result<(Parts<pg_logical::stream::Stream>, Connected), Error> {
     // an attempt may take long, and the reason why the last one failed is worth more than that one is made
     if !memory.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
@@ -157,7 +157,7 @@ async fn start(
     let sink = KafkaSink::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes, known);
     let mut sink = opened(awake(config, &mut session, sink).await, memory)?;
 
-    let mut positions = Positions::Off;
+    let mut positions = CheckpointStore::Off;
     let other_log = memory.other_log.take();
     let looked = Looked { catalog: &catalog, slot: &slot, system: &system, other_slots, other_log, record };
     let started = looked.begin(config, &mut session, memory, &mut sink, &mut positions).await;
@@ -199,11 +199,11 @@ async fn start(
     }
     let (stream, unread, _) = session.into_parts();
     let slot_name = &config.postgres.slot;
-    let unread_rows = way_out::in_commit_order(config, &catalog.tables);
+    let unread_rows = recovery_sql::in_commit_order(config, &catalog.tables);
     let what = StreamOf {
         slot: slot_name,
         publication: &config.postgres.publication,
-        start: recognition.as_ref().map_or(remembered.position.flush, Recognition::start),
+        start: recognition.as_ref().map_or(remembered.position.flush, ResumeCheck::start),
         messages: config.reads_messages()
             || recognition.as_ref().is_some_and(|look| look.message_prefix().is_some()),
     };
@@ -266,7 +266,7 @@ async fn look_at_tables(
     catalog: &Catalog,
     outbox: &Outbox,
     looks: &mut Session,
-    memory: &Memory,
+    memory: &SessionState,
 ) -> Result<(Option<(Shard, Ids)>, Vec<String>, Option<SlotRecord>), Error> {
     if !memory.was_active {
         for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
@@ -312,7 +312,7 @@ async fn shards(
     config: &Config,
     catalog: &Catalog,
     looks: &mut Session,
-    memory: &Memory,
+    memory: &SessionState,
 ) -> Result<(Option<(Shard, Ids)>, Vec<String>), Error> {
     let shard = match config.shard {
         Some(shard) => {
@@ -353,9 +353,9 @@ async fn parked_events(
     config: &Arc<Config>,
     session: &mut Session,
     monitor: &Monitor,
-    memory: &mut Memory,
-    remembered: &Remembered,
-) -> Result<Option<(Desk, Loaded)>, Error> {
+    memory: &mut SessionState,
+    remembered: &Checkpoint,
+) -> Result<Option<(DeadLetterStore, Loaded)>, Error> {
     if !config.dead_letters.park() {
         return Ok(None);
     }
@@ -366,7 +366,7 @@ async fn parked_events(
         monitor.last_problem(reason.clone());
         monitor.state(State::Reconnecting { peer: Peer::Postgres, reason });
     };
-    let desk = Desk::open(config, host, session.backend_pid(), &left, from, locked);
+    let desk = DeadLetterStore::open(config, host, session.backend_pid(), &left, from, locked);
     let (desk, loaded) = awake(config, session, desk).await?;
     memory.failed_retry = None;
     memory.refused.retain(|event, _| event.final_lsn >= from);
@@ -374,7 +374,7 @@ async fn parked_events(
 }
 
 /// No event was sent yet.
-async fn close(sink: KafkaSink, positions: Positions) {
+async fn close(sink: KafkaSink, positions: CheckpointStore) {
     sink.close_unused().await;
     let _ = tokio::time::timeout(UNUSED, positions.close()).await;
 }
@@ -407,7 +407,7 @@ pub(super) async fn awake<T>(
 }
 
 /// Credentials and privileges are changed under running routers.
-pub(super) fn opened<T>(result: Result<T, Error>, memory: &Memory) -> Result<T, Error> {
+pub(super) fn opened<T>(result: Result<T, Error>, memory: &SessionState) -> Result<T, Error> {
     result.map_err(|error| match error {
         Error::Definite(refused) if memory.was_active && refused.exit != Exit::Unsafe => {
             Error::transient(Peer::Kafka, refused.to_string())
@@ -417,7 +417,7 @@ pub(super) fn opened<T>(result: Result<T, Error>, memory: &Memory) -> Result<T, 
 }
 
 /// Adds the remembered position to a finding that stops the router: it is where events may be missing from.
-async fn with_position(error: Error, config: &Config, memory: &Memory) -> Error {
+async fn with_position(error: Error, config: &Config, memory: &SessionState) -> Error {
     let Error::Definite(Definite { exit: Exit::Unsafe, what, remedy }) = error else { return error };
     let stored = match &config.delivery.positions_topic {
         Some(topic) => tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, topic, None)).await,

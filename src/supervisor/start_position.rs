@@ -11,18 +11,18 @@ use std::sync::Arc;
 use pg_logical::Lsn;
 use pg_logical::session::Session;
 
-use super::memory::Memory;
 use super::session::{awake, opened};
+use super::session_state::SessionState;
+use crate::checkpoint::{self, Checkpoint, Handover, OtherLog, ResumeCheck, Start};
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
-use crate::positions::{self, Handover, OtherLog, Recognition, Remembered, Start};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::slot_record::SlotRecord;
 use crate::postgres::timeline::System;
 use crate::postgres::watch;
 use crate::relay::no_gap_to_accept;
 use crate::sink::kafka::KafkaSink;
-use crate::sink::kafka::positions::{Positions, Seen, look_up};
+use crate::sink::kafka::checkpoint_topic::{CheckpointStore, Seen, look_up};
 
 /// What a start has found in Postgres.
 pub(super) struct Looked<'a> {
@@ -44,11 +44,11 @@ impl Looked<'_> {
         &self,
         config: &Arc<Config>,
         session: &mut Session,
-        memory: &Memory,
+        memory: &SessionState,
         sink: &mut KafkaSink,
-        positions: &mut Positions,
-    ) -> Result<(Remembered, Option<Recognition>), Error> {
-        *positions = opened(awake(config, session, Positions::open(config)).await, memory)?;
+        positions: &mut CheckpointStore,
+    ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
+        *positions = opened(awake(config, session, CheckpointStore::open(config)).await, memory)?;
         let confirmed = self.confirmed();
         let seen = opened(awake(config, session, positions.look(config, confirmed, sink)).await, memory)?;
         self.judge_any(config, session, memory, &seen).await?;
@@ -62,7 +62,7 @@ impl Looked<'_> {
         if let Some(before) = &before {
             watch::warn_of_rewritten(&reading, &before.reading);
         }
-        let (tail, reading, recognition) = positions::begin(before.as_ref(), start, confirmed, reading);
+        let (tail, reading, recognition) = checkpoint::begin(before.as_ref(), start, confirmed, reading);
         match start {
             Start::First(_) if config.delivery.positions_topic.is_some() => {
                 tracing::info!(
@@ -75,10 +75,10 @@ impl Looked<'_> {
                 let before = before.as_deref().unwrap_or("unknown");
                 tracing::warn!(before, position = %position.flush, "the gap was accepted: going on after it");
             }
-            Start::Remembered(_) if memory.accepted_gap.is_some() && recognition.is_none() => {
+            Start::Checkpoint(_) if memory.accepted_gap.is_some() && recognition.is_none() => {
                 no_gap_to_accept()
             }
-            Start::First(_) | Start::Remembered(_) => {}
+            Start::First(_) | Start::Checkpoint(_) => {}
         }
         let replay = before
             .as_ref()
@@ -93,8 +93,8 @@ impl Looked<'_> {
         // what was accepted is accepted
         let parked =
             before.as_ref().filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked);
-        let remembered = Remembered {
-            epoch: Remembered::next_epoch(before.as_ref()),
+        let remembered = Checkpoint {
+            epoch: Checkpoint::next_epoch(before.as_ref()),
             slot: config.postgres.slot.clone(),
             system_identifier: self.system.identifier.clone(),
             timeline: self.system.timeline,
@@ -119,7 +119,7 @@ impl Looked<'_> {
         &self,
         config: &Config,
         session: &mut Session,
-        memory: &Memory,
+        memory: &SessionState,
         seen: &Seen,
     ) -> Result<(), Error> {
         let mut refused = Ok(());
@@ -138,8 +138,8 @@ impl Looked<'_> {
         &self,
         config: &Config,
         session: &mut Session,
-        memory: &Memory,
-        before: Option<&Remembered>,
+        memory: &SessionState,
+        before: Option<&Checkpoint>,
     ) -> Result<Start, Error> {
         let Looked { catalog, slot: _, system, other_slots, other_log, record } = self;
         // those of a router that only delivers its last part are there on purpose
@@ -154,7 +154,7 @@ impl Looked<'_> {
         };
         let reading = catalog.reading(&config.outbox);
         let way_out = catalog.publication_way_out(config);
-        let found = positions::Found {
+        let found = checkpoint::Found {
             router: &config.name,
             slot: &config.postgres.slot,
             confirmed: self.confirmed(),
@@ -168,7 +168,7 @@ impl Looked<'_> {
                 .map(|(_, other)| other),
             record: record.as_ref(),
         };
-        positions::judge(before, &found, memory.accepted_gap).map_err(|gap| gap.refusal(config.shard))
+        checkpoint::judge(before, &found, memory.accepted_gap).map_err(|gap| gap.refusal(config.shard))
     }
 }
 
@@ -176,7 +176,7 @@ impl Looked<'_> {
 /// handing over. Another one would send what these hold once more, or leave it out.
 async fn beside_other_shards(
     config: &Config,
-    before: Option<&Remembered>,
+    before: Option<&Checkpoint>,
     slots: &[String],
 ) -> Result<(), Error> {
     let handover = match &config.delivery.positions_topic {

@@ -1,7 +1,7 @@
 use pg_logical::Lsn;
 
 use super::*;
-use crate::positions::remembered;
+use crate::checkpoint::remembered;
 use crate::progress::Sequence;
 use crate::sink::kafka::TransactionSize;
 use crate::unsendable::{Reason, Unsendable};
@@ -41,7 +41,7 @@ fn refused() -> Error {
 
 #[test]
 fn a_refused_batch_is_sent_one_at_a_time_from_the_position_on() {
-    let mut memory = Memory::default();
+    let mut memory = SessionState::default();
     assert_eq!(after_session(ended(refusal(false), None), false, &mut memory), Next::Again);
     assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
     assert_eq!(memory.batch_bytes, 1_000);
@@ -53,8 +53,11 @@ fn a_refused_batch_is_sent_one_at_a_time_from_the_position_on() {
 
 #[test]
 fn a_record_refused_alone_stops_the_router_and_is_named() {
-    let next =
-        after_session(ended(refusal(false), Some("42 to the topic orders")), false, &mut Memory::default());
+    let next = after_session(
+        ended(refusal(false), Some("42 to the topic orders")),
+        false,
+        &mut SessionState::default(),
+    );
     let Next::Never(definite) = next else { panic!("{next:?}") };
     assert_eq!(definite.exit, Exit::Unsafe);
     assert!(definite.what.contains("id 42 to the topic orders: too large"), "{definite}");
@@ -63,7 +66,7 @@ fn a_record_refused_alone_stops_the_router_and_is_named() {
 /// Otherwise each attempt would repeat what follows it in other topics.
 #[test]
 fn a_record_that_waits_for_a_right_is_asked_for_alone() {
-    let mut memory = Memory::default();
+    let mut memory = SessionState::default();
     let Outcome::Refused(mut refusal) = refusal(true) else { unreachable!() };
     refusal.why.remedy = "Grant it".into();
     let next = after_session(ended(Outcome::Refused(refusal), Some("42")), false, &mut memory);
@@ -73,13 +76,13 @@ fn a_record_that_waits_for_a_right_is_asked_for_alone() {
 
 #[test]
 fn what_may_pass_is_tried_again() {
-    let next = after_session(ended(refusal(true), None), false, &mut Memory::default());
+    let next = after_session(ended(refusal(true), None), false, &mut SessionState::default());
     assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })));
 }
 
 #[test]
 fn a_refused_password_is_definite_at_start_and_transient_later() {
-    let mut memory = Memory::default();
+    let mut memory = SessionState::default();
     assert!(matches!(after_failure(refused(), &memory), Next::Never(_)));
     memory.was_active = true;
     assert!(matches!(after_failure(refused(), &memory), Next::Later(_)));

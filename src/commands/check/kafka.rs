@@ -5,7 +5,7 @@ use super::postgres::is_local;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::error::Error;
-use crate::sink::kafka::survey::{SeenTopic, Settings, Survey};
+use crate::sink::kafka::cluster_info::{ClusterInfo, SeenTopic, Settings};
 
 /// What to do where Kafka cannot be reached.
 const UNREACHABLE: &str = "Check that the brokers run, that `bootstrap.servers` and the addresses that they advertise \
@@ -27,11 +27,11 @@ pub(super) struct Seen {
     pub(super) may_create: Option<Result<(), Error>>,
 }
 
-/// Looks at Kafka.
+/// TopicMonitor at Kafka.
 pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
     let mut findings = Findings::default();
     encryption(config, &mut findings);
-    let seen = match Survey::open(config).await {
+    let seen = match ClusterInfo::open(config).await {
         Ok(survey) => look_with(&survey, config, &mut findings).await,
         Err(error) => Err(error),
     };
@@ -94,7 +94,7 @@ fn host(server: &str) -> &str {
     }
 }
 
-async fn look_with(survey: &Survey, config: &Config, findings: &mut Findings) -> Result<Seen, Error> {
+async fn look_with(survey: &ClusterInfo, config: &Config, findings: &mut Findings) -> Result<Seen, Error> {
     let templates = config.route.topics();
     let mut cluster = survey.cluster().await?;
     let defaults = match cluster.brokers.first() {

@@ -6,12 +6,12 @@ use pg_logical::{Lsn, Secret};
 use super::finding::Findings;
 use super::kafka::Seen;
 use super::topics::durability;
+use crate::checkpoint::{self, Reading, ResumeConflict};
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
-use crate::positions::{self, Gap, Reading};
 use crate::postgres::catalog::Catalog;
 use crate::postgres::slot_record::SlotRecord;
-use crate::sink::kafka::positions::look_up;
+use crate::sink::kafka::checkpoint_topic::look_up;
 
 /// What the catalogues say of the router's own.
 pub(super) struct Ours {
@@ -48,8 +48,8 @@ impl Ours {
     }
 
     /// Why a start without a remembered position would be refused.
-    fn not_new(&self, config: &Config) -> Option<Gap> {
-        positions::not_new(&self.name, &config.postgres.slot, self.confirmed, self.record.as_ref()?)
+    fn not_new(&self, config: &Config) -> Option<ResumeConflict> {
+        checkpoint::not_new(&self.name, &config.postgres.slot, self.confirmed, self.record.as_ref()?)
     }
 }
 

@@ -6,7 +6,7 @@ use super::finding::Findings;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{self, Catalog, Slot};
-use crate::postgres::room::{self, Level};
+use crate::postgres::slot_headroom::{self, Level};
 use crate::quantity::bytes;
 
 pub(super) async fn judge(
@@ -40,7 +40,7 @@ fn describe(name: &str, slot: &Slot, reader: &str) -> String {
 
 /// How near the slot is to being lost.
 fn judge_room(name: &str, slot: &Slot, findings: &mut Findings) {
-    let (level, what, remedy) = room::at_a_glance(name, slot);
+    let (level, what, remedy) = slot_headroom::at_a_glance(name, slot);
     match level {
         Level::Ample => {}
         Level::Unreserved => findings.error("slot_room", what, remedy),

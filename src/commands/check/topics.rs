@@ -6,9 +6,9 @@ use super::outbox::OutboxLook;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::quantity::bytes;
-use crate::sink::kafka::copies::Copies;
+use crate::sink::kafka::cluster_info::{SeenTopic, Settings};
+use crate::sink::kafka::durability::Durability;
 use crate::sink::kafka::properties;
-use crate::sink::kafka::survey::{SeenTopic, Settings};
 
 /// What a record batch and a record take besides the row's own bytes: names of headers, lengths, checksums.
 const OVERHEAD: u64 = 200;
@@ -99,7 +99,7 @@ pub(super) fn durability(topic: &SeenTopic, settings: Option<&Settings>, finding
             "Bring the brokers back that hold them: events for these partitions wait, and those behind them",
         );
     }
-    let copies = Copies {
+    let copies = Durability {
         replicas: i64::try_from(topic.replicas).ok(),
         min_insync: settings.and_then(|settings| settings.number("min.insync.replicas")),
         unclean: settings
@@ -109,7 +109,7 @@ pub(super) fn durability(topic: &SeenTopic, settings: Option<&Settings>, finding
 }
 
 /// Whether an acknowledged record survives the loss of a broker, and whether it can be acknowledged at all.
-fn acknowledgements(who: &str, copies: Copies, findings: &mut Findings) {
+fn acknowledgements(who: &str, copies: Durability, findings: &mut Findings) {
     for weakness in copies.weaknesses() {
         let what = format!("{who}: {}", weakness.what);
         if weakness.blocks {
@@ -194,7 +194,7 @@ fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, finding
         config.topics.config.get(unclean).map(String::as_str).or(defaults.get(unclean)) == Some("true");
     let before = findings.0.len();
     if let Some(replicas) = replicas {
-        let copies = Copies { replicas: Some(replicas), min_insync: insync, unclean };
+        let copies = Durability { replicas: Some(replicas), min_insync: insync, unclean };
         acknowledgements("a topic that the router creates", copies, findings);
         if usize::try_from(replicas).is_ok_and(|replicas| replicas > seen.brokers) {
             findings.error(

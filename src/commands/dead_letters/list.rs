@@ -134,13 +134,13 @@ pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Lo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dead_letters::{Column, Decision, Key, Letter, Whole};
+    use crate::dead_letters::{Column, DeadLetter, Decision, Key, OriginalEvent};
     use crate::unsendable::Reason;
     use pg_logical::Lsn;
     use pg_logical::PgTimestamp;
 
     fn waiting(change: u64, reason: Reason, decision: Option<Decision>) -> Waiting {
-        let letter = Letter {
+        let letter = DeadLetter {
             key: Key { final_lsn: Lsn(0x16_B374_D848), change },
             xid: 7,
             commit_time: PgTimestamp(0),
@@ -151,7 +151,7 @@ mod tests {
             event_type: Some("OrderPlaced".into()),
             reason,
             detail: "it is too large. Raise the limit".into(),
-            whole: Whole::Columns(vec![Column {
+            whole: OriginalEvent::Columns(vec![Column {
                 name: "id".into(),
                 type_id: 25,
                 modifier: -1,

@@ -10,7 +10,7 @@ use crate::cli::ChooseArgs;
 use crate::commands::Verdict;
 use crate::commands::status::table::{Look, trimmed};
 use crate::config::Config;
-use crate::dead_letters::Whole;
+use crate::dead_letters::OriginalEvent;
 use crate::error::Error;
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::terminal;
@@ -24,7 +24,7 @@ struct Shown<'a> {
     listed: Listed,
     source: &'a str,
     /// As it was written: its columns, or the content of the message.
-    event: &'a Whole,
+    event: &'a OriginalEvent,
 }
 
 pub(super) async fn show(
@@ -74,13 +74,13 @@ fn render(row: &Waiting, look: &Look) -> String {
 
 /// Each value on one line, as long as it is: what is broken into lines cannot be taken for use elsewhere, and breaking it takes
 /// longer the longer it is.
-fn written(whole: &Whole) -> String {
+fn written(whole: &OriginalEvent) -> String {
     let values: Vec<(&str, &str)> = match whole {
-        Whole::Columns(columns) => columns
+        OriginalEvent::Columns(columns) => columns
             .iter()
             .map(|column| (column.name.as_str(), column.value.as_deref().unwrap_or("NULL")))
             .collect(),
-        Whole::Message(content) => vec![("message", content)],
+        OriginalEvent::Message(content) => vec![("message", content)],
     };
     let width = values.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
     values

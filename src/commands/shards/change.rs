@@ -12,17 +12,17 @@ use pg_logical::{Lsn, quoting};
 use super::drain::{self, Locks};
 use super::plan;
 use crate::advice::OrRemedy;
-use crate::commands::kept::Kept;
+use crate::checkpoint::{Checkpoint, Handover};
+use crate::commands::stored_position::Kept;
 use crate::commands::{Verdict, connect};
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::positions::{Handover, Remembered};
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, shards_verdict};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::slot_functions;
 use crate::progress::Position;
-use crate::sink::kafka::positions::look_up;
+use crate::sink::kafka::checkpoint_topic::look_up;
 use crate::terminal;
 
 pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<Verdict, Error> {
@@ -148,7 +148,7 @@ async fn any_has_begun(new: &[Arc<Config>], at: Lsn) -> Result<bool, Error> {
 }
 
 /// One of an earlier time with this number of shards is further back.
-fn has_begun(shard: &Config, known: &Remembered, at: Lsn) -> bool {
+fn has_begun(shard: &Config, known: &Checkpoint, at: Lsn) -> bool {
     known.slot == shard.postgres.slot && known.position.flush >= at
 }
 

@@ -17,7 +17,7 @@ use crate::monitor::Monitor;
 use crate::postgres::catalog::{self, Catalog};
 use crate::postgres::slot_lock;
 use crate::progress::Position;
-use crate::sink::kafka::positions::look_up;
+use crate::sink::kafka::checkpoint_topic::look_up;
 use crate::supervisor::{self, Orders, Router};
 use crate::terminal;
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use pg_logical::Lsn;
 
-use crate::commands::kept::Kept;
+use crate::checkpoint::{Handover, handover_subject};
+use crate::commands::stored_position::Kept;
 use crate::config::Config;
 use crate::error::Error;
-use crate::positions::{Handover, handover_subject};
 use crate::progress::Position;
-use crate::sink::kafka::positions::look_up;
+use crate::sink::kafka::checkpoint_topic::look_up;
 
 /// Where handing over to the shards of `config` is.
 pub(super) async fn read(config: &Config) -> Result<Option<Handover>, Error> {

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::Catalog;
 use crate::quantity::bytes;
-use crate::sink::kafka::positions;
+use crate::sink::kafka::checkpoint_topic;
 use crate::terminal;
 
 /// The members are keys of `slot list --json`.
@@ -58,7 +58,7 @@ async fn look(config: &Config) -> Result<Listed, Error> {
     let slot = catalog.slot.as_ref();
     let remembered = match &config.delivery.positions_topic {
         Some(topic) => {
-            positions::look_up(config, topic, slot.and_then(|slot| slot.confirmed_flush_lsn)).await
+            checkpoint_topic::look_up(config, topic, slot.and_then(|slot| slot.confirmed_flush_lsn)).await
         }
         None => Ok(None),
     };

@@ -1,4 +1,4 @@
-//! Whole files in, whole configurations and findings out.
+//! OriginalEvent files in, whole configurations and findings out.
 
 mod loads;
 

@@ -9,7 +9,7 @@ mod shards;
 mod slot;
 #[cfg(test)]
 pub(crate) use slot::tests;
-pub mod way_out;
+pub mod recovery_sql;
 
 pub use columns::{Columns, WITHHELD, sent};
 pub use publication::{PARTITION_TRIGGERS, Publication, Table, guard, partition_triggers_fire, unwatched};
@@ -20,9 +20,9 @@ use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::{Row, Session};
 
+use crate::checkpoint::Reading;
 use crate::config::{Config, Outbox, Postgres};
 use crate::error::Error;
-use crate::positions::Reading;
 
 /// What the catalogues say at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::{Missing, Unreadable, Values, flag, parsed, way_out};
+use super::{Missing, Unreadable, Values, flag, parsed, recovery_sql};
+use crate::checkpoint::Traces;
 use crate::config::{Config, TableName};
 use crate::error::Error;
-use crate::positions::Traces;
 
 /// One row of `pg_publication`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -305,7 +305,7 @@ pub(super) fn way_out(tables: &[Option<Table>], config: &Config) -> String {
          comes after it before the router goes past it. A copy of the slot shows it in commit \
          order, deleted rows included. It may also show rows that are in Kafka; rows that were written while the table was \
          unlogged are only in the table. In one session: {}",
-        way_out::in_commit_order(config, tables)
+        recovery_sql::in_commit_order(config, tables)
     )
 }
 

@@ -5,7 +5,7 @@ use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
-use super::{Unreadable, Values, flag, parsed, way_out};
+use super::{Unreadable, Values, flag, parsed, recovery_sql};
 use crate::config::{Config, Postgres};
 use crate::error::{Error, Peer};
 use crate::postgres::standby_slots;
@@ -229,7 +229,7 @@ fn lost(slot: &Slot, config: &Config) -> Error {
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
     );
     let drop = format!("SELECT pg_drop_replication_slot({})", literal(name));
-    let Some(query) = way_out::from_table(config, slot.catalog_xmin) else {
+    let Some(query) = recovery_sql::from_table(config, slot.catalog_xmin) else {
         return Error::not_safe(
             what,
             format!(

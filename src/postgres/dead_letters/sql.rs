@@ -6,7 +6,7 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Row;
 use pg_logical::{Lsn, PgTimestamp};
 
-use crate::dead_letters::{Decision, Key, Letter, Whole};
+use crate::dead_letters::{DeadLetter, Decision, Key, OriginalEvent};
 use crate::error::Error;
 use crate::unsendable::Reason;
 
@@ -48,7 +48,7 @@ pub(super) const AGGREGATES: usize = 50;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// The event.
-    pub letter: Letter,
+    pub letter: DeadLetter,
     /// `None`: it follows on one that is gone.
     pub decision: Option<Decision>,
     /// How often it was tried again in vain.
@@ -60,7 +60,7 @@ const COLUMNS: &str = "d.final_lsn, d.change, d.xid, \
      d.aggregate_type, d.aggregate_id, d.event_type, d.reason, d.detail, d.event, d.decision, d.replay, d.attempts";
 
 /// Puts rows there; those that are there already stay as they are. Returns what was put.
-pub(super) fn insert<'a>(router: &str, letters: impl Iterator<Item = &'a Letter>) -> String {
+pub(super) fn insert<'a>(router: &str, letters: impl Iterator<Item = &'a DeadLetter>) -> String {
     let mut sql = format!(
         "INSERT INTO {TABLE} (router, final_lsn, change, xid, committed_at, source, event_id, aggregate_type, aggregate_id, \
          event_type, reason, detail, event, replay) VALUES "
@@ -270,7 +270,7 @@ pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
     let text = |n: usize| row.get(n).map(str::to_owned);
     let number = |n: usize| row.get(n).and_then(|text| text.parse::<i64>().ok());
     let read = || {
-        Some(Letter {
+        Some(DeadLetter {
             key: key(row)?,
             xid: u32::try_from(number(2)?).ok()?,
             commit_time: PgTimestamp(number(3)?),
@@ -281,13 +281,17 @@ pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
             event_type: text(8),
             reason: Reason::of(row.get(9)?),
             detail: text(10)?,
-            whole: Whole::Message(String::new()),
+            whole: OriginalEvent::Message(String::new()),
             replay: text(13),
         })
     };
     let letter = read().ok_or_else(|| foreign("a column is NULL, or no number"))?;
-    let whole = Whole::decode(row.get(11).unwrap_or_default());
+    let whole = OriginalEvent::decode(row.get(11).unwrap_or_default());
     let whole = whole.map_err(|error| foreign(&format!("{} at {}", error, letter.key)))?;
     let attempts = number(14).and_then(|attempts| u64::try_from(attempts).ok()).unwrap_or_default();
-    Ok(Waiting { letter: Letter { whole, ..letter }, decision: row.get(12).and_then(Decision::of), attempts })
+    Ok(Waiting {
+        letter: DeadLetter { whole, ..letter },
+        decision: row.get(12).and_then(Decision::of),
+        attempts,
+    })
 }

@@ -6,12 +6,12 @@ use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::{Duration, Instant};
 
 use super::KafkaSink;
-use super::positions::{Positions, PositionsTopic};
+use super::checkpoint_topic::{CheckpointStore, CheckpointTopic};
 use super::transaction_size::TransactionSize;
 use super::transactions::{Intake, Transactions};
+use crate::checkpoint::{Checkpoint, LogFingerprint};
 use crate::error::Error;
 use crate::monitor::Monitor;
-use crate::positions::{Remembered, Tail};
 use crate::progress::{Position, Progress};
 use crate::sink::DeliveryStats;
 
@@ -22,29 +22,29 @@ pub(crate) type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 pub(crate) struct Checkpointer {
     how: How,
     /// What the session began with, which each record of it repeats but for the position.
-    began: Remembered,
+    began: Checkpoint,
 }
 
 enum How {
     /// In the slot alone.
     Not,
     /// When the events before it are acknowledged.
-    After(Box<PositionsTopic>),
+    After(Box<CheckpointTopic>),
     /// Together with them.
     With(Box<Transactions>),
 }
 
 impl Checkpointer {
     pub(crate) fn new(
-        positions: Positions,
-        began: Remembered,
+        positions: CheckpointStore,
+        began: Checkpoint,
         size: TransactionSize,
         timeout: Duration,
     ) -> Self {
         let how = match positions {
-            Positions::Off => How::Not,
-            Positions::After(topic) => How::After(topic),
-            Positions::With(_) => How::With(Box::new(Transactions::new(began.clone(), size, timeout))),
+            CheckpointStore::Off => How::Not,
+            CheckpointStore::After(topic) => How::After(topic),
+            CheckpointStore::With(_) => How::With(Box::new(Transactions::new(began.clone(), size, timeout))),
         };
         Checkpointer { how, began }
     }
@@ -57,7 +57,7 @@ impl Checkpointer {
         progress: &Progress,
         settled: bool,
         intake: Intake,
-        add: impl FnOnce(&mut Remembered),
+        add: impl FnOnce(&mut Checkpoint),
     ) -> Result<Option<Instant>, Error> {
         let position = progress.position();
         match &mut self.how {
@@ -254,7 +254,7 @@ impl Checkpointer {
     pub(crate) fn recognized(&mut self, message_prefix: Option<&str>) {
         if self.began.reading.message_prefix.as_deref() != message_prefix {
             self.began.reading.message_prefix = message_prefix.map(str::to_owned);
-            self.began.tail = Tail::Quiet { from: self.began.position.flush };
+            self.began.tail = LogFingerprint::Quiet { from: self.began.position.flush };
         }
     }
 
@@ -268,9 +268,9 @@ impl Checkpointer {
     pub(crate) async fn close(
         self,
         progress: &Progress,
-        add: impl FnOnce(&mut Remembered),
+        add: impl FnOnce(&mut Checkpoint),
         wait: impl AsyncFnOnce(Ending<'_>),
-    ) -> (Remembered, bool) {
+    ) -> (Checkpoint, bool) {
         match self.how {
             How::Not => {}
             How::After(topic) => wait(Box::pin(topic.close())).await,
@@ -284,11 +284,11 @@ impl Checkpointer {
 }
 
 /// What there is to remember now.
-fn now(began: &Remembered, progress: &Progress, add: impl FnOnce(&mut Remembered)) -> Remembered {
+fn now(began: &Checkpoint, progress: &Progress, add: impl FnOnce(&mut Checkpoint)) -> Checkpoint {
     let position = progress.position();
     let replay = began.replay.clone().filter(|replay| !replay.is_over(position));
-    let tail = progress.landmark().map_or(began.tail, Tail::Landmark);
-    let mut remembered = Remembered { position, tail, replay, ..began.clone() };
+    let tail = progress.landmark().map_or(began.tail, LogFingerprint::Landmark);
+    let mut remembered = Checkpoint { position, tail, replay, ..began.clone() };
     add(&mut remembered);
     remembered
 }

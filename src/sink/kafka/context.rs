@@ -10,9 +10,9 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
-use super::known::KnownTopics;
+use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, unsendable_as, verdict};
 use super::producers::{NotCommitted, PositionReport};
-use super::verdict::{MAY_NOT_WRITE, Verdict, denied, unsendable_as, verdict};
+use super::topic_cache::TopicCache;
 use crate::progress::Sequence;
 use crate::sink::{Outcomes, Refusal};
 use crate::unsendable::{Reason, Unsendable};
@@ -165,7 +165,7 @@ pub(super) const POSITION: usize = usize::MAX;
 pub(super) struct ProducerReports {
     pub(super) outcomes: Arc<Outcomes>,
     pub(super) connection: Arc<Connection>,
-    pub(super) known: Arc<KnownTopics>,
+    pub(super) known: Arc<TopicCache>,
     pub(super) position: PositionReport,
 }
 
@@ -226,7 +226,7 @@ impl ProducerReports {
 
     /// The transaction has failed, and the records that are behind the position in it may never be reported.
     fn position_failed(&self, code: RDKafkaErrorCode, topic: &str) {
-        if let Verdict::Refused(remedy) = verdict(code) {
+        if let ErrorPolicy::Refused(remedy) = verdict(code) {
             let reason = format!("the position cannot be written to the topic {topic}: {code}. {remedy}");
             self.outcomes.refused(Refusal::of_session(reason, remedy));
         }
@@ -268,14 +268,14 @@ impl ProducerContext for ProducerReports {
             return self.position_failed(code, message.topic());
         }
         let (transient, reason, remedy) = match verdict(code) {
-            Verdict::Consequence => return,
-            Verdict::Again => (true, code.to_string(), ""),
-            Verdict::Denied(remedy) => {
+            ErrorPolicy::Consequence => return,
+            ErrorPolicy::Again => (true, code.to_string(), ""),
+            ErrorPolicy::Denied(remedy) => {
                 let reason = denied(code, message.topic(), remedy);
                 self.known.obstacle.met(reason.clone());
                 (true, reason, remedy)
             }
-            Verdict::Refused(remedy) => (false, code.to_string(), remedy),
+            ErrorPolicy::Refused(remedy) => (false, code.to_string(), remedy),
         };
         let why = Unsendable::new(unsendable_as(code), reason, remedy);
         self.outcomes.refused(Refusal { last: sequence, transient, why });

@@ -1,36 +1,36 @@
 //! Kafka: the producers of a session, on librdkafka's own threads.
 //!
 //! - sending: `producers` (one that is idempotent, or two that are transactional), `properties` they are made with, `context` what
-//!   comes back, `client` how they end, `fits` whether a topic takes a record, `first` before a partition's second record
-//! - topics: `topics` and `topic_setup` before the first record, `known` what is remembered of them, `copies` what an acknowledgement
-//!   is worth, `look` while records flow
-//! - checkpoints: `checkpointer`, `positions` their topic, `transactions` and `transaction_size` where they go with the events
-//! - when nothing is acknowledged: `stall_detector`, `obstacle` the reason, `unreachable` when no broker answers, `lost_sight` when the
-//!   client is at fault, `aside` how brokers are asked meanwhile
-//! - `verdict` what an error means, `survey` what `check` asks
+//!   comes back, `client` how they end, `record_limits` whether a topic takes a record, `first_in_partition` before a partition's second record
+//! - topics: `topics` and `topic_setup` before the first record, `topic_cache` what is remembered of them, `durability` what an acknowledgement
+//!   is worth, `topic_monitor` while records flow
+//! - checkpoints: `checkpointer`, `checkpoint_topic` their topic, `transactions` and `transaction_size` where they go with the events
+//! - when nothing is acknowledged: `stall_detector`, `stall_reason` the reason, `unreachable` when no broker answers, `stale_metadata` when the
+//!   client is at fault, `background_probe` how brokers are asked meanwhile
+//! - `error_policy` what an error means, `cluster_info` what `check` asks
 
-mod aside;
+mod background_probe;
+pub mod checkpoint_topic;
 mod checkpointer;
 mod client;
+pub mod cluster_info;
 mod context;
-pub mod copies;
-mod first;
-mod fits;
-mod known;
-mod look;
-mod lost_sight;
-mod obstacle;
-pub mod positions;
+pub mod durability;
+mod error_policy;
+mod first_in_partition;
 mod producers;
 pub mod properties;
+mod record_limits;
+mod stale_metadata;
 mod stall_detector;
-pub mod survey;
+mod stall_reason;
+mod topic_cache;
+mod topic_monitor;
 mod topic_setup;
 mod topics;
 mod transaction_size;
 mod transactions;
 mod unreachable;
-mod verdict;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,24 +41,25 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 
+use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::positions::Remembered;
 use crate::progress::Sequence;
 use crate::routing::Record;
 use crate::sink::{Outcomes, Refusal};
 use crate::unsendable::{Reason, Unsendable};
-use aside::Aside;
+use background_probe::BackgroundProbe;
 pub(crate) use checkpointer::{Checkpointer, Ending};
 use client::Client;
 use context::{AdminContext, Connection, ProducerReports};
-use first::{FirstRecords, Known};
-pub use known::KnownTopics;
-use look::{Found, Looks, Sight};
-use lost_sight::{LostSight, knows_brokers};
+use error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, verdict};
+use first_in_partition::{FirstRecords, Known};
 use producers::Producers;
 use producers::{Commit, NotCommitted};
+use stale_metadata::{StaleMetadata, knows_brokers};
 pub(crate) use stall_detector::{StallDetector, Unacknowledged};
+pub use topic_cache::TopicCache;
+use topic_monitor::{Found, TopicMonitor, TopicState};
 pub use topic_setup::Admitted;
 use topic_setup::TopicSetup;
 use topics::TopicKeeper;
@@ -66,7 +67,6 @@ use topics::TopicLimits;
 pub use transaction_size::TransactionSize;
 pub(crate) use transactions::Intake;
 use unreachable::no_answer;
-use verdict::{MAY_NOT_WRITE, Verdict, denied, verdict};
 
 /// How long the first answer of a broker may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -108,17 +108,17 @@ pub struct KafkaSink {
     numbers: HashMap<Box<str>, usize>,
     /// The number of the topic that a record was last sent to.
     last: usize,
-    known: Arc<KnownTopics>,
-    looks: Looks,
-    position_looks: Looks,
+    known: Arc<TopicCache>,
+    looks: TopicMonitor,
+    position_looks: TopicMonitor,
     /// Records sent and not yet acknowledged.
     under_way: usize,
     first: FirstRecords,
     batch_bytes: usize,
     compressed: bool,
     message_max_bytes: usize,
-    lost_sight: Arc<LostSight>,
-    aside: Aside,
+    lost_sight: Arc<StaleMetadata>,
+    aside: BackgroundProbe,
     transaction_timeout: Duration,
     /// Since when the transaction takes nothing more.
     refuses_since: Option<Instant>,
@@ -153,7 +153,7 @@ impl KafkaSink {
         config: Arc<Config>,
         outcomes: Arc<Outcomes>,
         batch_bytes: usize,
-        known: Arc<KnownTopics>,
+        known: Arc<TopicCache>,
     ) -> Result<Self, Error> {
         let connection = Arc::new(Connection::default());
         let reports = ProducerReports {
@@ -176,14 +176,14 @@ impl KafkaSink {
             numbers: HashMap::new(),
             last: 0,
             known,
-            looks: Looks::new(),
-            position_looks: Looks::new(),
+            looks: TopicMonitor::new(),
+            position_looks: TopicMonitor::new(),
             under_way: 0,
             first: FirstRecords::default(),
             batch_bytes,
             compressed: properties::compresses(&config),
             lost_sight: Arc::default(),
-            aside: Aside::default(),
+            aside: BackgroundProbe::default(),
             transaction_timeout: properties::transaction_timeout(&config),
             refuses_since: None,
             now: PgTimestamp::now().unix_millis(),
@@ -231,9 +231,9 @@ impl KafkaSink {
         let number = self.number(record.topic).ok_or_else(|| self.set_up_topic(record.topic))?;
         let Some(topic) = self.topics.get_mut(number) else { return Err(NotSent::Later) };
         let limits = &topic.limits;
-        fits::producer(record, self.message_max_bytes)?;
+        record_limits::producer(record, self.message_max_bytes)?;
         if !topic.stale
-            && let Err(impossible) = fits::topic(record, limits, self.compressed)
+            && let Err(impossible) = record_limits::topic(record, limits, self.compressed)
         {
             // its limit may have been raised since, or it may have got more partitions
             if topic.looked_at_for == Some(sequence) {
@@ -306,7 +306,7 @@ impl KafkaSink {
     /// Where the record goes, as far as that can be told beforehand.
     fn partition(record: &Record<'_>, limits: &TopicLimits) -> Option<i32> {
         record.partition.or_else(|| match (record.key, limits.partitions) {
-            (Some(key), Some(count)) => first::partition_of(key, count),
+            (Some(key), Some(count)) => first_in_partition::partition_of(key, count),
             _ => None,
         })
     }
@@ -314,7 +314,7 @@ impl KafkaSink {
     fn not_taken(&mut self, error: &KafkaError, record: &Record<'_>, sequence: Sequence) -> NotSent {
         let code = error.rdkafka_error_code();
         if let Some(code) = code
-            && let Verdict::Denied(remedy) = verdict(code)
+            && let ErrorPolicy::Denied(remedy) = verdict(code)
         {
             let reason = denied(code, record.topic, remedy);
             self.known.obstacle.met(reason.clone());
@@ -367,7 +367,7 @@ impl KafkaSink {
     /// it has found. `silent`: no topic's records are acknowledged, with what [`KafkaSink::silent`] takes. Never blocks; meant
     /// for once a second.
     fn look_at_topics(&mut self, stalled: Option<usize>, silent: Option<(Option<&str>, bool)>) {
-        if let Some(Sight { topic, found }) = self.looks.take() {
+        if let Some(TopicState { topic, found }) = self.looks.take() {
             self.saw(&topic, found, stalled.is_some(), silent);
         }
         let Some(number) = stalled.or_else(|| self.looks.due(self.topics.len())) else { return };
@@ -421,9 +421,9 @@ impl KafkaSink {
     /// Begins to look at the positions topic. Returns what the look before it has found, once: whether it can acknowledge, or why
     /// not. Never blocks; meant for once a second.
     fn look_at_positions(&mut self) -> Option<Result<(), String>> {
-        let found = self.position_looks.take().and_then(|Sight { found, .. }| found.acknowledges());
+        let found = self.position_looks.take().and_then(|TopicState { found, .. }| found.acknowledges());
         let topic = self.producers.positions_topic().to_owned();
-        self.position_looks.begin(&self.keeper, topic, None, Some(positions::PARTITION));
+        self.position_looks.begin(&self.keeper, topic, None, Some(checkpoint_topic::PARTITION));
         found
     }
 
@@ -434,7 +434,7 @@ impl KafkaSink {
 
     /// Why the last look at the positions topic has found nothing, if no broker answered.
     fn positions_not_seen(&self) -> Option<&'static str> {
-        self.position_looks.are_unanswered().then_some(obstacle::NO_ANSWER)
+        self.position_looks.are_unanswered().then_some(stall_reason::NO_ANSWER)
     }
 
     /// For a start: does what needs the positions topic. If that takes long, or fails, because the topic cannot be written, that
@@ -465,7 +465,7 @@ impl KafkaSink {
     async fn positions_are_stuck(&self) -> Option<String> {
         let (keeper, topic) = (Arc::clone(&self.keeper), self.producers.positions_topic().to_owned());
         let found = tokio::task::spawn_blocking(move || {
-            look::look(&keeper, &topic, None, Some(positions::PARTITION))
+            topic_monitor::look(&keeper, &topic, None, Some(checkpoint_topic::PARTITION))
         })
         .await;
         found.ok().flatten().and_then(Found::acknowledges).and_then(Result::err)
@@ -564,7 +564,7 @@ impl KafkaSink {
     ///
     /// # Errors
     /// The transaction has failed.
-    fn commit(&mut self, position: &Remembered) -> Result<Commit, NotCommitted> {
+    fn commit(&mut self, position: &Checkpoint) -> Result<Commit, NotCommitted> {
         self.producers.commit(position.encode())
     }
 

@@ -13,11 +13,11 @@ use rdkafka::error::{KafkaError, RDKafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
 use tokio::task::JoinHandle;
 
+use super::checkpoint_topic::PARTITION;
 use super::client::Client;
 use super::context::{POSITION, ProducerReports};
-use super::positions::PARTITION;
+use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, verdict};
 use super::properties;
-use super::verdict::{MAY_NOT_WRITE, Verdict, verdict};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
 use crate::topic_name;
@@ -377,10 +377,10 @@ pub(super) struct PositionReport(Arc<Mutex<Option<NotCommitted>>>);
 impl PositionReport {
     pub(super) fn failed(&self, code: Code) {
         let remedy = match verdict(code) {
-            Verdict::Denied(_) => MAY_NOT_WRITE,
-            Verdict::Refused(remedy) => remedy,
+            ErrorPolicy::Denied(_) => MAY_NOT_WRITE,
+            ErrorPolicy::Refused(remedy) => remedy,
             // because of something else, which is told by itself
-            Verdict::Again | Verdict::Consequence => "",
+            ErrorPolicy::Again | ErrorPolicy::Consequence => "",
         };
         let refused = NotCommitted { reason: format!("the position is not taken: {code}"), remedy };
         // what was told before is the cause

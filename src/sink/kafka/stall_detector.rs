@@ -126,7 +126,7 @@ impl StallDetector {
         }
     }
 
-    /// Looks at the positions topic while a position waits for its acknowledgement. In exactly-once records wait too: the
+    /// TopicMonitor at the positions topic while a position waits for its acknowledgement. In exactly-once records wait too: the
     /// transaction before theirs ends only when all of its partitions can be written. Whether that topic is in the way.
     fn look_at_checkpoints(
         &self,

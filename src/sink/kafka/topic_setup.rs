@@ -7,7 +7,7 @@ use rdkafka::producer::Producer;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::client::Client;
-use super::known::Met;
+use super::topic_cache::Met;
 use super::topics::TopicLimits;
 use super::{KafkaSink, NotSent, PROBE_TIMEOUT, Topic};
 use crate::error::{Definite, Error, Peer};

@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 
 use super::client::Client;
 use super::context::AdminContext;
-use super::copies::Copies;
-use super::known::KnownTopics;
-use super::verdict::{Verdict, answer, denied, failed, verdict};
+use super::durability::Durability;
+use super::error_policy::{ErrorPolicy, answer, denied, failed, verdict};
+use super::topic_cache::TopicCache;
 use crate::config::Topics;
 use crate::error::{Error, Exit, Peer};
 
@@ -42,16 +42,16 @@ pub(super) struct TopicLimits {
     /// `message.timestamp.after.max.ms`: how far after.
     pub timestamp_after_ms: Option<i64>,
     /// What its acknowledgements are worth.
-    pub copies: Copies,
+    pub copies: Durability,
     /// How many brokers the cluster has.
     pub brokers: Option<usize>,
 }
 
-/// Looks topics up, and makes the missing ones if it may.
+/// TopicMonitor topics up, and makes the missing ones if it may.
 pub(super) struct TopicKeeper {
     admin: Client<Arc<AdminClient<AdminContext>>>,
     topics: Topics,
-    known: Arc<KnownTopics>,
+    known: Arc<TopicCache>,
 }
 
 enum Lookup {
@@ -71,7 +71,7 @@ struct Shape {
 }
 
 impl TopicKeeper {
-    pub(super) fn new(admin: AdminClient<AdminContext>, topics: Topics, known: Arc<KnownTopics>) -> Self {
+    pub(super) fn new(admin: AdminClient<AdminContext>, topics: Topics, known: Arc<TopicCache>) -> Self {
         TopicKeeper { admin: Client::new(Arc::new(admin)), topics, known }
     }
 
@@ -123,7 +123,7 @@ impl TopicKeeper {
                 Ok(TopicLimits {
                     partitions: Some(shape.partitions),
                     brokers: Some(shape.brokers),
-                    copies: Copies { replicas, ..limits.copies },
+                    copies: Durability { replicas, ..limits.copies },
                     ..limits
                 })
             }
@@ -173,7 +173,7 @@ impl TopicKeeper {
         }))
     }
 
-    /// Looks once at a topic in use, and hands on what the brokers show of it; nothing if they do not answer. `in_sync`: how many
+    /// TopicMonitor once at a topic in use, and hands on what the brokers show of it; nothing if they do not answer. `in_sync`: how many
     /// replicas an acknowledgement takes; if it is not known, they are asked. Blocks.
     pub(super) fn seen<T>(
         &self,
@@ -214,7 +214,7 @@ impl TopicKeeper {
     /// A right that the router had and that was taken away may be given back: it waits for that.
     fn answer(&self, topic: &str, what: &str, code: Code) -> Error {
         match verdict(code) {
-            Verdict::Denied(remedy) if self.known.has(topic) => {
+            ErrorPolicy::Denied(remedy) if self.known.has(topic) => {
                 Error::transient(Peer::Kafka, denied(code, topic, remedy))
             }
             _ => answer(what, code, WAITING),
@@ -272,7 +272,7 @@ impl TopicKeeper {
         };
         let unclean = resource.get("unclean.leader.election.enable").and_then(|entry| entry.value.as_deref());
         Ok(TopicLimits {
-            copies: Copies {
+            copies: Durability {
                 replicas: None,
                 min_insync: number("min.insync.replicas"),
                 unclean: unclean == Some("true"),

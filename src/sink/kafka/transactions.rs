@@ -11,8 +11,8 @@ use tokio::time::{Duration, Instant};
 
 use super::transaction_size::{TimedOut, TransactionSize};
 use super::{Commit, NotCommitted};
+use crate::checkpoint::Checkpoint;
 use crate::error::Error;
-use crate::positions::Remembered;
 use crate::progress::Position;
 use crate::sink::DeliveryStats;
 
@@ -40,7 +40,7 @@ const LATE: Duration = Duration::from_secs(5);
 /// The transactions of one session.
 pub(super) struct Transactions {
     /// What the last commit has made certain.
-    committed: Remembered,
+    committed: Checkpoint,
     /// The transaction that takes records.
     open: Option<Open>,
     /// What was acknowledged in it.
@@ -74,7 +74,7 @@ struct Open {
 struct UnderWay {
     commit: Commit,
     since: Instant,
-    remembered: Remembered,
+    remembered: Checkpoint,
     delivered: DeliveryStats,
     open: Option<Open>,
 }
@@ -99,7 +99,7 @@ enum Due {
 }
 
 impl Transactions {
-    pub(super) fn new(committed: Remembered, size: TransactionSize, timeout: Duration) -> Self {
+    pub(super) fn new(committed: Checkpoint, size: TransactionSize, timeout: Duration) -> Self {
         Transactions {
             committed,
             open: None,
@@ -202,7 +202,7 @@ impl Transactions {
     }
 
     /// What is certain.
-    pub(super) fn committed(&self) -> &Remembered {
+    pub(super) fn committed(&self) -> &Checkpoint {
         &self.committed
     }
 
@@ -233,7 +233,7 @@ impl Transactions {
         position.map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
     }
 
-    /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
+    /// TopicMonitor whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
     pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
         if self.is_closing() {
             return None;
@@ -271,8 +271,8 @@ impl Transactions {
     /// Commits the transaction, which is to be closed and all of whose records are acknowledged.
     pub(super) fn begin(
         &mut self,
-        remembered: Remembered,
-        commit: impl FnOnce(&Remembered) -> Result<Commit, NotCommitted>,
+        remembered: Checkpoint,
+        commit: impl FnOnce(&Checkpoint) -> Result<Commit, NotCommitted>,
     ) -> Result<(), Error> {
         let commit = commit(&remembered)?;
         let (open, since) = (self.open.take(), Instant::now());
@@ -322,7 +322,7 @@ impl Transactions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::positions::remembered;
+    use crate::checkpoint::remembered;
     use pg_logical::Lsn;
 
     fn at(flush: u64) -> Position {
@@ -331,7 +331,7 @@ mod tests {
 
     fn committing(flush: u64) -> Transactions {
         Transactions::new(
-            Remembered { position: at(flush), ..remembered() },
+            Checkpoint { position: at(flush), ..remembered() },
             TransactionSize::default(),
             Duration::from_secs(60),
         )
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(closing.close_if_due(at(5), Intake::Waits), None);
         assert!(closing.is_closing() && !closing.is_settled());
         let failed = NotCommitted { reason: "fenced".into(), remedy: "" };
-        let next = Remembered { position: at(9), ..remembered() };
+        let next = Checkpoint { position: at(9), ..remembered() };
         assert!(closing.begin(next, |_| Err(failed)).is_err());
         closing.last_commit().await;
         assert_eq!((closing.committed().position, closing.has_advanced()), (at(5), false));

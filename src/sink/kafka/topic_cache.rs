@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::copies::Weakness;
-use super::obstacle::Obstacle;
+use super::durability::Weakness;
+use super::stall_reason::Obstacle;
 use super::topics::TopicLimits;
 
 /// So many topics are named whose acknowledgements are weak; `check` lists all.
@@ -13,7 +13,7 @@ const NAMED_AT_MOST: usize = 10;
 
 /// All topics that records were sent to.
 #[derive(Debug, Default)]
-pub struct KnownTopics {
+pub struct TopicCache {
     known: Mutex<Known>,
     /// Why they acknowledge nothing.
     pub(super) obstacle: Obstacle,
@@ -40,7 +40,7 @@ pub(super) enum Met {
     MadeAnew,
 }
 
-impl KnownTopics {
+impl TopicCache {
     /// Whether records were sent there.
     pub(super) fn has(&self, topic: &str) -> bool {
         self.lock().partitions.contains_key(topic)
@@ -147,7 +147,7 @@ impl Warning {
 
 #[cfg(test)]
 mod tests {
-    use super::super::copies::Copies;
+    use super::super::durability::Durability;
     use super::*;
 
     fn with(partitions: usize) -> TopicLimits {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn on(brokers: usize, replicas: i64, min_insync: i64) -> TopicLimits {
-        let copies = Copies { replicas: Some(replicas), min_insync: Some(min_insync), unclean: false };
+        let copies = Durability { replicas: Some(replicas), min_insync: Some(min_insync), unclean: false };
         TopicLimits { copies, brokers: Some(brokers), ..TopicLimits::default() }
     }
 
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn partitions_are_compared_with_those_of_the_last_look() {
-        let known = KnownTopics::default();
+        let known = TopicCache::default();
         assert!(!known.has("order"));
         assert_eq!(known.met("order", &with(3)), Met::ForTheFirstTime);
         assert_eq!(known.met("order", &with(3)), Met::AsBefore);

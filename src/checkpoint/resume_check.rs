@@ -4,15 +4,15 @@
 
 use pg_logical::Lsn;
 
-use super::judge::Start;
-use super::record::{Reading, Remembered, Tail};
+use super::record::{Checkpoint, LogFingerprint, Reading};
+use super::resume::Start;
 use crate::progress::{Landmark, Position};
 use crate::utc::Utc;
 
 /// A look under way. Ask before each change, and before each commit and keepalive is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recognition {
-    tail: Tail,
+pub struct ResumeCheck {
+    tail: LogFingerprint,
     /// Whether the landmark is yet to come. Where the slot is past it, it cannot.
     expected: bool,
     /// Where the stream is to be started.
@@ -26,7 +26,7 @@ pub struct Recognition {
 /// What was found instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OtherLog {
-    tail: Tail,
+    tail: LogFingerprint,
     /// A transaction that the router has not seen there, or none at all.
     found: Option<Landmark>,
 }
@@ -43,46 +43,48 @@ pub enum Verdict {
 /// What the record of a start says of the stretch before it, and what has to be seen there first. As long as that is not seen, the
 /// record goes on to say what the one before it did: nothing has become known.
 pub fn begin(
-    before: Option<&Remembered>,
+    before: Option<&Checkpoint>,
     start: Start,
     confirmed: Lsn,
     reading: Reading,
-) -> (Tail, Reading, Option<Recognition>) {
+) -> (LogFingerprint, Reading, Option<ResumeCheck>) {
     let position = start.position();
-    let quiet = Tail::Quiet { from: position.flush };
+    let quiet = LogFingerprint::Quiet { from: position.flush };
     let Some(before) = before else { return (quiet, reading, None) };
     let same_place = before.position.flush == position.flush && before.reading.same_publication(&reading);
-    if !matches!(start, Start::Remembered(_)) && !same_place {
+    if !matches!(start, Start::Checkpoint(_)) && !same_place {
         return (quiet, reading, None);
     }
     let prefix = &before.reading.message_prefix;
-    match Recognition::new(before.tail, before.position, confirmed, prefix.clone()) {
+    match ResumeCheck::new(before.tail, before.position, confirmed, prefix.clone()) {
         Some(look) => (before.tail, Reading { message_prefix: prefix.clone(), ..reading }, Some(look)),
         // the slot vouches for it
-        None if before.tail == Tail::Unknown || *prefix != reading.message_prefix => (quiet, reading, None),
+        None if before.tail == LogFingerprint::Unknown || *prefix != reading.message_prefix => {
+            (quiet, reading, None)
+        }
         None => (before.tail, reading, None),
     }
 }
 
-impl Recognition {
+impl ResumeCheck {
     /// Of a position with this stretch before it, and a slot that is confirmed up to `confirmed`. `None` if the slot itself
     /// vouches for all of it, or nothing is known.
     pub fn new(
-        tail: Tail,
+        tail: LogFingerprint,
         position: Position,
         confirmed: Lsn,
         message_prefix: Option<String>,
     ) -> Option<Self> {
         let (from, seen_before, expected) = match tail {
-            Tail::Unknown => return None,
-            Tail::Quiet { from } => (from, position.flush, false),
-            Tail::Landmark(Landmark { final_lsn, .. }) => {
+            LogFingerprint::Unknown => return None,
+            LogFingerprint::Quiet { from } => (from, position.flush, false),
+            LogFingerprint::Landmark(Landmark { final_lsn, .. }) => {
                 let after = Lsn(final_lsn.0.saturating_add(1));
                 (final_lsn.min(position.flush), position.flush.max(after), final_lsn >= confirmed)
             }
         };
         let start = confirmed.max(from);
-        (start < seen_before).then_some(Recognition { tail, expected, start, seen_before, message_prefix })
+        (start < seen_before).then_some(ResumeCheck { tail, expected, start, seen_before, message_prefix })
     }
 
     /// Where the stream is to be started.
@@ -97,7 +99,7 @@ impl Recognition {
 
     /// A change of `transaction` has come.
     pub fn change(&mut self, transaction: Landmark) -> Result<Verdict, OtherLog> {
-        let is_landmark = self.tail == Tail::Landmark(transaction);
+        let is_landmark = self.tail == LogFingerprint::Landmark(transaction);
         if !is_landmark && (self.expected || transaction.final_lsn < self.seen_before) {
             return Err(OtherLog { tail: self.tail, found: Some(transaction) });
         }
@@ -125,7 +127,7 @@ impl std::fmt::Display for OtherLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let utc = |landmark: &Landmark| Utc(landmark.commit_time.unix_micros());
         match &self.tail {
-            Tail::Landmark(last) => {
+            LogFingerprint::Landmark(last) => {
                 let Landmark { final_lsn, xid, .. } = last;
                 write!(
                     f,
@@ -133,8 +135,8 @@ impl std::fmt::Display for OtherLog {
                     utc(last)
                 )?;
             }
-            Tail::Quiet { from } => write!(f, "nothing was there to deliver from {from} on")?,
-            Tail::Unknown => {}
+            LogFingerprint::Quiet { from } => write!(f, "nothing was there to deliver from {from} on")?,
+            LogFingerprint::Unknown => {}
         }
         match &self.found {
             Some(found) => {
@@ -160,21 +162,24 @@ mod tests {
     const POSITION: Position = Position { flush: Lsn(0x200), partial: None };
 
     /// Of a router that has delivered up to 0x200, and last of all the transaction at 0x100.
-    fn recognition(confirmed: u64) -> Option<Recognition> {
-        Recognition::new(Tail::Landmark(transaction(0x100)), POSITION, Lsn(confirmed), None)
+    fn recognition(confirmed: u64) -> Option<ResumeCheck> {
+        ResumeCheck::new(LogFingerprint::Landmark(transaction(0x100)), POSITION, Lsn(confirmed), None)
     }
 
     #[test]
     fn what_is_not_recognized_yet_is_not_forgotten_either() {
-        let before =
-            Remembered { tail: Tail::Landmark(transaction(0x100)), position: POSITION, ..remembered() };
+        let before = Checkpoint {
+            tail: LogFingerprint::Landmark(transaction(0x100)),
+            position: POSITION,
+            ..remembered()
+        };
         let prefixed = Reading { message_prefix: Some("outbox".into()), ..before.reading.clone() };
-        let begun = |before: &Remembered, start, confirmed, reading: &Reading| {
+        let begun = |before: &Checkpoint, start, confirmed, reading: &Reading| {
             let (tail, reading, look) = begin(Some(before), start, Lsn(confirmed), reading.clone());
             (tail, reading.message_prefix, look.is_some())
         };
-        let quiet = Tail::Quiet { from: Lsn(0x200) };
-        let (on, accepted) = (Start::Remembered(POSITION), Start::Accepted(POSITION));
+        let quiet = LogFingerprint::Quiet { from: Lsn(0x200) };
+        let (on, accepted) = (Start::Checkpoint(POSITION), Start::Accepted(POSITION));
         assert_eq!(begun(&before, on, 0x80, &before.reading), (before.tail, None, true));
         // other changes count from now on, but not before the log is recognized
         assert_eq!(begun(&before, on, 0x80, &prefixed), (before.tail, None, true));
@@ -188,7 +193,7 @@ mod tests {
         assert_eq!(begun(&before, accepted, 0x80, &another), (before.tail, None, true), "altered");
         let another = Reading { publication: Some("16500/800".into()), ..before.reading.clone() };
         assert_eq!(begun(&before, accepted, 0x80, &another), (quiet, None, false), "made anew");
-        let unknown = Remembered { tail: Tail::Unknown, ..before.clone() };
+        let unknown = Checkpoint { tail: LogFingerprint::Unknown, ..before.clone() };
         assert_eq!(begun(&unknown, on, 0x80, &before.reading), (quiet, None, false));
     }
 
@@ -197,7 +202,7 @@ mod tests {
         assert_eq!(recognition(0x200), None);
         assert_eq!(recognition(0x80).map(|look| look.start()), Some(Lsn(0x100)));
         assert_eq!(recognition(0x180).map(|look| look.start()), Some(Lsn(0x180)));
-        assert_eq!(Recognition::new(Tail::Unknown, POSITION, Lsn(0x80), None), None);
+        assert_eq!(ResumeCheck::new(LogFingerprint::Unknown, POSITION, Lsn(0x80), None), None);
     }
 
     #[test]
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn no_guessing_about_a_log_that_has_something_else_there() {
-        let other = |found| OtherLog { tail: Tail::Landmark(transaction(0x100)), found };
+        let other = |found| OtherLog { tail: LogFingerprint::Landmark(transaction(0x100)), found };
         for found in [
             // earlier, later but before the position, after it, and at the same place
             transaction(0x90),
@@ -246,8 +251,8 @@ mod tests {
         let position = Position { partial, ..POSITION };
         // the slot vouches for what comes before it only
         for confirmed in [0x80, 0x200] {
-            let tail = Tail::Landmark(transaction(0x300));
-            let mut look = Recognition::new(tail, position, Lsn(confirmed), None).unwrap();
+            let tail = LogFingerprint::Landmark(transaction(0x300));
+            let mut look = ResumeCheck::new(tail, position, Lsn(confirmed), None).unwrap();
             assert_eq!(look.start(), Lsn(0x200));
             assert!(look.clone().change(transaction(0x280)).is_err());
             assert!(look.reached(Lsn(0x301)).is_err());
@@ -257,8 +262,9 @@ mod tests {
 
     #[test]
     fn no_guessing_where_nothing_was_there_to_deliver() {
-        let quiet =
-            |confirmed| Recognition::new(Tail::Quiet { from: Lsn(0x100) }, POSITION, Lsn(confirmed), None);
+        let quiet = |confirmed| {
+            ResumeCheck::new(LogFingerprint::Quiet { from: Lsn(0x100) }, POSITION, Lsn(confirmed), None)
+        };
         assert_eq!(quiet(0x200), None);
         let mut look = quiet(0x80).unwrap();
         assert_eq!(look.start(), Lsn(0x100));

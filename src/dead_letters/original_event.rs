@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The event, as the table's column `event` has it in JSON.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Whole {
+pub enum OriginalEvent {
     /// A row of an outbox table.
     Columns(Vec<Column>),
     /// A logical message: a JSON object, as text.
@@ -33,11 +33,13 @@ pub struct Column {
     pub value: Option<String>,
 }
 
-impl fmt::Debug for Whole {
+impl fmt::Debug for OriginalEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Whole::Columns(columns) => f.debug_tuple("Columns").field(columns).finish(),
-            Whole::Message(content) => f.debug_tuple("Message").field(&Redacted(content.as_bytes())).finish(),
+            OriginalEvent::Columns(columns) => f.debug_tuple("Columns").field(columns).finish(),
+            OriginalEvent::Message(content) => {
+                f.debug_tuple("Message").field(&Redacted(content.as_bytes())).finish()
+            }
         }
     }
 }
@@ -56,7 +58,7 @@ impl fmt::Debug for Column {
 #[error("the row's column event is not what a router writes: {0}")]
 pub struct NotAnEvent(String);
 
-impl Whole {
+impl OriginalEvent {
     /// As the table has it.
     pub fn encode(&self) -> String {
         // texts and numbers only: there is nothing that JSON could not hold
@@ -72,13 +74,13 @@ impl Whole {
 
     pub(super) fn size(&self) -> usize {
         match self {
-            Whole::Columns(columns) => columns
+            OriginalEvent::Columns(columns) => columns
                 .iter()
                 .map(|column| {
                     size_of::<Column>() + column.name.len() + column.value.as_ref().map_or(0, String::len)
                 })
                 .sum(),
-            Whole::Message(content) => content.len(),
+            OriginalEvent::Message(content) => content.len(),
         }
     }
 }
@@ -97,15 +99,15 @@ mod tests {
             let columns = columns.into_iter().map(|(name, type_id, modifier, type_name, value)| {
                 Column { name, type_id, modifier, type_name, value }
             });
-            for whole in [Whole::Message(message), Whole::Columns(columns.collect())] {
-                prop_assert_eq!(Whole::decode(&whole.encode()), Ok(whole));
+            for whole in [OriginalEvent::Message(message), OriginalEvent::Columns(columns.collect())] {
+                prop_assert_eq!(OriginalEvent::decode(&whole.encode()), Ok(whole));
             }
         }
     }
 
     #[test]
     fn what_is_not_says_where_and_quotes_nothing() {
-        let error = Whole::decode("{\"columns\": \"s3cret\"}").unwrap_err().to_string();
+        let error = OriginalEvent::decode("{\"columns\": \"s3cret\"}").unwrap_err().to_string();
         assert!(error.contains("column 20") && !error.contains("s3cret"), "{error}");
     }
 }

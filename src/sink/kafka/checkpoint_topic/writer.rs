@@ -12,16 +12,16 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{PARTITION, PositionsTopic, prepare};
+use super::{CheckpointTopic, PARTITION, prepare};
+use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::positions::Remembered;
 use crate::progress::Position;
 use crate::sink::kafka::client::Client;
 use crate::sink::kafka::context::log;
-use crate::sink::kafka::lost_sight::knows_brokers;
+use crate::sink::kafka::error_policy::{ErrorPolicy, verdict};
 use crate::sink::kafka::properties;
-use crate::sink::kafka::verdict::{Verdict, verdict};
+use crate::sink::kafka::stale_metadata::knows_brokers;
 
 /// How long after one position that follows acknowledged events the next is written at the earliest. A crash repeats
 /// what was acknowledged since the last one.
@@ -87,12 +87,12 @@ struct Refused {
     fatal: bool,
 }
 
-impl PositionsTopic {
+impl CheckpointTopic {
     /// Writes the position that a session starts with, and waits for it.
     ///
     /// # Errors
     /// It is refused, or is not acknowledged in time.
-    pub async fn begin(&mut self, first: &Remembered) -> Result<(), Error> {
+    pub async fn begin(&mut self, first: &Checkpoint) -> Result<(), Error> {
         self.send(first);
         let deadline = Instant::now() + FIRST;
         loop {
@@ -195,7 +195,7 @@ impl PositionsTopic {
         position: Position,
         acknowledged: u64,
         at_once: bool,
-        remembered: impl FnOnce() -> Remembered,
+        remembered: impl FnOnce() -> Checkpoint,
     ) -> Option<Instant> {
         if self.written.under_way.is_some() || self.written.durable == Some(position) {
             return None;
@@ -270,7 +270,7 @@ impl PositionsTopic {
         Some(result)
     }
 
-    fn send(&mut self, remembered: &Remembered) {
+    fn send(&mut self, remembered: &Checkpoint) {
         let value = remembered.encode();
         self.written.serial += 1;
         let serial = self.written.serial;
@@ -298,8 +298,8 @@ impl Shared {
 fn refused(error: &KafkaError) -> Refused {
     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
     let remedy = match verdict(code) {
-        Verdict::Refused(remedy) | Verdict::Denied(remedy) => remedy,
-        Verdict::Again | Verdict::Consequence => "",
+        ErrorPolicy::Refused(remedy) | ErrorPolicy::Denied(remedy) => remedy,
+        ErrorPolicy::Again | ErrorPolicy::Consequence => "",
     };
     Refused { reason: code.to_string(), remedy, fatal: code == Code::Fatal }
 }
@@ -347,16 +347,16 @@ impl ProducerContext for Reports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::remembered;
     use crate::config::load::load;
     use crate::dead_letters::Key;
-    use crate::positions::remembered;
     use pg_logical::Environment;
 
     /// The client refuses it without asking a broker.
-    fn too_large(flush: u64) -> Remembered {
+    fn too_large(flush: u64) -> Checkpoint {
         let key = Key { final_lsn: Lsn(u64::MAX), change: 1 };
         let position = Position { flush: Lsn(flush), partial: None };
-        Remembered { position, retried: vec![key; 100_000], ..remembered() }
+        Checkpoint { position, retried: vec![key; 100_000], ..remembered() }
     }
 
     #[tokio::test]
@@ -366,7 +366,7 @@ mod tests {
             .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1");
         let config = Arc::new(load(None, &env).unwrap().config);
         let shared = Arc::new(Shared::default());
-        let mut topic = PositionsTopic {
+        let mut topic = CheckpointTopic {
             topic: "positions".to_owned(),
             producer: producer(&config, &shared).unwrap(),
             shared,

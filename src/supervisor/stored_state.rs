@@ -9,12 +9,12 @@ use crate::error::Error;
 use crate::monitor::{self, Monitor};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::dead_letters::sql as dead_letters;
-use crate::postgres::room::safe_bytes;
+use crate::postgres::slot_headroom::safe_bytes;
 
 /// A router that waits for the slot must not be delayed.
 const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '200ms'";
 
-/// Looks at the slot and at the parked events, and shows them.
+/// TopicMonitor at the slot and at the parked events, and shows them.
 pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
     let catalog = Catalog::look_at_slot(looks, config).await?;
     if let Some(slot) = &catalog.slot {

@@ -1,13 +1,13 @@
-//! Looks that nobody waits for: one at a time of a kind, on a thread that may block.
+//! TopicMonitor that nobody waits for: one at a time of a kind, on a thread that may block.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether one is under way.
 #[derive(Debug, Default)]
-pub(super) struct Aside(Arc<AtomicBool>);
+pub(super) struct BackgroundProbe(Arc<AtomicBool>);
 
-impl Aside {
+impl BackgroundProbe {
     /// Begins one, unless one is under way. Whether it has.
     pub(super) fn look(&self, look: impl FnOnce() + Send + 'static) -> bool {
         if self.0.swap(true, Ordering::AcqRel) {
@@ -35,7 +35,7 @@ mod tests {
 
     #[tokio::test]
     async fn there_is_one_look_at_a_time_and_then_another() {
-        let aside = Aside::default();
+        let aside = BackgroundProbe::default();
         let (end, ended) = channel::<()>();
         assert!(aside.look(move || assert!(ended.recv().is_err())));
         assert!(!aside.look(|| panic!("a second one")));

@@ -2,7 +2,7 @@
 
 /// What decides it of a topic, as far as that is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Copies {
+pub struct Durability {
     /// The replicas of the partition that has the fewest.
     pub replicas: Option<i64>,
     /// `min.insync.replicas`: without so many nothing is acknowledged.
@@ -24,7 +24,7 @@ pub struct Weakness {
     pub blocks: bool,
 }
 
-impl Copies {
+impl Durability {
     /// All there is to say against them.
     pub fn weaknesses(&self) -> Vec<Weakness> {
         let mut found = Vec::new();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn names(replicas: i64, min_insync: i64, unclean: bool) -> Vec<&'static str> {
-        let copies = Copies { replicas: Some(replicas), min_insync: Some(min_insync), unclean };
+        let copies = Durability { replicas: Some(replicas), min_insync: Some(min_insync), unclean };
         copies.weaknesses().iter().map(|weakness| weakness.name).collect()
     }
 
@@ -85,12 +85,12 @@ mod tests {
         assert_eq!(names(3, 2, true), ["unclean_leader_election"]);
         assert_eq!(names(3, 1, true), ["min_insync_replicas", "unclean_leader_election"]);
         assert_eq!(names(1, 2, false), ["min_insync_replicas"]);
-        assert_eq!(Copies::default().weaknesses(), [], "unknown is no fault");
+        assert_eq!(Durability::default().weaknesses(), [], "unknown is no fault");
     }
 
     #[test]
     fn with_more_in_sync_than_there_are_nothing_is_acknowledged() {
-        let copies = Copies { replicas: Some(2), min_insync: Some(3), unclean: false };
+        let copies = Durability { replicas: Some(2), min_insync: Some(3), unclean: false };
         assert!(copies.weaknesses()[0].blocks);
     }
 }

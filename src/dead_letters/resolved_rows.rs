@@ -12,12 +12,12 @@ const MOST: usize = 500;
 
 /// In the order of their commits.
 #[derive(Debug, Default)]
-pub struct Gone(VecDeque<(Lsn, Vec<Key>)>);
+pub struct ResolvedRows(VecDeque<(Lsn, Vec<Key>)>);
 
-impl Gone {
+impl ResolvedRows {
     /// What an earlier session has left, however many they are.
     pub fn left(keys: Vec<Key>, committed: Lsn) -> Self {
-        Gone(VecDeque::from([(committed, keys)]))
+        ResolvedRows(VecDeque::from([(committed, keys)]))
     }
 
     /// These are out of the table, and the log that says so ends at `committed`. False if there are too many already.
@@ -56,9 +56,10 @@ mod tests {
 
     #[test]
     fn a_row_is_remembered_until_the_position_is_past_its_deletion() {
-        let mut gone = Gone::default();
+        let mut gone = ResolvedRows::default();
         assert!(gone.add(keys(1..3), Lsn(10)) && gone.add(keys(3..4), Lsn(20)));
-        let behind = |gone: &mut Gone, position| gone.behind(Lsn(position)).copied().collect::<Vec<_>>();
+        let behind =
+            |gone: &mut ResolvedRows, position| gone.behind(Lsn(position)).copied().collect::<Vec<_>>();
         assert_eq!(behind(&mut gone, 9), keys(1..4));
         assert_eq!(behind(&mut gone, 10), keys(3..4));
         gone.is_back(keys(3..4)[0]);
@@ -69,7 +70,7 @@ mod tests {
 
     #[test]
     fn there_are_no_more_than_a_position_has_room_for() {
-        let mut gone = Gone::default();
+        let mut gone = ResolvedRows::default();
         assert!(gone.add(keys(0..MOST as u64), Lsn(10)));
         assert!(!gone.add(keys(0..1), Lsn(20)));
         assert_eq!(gone.behind(Lsn(0)).count(), MOST);

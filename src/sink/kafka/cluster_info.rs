@@ -12,9 +12,9 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
 use super::context::{of_token, refuses, token_status};
+use super::error_policy::{answer, failed};
 use super::topics::new_topic;
 use super::unreachable::no_answer;
-use super::verdict::{answer, failed};
 use super::{PROBE_TIMEOUT, properties};
 use crate::config::{Config, Topics};
 use crate::error::{Error, Exit, Peer};
@@ -23,7 +23,7 @@ use crate::error::{Error, Exit, Peer};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A connection that only asks.
-pub struct Survey {
+pub struct ClusterInfo {
     admin: AdminClient<Quiet>,
     /// Unlike the administrative client, one that says why it cannot connect.
     producer: Arc<BaseProducer<Quiet>>,
@@ -68,7 +68,7 @@ impl Settings {
     }
 }
 
-impl Survey {
+impl ClusterInfo {
     /// Waits for the first answer of a broker.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Survey {
         let last_error = Arc::clone(&context.last_error);
         let producer = Arc::new(properties::make(&settings, context)?);
         let admin = properties::make(&settings, Quiet::default())?;
-        let survey = Survey { admin, producer, topics: config.topics.clone() };
+        let survey = ClusterInfo { admin, producer, topics: config.topics.clone() };
         let heard = Arc::clone(&last_error);
         let answered = survey.ask(move |producer| {
             let deadline = Instant::now() + ANSWER_TIMEOUT;

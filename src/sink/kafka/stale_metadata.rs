@@ -13,7 +13,7 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
-use super::aside::Aside;
+use super::background_probe::BackgroundProbe;
 use super::{LOOK_TIMEOUT, properties};
 
 /// How long a new client may take to find them.
@@ -24,13 +24,13 @@ const MISSES: u32 = 3;
 
 /// What the looks have found.
 #[derive(Debug, Default)]
-pub(super) struct LostSight {
-    aside: Aside,
+pub(super) struct StaleMetadata {
+    aside: BackgroundProbe,
     misses: AtomicU32,
 }
 
-impl LostSight {
-    /// Looks without being waited for; `lost` is called if it is so. `known` asks the client itself.
+impl StaleMetadata {
+    /// TopicMonitor without being waited for; `lost` is called if it is so. `topic_cache` asks the client itself.
     pub(super) fn look(
         self: &Arc<Self>,
         settings: ClientConfig,
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use rdkafka::mocking::MockCluster;
 
-    async fn looked(sight: &Arc<LostSight>, settings: &ClientConfig, finds: bool) -> bool {
+    async fn looked(sight: &Arc<StaleMetadata>, settings: &ClientConfig, finds: bool) -> bool {
         let called = Arc::new(AtomicBool::new(false));
         let lost = Arc::clone(&called);
         sight.look(settings.clone(), move |_| finds, move || lost.store(true, Ordering::Release));

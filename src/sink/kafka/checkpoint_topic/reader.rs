@@ -9,12 +9,12 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
 
 use super::PARTITION;
+use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, Exit, Peer};
-use crate::positions::Remembered;
 use crate::sink::kafka::context::log;
+use crate::sink::kafka::error_policy::failed;
 use crate::sink::kafka::properties;
-use crate::sink::kafka::verdict::failed;
 
 /// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const STRETCH: i64 = 1_000;
 /// What may be the record that counts.
 pub struct Seen {
     /// The one, or nothing; where transactions are open, each that may count when they have ended.
-    records: Vec<Option<Remembered>>,
+    records: Vec<Option<Checkpoint>>,
     open: bool,
 }
 
@@ -45,12 +45,12 @@ impl Seen {
     }
 
     /// Each record that may count.
-    pub fn records(&self) -> impl Iterator<Item = Option<&Remembered>> {
+    pub fn records(&self) -> impl Iterator<Item = Option<&Checkpoint>> {
         self.records.iter().map(Option::as_ref)
     }
 
     /// The record that counts, if nobody can be in a transaction under this name.
-    pub(super) fn settled(mut self) -> Option<Option<Remembered>> {
+    pub(super) fn settled(mut self) -> Option<Option<Checkpoint>> {
         let in_transactions = self.records().flatten().any(|known| known.exactly_once);
         if self.open || in_transactions { None } else { self.records.pop() }
     }
@@ -63,7 +63,7 @@ pub(super) async fn read(
     topic: &str,
     confirmed: Lsn,
     patience: Duration,
-) -> Result<Option<Remembered>, Error> {
+) -> Result<Option<Checkpoint>, Error> {
     Ok(search(config, topic, confirmed, Some(patience)).await?.committed.flatten())
 }
 
@@ -122,9 +122,9 @@ struct Reader {
 
 /// The last of the records. Inside, `None` is a tombstone: somebody has made the router forget.
 struct Latest {
-    committed: Option<Option<Remembered>>,
+    committed: Option<Option<Checkpoint>>,
     /// Of those behind an open transaction, which may be committed, taken back, or neither yet.
-    hidden: Option<Option<Remembered>>,
+    hidden: Option<Option<Checkpoint>>,
 }
 
 /// A record under the router's name.
@@ -136,7 +136,7 @@ struct Ours {
 impl Ours {
     /// Whether it counts by being there. Any other may be in a transaction that is taken back.
     fn stands_alone(&self) -> bool {
-        let value = self.value.as_deref().map(Remembered::decode);
+        let value = self.value.as_deref().map(Checkpoint::decode);
         matches!(value, Some(Ok(remembered)) if !remembered.exactly_once)
     }
 }
@@ -159,7 +159,7 @@ impl Reader {
         };
         let near = low.max(high.saturating_sub(STRETCH));
         let found = self.stretch(near, high, deadline)?;
-        let is_late = |found: &Remembered| found.position.flush < self.confirmed;
+        let is_late = |found: &Checkpoint| found.position.flush < self.confirmed;
         match &found.committed {
             Some(Some(committed)) if is_late(committed) => {}
             Some(_) => return Ok(found),
@@ -275,7 +275,7 @@ impl Reader {
     }
 
     /// What counts among these. `Some(None)`: somebody has made the router forget, with a tombstone.
-    fn latest(&self, found: &[Ours]) -> Result<Option<Option<Remembered>>, Error> {
+    fn latest(&self, found: &[Ours]) -> Result<Option<Option<Checkpoint>>, Error> {
         let mut latest = None;
         for ours in found {
             let before = latest.take().unwrap_or(Ok(None));
@@ -287,19 +287,19 @@ impl Reader {
     /// A tombstone makes the router forget also what cannot be read; nothing else makes up for that.
     fn take(
         &self,
-        before: Result<Option<Remembered>, Error>,
+        before: Result<Option<Checkpoint>, Error>,
         value: Option<&[u8]>,
-    ) -> Result<Option<Remembered>, Error> {
+    ) -> Result<Option<Checkpoint>, Error> {
         let Some(value) = value else { return Ok(None) };
         let before = before?;
-        let next = Remembered::decode(value).map_err(|error| {
+        let next = Checkpoint::decode(value).map_err(|error| {
             Error::not_safe(
                 format!("the position of the router {} in the topic {} cannot be read: {error}", self.key, self.topic),
                 "Run the version that wrote it. Or let the router go on at the slot's own position: write a record with the \
                  same key and no value (a tombstone) behind it, or set another `[delivery] positions_topic`",
             )
         })?;
-        Ok(Remembered::later(before, next))
+        Ok(Checkpoint::later(before, next))
     }
 
     fn failed(&self, error: &KafkaError) -> Error {

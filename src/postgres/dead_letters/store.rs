@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::sql::{self, REMEDY, Waiting};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::config::Config;
-use crate::dead_letters::{Gone, Key, Letter};
+use crate::dead_letters::{DeadLetter, Key, ResolvedRows};
 use crate::error::{Error, Peer};
 use crate::postgres::slot_lock;
 use crate::progress::Sequence;
@@ -47,7 +47,7 @@ const LOCK_IS_GONE: &str = "22012";
 
 /// What is to be done.
 enum Order {
-    Park(Sequence, Letter),
+    Park(Sequence, DeadLetter),
     Delete(Vec<Key>),
     Failed(Key, Reason, String),
     /// So many rows are there, if it is known.
@@ -81,7 +81,7 @@ pub enum Report {
 
 /// The relay's side; dropped, it ends the session.
 #[derive(Debug)]
-pub struct Desk {
+pub struct DeadLetterStore {
     orders: UnboundedSender<Order>,
     reports: UnboundedReceiver<Report>,
     _task: AbortOnDropHandle<()>,
@@ -95,7 +95,7 @@ pub struct Loaded {
     /// Rows without an aggregate whose events may come again.
     pub without: Vec<Key>,
     /// What was left of those that were sent, which is out of the table now.
-    pub gone: Gone,
+    pub gone: ResolvedRows,
 }
 
 /// What an earlier session has left to do.
@@ -107,7 +107,7 @@ pub struct Left {
     pub failed: Option<(Key, Reason, String)>,
 }
 
-impl Desk {
+impl DeadLetterStore {
     /// Connects to the server that the stream comes from, whose process is `walsender`, does what is left, and looks at what
     /// there is. A lock on the table is waited for, and `locked` is told who holds it.
     ///
@@ -152,11 +152,11 @@ impl Desk {
         })?;
         let (orders, ordered) = unbounded_channel();
         let task = AbortOnDropHandle::new(tokio::spawn(clerk.run(ordered, reports)));
-        Ok((Desk { orders, reports: received, _task: task }, loaded))
+        Ok((DeadLetterStore { orders, reports: received, _task: task }, loaded))
     }
 
     /// Puts an event into the table.
-    pub fn park(&self, sequence: Sequence, letter: Letter) {
+    pub fn park(&self, sequence: Sequence, letter: DeadLetter) {
         self.order(Order::Park(sequence, letter));
     }
 
@@ -211,10 +211,10 @@ impl Clerk {
         from: Lsn,
         locked: &impl Fn(String),
     ) -> Result<Loaded, QueryError> {
-        let mut gone = Gone::default();
+        let mut gone = ResolvedRows::default();
         if !left.sent.is_empty() {
             self.unlocked(&sql::delete(&self.router, &left.sent), locked).await?;
-            gone = Gone::left(left.sent.clone(), self.end_of_log().await?);
+            gone = ResolvedRows::left(left.sent.clone(), self.end_of_log().await?);
         }
         if let Some((key, reason, detail)) = &left.failed {
             self.unlocked(&sql::failed(&self.router, *key, *reason, detail), locked).await?;
@@ -271,7 +271,7 @@ impl Clerk {
 
     async fn park(
         &mut self,
-        batch: Vec<(Sequence, Letter)>,
+        batch: Vec<(Sequence, DeadLetter)>,
         reports: &UnboundedSender<Report>,
     ) -> Result<Option<Report>, Error> {
         let insert = sql::insert(&self.router, batch.iter().map(|(_, letter)| letter));
@@ -416,7 +416,7 @@ fn not_ours() -> Error {
 }
 
 /// What else is to be parked already, up to a batch; what follows that is none.
-fn more(batch: &mut Vec<(Sequence, Letter)>, orders: &mut UnboundedReceiver<Order>) -> Option<Order> {
+fn more(batch: &mut Vec<(Sequence, DeadLetter)>, orders: &mut UnboundedReceiver<Order>) -> Option<Order> {
     let mut bytes: usize = batch.iter().map(|(_, letter)| letter.size()).sum();
     while batch.len() < BATCH.0 && bytes < BATCH.1 {
         match orders.try_recv().ok()? {
@@ -433,7 +433,7 @@ fn more(batch: &mut Vec<(Sequence, Letter)>, orders: &mut UnboundedReceiver<Orde
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dead_letters::{Column, Whole};
+    use crate::dead_letters::{Column, OriginalEvent};
     use pg_logical::PgTimestamp;
 
     #[test]
@@ -441,9 +441,9 @@ mod tests {
         let secret = || Some("s3cret".to_owned());
         let column =
             Column { name: "payload".into(), type_id: 25, modifier: -1, type_name: None, value: secret() };
-        let wholes = [Whole::Columns(vec![column]), Whole::Message("s3cret".into())];
+        let wholes = [OriginalEvent::Columns(vec![column]), OriginalEvent::Message("s3cret".into())];
         let waiting = wholes.map(|whole| {
-            let letter = Letter {
+            let letter = DeadLetter {
                 key: Key { final_lsn: Lsn(9), change: 1 },
                 xid: 7,
                 commit_time: PgTimestamp(0),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::metadata::MetadataTopic;
 
-use super::aside::Aside;
+use super::background_probe::BackgroundProbe;
 use super::topics::TopicKeeper;
 
 /// How often one topic is looked at, each in its turn. Late is not wrong: until then keys stay where they are.
@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(5);
 
 /// What a look has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sight {
+pub(super) struct TopicState {
     pub(super) topic: String,
     pub(super) found: Found,
 }
@@ -44,22 +44,22 @@ impl Found {
 
 /// The looks of one session: one at a time, on a thread that may block.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct TopicMonitor {
     last: Instant,
     /// Which topic is next.
     turn: usize,
-    aside: Aside,
-    sight: Arc<Mutex<Option<Sight>>>,
+    aside: BackgroundProbe,
+    sight: Arc<Mutex<Option<TopicState>>>,
     /// The last look had no answer.
     unanswered: bool,
 }
 
-impl Looks {
+impl TopicMonitor {
     pub(super) fn new() -> Self {
-        Looks {
+        TopicMonitor {
             last: Instant::now(),
             turn: 0,
-            aside: Aside::default(),
+            aside: BackgroundProbe::default(),
             sight: Arc::default(),
             unanswered: false,
         }
@@ -86,7 +86,7 @@ impl Looks {
         let (keeper, sight) = (Arc::clone(keeper), Arc::clone(&self.sight));
         let begun = self.aside.look(move || {
             if let Some(found) = look(&keeper, &topic, in_sync, partition) {
-                *sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sight { topic, found });
+                *sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(TopicState { topic, found });
             }
         });
         if begun {
@@ -95,7 +95,7 @@ impl Looks {
     }
 
     /// What the last look has found, once.
-    pub(super) fn take(&mut self) -> Option<Sight> {
+    pub(super) fn take(&mut self) -> Option<TopicState> {
         let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         self.unanswered = sight.found == Found::NoAnswer;
         Some(sight)

@@ -10,15 +10,15 @@ use time::OffsetDateTime;
 
 use super::connect;
 use super::init::alter_failover;
+use crate::checkpoint::{Checkpoint, LogFingerprint, Reading, Replay};
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::positions::{Reading, Remembered, Replay, Tail};
 use crate::postgres::catalog::{Catalog, Missing, Slot, shards_verdict};
 use crate::postgres::slot_record;
 use crate::postgres::timeline::System;
 use crate::progress::Position;
 use crate::shards::{Ids, Shard};
-use crate::sink::kafka::positions::{PositionsTopic, look_up};
+use crate::sink::kafka::checkpoint_topic::{CheckpointTopic, look_up};
 
 /// How long Kafka may take to make the topic of the positions, or to show it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -29,8 +29,8 @@ pub(super) struct Kept {
     pub(super) session: Session,
     pub(super) system: System,
     pub(super) catalog: Catalog,
-    pub(super) topic: Option<PositionsTopic>,
-    pub(super) remembered: Option<Remembered>,
+    pub(super) topic: Option<CheckpointTopic>,
+    pub(super) remembered: Option<Checkpoint>,
 }
 
 impl Kept {
@@ -53,7 +53,7 @@ impl Kept {
     pub(super) async fn open(&mut self, config: &Arc<Config>) -> Result<(), Error> {
         let late =
             |_| Err(Error::transient(Peer::Kafka, "the topic of the positions is not to be had: no answer"));
-        let opened = tokio::time::timeout(OPEN_TIMEOUT, PositionsTopic::open(config)).await;
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, CheckpointTopic::open(config)).await;
         self.topic = opened.unwrap_or_else(late)?;
         Ok(())
     }
@@ -105,15 +105,15 @@ impl Kept {
         let known = self.remembered.as_ref();
         let reading = reading.unwrap_or_else(|| self.catalog.reading(&config.outbox));
         topic
-            .begin(&Remembered {
+            .begin(&Checkpoint {
                 // greater than any that a running router knows, if its topic was deleted
-                epoch: known.map_or_else(seconds, Remembered::epoch_of_reset),
+                epoch: known.map_or_else(seconds, Checkpoint::epoch_of_reset),
                 slot: config.postgres.slot.clone(),
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,
                 position,
                 // slot and position are at one place
-                tail: Tail::Quiet { from: position.flush },
+                tail: LogFingerprint::Quiet { from: position.flush },
                 reading,
                 replay,
                 // rows of parked events stay where they are

@@ -7,7 +7,7 @@ use crate::unsendable::Reason;
 
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ErrorPolicy {
     /// It may pass: rebuild the producer and send again.
     Again,
     /// The same record, or the same request, will be refused again until somebody does this.
@@ -26,36 +26,40 @@ pub(super) const MAY_NOT_WRITE: &str = "Grant the router's principal WRITE and D
 const MAY_NOT: &str = "Grant the router's principal the right to do so: `outbox-router init --print-acls` prints all that it needs";
 
 /// The verdict on a delivery report or an answer to an administrative request.
-pub(super) fn verdict(code: Code) -> Verdict {
+pub(super) fn verdict(code: Code) -> ErrorPolicy {
     match code {
-        Code::PurgeQueue | Code::PurgeInflight | Code::GaplessGuarantee | Code::Fatal => Verdict::Consequence,
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
-            Verdict::Refused("Raise the topic's max.message.bytes (or the broker's message.max.bytes)")
+        Code::PurgeQueue | Code::PurgeInflight | Code::GaplessGuarantee | Code::Fatal => {
+            ErrorPolicy::Consequence
         }
-        Code::InvalidRecord => Verdict::Refused(
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            ErrorPolicy::Refused("Raise the topic's max.message.bytes (or the broker's message.max.bytes)")
+        }
+        Code::InvalidRecord => ErrorPolicy::Refused(
             "The broker refuses the record as such; a compacted topic, for one, takes no record without a key \
              (NULL aggregate_id)",
         ),
-        Code::InvalidTimestamp => Verdict::Refused(
+        Code::InvalidTimestamp => ErrorPolicy::Refused(
             "The timestamp is outside of the topic's message.timestamp.before.max.ms or \
              message.timestamp.after.max.ms: set `[route] timestamp = \"commit\"`, or widen them",
         ),
-        Code::TopicAuthorizationFailed => Verdict::Denied(MAY_NOT_WRITE),
-        Code::ClusterAuthorizationFailed => Verdict::Denied(
+        Code::TopicAuthorizationFailed => ErrorPolicy::Denied(MAY_NOT_WRITE),
+        Code::ClusterAuthorizationFailed => ErrorPolicy::Denied(
             "Grant the router's principal CREATE on the topics, or create them yourself: \
              `outbox-router init --print-acls` prints all that it needs",
         ),
-        Code::InvalidTopic => Verdict::Refused(
+        Code::InvalidTopic => ErrorPolicy::Refused(
             "Correct the aggregate type, or `[route] topic`; a topic that differs from another only in `.` and `_` is \
              refused too",
         ),
-        Code::PolicyViolation => Verdict::Refused("The broker's policy forbids it: ask who runs the cluster"),
-        Code::InvalidConfig => Verdict::Refused("Correct `[topics] config`"),
-        Code::InvalidPartitions => Verdict::Refused("Correct `[topics] partitions`"),
-        Code::UnsupportedCompressionType => {
-            Verdict::Refused("Choose another compression.type under `[kafka]`")
+        Code::PolicyViolation => {
+            ErrorPolicy::Refused("The broker's policy forbids it: ask who runs the cluster")
         }
-        _ => Verdict::Again,
+        Code::InvalidConfig => ErrorPolicy::Refused("Correct `[topics] config`"),
+        Code::InvalidPartitions => ErrorPolicy::Refused("Correct `[topics] partitions`"),
+        Code::UnsupportedCompressionType => {
+            ErrorPolicy::Refused("Choose another compression.type under `[kafka]`")
+        }
+        _ => ErrorPolicy::Again,
     }
 }
 
@@ -72,14 +76,14 @@ pub(super) fn answer(what: &str, code: Code, exit: Exit) -> Error {
     let what = format!("cannot {what}: {code}");
     let verdict = match (code, verdict(code)) {
         // nothing was to be written
-        (Code::TopicAuthorizationFailed, Verdict::Denied(_)) => Verdict::Denied(MAY_NOT),
+        (Code::TopicAuthorizationFailed, ErrorPolicy::Denied(_)) => ErrorPolicy::Denied(MAY_NOT),
         (_, verdict) => verdict,
     };
     match verdict {
-        Verdict::Refused(remedy) | Verdict::Denied(remedy) => {
+        ErrorPolicy::Refused(remedy) | ErrorPolicy::Denied(remedy) => {
             Error::Definite(Definite { exit, what, remedy: remedy.to_owned() })
         }
-        Verdict::Again | Verdict::Consequence => Error::transient(Peer::Kafka, what),
+        ErrorPolicy::Again | ErrorPolicy::Consequence => Error::transient(Peer::Kafka, what),
     }
 }
 
@@ -111,13 +115,13 @@ mod tests {
             Code::Authentication,
             Code::InvalidReplicationFactor,
         ] {
-            assert_eq!(verdict(code), Verdict::Again, "{code:?}");
+            assert_eq!(verdict(code), ErrorPolicy::Again, "{code:?}");
         }
     }
 
     #[test]
     fn what_our_own_purge_throws_out_is_no_verdict() {
-        assert_eq!(verdict(Code::PurgeQueue), Verdict::Consequence);
-        assert_eq!(verdict(Code::GaplessGuarantee), Verdict::Consequence);
+        assert_eq!(verdict(Code::PurgeQueue), ErrorPolicy::Consequence);
+        assert_eq!(verdict(Code::GaplessGuarantee), ErrorPolicy::Consequence);
     }
 }

@@ -15,13 +15,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::client::Client;
 use super::context::AdminContext;
-use super::lost_sight::LostSight;
 use super::producers::shut_out;
+use super::stale_metadata::StaleMetadata;
 use super::topics::TopicKeeper;
 use super::{KafkaSink, NotCommitted, discard, properties};
+use crate::checkpoint::Checkpoint;
 use crate::config::{Config, DeliveryMode, Topics};
 use crate::error::{Definite, Error, Exit, Peer};
-use crate::positions::Remembered;
 use reader::AMPLE;
 pub use reader::Seen;
 pub use writer::Written;
@@ -40,16 +40,16 @@ const TOPIC_CONFIG: [(&str, &str); 5] = [
 ];
 
 /// How a router remembers.
-pub enum Positions {
+pub enum CheckpointStore {
     /// Not at all: `positions_topic` is empty.
     Off,
     /// By a client of its own, after the events.
-    After(Box<PositionsTopic>),
+    After(Box<CheckpointTopic>),
     /// With the events, in their transactions.
     With(String),
 }
 
-impl Positions {
+impl CheckpointStore {
     /// Makes sure that the topic is there.
     ///
     /// # Errors
@@ -58,11 +58,11 @@ impl Positions {
         match (config.delivery.mode, &config.delivery.positions_topic) {
             (DeliveryMode::ExactlyOnce, Some(topic)) => {
                 prepare(config, topic).await?;
-                Ok(Positions::With(topic.clone()))
+                Ok(CheckpointStore::With(topic.clone()))
             }
-            _ => Ok(PositionsTopic::open(config)
+            _ => Ok(CheckpointTopic::open(config)
                 .await?
-                .map_or(Positions::Off, |topic| Positions::After(Box::new(topic)))),
+                .map_or(CheckpointStore::Off, |topic| CheckpointStore::After(Box::new(topic)))),
         }
     }
 
@@ -73,11 +73,11 @@ impl Positions {
     /// The topic cannot be read, or holds what this version does not know.
     pub async fn look(&self, config: &Config, confirmed: Lsn, sink: &KafkaSink) -> Result<Seen, Error> {
         match self {
-            Positions::Off => Ok(Seen::nothing()),
-            Positions::After(topic) => {
+            CheckpointStore::Off => Ok(Seen::nothing()),
+            CheckpointStore::After(topic) => {
                 sink.unless_positions_are_stuck(reader::look(config, &topic.topic, confirmed)).await
             }
-            Positions::With(topic) => {
+            CheckpointStore::With(topic) => {
                 sink.unless_positions_are_stuck(reader::look(config, topic, confirmed)).await
             }
         }
@@ -86,18 +86,20 @@ impl Positions {
     /// What is remembered under the router's name, once nobody else writes there. `seen`: what a look has shown before that.
     ///
     /// # Errors
-    /// As [`Positions::look`].
+    /// As [`CheckpointStore::look`].
     pub async fn read(
         &self,
         config: &Config,
         confirmed: Lsn,
         seen: Seen,
         sink: &KafkaSink,
-    ) -> Result<Option<Remembered>, Error> {
+    ) -> Result<Option<Checkpoint>, Error> {
         match self {
-            Positions::Off => Ok(None),
-            Positions::After(topic) => sink.unless_positions_are_stuck(topic.settled(confirmed, seen)).await,
-            Positions::With(topic) => {
+            CheckpointStore::Off => Ok(None),
+            CheckpointStore::After(topic) => {
+                sink.unless_positions_are_stuck(topic.settled(confirmed, seen)).await
+            }
+            CheckpointStore::With(topic) => {
                 // what was left open is ended by now: the producers have taken over
                 let read = reader::read(config, topic, confirmed, AMPLE);
                 sink.unless_positions_are_stuck(read).await
@@ -109,11 +111,13 @@ impl Positions {
     ///
     /// # Errors
     /// It is refused, or is not acknowledged in time.
-    pub async fn begin(&mut self, first: &Remembered, sink: &mut KafkaSink) -> Result<(), Error> {
+    pub async fn begin(&mut self, first: &Checkpoint, sink: &mut KafkaSink) -> Result<(), Error> {
         let topic = match self {
-            Positions::Off => return Ok(()),
-            Positions::After(topic) => return sink.unless_positions_are_stuck(topic.begin(first)).await,
-            Positions::With(topic) => topic,
+            CheckpointStore::Off => return Ok(()),
+            CheckpointStore::After(topic) => {
+                return sink.unless_positions_are_stuck(topic.begin(first)).await;
+            }
+            CheckpointStore::With(topic) => topic,
         };
         let commit = sink.commit(first);
         let committed = async {
@@ -134,25 +138,25 @@ impl Positions {
 
     /// Ends the client, if there is one.
     pub async fn close(self) {
-        if let Positions::After(topic) = self {
+        if let CheckpointStore::After(topic) = self {
             topic.close().await;
         }
     }
 }
 
 /// The client of one session that writes positions after the events.
-pub struct PositionsTopic {
+pub struct CheckpointTopic {
     config: Arc<Config>,
     topic: String,
     producer: Client<ThreadedProducer<Reports>>,
     shared: Arc<Shared>,
     written: Written,
-    lost_sight: Arc<LostSight>,
+    lost_sight: Arc<StaleMetadata>,
     /// Makes the topic again. Ends with the session.
     preparing: Option<AbortOnDropHandle<Result<(), Error>>>,
 }
 
-impl PositionsTopic {
+impl CheckpointTopic {
     /// Makes sure that the topic is there. `None` if it is switched off.
     ///
     /// # Errors
@@ -163,7 +167,7 @@ impl PositionsTopic {
         let shared = Arc::new(Shared::default());
         let producer = writer::producer(config, &shared)?;
         let config = Arc::clone(config);
-        Ok(Some(PositionsTopic {
+        Ok(Some(CheckpointTopic {
             config,
             topic,
             producer,
@@ -179,12 +183,12 @@ impl PositionsTopic {
     ///
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
-    pub async fn read(&self, confirmed: Lsn) -> Result<Option<Remembered>, Error> {
+    pub async fn read(&self, confirmed: Lsn) -> Result<Option<Checkpoint>, Error> {
         let seen = reader::look(&self.config, &self.topic, confirmed).await?;
         self.settled(confirmed, seen).await
     }
 
-    async fn settled(&self, confirmed: Lsn, seen: Seen) -> Result<Option<Remembered>, Error> {
+    async fn settled(&self, confirmed: Lsn, seen: Seen) -> Result<Option<Checkpoint>, Error> {
         if let Some(remembered) = seen.settled() {
             return Ok(remembered);
         }
@@ -202,16 +206,16 @@ impl PositionsTopic {
     }
 }
 
-/// Looks a position up without writing anything, for commands. `None`: there is no such topic, or nothing in it. `confirmed`: by
+/// TopicMonitor a position up without writing anything, for commands. `None`: there is no such topic, or nothing in it. `confirmed`: by
 /// the slot, where it is known.
 ///
 /// # Errors
-/// As [`PositionsTopic::read`].
+/// As [`CheckpointTopic::read`].
 pub async fn look_up(
     config: &Config,
     topic: &str,
     confirmed: Option<Lsn>,
-) -> Result<Option<Remembered>, Error> {
+) -> Result<Option<Checkpoint>, Error> {
     // who runs a command again and again waits for the same
     let patience = properties::transaction_timeout(config) + AMPLE;
     reader::read(config, topic, confirmed.unwrap_or_default(), patience).await

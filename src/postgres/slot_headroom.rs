@@ -71,15 +71,15 @@ pub fn safe_bytes(slot: &Slot) -> Option<u64> {
 
 /// The looks of the last minute, and what was made of them.
 #[derive(Debug)]
-pub struct Room {
+pub struct SlotHeadroom {
     looks: VecDeque<(Instant, i64)>,
     level: Level,
 }
 
-impl Room {
+impl SlotHeadroom {
     /// Before the first look of a session; `told` is the level that the operator knows of.
     pub fn new(told: Level) -> Self {
-        Room { looks: VecDeque::new(), level: told }
+        SlotHeadroom { looks: VecDeque::new(), level: told }
     }
 
     /// Takes in a look, and returns the new level if it is another one.
@@ -189,8 +189,8 @@ mod tests {
         }
     }
 
-    /// Looks, one a second, at a slot that is not moved while 2 MiB are written in each.
-    fn stuck(room: &mut Room, limit: i64, seconds: std::ops::Range<i64>) -> Vec<(i64, Level)> {
+    /// TopicMonitor, one a second, at a slot that is not moved while 2 MiB are written in each.
+    fn stuck(room: &mut SlotHeadroom, limit: i64, seconds: std::ops::Range<i64>) -> Vec<(i64, Level)> {
         let begin = Instant::now();
         let look = |second: i64| look(2 * second, Some(limit - 2 * second), "reserved");
         seconds
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn room_that_shrinks_is_told_once_with_the_time_that_is_left() {
-        let mut room = Room::new(Level::Ample);
+        let mut room = SlotHeadroom::new(Level::Ample);
         assert_eq!(stuck(&mut room, 1000, 0..300), [(251, Level::Short)]);
         let (what, remedy) = room.describe("s", &look(598, Some(402), "reserved"));
         assert_eq!(
@@ -217,14 +217,14 @@ mod tests {
 
     #[test]
     fn a_slow_log_is_short_of_room_in_the_last_fifth() {
-        let mut room = Room::new(Level::Ample);
+        let mut room = SlotHeadroom::new(Level::Ample);
         // half of the limit is left for longer than ten minutes
         assert_eq!(stuck(&mut room, 10_000, 0..5_000), [(4_001, Level::Short)]);
     }
 
     #[test]
     fn a_slot_that_moves_along_is_not_short_of_room() {
-        let (mut room, begin) = (Room::new(Level::Ample), Instant::now());
+        let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
         for second in 0..600 {
             // 2 MiB a second, and every 15 seconds the slot follows
             let retained = 2 * (second % 15);
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn levels_are_told_once_in_either_direction_and_do_not_flutter() {
-        let (mut room, begin) = (Room::new(Level::Ample), Instant::now());
+        let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
         let mut looked = |second, look: Slot| room.looked(begin + Duration::from_secs(second), &look);
         assert_eq!(looked(0, look(10, Some(90), "reserved")), None);
         assert_eq!(looked(1, look(50, Some(50), "extended")), Some(Level::Extended));
@@ -248,13 +248,13 @@ mod tests {
 
     #[test]
     fn a_level_that_was_told_is_not_told_by_the_next_session() {
-        let mut room = Room::new(Level::Short);
+        let mut room = SlotHeadroom::new(Level::Short);
         assert_eq!(room.looked(Instant::now(), &look(81, Some(19), "reserved")), None);
     }
 
     #[test]
     fn without_a_limit_it_is_the_disk_that_fills() {
-        let (mut room, begin) = (Room::new(Level::Ample), Instant::now());
+        let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
         let look = |second: i64| look(1000 + second, None, "extended");
         let told: Vec<_> = (0..20)
             .filter_map(|second| room.looked(begin + Duration::from_secs(second), &look(second as i64)))
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_set_anew_begins_a_new_measurement() {
-        let (mut room, begin) = (Room::new(Level::Ample), Instant::now());
+        let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
         room.looked(begin, &look(1000, None, "reserved"));
         room.looked(begin + Duration::from_secs(10), &look(1000, Some(9000), "reserved"));
         assert_eq!(room.left(), None);

@@ -2,7 +2,7 @@
 
 use pg_logical::Lsn;
 
-use super::record::Remembered;
+use super::record::Checkpoint;
 
 /// What precedes it once nothing is left to do.
 const DONE: &str = "done:";
@@ -23,7 +23,7 @@ pub fn subject(slot: &str, shards: u32, done: bool) -> String {
 
 impl Handover {
     /// Reads the record, as far as it is about so many shards.
-    pub fn to(record: Option<&Remembered>, slot: &str, shards: u32) -> Option<Handover> {
+    pub fn to(record: Option<&Checkpoint>, slot: &str, shards: u32) -> Option<Handover> {
         let record = record?;
         let at = record.position.flush;
         if record.slot == subject(slot, shards, false) {
@@ -33,13 +33,13 @@ impl Handover {
     }
 
     /// To how many shards the slots of this beginning were handed over last, if that is done.
-    pub fn owner(record: Option<&Remembered>, slot: &str) -> Option<u32> {
+    pub fn owner(record: Option<&Checkpoint>, slot: &str) -> Option<u32> {
         let of = record?.slot.strip_prefix(DONE)?.strip_prefix(slot)?;
         of.strip_prefix("_of_")?.parse().ok()
     }
 
     /// Whether one is under way, to whatever number.
-    pub fn is_under_way(record: Option<&Remembered>) -> bool {
+    pub fn is_under_way(record: Option<&Checkpoint>) -> bool {
         record.is_some_and(|record| !record.slot.starts_with(DONE))
     }
 }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let record = |done| Remembered { slot: subject("outbox_router", 3, done), ..remembered() };
+        let record = |done| Checkpoint { slot: subject("outbox_router", 3, done), ..remembered() };
         let at = remembered().position.flush;
         assert_eq!(Handover::to(Some(&record(false)), "outbox_router", 3), Some(Handover::Decided(at)));
         assert_eq!(Handover::to(Some(&record(true)), "outbox_router", 3), Some(Handover::Done(at)));

@@ -13,7 +13,7 @@ const VERSION: u32 = 1;
 
 /// What one router remembers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remembered {
+pub struct Checkpoint {
     /// Grows with each session and each reset. A record of an earlier one that arrives late means nothing.
     pub epoch: u64,
     /// The slot that it was read from.
@@ -25,7 +25,7 @@ pub struct Remembered {
     /// What is acknowledged.
     pub position: Position,
     /// What the log holds before it.
-    pub tail: Tail,
+    pub tail: LogFingerprint,
     /// What the stream was made of.
     pub reading: Reading,
     /// Until when events are sent again, because somebody has reset the position.
@@ -41,7 +41,7 @@ pub struct Remembered {
 
 /// What is known of the stretch of the log before a position, by which that log is known again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tail {
+pub enum LogFingerprint {
     /// Nothing: an earlier version wrote the record, or other changes counted then.
     Unknown,
     /// No changes from there on.
@@ -159,7 +159,7 @@ struct Version {
     version: u32,
 }
 
-impl Remembered {
+impl Checkpoint {
     /// The record's value.
     pub fn encode(&self) -> Vec<u8> {
         let transaction = |position: &Position| {
@@ -173,9 +173,9 @@ impl Remembered {
             until_transaction: transaction(&replay.until),
         });
         let (landmark, quiet_from_lsn) = match self.tail {
-            Tail::Unknown => (None, None),
-            Tail::Quiet { from } => (None, Some(from.to_string())),
-            Tail::Landmark(Landmark { final_lsn, xid, commit_time }) => (
+            LogFingerprint::Unknown => (None, None),
+            LogFingerprint::Quiet { from } => (None, Some(from.to_string())),
+            LogFingerprint::Landmark(Landmark { final_lsn, xid, commit_time }) => (
                 Some(JsonLandmark { final_lsn: final_lsn.to_string(), xid, commit_time: commit_time.0 }),
                 None,
             ),
@@ -218,10 +218,10 @@ impl Remembered {
         let tail = match (json.landmark, json.quiet_from_lsn) {
             (Some(JsonLandmark { final_lsn, xid, commit_time }), _) => {
                 let commit_time = PgTimestamp(commit_time);
-                Tail::Landmark(Landmark { final_lsn: lsn(&final_lsn)?, xid, commit_time })
+                LogFingerprint::Landmark(Landmark { final_lsn: lsn(&final_lsn)?, xid, commit_time })
             }
-            (None, Some(from)) => Tail::Quiet { from: lsn(&from)? },
-            (None, None) => Tail::Unknown,
+            (None, Some(from)) => LogFingerprint::Quiet { from: lsn(&from)? },
+            (None, None) => LogFingerprint::Unknown,
         };
         let replay = match json.replay {
             Some(JsonReplay { mark, until_lsn, until_transaction }) => {
@@ -232,7 +232,7 @@ impl Remembered {
         let retried = json.retried.into_iter().map(|Transaction { final_lsn, changes }| {
             Ok(Key { final_lsn: lsn(&final_lsn)?, change: changes })
         });
-        Ok(Remembered {
+        Ok(Checkpoint {
             epoch: json.epoch,
             slot: json.slot,
             system_identifier: json.system_identifier,
@@ -257,7 +257,7 @@ impl Remembered {
     /// before is of a router that had stood still between reading what counts and beginning its epoch, while another began
     /// the same.
     pub fn later(before: Option<Self>, next: Self) -> Option<Self> {
-        let order = |known: &Remembered| (known.epoch, known.position.flush, known.position.partial);
+        let order = |known: &Checkpoint| (known.epoch, known.position.flush, known.position.partial);
         match before {
             Some(before) if order(&before) > order(&next) => Some(before),
             _ => Some(next),
@@ -350,14 +350,14 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    pub(crate) fn remembered() -> Remembered {
-        Remembered {
+    pub(crate) fn remembered() -> Checkpoint {
+        Checkpoint {
             epoch: 3,
             slot: "outbox_router".into(),
             system_identifier: "7423".into(),
             timeline: 1,
             position: Position { flush: Lsn(0x1000), partial: None },
-            tail: Tail::Unknown,
+            tail: LogFingerprint::Unknown,
             reading: Reading {
                 publication: Some("16400/742".into()),
                 tables: BTreeMap::from([("public.outbox".into(), "16385 16401/743; ".into())]),
@@ -383,22 +383,22 @@ pub(crate) mod tests {
             let partial = partial.map(|(lsn, changes)| Partial { final_lsn: Lsn(lsn), changes });
             expected.position = Position { flush: Lsn(flush), partial };
             expected.tail = match landmark {
-                Some((from, 0, _)) => Tail::Quiet { from: Lsn(from) },
+                Some((from, 0, _)) => LogFingerprint::Quiet { from: Lsn(from) },
                 Some((final_lsn, xid, time)) => {
-                    Tail::Landmark(Landmark { final_lsn: Lsn(final_lsn), xid, commit_time: PgTimestamp(time) })
+                    LogFingerprint::Landmark(Landmark { final_lsn: Lsn(final_lsn), xid, commit_time: PgTimestamp(time) })
                 }
-                None => Tail::Unknown,
+                None => LogFingerprint::Unknown,
             };
             expected.exactly_once = mark.is_some();
             expected.parked = partial.map(|done| done.final_lsn);
             expected.retried = partial.iter().map(|done| Key { final_lsn: done.final_lsn, change: done.changes }).collect();
             expected.replay = mark.map(|mark| Replay { mark, until: expected.position });
-            prop_assert_eq!(Remembered::decode(&expected.encode()), Ok(expected));
+            prop_assert_eq!(Checkpoint::decode(&expected.encode()), Ok(expected));
         }
 
         #[test]
         fn whatever_is_in_the_topic_is_no_reason_to_panic(value: Vec<u8>) {
-            let _ = Remembered::decode(&value);
+            let _ = Checkpoint::decode(&value);
         }
     }
 
@@ -427,7 +427,7 @@ pub(crate) mod tests {
     fn a_replay_ends_with_its_slot_and_its_cluster() {
         let until = Position { flush: Lsn(0x2000), partial: None };
         let replay = Some(Replay { mark: "then".into(), until });
-        let remembered = Remembered { replay: replay.clone(), ..remembered() };
+        let remembered = Checkpoint { replay: replay.clone(), ..remembered() };
         let at = |position, slot, system| remembered.replay_at(position, slot, system);
         assert_eq!(at(remembered.position, "outbox_router", "7423"), replay);
         assert_eq!(at(until, "outbox_router", "7423"), None);
@@ -439,27 +439,27 @@ pub(crate) mod tests {
     fn a_record_of_a_later_version_is_not_guessed_at() {
         let later =
             String::from_utf8(remembered().encode()).unwrap().replace("\"version\":1", "\"version\":2");
-        assert_eq!(Remembered::decode(later.as_bytes()), Err(NotReadable::Later(2)));
-        assert!(matches!(Remembered::decode(b"7"), Err(NotReadable::Foreign(_))));
-        assert!(matches!(Remembered::decode(br#"{"version":1}"#), Err(NotReadable::Foreign(_))));
+        assert_eq!(Checkpoint::decode(later.as_bytes()), Err(NotReadable::Later(2)));
+        assert!(matches!(Checkpoint::decode(b"7"), Err(NotReadable::Foreign(_))));
+        assert!(matches!(Checkpoint::decode(br#"{"version":1}"#), Err(NotReadable::Foreign(_))));
     }
 
     #[test]
     fn a_late_record_of_an_earlier_epoch_does_not_count() {
-        let (old, new) = (Remembered { epoch: 4, ..remembered() }, Remembered { epoch: 5, ..remembered() });
+        let (old, new) = (Checkpoint { epoch: 4, ..remembered() }, Checkpoint { epoch: 5, ..remembered() });
         let mut newer = new.clone();
         newer.position.flush = Lsn(0x2000);
-        let counts = [new, old, newer.clone()].into_iter().fold(None, Remembered::later);
+        let counts = [new, old, newer.clone()].into_iter().fold(None, Checkpoint::later);
         assert_eq!(counts, Some(newer.clone()));
-        let late = Remembered { epoch: 4, ..remembered() };
-        assert_eq!(Remembered::later(counts, late), Some(newer));
+        let late = Checkpoint { epoch: 4, ..remembered() };
+        assert_eq!(Checkpoint::later(counts, late), Some(newer));
     }
 
     #[test]
     fn a_late_beginning_of_the_same_epoch_does_not_count() {
         let at = |flush, partial: Option<u64>| {
             let partial = partial.map(|changes| Partial { final_lsn: Lsn(0x3000), changes });
-            Remembered { position: Position { flush: Lsn(flush), partial }, ..remembered() }
+            Checkpoint { position: Position { flush: Lsn(flush), partial }, ..remembered() }
         };
         for (before, next, counts) in [
             (at(0x2000, None), at(0x1000, None), at(0x2000, None)),
@@ -468,11 +468,11 @@ pub(crate) mod tests {
             (at(0x2000, Some(5)), at(0x2000, Some(6)), at(0x2000, Some(6))),
             (at(0x2000, Some(5)), at(0x3010, None), at(0x3010, None)),
         ] {
-            assert_eq!(Remembered::later(Some(before), next), Some(counts));
+            assert_eq!(Checkpoint::later(Some(before), next), Some(counts));
         }
         // at one position, what is written later tells more
-        let sent = Remembered { retried: vec![Key { final_lsn: Lsn(1), change: 1 }], ..remembered() };
-        assert_eq!(Remembered::later(Some(remembered()), sent.clone()), Some(sent));
+        let sent = Checkpoint { retried: vec![Key { final_lsn: Lsn(1), change: 1 }], ..remembered() };
+        assert_eq!(Checkpoint::later(Some(remembered()), sent.clone()), Some(sent));
     }
 
     #[test]

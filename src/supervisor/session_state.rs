@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use pg_logical::Lsn;
 
+use crate::checkpoint::{Checkpoint, OtherLog, Reading};
 use crate::contracts::Contracts;
 use crate::dead_letters::Key;
-use crate::positions::{OtherLog, Reading, Remembered};
 use crate::progress::Partial;
 use crate::relay::HeldLock;
 use crate::sink::kafka::TransactionSize;
-use crate::sink::kafka::{DEFAULT_BATCH_BYTES, KnownTopics};
+use crate::sink::kafka::{DEFAULT_BATCH_BYTES, TopicCache};
 use crate::unsendable::{Reason, Unsendable};
 
 /// Grows with each session.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct SessionState {
     /// Where to go on; `None` before the first session.
-    pub(super) remembered: Option<Remembered>,
+    pub(super) remembered: Option<Checkpoint>,
     /// The gap that was accepted on the command line, until a session has come past it.
     pub(super) accepted_gap: Option<Lsn>,
     /// Where this router's part of the log ends.
@@ -32,7 +32,7 @@ pub(super) struct Memory {
     /// How large Kafka transactions are.
     pub(super) transaction_size: TransactionSize,
     /// What is known of topics.
-    pub(super) topics: Arc<KnownTopics>,
+    pub(super) topics: Arc<TopicCache>,
     /// The last session ended as it had begun: the next one is not worth a line before it has lasted.
     pub(super) fruitless: bool,
     /// The last change of those that are sent one at a time.
@@ -61,9 +61,9 @@ pub(super) struct Memory {
     pub(super) was_active: bool,
 }
 
-impl Default for Memory {
+impl Default for SessionState {
     fn default() -> Self {
-        Memory {
+        SessionState {
             remembered: None,
             accepted_gap: None,
             until: None,
@@ -89,7 +89,7 @@ impl Default for Memory {
     }
 }
 
-impl Memory {
+impl SessionState {
     /// No session could be made. One that holds the lock may have been in its way, and the next one does not try the same.
     pub(super) fn not_started(&mut self) {
         self.lock = None;
@@ -103,7 +103,7 @@ impl Memory {
     }
 
     /// What counts: what the topic holds, unless this process wrote it and has delivered more since.
-    pub(super) fn or_stored(&self, stored: Option<Remembered>) -> Option<Remembered> {
+    pub(super) fn or_stored(&self, stored: Option<Checkpoint>) -> Option<Checkpoint> {
         match (&self.remembered, stored) {
             // another router, or a reset, was there meanwhile
             (Some(own), Some(stored)) if stored.epoch > own.epoch => Some(stored),
@@ -118,16 +118,16 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::positions::remembered;
+    use crate::checkpoint::remembered;
     use crate::progress::Position;
 
-    fn at(epoch: u64, flush: u64) -> Remembered {
-        Remembered { epoch, position: Position { flush: Lsn(flush), partial: None }, ..remembered() }
+    fn at(epoch: u64, flush: u64) -> Checkpoint {
+        Checkpoint { epoch, position: Position { flush: Lsn(flush), partial: None }, ..remembered() }
     }
 
     #[test]
     fn what_this_process_has_delivered_counts_unless_another_was_there_meanwhile() {
-        let memory = |remembered| Memory { remembered, ..Memory::default() };
+        let memory = |remembered| SessionState { remembered, ..SessionState::default() };
         assert_eq!(memory(None).or_stored(None), None);
         assert_eq!(memory(None).or_stored(Some(at(1, 5))), Some(at(1, 5)));
         assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(2, 5))), Some(at(2, 9)));
@@ -135,7 +135,7 @@ mod tests {
         // one that arrived late
         assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(1, 5))), Some(at(2, 9)));
         assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(3, 5))), Some(at(3, 5)));
-        let committed = |epoch, flush| Some(Remembered { exactly_once: true, ..at(epoch, flush) });
+        let committed = |epoch, flush| Some(Checkpoint { exactly_once: true, ..at(epoch, flush) });
         assert_eq!(memory(committed(2, 5)).or_stored(committed(2, 9)), committed(2, 9));
         assert_eq!(memory(committed(2, 5)).or_stored(None), committed(2, 5));
     }

@@ -2,8 +2,8 @@
 
 use pg_logical::Lsn;
 
-use super::recognition::OtherLog;
-use super::record::{Reading, Remembered};
+use super::record::{Checkpoint, Reading};
+use super::resume_check::OtherLog;
 use crate::error::Error;
 use crate::postgres::slot_record::{SlotRecord, TABLE};
 use crate::postgres::timeline::{self, Descent, System};
@@ -39,7 +39,7 @@ pub enum Start {
     /// Nothing is remembered: at the slot's own position.
     First(Position),
     /// Where the router left off.
-    Remembered(Position),
+    Checkpoint(Position),
     /// There was a gap, and it was accepted.
     Accepted(Position),
 }
@@ -47,14 +47,14 @@ pub enum Start {
 impl Start {
     /// Where.
     pub fn position(self) -> Position {
-        let (Start::First(position) | Start::Remembered(position) | Start::Accepted(position)) = self;
+        let (Start::First(position) | Start::Checkpoint(position) | Start::Accepted(position)) = self;
         position
     }
 }
 
 /// Events may be missing, or be told twice, in a way that a person has to know of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gap {
+pub struct ResumeConflict {
     /// What was found.
     pub what: String,
     /// What to do, besides accepting it.
@@ -67,7 +67,7 @@ pub struct Gap {
     pub before: Option<String>,
 }
 
-impl Gap {
+impl ResumeConflict {
     /// As the failure that stops the router, or that of one shard.
     pub fn refusal(self, shard: Option<Shard>) -> Error {
         let remedy = self.how_to_go_on(shard);
@@ -76,7 +76,7 @@ impl Gap {
 
     /// What to do.
     pub fn how_to_go_on(&self, shard: Option<Shard>) -> String {
-        let Gap { remedy, go_on, before, .. } = self;
+        let ResumeConflict { remedy, go_on, before, .. } = self;
         let accept = format!(
             "{remedy}. To go on at {go_on} as things are: `outbox-router run --accept-gap {go_on}{}`, once",
             shards::argument(shard)
@@ -90,10 +90,10 @@ impl Gap {
 
 /// Decides. `accepted` is what a person has said to go on at.
 pub fn judge(
-    remembered: Option<&Remembered>,
+    remembered: Option<&Checkpoint>,
     found: &Found<'_>,
     accepted: Option<Lsn>,
-) -> Result<Start, Gap> {
+) -> Result<Start, ResumeConflict> {
     let (gap, start) = match remembered {
         None => {
             let gap =
@@ -103,7 +103,7 @@ pub fn judge(
         Some(remembered) => {
             let flush = remembered.position.flush;
             let position = Position { flush, partial: partial(remembered, found) };
-            (gap(remembered, found), Start::Remembered(position))
+            (gap(remembered, found), Start::Checkpoint(position))
         }
     };
     match gap {
@@ -121,7 +121,7 @@ pub fn judge(
 }
 
 /// Nothing is remembered, and the slot may hold what was delivered before: that would be sent again.
-pub fn not_new(router: &str, slot: &str, confirmed: Lsn, record: &SlotRecord) -> Option<Gap> {
+pub fn not_new(router: &str, slot: &str, confirmed: Lsn, record: &SlotRecord) -> Option<ResumeConflict> {
     if record.is_new(confirmed) {
         return None;
     }
@@ -146,7 +146,7 @@ pub fn not_new(router: &str, slot: &str, confirmed: Lsn, record: &SlotRecord) ->
                 .to_owned(),
         ),
     };
-    Some(Gap {
+    Some(ResumeConflict {
         what: format!(
             "no position is remembered for the router {router}, and the slot {slot}, confirmed up to {confirmed}, is not known to \
              be new: {why}; what was delivered from it after {confirmed} would be sent again"
@@ -159,21 +159,21 @@ pub fn not_new(router: &str, slot: &str, confirmed: Lsn, record: &SlotRecord) ->
 }
 
 /// What was delivered of the transaction at the position: numbered otherwise, its changes cannot be skipped by their number.
-fn partial(remembered: &Remembered, found: &Found<'_>) -> Option<Partial> {
+fn partial(remembered: &Checkpoint, found: &Found<'_>) -> Option<Partial> {
     let same = found.reading.message_prefix == remembered.reading.message_prefix;
     remembered.position.partial.filter(|_| same)
 }
 
 /// All that was found, as one: who accepts it has read all of it. The catalogues that another slot was read by tell nothing of
 /// this one's, which may be of another database.
-fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
+fn gap(remembered: &Checkpoint, found: &Found<'_>) -> Option<ResumeConflict> {
     if is_of_another_slot(remembered, found) {
         return moved(remembered, found);
     }
     let Some(altered) = altered(remembered, found) else { return moved(remembered, found) };
     match moved(remembered, found) {
         None => Some(altered),
-        Some(moved) => Some(Gap {
+        Some(moved) => Some(ResumeConflict {
             what: format!("{}; and {}", moved.what, altered.what),
             remedy: format!("{}. {}", moved.remedy, altered.remedy),
             go_on: moved.go_on,
@@ -184,14 +184,14 @@ fn gap(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
 }
 
 /// Slots of two clusters are two, whatever they are called.
-fn is_of_another_slot(remembered: &Remembered, found: &Found<'_>) -> bool {
+fn is_of_another_slot(remembered: &Checkpoint, found: &Found<'_>) -> bool {
     remembered.slot != found.slot || remembered.system_identifier != found.system.identifier
 }
 
 /// What the stream is made of is not what it was.
-fn altered(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
+fn altered(remembered: &Checkpoint, found: &Found<'_>) -> Option<ResumeConflict> {
     let (ours, Found { slot, confirmed, .. }) = (remembered.position.flush, *found);
-    found.reading.altered_since(&remembered.reading).then(|| Gap {
+    found.reading.altered_since(&remembered.reading).then(|| ResumeConflict {
         what: format!(
             "the publication, or an outbox table, was altered, or dropped and made again, after the router stopped at \
              {ours}; the slot {slot} is confirmed up to {confirmed}"
@@ -204,7 +204,7 @@ fn altered(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
 }
 
 /// The server, its log or the slot is not where it was.
-fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
+fn moved(remembered: &Checkpoint, found: &Found<'_>) -> Option<ResumeConflict> {
     let ours = remembered.position.flush;
     // the commit of a transaction under way was seen too
     let seen = remembered
@@ -213,7 +213,7 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
         .map_or(ours, |partial| ours.max(Lsn(partial.final_lsn.0.saturating_add(1))));
     let Found { router, slot, confirmed, system, .. } = *found;
     let gap = |what: String, remedy: &str, go_on: Lsn| {
-        Some(Gap { what, remedy: remedy.to_owned(), go_on, partial: None, before: None })
+        Some(ResumeConflict { what, remedy: remedy.to_owned(), go_on, partial: None, before: None })
     };
     if system.identifier != remembered.system_identifier {
         return gap(
@@ -311,7 +311,7 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
             ours,
         );
         // the log is the same up to here
-        return read.map(|read| Gap { partial: partial(remembered, found), ..read });
+        return read.map(|read| ResumeConflict { partial: partial(remembered, found), ..read });
     }
     if let Some(parked) = remembered.parked {
         let parted = found.history.map(|text| timeline::descent(text, remembered.timeline, parked));
@@ -330,7 +330,7 @@ fn moved(remembered: &Remembered, found: &Found<'_>) -> Option<Gap> {
                 ours,
             );
             // the log is the same up to here
-            return lost.map(|lost| Gap { partial: partial(remembered, found), ..lost });
+            return lost.map(|lost| ResumeConflict { partial: partial(remembered, found), ..lost });
         }
     }
     let other = found.other_log?;
@@ -355,14 +355,14 @@ fn distance(from: Lsn, to: Lsn) -> String {
 mod tests {
     use super::super::record::tests::remembered;
     use super::*;
-    use crate::positions::{Recognition, Tail};
+    use crate::checkpoint::{LogFingerprint, ResumeCheck};
     use crate::progress::{Landmark, Partial};
     use pg_logical::PgTimestamp;
 
     const HISTORY: &str = "1\t0/1800\tno recovery target specified\n";
 
     struct Case {
-        remembered: Option<Remembered>,
+        remembered: Option<Checkpoint>,
         slot: &'static str,
         confirmed: u64,
         identifier: &'static str,
@@ -389,7 +389,7 @@ mod tests {
             }
         }
 
-        fn judged(&self, accepted: Option<u64>) -> Result<Start, Gap> {
+        fn judged(&self, accepted: Option<u64>) -> Result<Start, ResumeConflict> {
             let timeline = if self.history.is_some() { 2 } else { 1 };
             let system = System { identifier: self.identifier.into(), timeline, flush: Lsn(self.flush) };
             let found = Found {
@@ -413,16 +413,16 @@ mod tests {
 
     #[test]
     fn starts_where_the_router_left_off_and_the_first_time_where_the_slot_is() {
-        assert_eq!(Case::new().judged(None), Ok(Start::Remembered(at(0x1000))));
-        assert_eq!(Case { confirmed: 0x1000, ..Case::new() }.judged(None), Ok(Start::Remembered(at(0x1000))));
+        assert_eq!(Case::new().judged(None), Ok(Start::Checkpoint(at(0x1000))));
+        assert_eq!(Case { confirmed: 0x1000, ..Case::new() }.judged(None), Ok(Start::Checkpoint(at(0x1000))));
         assert_eq!(Case { remembered: None, ..Case::new() }.judged(None), Ok(Start::First(at(0x800))));
         // a promotion after our position changes nothing
         assert_eq!(
             Case { history: Some(HISTORY), ..Case::new() }.judged(None),
-            Ok(Start::Remembered(at(0x1000)))
+            Ok(Start::Checkpoint(at(0x1000)))
         );
         // what there is no gap for need not be accepted
-        assert_eq!(Case::new().judged(Some(0x800)), Ok(Start::Remembered(at(0x1000))));
+        assert_eq!(Case::new().judged(Some(0x800)), Ok(Start::Checkpoint(at(0x1000))));
     }
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
         );
         assert_eq!(case.judged(Some(0x1000)), Ok(Start::Accepted(at(0x1000))));
         case.record = record("shop");
-        assert_eq!(case.judged(None), Ok(Start::Remembered(at(0x1000))));
+        assert_eq!(case.judged(None), Ok(Start::Checkpoint(at(0x1000))));
     }
 
     #[test]
@@ -469,7 +469,7 @@ mod tests {
             case.remembered.as_mut().unwrap().parked = Some(Lsn(parked));
             case
         };
-        let here = Ok(Start::Remembered(at(0x1000)));
+        let here = Ok(Start::Checkpoint(at(0x1000)));
         assert_eq!(parked(0x3000).judged(None), here);
         let gap = parked(0x3001).judged(None).unwrap_err();
         assert!(gap.what.contains("parked events are lost") && gap.go_on == Lsn(0x1000), "{}", gap.what);
@@ -522,7 +522,8 @@ mod tests {
         behind.remembered.as_mut().unwrap().position.flush = Lsn(0x2000);
         let landmark = |xid| Landmark { final_lsn: Lsn(0xF00), xid, commit_time: PgTimestamp(0) };
         let position = remembered().position;
-        let mut look = Recognition::new(Tail::Landmark(landmark(742)), position, Lsn(0x800), None).unwrap();
+        let mut look =
+            ResumeCheck::new(LogFingerprint::Landmark(landmark(742)), position, Lsn(0x800), None).unwrap();
         let other_log = look.change(landmark(741)).err();
         let altered = Reading { publication: Some("16400/800".into()), ..remembered().reading };
         for (case, words, go_on) in [

@@ -1,0 +1,23 @@
+//! The position that outlives the process: what is remembered of it, and whether it may still be trusted. Pure.
+//!
+//! ```text
+//!   progress --Position--> Checkpoint --JSON--> the positions topic       while running
+//!   the positions topic --JSON--> Checkpoint --judge--> where to start    at a start
+//!   the first of the stream --ResumeCheck--> whether it is that log       right after it
+//! ```
+//!
+//! Postgres saves a slot's position only at checkpoints and lets anybody move it. So the router keeps its own in Kafka,
+//! beside the events that it vouches for, and confirms nothing to Postgres that is not durable there.
+
+mod handover;
+mod record;
+mod resume;
+mod resume_check;
+
+pub use handover::{Handover, subject as handover_subject};
+pub use record::{Checkpoint, LogFingerprint, NotReadable, Reading, Replay, Traces};
+pub use resume::{Found, ResumeConflict, Start, judge, not_new};
+pub use resume_check::{OtherLog, ResumeCheck, Verdict, begin};
+
+#[cfg(test)]
+pub(crate) use record::tests::remembered;
