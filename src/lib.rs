@@ -6,21 +6,22 @@
 //!     outbox table --WAL--> walsender
 //!         |  CopyData
 //!         v
-//!     pg_logical::replication the connection: frames in, standby status out; far behind, bites instead of a stream
+//!     pg_logical::replication the connection: frames in, standby status out; far behind, bulk reads instead of a stream
 //!     pg_logical::pgoutput    bytes -> Begin | Relation | Insert | Message ...   borrowed, never panics
 //!     outbox                  Relation + tuple, or a message -> OutboxEvent      columns found by name once
 //!     routing                 OutboxEvent -> Record {topic, key, headers, value, timestamp}
 //!     sink::kafka             Record -> broker; durable -> its sequence number
 //!     progress                sequence numbers -> longest acknowledged prefix -> position
-//!     sink::kafka::checkpoint_topic  position -> the topic of positions; durable there -> flush LSN
+//!     sink::kafka::checkpoint_topic  position -> the positions topic; durable there -> flush LSN
 //!         |
 //!         v
 //!     pg_logical::replication StandbyStatusUpdate(flush LSN)
 //! ```
 //!
-//! Data goes one way; only a number comes back. [`relay`] is the one loop that joins the parts, [`supervisor`] starts
-//! its sessions and decides what a failure means; `relay::catching_up` says when the slot is read in bites. `pgoutput`, `outbox`, `routing` and `progress` do no IO. [`positions`] is
-//! what outlives the process: where a start goes on, or why it must not.
+//! Data goes one way; only positions come back. [`relay`] is the one loop between a [`source`], which reads the slot, the
+//! [`pipeline`], which joins `outbox` and `routing`, and a [`sink`]. [`supervisor`] starts its sessions and decides what a failure
+//! means. `pgoutput`, `outbox`, `routing` and `progress` do no IO. [`checkpoint`] is what outlives the process: where a start goes on,
+//! or why it must not.
 //!
 //! # Around it
 //!
@@ -48,6 +49,7 @@ pub mod logging;
 pub mod metrics;
 pub mod monitor;
 pub mod outbox;
+pub mod pipeline;
 pub mod postgres;
 pub mod progress;
 pub mod quantity;
@@ -56,6 +58,7 @@ pub mod reserved;
 pub mod routing;
 pub mod shards;
 pub mod sink;
+pub mod source;
 pub mod supervisor;
 pub mod terminal;
 pub mod topic_name;

@@ -159,7 +159,7 @@ impl Contracts {
         Err(Faults(faults))
     }
 
-    /// TopicMonitor at the payload of one event. A NULL payload is judged as JSON's `null` is. Without a contract this costs a
+    /// Looks at the payload of one event. A NULL payload is judged as JSON's `null` is. Without a contract this costs a
     /// look-up.
     pub fn judge(&self, aggregate_type: &str, event_type: &str, payload: Option<&[u8]>) -> Verdict {
         let Some(contract) = self.get(aggregate_type, event_type) else { return Verdict::NoContract };

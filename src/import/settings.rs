@@ -35,7 +35,7 @@ impl Settings {
         }
     }
 
-    /// TopicMonitor at one.
+    /// Looks at one.
     pub(super) fn get(&self, connect: &str) -> Option<&Setting> {
         self.0.get(connect)
     }

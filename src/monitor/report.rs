@@ -27,7 +27,7 @@ pub struct StatusReport {
     pub healthy: bool,
     /// How long ago the main loop turned, in seconds.
     pub last_turn_seconds: f64,
-    /// CheckpointStore in the write-ahead log.
+    /// Positions in the write-ahead log.
     pub positions: CheckpointStore,
     /// How far behind the router is.
     pub lag: Lag,
@@ -58,7 +58,7 @@ pub struct StatusReport {
     pub shards: Vec<StatusReport>,
 }
 
-/// CheckpointStore in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.
+/// Positions in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointStore {
     /// The end of the log at the server, as its last message said.

@@ -109,7 +109,7 @@ impl OwnedRow {
 
 /// Reads rows that came by a query instead of the stream: for a look at what would become of them.
 impl super::Outbox {
-    /// SessionState for the rows of a table.
+    /// Memory for the rows of a table.
     pub fn owned_row(&self, table: &TableName) -> OwnedRow {
         OwnedRow::new(table.clone())
     }
@@ -147,7 +147,7 @@ impl super::Outbox {
         }
     }
 
-    /// SessionState for an event that was kept, by its source.
+    /// Memory for an event that was kept, by its source.
     pub fn kept_row(&self, source: &str) -> OwnedRow {
         let (schema, name) = match source.split_once(MESSAGE) {
             Some(("", prefix)) => (super::message::SCHEMA, prefix),

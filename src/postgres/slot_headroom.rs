@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// TopicMonitor, one a second, at a slot that is not moved while 2 MiB are written in each.
+    /// Looks, one a second, at a slot that is not moved while 2 MiB are written in each.
     fn stuck(room: &mut SlotHeadroom, limit: i64, seconds: std::ops::Range<i64>) -> Vec<(i64, Level)> {
         let begin = Instant::now();
         let look = |second: i64| look(2 * second, Some(limit - 2 * second), "reserved");

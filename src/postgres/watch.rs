@@ -209,7 +209,7 @@ impl Watcher {
         Ok(session)
     }
 
-    /// TopicMonitor until something fails.
+    /// Looks until something fails.
     async fn look_on(&mut self, session: &mut Session) -> NoLook {
         let mut look_at = Instant::now();
         loop {

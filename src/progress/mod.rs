@@ -279,6 +279,9 @@ impl Progress {
 
     /// Its transaction up to and including a change, if that transaction is not yet acknowledged as a whole.
     pub fn up_to(&self, sequence: Sequence) -> Option<Partial> {
+        if sequence >= self.next {
+            return None;
+        }
         let after = self.transactions.partition_point(|transaction| transaction.first <= sequence);
         let transaction = self.transactions.get(after.checked_sub(1)?)?;
         Some(Partial {

@@ -1,404 +1,274 @@
-//! The one loop that joins the parts: stream, outbox, routing, sink, progress, and back.
+//! The one loop between a source and a sink.
 //!
 //! ```text
-//!   stream --> outbox --> router --> sink        data goes one way
-//!     ^                                                |
-//!     +-- confirmation <-- checkpointer <- progress <--+   only a number comes back
+//!   source --> pipeline --> sink          changes become records, one way
+//!     ^                       |
+//!     +---- what is durable --+           only positions come back
 //! ```
 //!
-//! A message stays in the receive buffer until it is dealt with. When the window is full, or a topic has to be made
-//! first, the relay stops reading and keeps answering: status updates and reports go on.
+//! A change stays in the source until it is dealt with. When the window is full, or the sink takes nothing, the loop stops
+//! reading, and source and sink go on answering their servers.
 
-mod bite_size;
-mod catching_up;
-mod closing;
-mod confirmation;
 mod ending;
-mod feedback;
-mod heartbeat;
-mod lease;
-mod pace;
-mod parking;
-mod reading;
-mod recognizing;
-mod sending;
-mod showing;
-mod unchecked;
+mod ports;
+mod publish_status;
 mod window;
-mod withheld;
-mod working;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use pg_logical::replication::{Receiving, ReplicationStream};
-use pg_logical::stream::Transport;
-use pg_logical::{Lsn, PgTimestamp};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::checkpoint::{Checkpoint, ResumeCheck};
-use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::monitor::{Monitor, TopicCounters};
-use crate::outbox::Outbox;
-use crate::postgres::dead_letters::store::{DeadLetterStore, Loaded, Report};
-use crate::postgres::slot_headroom::SlotHeadroom;
-use crate::postgres::watch::Watch;
-use crate::progress::{Partial, Progress, Sequence};
-use crate::routing::{Origin, Router};
-use crate::sink::kafka::checkpoint_topic::CheckpointStore;
-use crate::sink::kafka::properties::transaction_timeout;
-use crate::sink::kafka::{Admitted, Checkpointer, Intake, KafkaSink, StallDetector, TransactionSize};
-use crate::sink::{DeliveryStats, Outcomes, Refusal};
-use crate::unsendable::Unsendable;
-use catching_up::CatchingUp;
-pub(crate) use catching_up::begins_with_bites;
-use confirmation::Confirmation;
-pub use ending::{Ended, HeldLock, Outcome};
-use heartbeat::Heartbeat;
-use lease::{Clocks, Expired, Lease};
-use pace::Pace;
-use parking::Parking;
-use reading::Reading;
-use recognizing::Recognizing;
-pub use recognizing::no_gap_to_accept;
-use sending::Sending;
-pub use sending::SentAlone;
-use unchecked::Unchecked;
-use window::Window;
-use withheld::Withheld;
-use working::Pause;
+use crate::monitor::Monitor;
+use crate::pipeline::{Change, Pipeline};
+use crate::progress::{self, OutOfStep, Position, Progress};
+pub use ending::{Ended, Outcome};
+pub use ports::*;
+pub use window::Window;
 
-/// A status update goes out at least this often, and at most this late after something was acknowledged.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
+/// also for those that are no events.
+const MAX_SPAN: u64 = 1 << 27;
 
-/// The parts of one session, ready to run.
-pub struct Parts<S> {
-    /// The configuration.
-    pub config: Arc<Config>,
-    /// The started stream.
-    pub stream: ReplicationStream<S>,
-    /// Reads rows.
-    pub outbox: Outbox,
-    /// Makes records.
-    pub router: Router,
-    /// Takes records.
-    pub sink: KafkaSink,
-    /// What the sink reports to.
-    pub outcomes: Arc<Outcomes>,
-    /// TopicMonitor at the catalogues.
-    pub watch: Watch,
-    /// How positions are remembered besides the slot.
-    pub positions: CheckpointStore,
-    /// What the session began with: where it goes on, of what server.
-    pub remembered: Checkpoint,
-    /// What the slot is confirmed to.
-    pub confirmed: Lsn,
-    /// What has to come first, if the stream was started before that.
-    pub recognition: Option<ResumeCheck>,
-    /// Whether a gap was accepted on the command line that was not found so far.
-    pub gap_accepted: bool,
-    /// How large Kafka transactions are.
-    pub transaction_size: TransactionSize,
-    /// The end of the server's log as of the start: what the router has to catch up with.
-    pub head: Lsn,
-    /// Changes up to and including this one are sent one at a time, because a batch of them was refused.
-    pub alone_up_to: Option<Partial>,
-    /// The parked events, if they are parked: who writes them, and which there are.
-    pub parking: Option<(DeadLetterStore, Loaded)>,
-    /// Events that the brokers refused, to be parked.
-    pub refused: BTreeMap<Partial, Unsendable>,
-    /// Parked events are sent one at a time, because a batch of them was refused.
-    pub retries_alone: bool,
-    /// The change that was refused: it is sent when everything before it is certain.
-    pub alone_after_commit: Option<Partial>,
-    /// Where this router's part of the log ends: what was committed from there on is for others. `None`: nowhere.
-    pub until: Option<Lsn>,
-    /// Bites have failed: up to there the slot is streamed.
-    pub stream_until: Lsn,
-    /// The server process of the stream's session.
-    pub backend_pid: i32,
-    /// Shows what goes on.
-    pub monitor: Monitor,
-    /// Cancelled when the router is asked to stop.
-    pub stop: CancellationToken,
-}
-
-/// One session of the relay.
-pub struct Relay<S> {
-    config: Arc<Config>,
-    stream: ReplicationStream<S>,
-    sending: Sending,
-    outcomes: Arc<Outcomes>,
-    checkpointer: Checkpointer,
-    stalls: StallDetector,
-    confirmation: Confirmation,
-    recognizing: Recognizing,
-    watch: Watch,
-    heartbeat: Option<Heartbeat>,
-    room: SlotHeadroom,
+/// One session.
+pub struct Relay<S, K> {
+    source: S,
+    pipeline: Pipeline,
+    sink: K,
+    /// What is acknowledged.
+    progress: Progress,
+    /// What is under way.
+    window: Window,
+    /// The change that `source` shows, once it has a number.
+    pending: Option<progress::Change>,
+    /// What keeps events from flowing, as it is shown.
+    shown: Health,
+    ending: Option<ending::Ending>,
     monitor: Monitor,
-    stop: CancellationToken,
-
-    /// Where its part of the log ends.
-    until: Option<Lsn>,
-    received: Lsn,
-    lease: Lease,
-    /// The end of the server's log, as of the last look at it.
-    server_end: Lsn,
-    counters: Vec<TopicCounters>,
-    /// What was delivered for certain, to be counted.
-    certain: DeliveryStats,
-    /// The end of the server's log as of the start.
-    head: Lsn,
-    /// Since when what lies before it is read; `None`: all of it was delivered.
-    behind_since: Option<Instant>,
-    withheld: Withheld,
-    unchecked: Unchecked,
-    /// What keeps events from coming or being acknowledged while brokers answer, as it is shown.
-    obstacle: Option<String>,
-    /// That rows are updated was told in this session.
-    update_told: bool,
-    /// That messages are not transactional was told in this session.
-    stray_told: bool,
-    pace: Pace,
-    catching_up: CatchingUp,
-    /// Why intake has ended, and how long the records in flight are waited for; `None`: as long as it takes.
-    ending: Option<(Outcome, Option<Instant>)>,
-    /// When a router that was asked to stop gives up what is still under way.
-    leave_by: Option<Instant>,
-    /// Taken reports, kept for its allocation.
-    reports: Vec<Sequence>,
+    /// How long records under way are waited for by a router that is asked to stop.
+    patience: Duration,
 }
 
-impl<S: Transport> Relay<S> {
-    /// Joins the parts.
-    pub fn new(parts: Parts<S>) -> Self {
-        let start = parts.remembered.position;
-        let catching_up = CatchingUp::new(&parts);
-        parts.monitor.reads_in_bites(false);
-        let delivery = &parts.config.delivery;
-        let window = Window::new(delivery.window_records, delivery.window_bytes);
-        let sending = Sending {
-            outbox: parts.outbox,
-            router: parts.router,
-            sink: parts.sink,
-            progress: Progress::new(start),
-            replay: parts.remembered.replay.clone(),
-            window,
-            monitor: parts.monitor.clone(),
-            origin: Origin {
-                final_lsn: Lsn::INVALID,
-                xid: 0,
-                commit_time: PgTimestamp::default(),
-                ordinal: 0,
-            },
-            pending: None,
-            parking: parts.parking.map(|(desk, loaded)| {
-                let most = parts.config.dead_letters.max_aggregates;
-                let rests_on = parts.remembered.parked;
-                let parking = Parking::new(desk, loaded, most, parts.refused, parts.retries_alone, rests_on);
-                // the table may have changed since the last session, or another process has written it
-                parking.show(&parts.monitor);
-                parking
-            }),
-            sent: 0,
-            uncommitted: false,
-            waits_for_commit: false,
-            alone_after_commit: parts.alone_after_commit,
-            alone_up_to: parts.alone_up_to,
-            sent_alone: None,
-        };
+/// Whether the loop can go on with what the source shows.
+enum Dispatched {
+    /// Everything that has come is dealt with.
+    All,
+    /// Something has to happen first; reading on would only fill memory.
+    HeldBack,
+}
+
+impl<S: Source, K: Sink> Relay<S, K> {
+    /// Joins the parts of a session that goes on at `start`.
+    pub fn new(
+        source: S,
+        pipeline: Pipeline,
+        sink: K,
+        start: Position,
+        window: Window,
+        monitor: Monitor,
+        patience: Duration,
+    ) -> Self {
         Relay {
-            stream: parts.stream,
-            sending,
-            outcomes: parts.outcomes,
-            checkpointer: Checkpointer::new(
-                parts.positions,
-                parts.remembered,
-                parts.transaction_size,
-                transaction_timeout(&parts.config),
-            ),
-            stalls: StallDetector::new(start),
-            confirmation: Confirmation::new(parts.confirmed),
-            recognizing: Recognizing::new(parts.recognition, parts.gap_accepted),
-            watch: parts.watch,
-            heartbeat: Heartbeat::of(&parts.config, PgTimestamp::now()),
-            room: SlotHeadroom::new(parts.monitor.slot_room()),
-            monitor: parts.monitor,
-            stop: parts.stop,
-            until: parts.until,
-            received: parts.confirmed,
-            lease: Lease::new(feedback::silence(&parts.config), Clocks::now()),
-            server_end: parts.head,
-            counters: Vec::new(),
-            certain: DeliveryStats::default(),
-            head: parts.head,
-            behind_since: Some(Instant::now()),
-            withheld: Withheld::new(Instant::now()),
-            unchecked: Unchecked::new(Instant::now()),
-            obstacle: None,
-            update_told: false,
-            stray_told: false,
-            pace: Pace::new(Instant::now()),
-            catching_up,
+            source,
+            pipeline,
+            sink,
+            progress: Progress::new(start),
+            window,
+            pending: None,
+            shown: Health::Flowing,
             ending: None,
-            leave_by: None,
-            reports: Vec::new(),
-            config: parts.config,
+            monitor,
+            patience,
         }
     }
 
-    /// Runs until the session is over, one way or another. The producer is purged and closed when this returns, and
-    /// the position is what was acknowledged until then.
-    pub async fn run(mut self) -> Ended {
-        match self.turns().await {
-            Ok(outcome) => self.end_in_order(outcome).await,
+    /// Runs until the session is over, one way or another. By then nothing of it is under way.
+    pub async fn run(mut self, stop: &CancellationToken) -> Ended<S::End, K::End> {
+        match self.turns(stop).await {
+            Ok(()) => self.end_in_order().await,
             Err(error) => self.close(Outcome::Failed(error), false).await,
         }
     }
 
-    /// Ends with an outcome when the stream can still be answered, with an error when it cannot, or must not be.
-    async fn turns(&mut self) -> Result<Outcome, Error> {
-        let every = STATUS_EVERY.min(self.config.postgres.wal_sender_timeout / 8);
-        let mut status_timer = interval(every);
-        status_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let stop = self.stop.clone();
+    /// Runs until intake has ended and nothing is left to wait for. An error ends it while the source cannot be told any more,
+    /// or must not be.
+    async fn turns(&mut self, stop: &CancellationToken) -> Result<(), Error> {
         loop {
             self.monitor.turned();
-            self.lease.check(Clocks::now())?;
             if let Some(refusal) = self.take_reports() {
-                // before anything that takes time: nothing may be sent behind a refused record
-                self.sending.sink.purge();
-                return Ok(Outcome::Refused(refusal));
+                self.end_intake(Outcome::Refused(refusal));
+                return Ok(());
             }
-            if self.sending.is_settled() && self.checkpointer.is_settled() {
-                self.sending.sink.settled()?;
+            let idle = matches!(self.dispatch()?, Dispatched::All);
+            let (reading, more) = self.turn(idle)?;
+            self.show_state();
+            self.publish_status(reading.received);
+            if self.is_over() {
+                return Ok(());
             }
-            self.sending.sink.turned(PgTimestamp::now());
-            self.sending.uncommitted = !self.checkpointer.is_settled();
-            self.sending.window.takes(self.checkpointer.room());
-            let read = match self.work()? {
-                Pause::NeedsInput => true,
-                Pause::HeldBack => false,
-            };
-            let fetch_at = self.parked_events();
-            self.checkpointer.sent(std::mem::take(&mut self.sending.sent), self.sending.window.sent_bytes());
-            self.lease.hold_back(!read);
-            self.caught_up();
-            self.progressed(read);
-            let (mut remember_at, mut reopened) = (None, false);
-            if !self.recognizing.is_under_way() && self.sending.sink.has_producers() {
-                self.checkpointer.recognized(self.config.outbox.message_prefix.as_deref());
-                let (intake, closing) = (self.intake(read), self.checkpointer.is_closing());
-                remember_at = self.offer_checkpoint(intake)?;
-                // the commit has begun, and what was held back until then need not wait for its end
-                reopened = closing && !self.checkpointer.is_closing();
-            }
-            let more = self.catch_up(read)?;
-            if self.passes_over() {
-                self.stream.pass_over_all()?;
-            }
-            self.broker_state();
-            self.show();
-            if let Some(outcome) = self.ended() {
-                return Ok(outcome);
-            }
-            if reopened || more {
+            if reading.again || more {
                 continue;
             }
-            let reading = if read { self.reading()? } else { Reading::Not };
-            let gathered = matches!(reading, Reading::Gathered);
-            let read_at = if let Reading::At(then) = reading { Some(then) } else { None };
-            let at_once = matches!(reading, Reading::AtOnce) || self.passes_over();
-            let receiving = if at_once { Receiving::AtOnce } else { Receiving::Not };
-            let deadline = self.ending.as_ref().and_then(|(_, deadline)| *deadline);
-            // The order is the priority: an order to stop, what frees memory, what keeps the connection alive, and
-            // only then more work.
+            if reading.gathered {
+                // the runtime looks after its timers and sockets in between
+                tokio::task::yield_now().await;
+            }
+            let deadline = self.ending.as_ref().and_then(|ending| ending.deadline);
+            // The order is the priority: an order to stop, what frees memory, and only then more work.
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
-                // what has gathered goes first, and the next turn takes the reports anyway
-                () = self.outcomes.changed(), if !gathered => {}
-                delivered = self.checkpointer.reported() => {
-                    self.remembered(delivered.map_err(|error| self.sending.sink.explained(error))?);
-                }
-                _ = status_timer.tick() => self.status_due()?,
-                report = self.watch.report() => self.looked(report)?,
-                report = parked(&mut self.sending.parking) => self.parking_reported(report)?,
-                admitted = self.sending.sink.set_up() => self.admitted(admitted?),
+                changed = self.sink.changed() => changed?,
+                changed = self.source.changed() => changed?,
                 () = until(deadline) => {}
-                () = until(remember_at) => {}
-                () = until(fetch_at) => {}
-                () = until(read_at) => {}
-                result = self.stream.io(receiving) => result?,
-                // the runtime looks after its timers and sockets in between
-                () = tokio::task::yield_now(), if gathered => {}
             }
         }
     }
 
-    /// Records of one more topic can be sent, or of one again.
-    fn admitted(&mut self, admitted: Option<Admitted>) {
-        let Some(Admitted { topic, name, grown }) = admitted else { return };
-        // topics are numbered as they are admitted; one that was looked at again has its number
-        if topic == self.counters.len() {
-            self.counters.push(self.monitor.topic_counters(&name));
+    /// Tells source and sink what this turn has brought. Returns how the source goes on, and whether the sink takes more now.
+    fn turn(&mut self, idle: bool) -> Result<(Reading, bool), Error> {
+        let ending = self.ending.is_some();
+        let reading = self.source.turn(&Delivered {
+            idle,
+            ending,
+            position: self.progress.position(),
+            complete: self.progress.span() == 0,
+            in_flight: !self.window.is_empty(),
+            certain: self.sink.certain(&self.progress),
+        })?;
+        if reading.begins_again {
+            self.progress.begin_again();
         }
-        if grown {
-            self.monitor.partitions_grown(1);
+        if reading.ended && !ending {
+            self.end_intake(Outcome::SourceEnded);
         }
-    }
-
-    /// Writes or commits the position if its time has come. Returns when to ask again.
-    fn offer_checkpoint(&mut self, intake: Intake) -> Result<Option<Instant>, Error> {
-        let (transactional, settled) = (self.checkpointer.is_transactional(), self.sending.is_settled());
-        let Sending { sink, progress, parking, .. } = &mut self.sending;
-        let add_parked = |remembered: &mut Checkpoint| {
-            if let Some(parking) = parking {
-                parking.add_to(remembered, transactional);
-            }
+        let intake = match reading.intake {
+            Intake::Recognizing => Intake::Recognizing,
+            _ if self.ending.is_some() => Intake::Waits,
+            intake => intake,
         };
-        self.checkpointer.offer(sink, progress, settled, intake, add_parked)
+        let reading = Reading { intake, ..reading };
+        let turn = Turn {
+            progress: &self.progress,
+            window: &self.window,
+            elsewhere: 0,
+            idle,
+            ending: self.ending.is_some(),
+            reading,
+        };
+        let more = self.sink.turn(&turn, &mut |_| {})?;
+        Ok((reading, more))
     }
 
     /// Takes in what the sink has reported.
     fn take_reports(&mut self) -> Option<Refusal> {
-        let mut reports = std::mem::take(&mut self.reports);
-        let refusal = self.outcomes.take(&mut reports);
-        if !reports.is_empty() {
-            self.stalls.acknowledged();
-        }
-        let transactional = self.checkpointer.is_transactional();
-        let stats = self.checkpointer.uncounted().unwrap_or(&mut self.certain);
-        for sequence in reports.drain(..) {
-            self.sending.sink.acknowledged(sequence);
-            if Parking::is_ours(sequence) {
-                let parking = self.sending.parking.as_mut();
-                let record =
-                    parking.and_then(|parking| parking.delivered(sequence, transactional, &self.monitor));
-                record.into_iter().for_each(|record| stats.add(record));
-                continue;
+        let Relay { sink, progress, window, .. } = self;
+        sink.reports(&mut |event| match event {
+            Event::Delivered(sequence) => {
+                progress.acknowledge(sequence);
+                window.acknowledged(sequence)
             }
-            self.sending.progress.acknowledge(sequence);
-            if let Some(record) = self.sending.window.acknowledged(sequence) {
-                stats.add(record);
+            Event::Released(sequence) => window.acknowledged(sequence),
+            Event::Settled(sequence) => {
+                progress.acknowledge(sequence);
+                None
             }
+            Event::Checkpointed => None,
+        })
+    }
+
+    /// Deals with what the source has until there is nothing left or something has to happen first.
+    fn dispatch(&mut self) -> Result<Dispatched, Error> {
+        loop {
+            if self.ending.is_some() || !self.sink.is_ready() {
+                return Ok(Dispatched::HeldBack);
+            }
+            match self.source.next()? {
+                Read::Nothing => return Ok(Dispatched::All),
+                Read::Begin(transaction) => {
+                    self.pipeline.begin(transaction);
+                    self.progress.begin(transaction).map_err(out_of_step)?;
+                }
+                Read::Change(change) => {
+                    if self.window.is_full() || self.progress.span() >= MAX_SPAN {
+                        return Ok(Dispatched::HeldBack);
+                    }
+                    let number = match self.pending.take() {
+                        Some(number) => number,
+                        None => self.progress.change().map_err(out_of_step)?,
+                    };
+                    let Relay { pipeline, sink, progress, window, monitor, .. } = self;
+                    match deliver(change, number, pipeline, sink, progress, window, monitor) {
+                        Ok(()) => {}
+                        Err(NotDelivered::Later) => {
+                            self.pending = Some(number);
+                            return Ok(Dispatched::HeldBack);
+                        }
+                        Err(NotDelivered::Never(error)) => {
+                            self.end_intake(Outcome::Failed(error));
+                            return Ok(Dispatched::HeldBack);
+                        }
+                    }
+                }
+                Read::Other { message, passed } => {
+                    let passed = passed || self.progress.repeats();
+                    if let Err(error) = self.pipeline.other(&message, passed) {
+                        self.end_intake(Outcome::Failed(error));
+                        return Ok(Dispatched::HeldBack);
+                    }
+                }
+                Read::Commit(end) => self.progress.commit(end).map_err(out_of_step)?,
+                Read::Reached(position) => self.progress.reached(position),
+                Read::Skipped => {}
+                Read::End(reached) => {
+                    if let Some(position) = reached {
+                        self.progress.reached(position);
+                    }
+                    self.end_intake(Outcome::SourceEnded);
+                    return Ok(Dispatched::HeldBack);
+                }
+            }
+            self.source.dealt_with();
         }
-        self.certain.count(&self.counters, &self.monitor, PgTimestamp::now());
-        self.reports = reports;
-        refusal
     }
 }
 
-/// Waits for what was done to parked events, for ever if none are parked.
-async fn parked(parking: &mut Option<Parking>) -> Report {
-    match parking {
-        Some(parking) => parking.report().await,
-        None => std::future::pending().await,
+/// Why a change was not delivered.
+enum NotDelivered {
+    Later,
+    Never(Error),
+}
+
+/// Takes one change on its way. Those parts of the loop that the source does not lend to `change`.
+fn deliver<K: Sink>(
+    change: Change<'_>,
+    number: progress::Change,
+    pipeline: &mut Pipeline,
+    sink: &mut K,
+    progress: &mut Progress,
+    window: &mut Window,
+    monitor: &Monitor,
+) -> Result<(), NotDelivered> {
+    let progress::Change::New(sequence) = number else { return Ok(()) };
+    let Some(made) = pipeline.make(change, progress.ordinal(sequence)).map_err(NotDelivered::Never)? else {
+        progress.acknowledge(sequence);
+        return Ok(());
+    };
+    match sink.send(&made, sequence) {
+        Ok(Sent::Record(record)) => {
+            window.sent(sequence, record);
+            made.was_sent(monitor);
+        }
+        Ok(Sent::Held(record)) => window.sent(sequence, record),
+        Ok(Sent::Nothing) => {
+            progress.acknowledge(sequence);
+            made.was_dropped(monitor);
+        }
+        Err(NotSent::Later) => return Err(NotDelivered::Later),
+        Err(NotSent::Impossible(why)) => return Err(NotDelivered::Never(made.event.stops_the_router(&why))),
     }
+    Ok(())
 }
 
 async fn until(deadline: Option<Instant>) {
@@ -408,19 +278,6 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Another router may have the slot by now, whatever this one has heard.
-impl From<Expired> for Error {
-    fn from(Expired { unproven, stood_still }: Expired) -> Self {
-        let what = match stood_still {
-            Some(away) => format!(
-                "this process stood still for {:.1} s: it was stopped, starved of processor time, or its machine slept",
-                away.as_secs_f32()
-            ),
-            None => format!(
-                "Postgres has been silent for {:.1} s, and may have given the slot to another router",
-                unproven.as_secs_f32()
-            ),
-        };
-        Error::transient(Peer::Postgres, what)
-    }
+fn out_of_step(error: OutOfStep) -> Error {
+    Error::transient(Peer::Postgres, format!("the replication stream is out of step: {error}"))
 }

@@ -4,19 +4,16 @@ use std::collections::VecDeque;
 
 use pg_logical::PgTimestamp;
 
+use super::InFlight;
 use crate::progress::Sequence;
-use crate::sink::InFlight;
 
 /// Records sent and not yet acknowledged.
 #[derive(Debug)]
-pub(super) struct Window {
+pub struct Window {
     max_records: usize,
     max_bytes: usize,
     records: usize,
     bytes: usize,
-    /// How many bytes of records may be sent until [`Window::takes`] is called again, and how many were.
-    takes: usize,
-    sent_bytes: usize,
     /// From the oldest one under way on, by number; `None` once acknowledged. Numbers that were never records take no
     /// place, however many lie in between.
     places: VecDeque<(Sequence, Option<InFlight>)>,
@@ -26,62 +23,41 @@ pub(super) struct Window {
 const PLACES_PER_RECORD: usize = 4;
 
 impl Window {
-    pub(super) fn new(max_records: usize, max_bytes: usize) -> Self {
-        Window {
-            max_records,
-            max_bytes,
-            records: 0,
-            bytes: 0,
-            takes: usize::MAX,
-            sent_bytes: 0,
-            places: VecDeque::new(),
-        }
+    /// Takes so many records at most, and bytes for them.
+    pub fn new(max_records: usize, max_bytes: usize) -> Self {
+        Window { max_records, max_bytes, records: 0, bytes: 0, places: VecDeque::new() }
     }
 
     /// Whether nothing more may be sent. One record always may, however large it is.
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.records >= self.max_records
             || self.records > 0 && self.bytes >= self.max_bytes
-            || self.sent_bytes >= self.takes
             || self.places.len() >= self.max_records.saturating_mul(PLACES_PER_RECORD)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether nothing is under way.
+    pub fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// From here on so many bytes of records may be sent: what the Kafka transaction still takes. The last one may have more
-    /// than what is left.
-    pub(super) fn takes(&mut self, bytes: usize) {
-        (self.takes, self.sent_bytes) = (bytes, 0);
-    }
-
-    /// How many were sent since.
-    pub(super) fn sent_bytes(&self) -> usize {
-        self.sent_bytes
-    }
-
-    /// A record was sent for which no place is kept here.
-    pub(super) fn sent_besides(&mut self, bytes: usize) {
-        self.sent_bytes += bytes;
-    }
-
-    pub(super) fn records(&self) -> usize {
+    /// How many records are under way.
+    pub fn records(&self) -> usize {
         self.records
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    /// The memory that they take.
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// When the transaction of the oldest record under way committed.
-    pub(super) fn oldest(&self) -> Option<PgTimestamp> {
+    pub fn oldest(&self) -> Option<PgTimestamp> {
         self.front().map(|record| record.commit_time)
     }
 
-    /// The topic of the oldest record under way.
-    pub(super) fn oldest_topic(&self) -> Option<usize> {
-        self.front().map(|record| record.topic)
+    /// Where the oldest record under way goes.
+    pub fn oldest_target(&self) -> Option<usize> {
+        self.front().map(|record| record.target)
     }
 
     fn front(&self) -> Option<InFlight> {
@@ -89,14 +65,14 @@ impl Window {
     }
 
     /// Numbers grow from one record to the next.
-    pub(super) fn sent(&mut self, sequence: Sequence, record: InFlight) {
+    pub fn sent(&mut self, sequence: Sequence, record: InFlight) {
         self.places.push_back((sequence, Some(record)));
         self.records += 1;
         self.bytes += record.memory;
-        self.sent_bytes += record.bytes;
     }
 
-    pub(super) fn acknowledged(&mut self, sequence: Sequence) -> Option<InFlight> {
+    /// It is not under way any more. What was known of it, if it was.
+    pub fn acknowledged(&mut self, sequence: Sequence) -> Option<InFlight> {
         let record = self.place(sequence)?.take()?;
         self.records -= 1;
         self.bytes -= record.memory;
@@ -129,7 +105,7 @@ mod tests {
     use super::*;
 
     fn record(bytes: usize) -> InFlight {
-        InFlight { bytes, memory: bytes, commit_time: PgTimestamp(bytes as i64), topic: 0 }
+        InFlight { bytes, memory: bytes, commit_time: PgTimestamp(bytes as i64), target: 0 }
     }
 
     #[test]
@@ -161,24 +137,6 @@ mod tests {
         assert!(!window.is_full());
         window.sent(Sequence(0), record(1_000));
         assert!(window.is_full());
-    }
-
-    #[test]
-    fn what_a_transaction_takes_holds_back_and_one_record_may_exceed_it() {
-        let mut window = Window::new(10, 1_000);
-        window.takes(15);
-        for n in 0..2 {
-            assert!(!window.is_full());
-            window.sent(Sequence(n), record(10));
-        }
-        assert!(window.is_full() && window.sent_bytes() == 20);
-        window.acknowledged(Sequence(0));
-        assert!(window.is_full(), "acknowledged, but still of the same transaction");
-        window.takes(15);
-        window.sent_besides(20);
-        assert!(window.is_full());
-        window.takes(1);
-        assert!(!window.is_full());
     }
 
     #[test]

@@ -1,11 +1,4 @@
-//! Where events go. Today there is one sink, Kafka.
-//!
-//! A sink takes records with the number of their change, and reports through [`Outcomes`] when a record is durable or
-//! was refused. It stores checkpoints, and does not decide what they are: positions are counted in `progress`.
+//! Where records go: Kafka, and the dead letters around it.
 
-mod delivery_stats;
+pub mod dead_letters;
 pub mod kafka;
-mod outcomes;
-
-pub(crate) use delivery_stats::{DeliveryStats, InFlight};
-pub use outcomes::{Outcomes, Refusal};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use pg_logical::session::Session;
 
-use super::session::awake;
+use super::connections::awake;
 use super::session_state::SessionState;
 use super::stored_state;
 use crate::config::{Config, Postgres};
@@ -12,7 +12,7 @@ use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::postgres::catalog::{self, Catalog, Missing, Slot};
 use crate::postgres::slot_lock;
-use crate::relay::HeldLock;
+use crate::source::slot::HeldLock;
 
 /// How often a slot that another holds is looked at. A standby takes over within a second.
 const SLOT_WAIT: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ const SHOW_EVERY: Duration = Duration::from_secs(3);
 /// standby is active.
 const IN_LINE: Duration = Duration::from_millis(20);
 
-/// TopicMonitor at the catalogues until nobody else reads the slot.
+/// Looks at the catalogues until nobody else reads the slot.
 pub(super) async fn free_slot(
     session: &mut Session,
     looks: &mut Session,

@@ -1,12 +1,15 @@
 //! Decides what a failure means: go on at the remembered position, or stop and say why.
 
 mod backoff;
+mod connections;
 mod free_slot;
 mod session;
 mod session_state;
 mod shard_runner;
 mod start_position;
+mod startup;
 mod stored_state;
+mod tables;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +23,11 @@ use crate::dead_letters::Key;
 use crate::error::{Definite, Error, Exit, Peer, Transient};
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
-use crate::relay::{Ended, Outcome, SentAlone};
-use crate::sink::Refusal;
+use crate::relay::{Outcome, Refusal};
+use crate::sink::kafka::{SentAlone, Suspect};
+use crate::source::slot::SlotEnd;
 use backoff::Backoff;
-use session::NoSession;
+use session::{NoSession, SessionEnded};
 use session_state::SessionState;
 pub use shard_runner::{Router, run_all};
 
@@ -73,11 +77,11 @@ pub async fn run(
         let next = match session::run(&config, &monitor, &stop, &mut memory).await {
             Ok(ended) => {
                 // one that ends as soon as it has started is no sign that all is well
-                if ended.advanced || started.elapsed() >= SETTLED {
+                if ended.kafka.advanced || started.elapsed() >= SETTLED {
                     backoff.reset();
                 }
                 ran = true;
-                let sent_away = ended.sent_away;
+                let sent_away = ended.slot.sent_away;
                 let next = after_session(ended, config.dead_letters.park(), &mut memory);
                 // It was perhaps a command that moves the slot. Where positions are not in Kafka nothing else tells, so
                 // what the slot says counts.
@@ -126,45 +130,48 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 }
 
 /// Takes in what a session leaves behind. `park`: an event that cannot be sent does not stop the router.
-fn after_session(ended: Ended, park: bool, memory: &mut SessionState) -> Next {
-    let (position, epoch) = (ended.remembered.position.flush, ended.remembered.epoch);
-    memory.remembered = Some(ended.remembered);
-    if ended.recognized {
+fn after_session(ended: SessionEnded, park: bool, memory: &mut SessionState) -> Next {
+    let SessionEnded { outcome, unacknowledged, slot, kafka, retry } = ended;
+    let (position, epoch) = (kafka.checkpoint.position.flush, kafka.checkpoint.epoch);
+    memory.remembered = Some(kafka.checkpoint);
+    if slot.recognized {
         memory.accepted_gap = None;
     }
-    memory.batch_bytes = ended.batch_bytes;
-    memory.transaction_size = ended.transaction_size;
-    memory.fruitless = !ended.advanced && matches!(ended.outcome, Outcome::Refused(_));
-    match ended.outcome {
+    memory.batch_bytes = kafka.batch_bytes;
+    memory.transaction_size = kafka.transaction_size;
+    memory.fruitless = !kafka.advanced && matches!(outcome, Outcome::Refused(_));
+    match outcome {
         Outcome::Stopped => {
-            if ended.unacknowledged > 0 {
+            if unacknowledged > 0 {
                 tracing::warn!(
-                    records = ended.unacknowledged,
+                    records = unacknowledged,
                     "stopped before Kafka acknowledged everything in flight; the next start sends it again"
                 );
             }
             tracing::info!(%position, "stopped");
             Next::Stop
         }
-        Outcome::EndOfPart => Next::Stop,
         Outcome::Failed(error) => after_failure(error, memory),
-        Outcome::Refused(refusal) => match ended.retry {
+        Outcome::Refused(refusal) => match retry {
             Some(retry) => after_retry(&refusal, retry, memory),
-            None => after_refusal(&refusal, ended.doubtful, ended.alone, park, memory),
+            None => after_refusal(&refusal, kafka.doubtful, kafka.alone, park, memory),
         },
-        Outcome::FarBehind => {
-            (memory.lock, memory.goes_over) = (ended.lock, Some(ended.log_end));
-            Next::Again
-        }
-        Outcome::TooSlow => {
-            (memory.lock, memory.stream_until) = (ended.lock, ended.log_end);
-            Next::Again
-        }
-        // judged where everything else about a start is
-        Outcome::OtherLog(other) => {
-            memory.other_log = Some((epoch, other));
-            Next::Again
-        }
+        Outcome::SourceEnded => match slot.end {
+            Some(SlotEnd::EndOfPart) | None => Next::Stop,
+            Some(SlotEnd::FarBehind) => {
+                (memory.lock, memory.goes_over) = (slot.lock, Some(slot.log_end));
+                Next::Again
+            }
+            Some(SlotEnd::TooSlow) => {
+                (memory.lock, memory.stream_until) = (slot.lock, slot.log_end);
+                Next::Again
+            }
+            // judged where everything else about a start is
+            Some(SlotEnd::OtherLog(other)) => {
+                memory.other_log = Some((epoch, other));
+                Next::Again
+            }
+        },
     }
 }
 
@@ -193,7 +200,7 @@ fn after_refusal(
     match alone {
         _ if refusal.waits_for_a_person() => {
             // Alone, so that not each attempt repeats what follows it to topics that take it.
-            memory.alone_up_to = doubtful.max(memory.alone_up_to);
+            memory.suspect = memory.suspect.or_up_to(doubtful);
             Next::Later(Transient::new(Peer::Kafka, reason))
         }
         _ if refusal.transient => made_anew(reason),
@@ -205,7 +212,7 @@ fn after_refusal(
         Some(SentAlone { nothing_before: false, .. }) => {
             // What came before it in its Kafka transaction was taken back with it, and comes first now. Only then is it safe
             // to follow the advice to leave it out.
-            (memory.alone_up_to, memory.alone_after_commit) = (None, doubtful);
+            memory.suspect = doubtful.map_or(Suspect::None, Suspect::This);
             Next::Again
         }
         Some(SentAlone { event, way_past, .. }) => Next::Never(Definite {
@@ -219,7 +226,7 @@ fn after_refusal(
                 reason,
                 "a batch was refused; its records are sent one at a time to find the one to blame"
             );
-            memory.alone_up_to = doubtful;
+            memory.suspect = doubtful.map_or(Suspect::None, Suspect::UpTo);
             Next::Again
         }
     }

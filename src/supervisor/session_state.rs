@@ -9,9 +9,8 @@ use crate::checkpoint::{Checkpoint, OtherLog, Reading};
 use crate::contracts::Contracts;
 use crate::dead_letters::Key;
 use crate::progress::Partial;
-use crate::relay::HeldLock;
-use crate::sink::kafka::TransactionSize;
-use crate::sink::kafka::{DEFAULT_BATCH_BYTES, TopicCache};
+use crate::sink::kafka::{DEFAULT_BATCH_BYTES, Suspect, TopicCache, TransactionSize};
+use crate::source::slot::HeldLock;
 use crate::unsendable::{Reason, Unsendable};
 
 /// Grows with each session.
@@ -35,10 +34,8 @@ pub(super) struct SessionState {
     pub(super) topics: Arc<TopicCache>,
     /// The last session ended as it had begun: the next one is not worth a line before it has lasted.
     pub(super) fruitless: bool,
-    /// The last change of those that are sent one at a time.
-    pub(super) alone_up_to: Option<Partial>,
-    /// The change that was refused with others before it in its Kafka transaction.
-    pub(super) alone_after_commit: Option<Partial>,
+    /// The record that may be to blame for a refused batch.
+    pub(super) suspect: Suspect,
     /// Events that the brokers refuse, where such events are parked.
     pub(super) refused: BTreeMap<Partial, Unsendable>,
     /// A parked event that was refused again, and why.
@@ -73,8 +70,7 @@ impl Default for SessionState {
             transaction_size: TransactionSize::default(),
             topics: Arc::default(),
             fruitless: false,
-            alone_up_to: None,
-            alone_after_commit: None,
+            suspect: Suspect::None,
             refused: BTreeMap::new(),
             failed_retry: None,
             retries_alone: false,

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use pg_logical::Lsn;
 use pg_logical::session::Session;
 
-use super::session::{awake, opened};
+use super::connections::awake;
 use super::session_state::SessionState;
+use super::startup::opened;
 use crate::checkpoint::{self, Checkpoint, Handover, OtherLog, ResumeCheck, Start};
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
@@ -20,9 +21,9 @@ use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::slot_record::SlotRecord;
 use crate::postgres::timeline::System;
 use crate::postgres::watch;
-use crate::relay::no_gap_to_accept;
-use crate::sink::kafka::KafkaSink;
+use crate::sink::kafka::Publisher;
 use crate::sink::kafka::checkpoint_topic::{CheckpointStore, Seen, look_up};
+use crate::source::slot::no_gap_to_accept;
 
 /// What a start has found in Postgres.
 pub(super) struct Looked<'a> {
@@ -45,7 +46,7 @@ impl Looked<'_> {
         config: &Arc<Config>,
         session: &mut Session,
         memory: &SessionState,
-        sink: &mut KafkaSink,
+        sink: &mut Publisher,
         positions: &mut CheckpointStore,
     ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
         *positions = opened(awake(config, session, CheckpointStore::open(config)).await, memory)?;

@@ -14,7 +14,7 @@ use crate::postgres::slot_headroom::safe_bytes;
 /// A router that waits for the slot must not be delayed.
 const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '200ms'";
 
-/// TopicMonitor at the slot and at the parked events, and shows them.
+/// Looks at the slot and at the parked events, and shows them.
 pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
     let catalog = Catalog::look_at_slot(looks, config).await?;
     if let Some(slot) = &catalog.slot {

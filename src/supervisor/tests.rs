@@ -3,31 +3,28 @@ use pg_logical::Lsn;
 use super::*;
 use crate::checkpoint::remembered;
 use crate::progress::Sequence;
-use crate::sink::kafka::TransactionSize;
+use crate::sink::kafka::{KafkaLeft, TransactionSize};
+use crate::source::slot::SlotLeft;
 use crate::unsendable::{Reason, Unsendable};
 
 const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };
 
-fn ended(outcome: Outcome, alone: Option<&str>) -> Ended {
-    Ended {
-        lock: None,
-        log_end: Lsn::INVALID,
-        outcome,
-        remembered: remembered(),
-        recognized: true,
-        unacknowledged: 0,
+fn ended(outcome: Outcome, alone: Option<&str>) -> SessionEnded {
+    let alone = alone.map(|event| SentAlone {
+        event: event.to_owned(),
+        way_past: "leave it out".to_owned(),
+        nothing_before: true,
+    });
+    let slot = SlotLeft { end: None, recognized: true, sent_away: false, lock: None, log_end: Lsn::INVALID };
+    let kafka = KafkaLeft {
+        checkpoint: remembered(),
         advanced: true,
-        sent_away: false,
         doubtful: Some(DOUBTFUL),
-        alone: alone.map(|event| SentAlone {
-            event: event.to_owned(),
-            way_past: "leave it out".to_owned(),
-            nothing_before: true,
-        }),
-        retry: None,
+        alone,
         batch_bytes: 1_000,
         transaction_size: TransactionSize::default(),
-    }
+    };
+    SessionEnded { outcome, unacknowledged: 0, slot, kafka, retry: None }
 }
 
 fn refusal(transient: bool) -> Outcome {
@@ -43,12 +40,12 @@ fn refused() -> Error {
 fn a_refused_batch_is_sent_one_at_a_time_from_the_position_on() {
     let mut memory = SessionState::default();
     assert_eq!(after_session(ended(refusal(false), None), false, &mut memory), Next::Again);
-    assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
+    assert_eq!(memory.suspect, Suspect::UpTo(DOUBTFUL));
     assert_eq!(memory.batch_bytes, 1_000);
     // also after a connection that is lost meanwhile
     let lost = Outcome::Failed(Error::transient(Peer::Postgres, "lost"));
     assert!(matches!(after_session(ended(lost, None), false, &mut memory), Next::Later(_)));
-    assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
+    assert_eq!(memory.suspect, Suspect::UpTo(DOUBTFUL));
 }
 
 #[test]
@@ -71,7 +68,7 @@ fn a_record_that_waits_for_a_right_is_asked_for_alone() {
     refusal.why.remedy = "Grant it".into();
     let next = after_session(ended(Outcome::Refused(refusal), Some("42")), false, &mut memory);
     assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })), "{next:?}");
-    assert_eq!(memory.alone_up_to, Some(DOUBTFUL));
+    assert_eq!(memory.suspect, Suspect::UpTo(DOUBTFUL));
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(super) struct Seen {
     pub(super) may_create: Option<Result<(), Error>>,
 }
 
-/// TopicMonitor at Kafka.
+/// Looks at Kafka.
 pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
     let mut findings = Findings::default();
     encryption(config, &mut findings);

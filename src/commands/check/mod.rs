@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::terminal;
 use finding::Findings;
 
-/// TopicMonitor and prints. The code is 1 if there is an error among the findings.
+/// Looks and prints. The code is 1 if there is an error among the findings.
 ///
 /// # Errors
 /// Standard output cannot be written to.

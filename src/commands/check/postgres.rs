@@ -21,7 +21,7 @@ const BROKEN_OFF: &str = "The connection was made, and then Postgres refused wha
 /// What to do where Postgres cannot be reached.
 const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";
 
-/// TopicMonitor at Postgres. What is learnt of the table is needed to judge the topics.
+/// Looks at Postgres. What is learnt of the table is needed to judge the topics.
 pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<positions::Ours>) {
     let mut findings = Findings::default();
     encryption(&config.postgres.conninfo, &mut findings);

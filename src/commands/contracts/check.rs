@@ -12,7 +12,7 @@ use crate::contracts::fault::Fault;
 use crate::contracts::{Contract, Contracts};
 use crate::error::Error;
 
-/// TopicMonitor and prints. The code is 1 if there is an error among the findings.
+/// Looks and prints. The code is 1 if there is an error among the findings.
 pub(super) fn check(directory: &Path, args: &ContractsCheckArgs) -> Result<Verdict, Error> {
     // what cannot be compared with is no finding about the contracts
     let former = args.against.as_deref().map(load).transpose()?;

@@ -1,4 +1,4 @@
-//! OriginalEvent files in, whole configurations and findings out.
+//! Whole files in, whole configurations and findings out.
 
 mod loads;
 

@@ -103,7 +103,7 @@ async fn stamp(session: &mut Session) -> Result<String, Error> {
     now.ok_or_else(|| Error::transient(Peer::Postgres, "the server does not tell the time"))
 }
 
-/// Durability a slot with all that it keeps.
+/// Copies a slot with all that it keeps.
 pub async fn copy(session: &mut Session, from: &str, to: &str, temporary: bool) -> Result<(), Error> {
     session.query(&slot_functions::copy(from, to, temporary)).await.map(drop).map_err(not_copied)
 }

@@ -1,4 +1,4 @@
-//! TopicMonitor that nobody waits for: one at a time of a kind, on a thread that may block.
+//! Looks that nobody waits for: one at a time of a kind, on a thread that may block.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,21 +5,22 @@ use std::pin::Pin;
 use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::{Duration, Instant};
 
-use super::KafkaSink;
 use super::checkpoint_topic::{CheckpointStore, CheckpointTopic};
+use super::delivery_stats::DeliveryStats;
+use super::publisher::Publisher;
 use super::transaction_size::TransactionSize;
-use super::transactions::{Intake, Transactions};
+use super::transactions::Transactions;
 use crate::checkpoint::{Checkpoint, LogFingerprint};
 use crate::error::Error;
 use crate::monitor::Monitor;
 use crate::progress::{Position, Progress};
-use crate::sink::DeliveryStats;
+use crate::relay::Intake;
 
 /// The end of a client, or of what it does last.
-pub(crate) type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub(super) type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// How positions are remembered.
-pub(crate) struct Checkpointer {
+pub(super) struct Checkpointer {
     how: How,
     /// What the session began with, which each record of it repeats but for the position.
     began: Checkpoint,
@@ -35,7 +36,7 @@ enum How {
 }
 
 impl Checkpointer {
-    pub(crate) fn new(
+    pub(super) fn new(
         positions: CheckpointStore,
         began: Checkpoint,
         size: TransactionSize,
@@ -51,9 +52,9 @@ impl Checkpointer {
 
     /// Writes or commits the position if there is a new one and its time has come. Returns when to ask again.
     /// `settled`: no record is under way. `add` adds to a position what others want to find with it.
-    pub(crate) fn offer(
+    pub(super) fn offer(
         &mut self,
-        sink: &mut KafkaSink,
+        sink: &mut Publisher,
         progress: &Progress,
         settled: bool,
         intake: Intake,
@@ -77,17 +78,17 @@ impl Checkpointer {
         }
     }
 
-    /// What a crash cannot take back, where `confirmed` is what the slot is confirmed up to.
-    pub(crate) fn survives(&self, confirmed: Lsn) -> Position {
+    /// What a crash cannot take back; `None`: what the slot is confirmed up to.
+    pub(super) fn survives(&self) -> Option<Position> {
         match &self.how {
-            How::Not => Position { flush: confirmed, partial: None },
-            How::After(topic) => topic.durable_position(),
-            How::With(transactions) => transactions.committed().position,
+            How::Not => None,
+            How::After(topic) => Some(topic.durable_position()),
+            How::With(transactions) => Some(transactions.committed().position),
         }
     }
 
     /// What the next session of this process begins with; and what is shown.
-    pub(crate) fn certain(&self, progress: &Progress) -> Position {
+    pub(super) fn certain(&self, progress: &Progress) -> Position {
         match &self.how {
             How::Not | How::After(_) => progress.position(),
             How::With(transactions) => transactions.committed().position,
@@ -95,7 +96,7 @@ impl Checkpointer {
     }
 
     /// The flush LSN that may be confirmed, as far as it depends on what is remembered.
-    pub(crate) fn durable(&self, progress: &Progress) -> Lsn {
+    pub(super) fn durable(&self, progress: &Progress) -> Lsn {
         match &self.how {
             How::Not => progress.position().flush,
             How::After(topic) => topic.durable(),
@@ -104,7 +105,7 @@ impl Checkpointer {
     }
 
     /// Whether a record is under way.
-    pub(crate) fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         match &self.how {
             How::Not => false,
             How::After(topic) => topic.waits(),
@@ -113,44 +114,42 @@ impl Checkpointer {
     }
 
     /// Whether nothing may be sent before a commit has begun.
-    pub(crate) fn is_closing(&self) -> bool {
+    pub(super) fn is_closing(&self) -> bool {
         self.transactions().is_some_and(Transactions::is_closing)
     }
 
     /// Whether no delivered event waits for its commit.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         self.transactions().is_none_or(Transactions::is_settled)
     }
 
     /// How many bytes of records may be sent now, by what the transaction takes.
-    pub(crate) fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         self.transactions().map_or(usize::MAX, Transactions::room)
     }
 
-    /// So many records were sent, of so many bytes.
-    pub(crate) fn sent(&mut self, records: usize, bytes: usize) {
-        if let How::With(transactions) = &mut self.how
-            && records > 0
-        {
-            transactions.sent(records, bytes);
+    /// A record of so many bytes was sent.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        if let How::With(transactions) = &mut self.how {
+            transactions.sent(1, bytes);
         }
     }
 
     /// It is known what keeps transactions from ending.
-    pub(crate) fn held_up(&mut self) {
+    pub(super) fn held_up(&mut self) {
         if let How::With(transactions) = &mut self.how {
             transactions.held_up();
         }
     }
 
     /// Why commits take long, if it is because the brokers are slow.
-    pub(crate) fn slow(&self) -> Option<String> {
+    pub(super) fn slow(&self) -> Option<String> {
         self.transactions().and_then(Transactions::slow)
     }
 
     /// At the end of a session: how large transactions are to be from here on; and what to say if it may have `timed_out`
     /// because one was too large.
-    pub(crate) fn transaction_size(&self, timed_out: bool) -> (TransactionSize, Option<String>) {
+    pub(super) fn transaction_size(&self, timed_out: bool) -> (TransactionSize, Option<String>) {
         match self.transactions() {
             Some(transactions) if timed_out => transactions.next_size(),
             Some(transactions) => (transactions.size(), None),
@@ -159,12 +158,12 @@ impl Checkpointer {
     }
 
     /// How many records were acknowledged and may yet be taken back, and when the oldest of their events was committed.
-    pub(crate) fn uncommitted(&self) -> (usize, Option<PgTimestamp>) {
+    pub(super) fn uncommitted(&self) -> (usize, Option<PgTimestamp>) {
         self.transactions().map_or((0, None), |transactions| (transactions.records(), transactions.oldest()))
     }
 
     /// Where records are counted that were acknowledged, if they are not certain by that.
-    pub(crate) fn uncounted(&mut self) -> Option<&mut DeliveryStats> {
+    pub(super) fn uncounted(&mut self) -> Option<&mut DeliveryStats> {
         match &mut self.how {
             How::With(transactions) => Some(transactions.delivered()),
             How::Not | How::After(_) => None,
@@ -172,22 +171,22 @@ impl Checkpointer {
     }
 
     /// For how long a commit has been under way.
-    pub(crate) fn waits_for(&self) -> Duration {
+    pub(super) fn waits_for(&self) -> Duration {
         self.transactions().map_or(Duration::ZERO, Transactions::waits_for)
     }
 
     /// Whether a commit takes long, or what has to be acknowledged before it. `records`: some are with the brokers.
-    pub(crate) fn is_late(&self, records: bool) -> bool {
+    pub(super) fn is_late(&self, records: bool) -> bool {
         self.transactions().is_some_and(|transactions| transactions.is_late(records))
     }
 
     /// Whether it is the brokers' end of a transaction that takes long.
-    pub(crate) fn ends_late(&self) -> bool {
+    pub(super) fn ends_late(&self) -> bool {
         self.transactions().is_some_and(Transactions::ends_late)
     }
 
     /// For how long a position that was sent has not been acknowledged.
-    pub(crate) fn position_waits_for(&self) -> Duration {
+    pub(super) fn position_waits_for(&self) -> Duration {
         match &self.how {
             How::Not => Duration::ZERO,
             How::After(topic) => topic.waits_for(),
@@ -197,7 +196,7 @@ impl Checkpointer {
 
     /// The positions topic does not acknowledge the position, for this reason. With the events in one transaction that holds
     /// them back too, and else only the slot.
-    pub(crate) fn not_acknowledged(&mut self, reason: String, sink: &KafkaSink) {
+    pub(super) fn not_acknowledged(&mut self, reason: String, sink: &Publisher) {
         match &mut self.how {
             How::Not => {}
             How::After(topic) => topic.not_acknowledged(reason),
@@ -206,7 +205,7 @@ impl Checkpointer {
     }
 
     /// Why the slot stands still while events flow, if that is so.
-    pub(crate) fn obstacle(&self) -> Option<String> {
+    pub(super) fn obstacle(&self) -> Option<String> {
         match &self.how {
             How::After(topic) => topic.obstacle(),
             How::Not | How::With(_) => None,
@@ -225,7 +224,7 @@ impl Checkpointer {
     ///
     /// # Errors
     /// The transaction is not committed, or a client cannot be made.
-    pub(crate) async fn reported(&mut self) -> Result<DeliveryStats, Error> {
+    pub(super) async fn reported(&mut self) -> Result<DeliveryStats, Error> {
         match &mut self.how {
             How::Not => std::future::pending().await,
             How::After(topic) => {
@@ -237,21 +236,21 @@ impl Checkpointer {
     }
 
     /// Finds out why no report comes for long.
-    pub(crate) fn look_for_lost_sight(&self) {
+    pub(super) fn look_for_lost_sight(&self) {
         if let How::After(topic) = &self.how {
             topic.look_for_lost_sight();
         }
     }
 
     /// Shows why positions cannot be written, if that is so.
-    pub(crate) fn show(&self, monitor: &Monitor) {
+    pub(super) fn show(&self, monitor: &Monitor) {
         if let How::After(topic) = &self.how {
             monitor.positions_failed(topic.failed());
         }
     }
 
     /// The log is the one that was read. From here on other messages may be changes than before.
-    pub(crate) fn recognized(&mut self, message_prefix: Option<&str>) {
+    pub(super) fn recognized(&mut self, message_prefix: Option<&str>) {
         if self.began.reading.message_prefix.as_deref() != message_prefix {
             self.began.reading.message_prefix = message_prefix.map(str::to_owned);
             self.began.tail = LogFingerprint::Quiet { from: self.began.position.flush };
@@ -259,13 +258,13 @@ impl Checkpointer {
     }
 
     /// Whether a position travels with the events before it, in one transaction.
-    pub(crate) fn is_transactional(&self) -> bool {
+    pub(super) fn is_transactional(&self) -> bool {
         self.transactions().is_some()
     }
 
     /// After the sink was closed and its last reports were taken in: where to go on, and whether that is further than
     /// before. `wait` waits for what may take as long as a name server does; it may give up.
-    pub(crate) async fn close(
+    pub(super) async fn close(
         self,
         progress: &Progress,
         add: impl FnOnce(&mut Checkpoint),

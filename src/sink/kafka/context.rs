@@ -11,10 +11,11 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, unsendable_as, verdict};
+use super::outcomes::Outcomes;
 use super::producers::{NotCommitted, PositionReport};
 use super::topic_cache::TopicCache;
 use crate::progress::Sequence;
-use crate::sink::{Outcomes, Refusal};
+use crate::relay::Refusal;
 use crate::unsendable::{Reason, Unsendable};
 
 /// Whether the brokers can be reached, as librdkafka's threads see it.

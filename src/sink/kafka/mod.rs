@@ -1,29 +1,35 @@
-//! Kafka: the producers of a session, on librdkafka's own threads.
+//! Kafka, by librdkafka's own threads.
 //!
-//! - sending: `producers` (one that is idempotent, or two that are transactional), `properties` they are made with, `context` what
-//!   comes back, `client` how they end, `record_limits` whether a topic takes a record, `first_in_partition` before a partition's second record
-//! - topics: `topics` and `topic_setup` before the first record, `topic_cache` what is remembered of them, `durability` what an acknowledgement
+//! - sending: `publisher` owns the clients, `producers` (one that is idempotent, or two that are transactional), `properties` they are
+//!   made with, `context` and `outcomes` what comes back, `client` and `closing` how they end, `record_limits` whether a topic takes a
+//!   record, `first_in_partition` before a partition's second record, `suspect` the record that may be to blame for a refusal
+//! - topics: `topics` and `topic_setup` before the first record, `topic_cache` what is known of them, `durability` what an acknowledgement
 //!   is worth, `topic_monitor` while records flow
-//! - checkpoints: `checkpointer`, `checkpoint_topic` their topic, `transactions` and `transaction_size` where they go with the events
-//! - when nothing is acknowledged: `stall_detector`, `stall_reason` the reason, `unreachable` when no broker answers, `stale_metadata` when the
+//! - checkpoints: `checkpointer`, `checkpoint_topic`, `transactions` and `transaction_size` where they go with the events
+//! - when nothing is acknowledged: `stall_detector`, `stall_reason`, `unreachable` when no broker answers, `stale_metadata` when the
 //!   client is at fault, `background_probe` how brokers are asked meanwhile
-//! - `error_policy` what an error means, `cluster_info` what `check` asks
+//! - `error_policy` what an error means, `cluster_info` what `check` asks, `delivery_stats` what is counted
 
 mod background_probe;
 pub mod checkpoint_topic;
 mod checkpointer;
 mod client;
+mod closing;
 pub mod cluster_info;
 mod context;
+mod delivery_stats;
 pub mod durability;
 mod error_policy;
 mod first_in_partition;
+mod outcomes;
 mod producers;
 pub mod properties;
+mod publisher;
 mod record_limits;
 mod stale_metadata;
 mod stall_detector;
 mod stall_reason;
+mod suspect;
 mod topic_cache;
 mod topic_monitor;
 mod topic_setup;
@@ -32,41 +38,35 @@ mod transaction_size;
 mod transactions;
 mod unreachable;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use pg_logical::PgTimestamp;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{ProducerContext, ThreadedProducer};
+use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::progress::Sequence;
-use crate::routing::Record;
-use crate::sink::{Outcomes, Refusal};
-use crate::unsendable::{Reason, Unsendable};
-use background_probe::BackgroundProbe;
-pub(crate) use checkpointer::{Checkpointer, Ending};
+use crate::monitor::{Monitor, TopicCounters};
+use crate::pipeline::Made;
+use crate::progress::{Partial, Progress, Sequence};
+use crate::relay::{
+    Certain, Event, Health, InFlight, Intake, NotSent, Outcome, Refusal, Sent, Sink, Stalled, Turn,
+};
+use crate::routing::Routed;
+use checkpoint_topic::CheckpointStore;
+use checkpointer::{Checkpointer, Ending};
 use client::Client;
-use context::{AdminContext, Connection, ProducerReports};
-use error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, verdict};
-use first_in_partition::{FirstRecords, Known};
-use producers::Producers;
-use producers::{Commit, NotCommitted};
-use stale_metadata::{StaleMetadata, knows_brokers};
-pub(crate) use stall_detector::{StallDetector, Unacknowledged};
+use closing::Closing;
+use delivery_stats::DeliveryStats;
+pub(crate) use outcomes::Outcomes;
+pub(crate) use publisher::Publisher;
+use stall_detector::{StallDetector, Unacknowledged};
+use suspect::{Admission, Isolation};
+pub use suspect::{SentAlone, Suspect};
 pub use topic_cache::TopicCache;
-use topic_monitor::{Found, TopicMonitor, TopicState};
-pub use topic_setup::Admitted;
-use topic_setup::TopicSetup;
-use topics::TopicKeeper;
-use topics::TopicLimits;
+use topic_setup::Admitted;
 pub use transaction_size::TransactionSize;
-pub(crate) use transactions::Intake;
-use unreachable::no_answer;
 
 /// How long the first answer of a broker may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,563 +74,344 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a sign of life from the brokers may take; it is asked for about once a second.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// How soon it is told which record has spoilt a transaction. If not, another session finds it out.
-const TOLD_WITHIN: Duration = Duration::from_secs(5);
-
-/// Why a record was not taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotSent {
-    /// Not now: the queue is full, the first record of the partition is not acknowledged yet, or the topic is not ready. Wait for
-    /// reports, or for [`KafkaSink::set_up`].
-    Later,
-    /// It can never be sent.
-    Impossible(Unsendable),
-}
-
-/// What came of a record that was taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sent {
-    /// The topic's number, as [`Admitted`] has it.
-    pub topic: usize,
-    /// The topic does not take the record's timestamp: it bears the commit time, or if need be the present.
-    pub timestamp_replaced: bool,
-}
-
-/// The producers of one session, and what is known of their topics.
-pub struct KafkaSink {
-    config: Arc<Config>,
-    reports: ProducerReports,
-    producers: Producers,
-    keeper: Arc<TopicKeeper>,
-    setup: TopicSetup,
-    /// The prepared topics, and their places among them by name.
-    topics: Vec<Topic>,
-    numbers: HashMap<Box<str>, usize>,
-    /// The number of the topic that a record was last sent to.
-    last: usize,
-    known: Arc<TopicCache>,
-    looks: TopicMonitor,
-    position_looks: TopicMonitor,
-    /// Records sent and not yet acknowledged.
-    under_way: usize,
-    first: FirstRecords,
-    batch_bytes: usize,
-    compressed: bool,
-    message_max_bytes: usize,
-    lost_sight: Arc<StaleMetadata>,
-    aside: BackgroundProbe,
-    transaction_timeout: Duration,
-    /// Since when the transaction takes nothing more.
-    refuses_since: Option<Instant>,
-    /// When the relay's turn began, in milliseconds since the Unix epoch.
-    now: i64,
-}
-
-#[derive(Debug)]
-struct Topic {
-    name: Box<str>,
-    limits: TopicLimits,
-    /// The record for whose sake it was looked at again.
-    looked_at_for: Option<Sequence>,
-    /// It may not be as it was at the last look: nothing more is sent before it is looked at again.
-    stale: bool,
-}
-
 /// After so long without an acknowledgement it is worth a look.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether anything stands still.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the end of a client is waited for that has sent no events.
 pub(crate) const UNUSED: Duration = Duration::from_secs(2);
 
-/// What can be said where nothing explains it.
-const SILENCE: &str = "the brokers answer, but acknowledge nothing: their logs say why, unless a producer quota or a slow \
-     link holds the router back";
+/// The smallest limit of any topic, before any is known.
+pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
+
+/// What a session sends to, and how.
+pub(crate) struct KafkaParts {
+    /// The producers, which have shut out whoever was there before.
+    pub(crate) publisher: Publisher,
+    /// What they report to.
+    pub(crate) outcomes: Arc<Outcomes>,
+    /// Where checkpoints are stored.
+    pub(crate) store: CheckpointStore,
+    /// What the session began with.
+    pub(crate) began: Checkpoint,
+    /// How large Kafka transactions are.
+    pub(crate) transaction_size: TransactionSize,
+    /// `transaction.timeout.ms`
+    pub(crate) transaction_timeout: Duration,
+    /// What an earlier session has found out of a refused batch.
+    pub(crate) suspect: Suspect,
+    /// The prefix of the messages that are events, as it is now.
+    pub(crate) message_prefix: Option<String>,
+    /// Shows what goes on.
+    pub(crate) monitor: Monitor,
+    /// Cancelled when the router is asked to stop.
+    pub(crate) stop: CancellationToken,
+}
+
+/// One session with Kafka.
+pub(crate) struct KafkaSink {
+    publisher: Publisher,
+    outcomes: Arc<Outcomes>,
+    checkpointer: Checkpointer,
+    stalls: StallDetector,
+    isolation: Isolation,
+    waiting: Unacknowledged,
+    counters: Vec<TopicCounters>,
+    /// What was delivered for certain, to be counted.
+    delivered: DeliveryStats,
+    /// Taken reports, kept for its allocation.
+    reports: Vec<Sequence>,
+    /// A checkpoint was stored since the last turn.
+    checkpointed: bool,
+    /// When a checkpoint is to be written.
+    checkpoint_at: Option<Instant>,
+    /// Why no broker can be reached, as it was first known.
+    down: Option<String>,
+    message_prefix: Option<String>,
+    look_timer: Interval,
+    monitor: Monitor,
+    stop: CancellationToken,
+}
+
+/// What a session leaves behind.
+#[derive(Debug)]
+pub struct KafkaLeft {
+    /// Where to go on.
+    pub checkpoint: Checkpoint,
+    /// Whether any change was acknowledged.
+    pub advanced: bool,
+    /// The last change that may have been refused together with others.
+    pub doubtful: Option<Partial>,
+    /// The record that was under way alone, if records were sent one at a time.
+    pub alone: Option<SentAlone>,
+    /// The largest batch that all topics take.
+    pub batch_bytes: usize,
+    /// How large Kafka transactions are to be.
+    pub transaction_size: TransactionSize,
+}
 
 impl KafkaSink {
-    /// Makes the clients and waits for the first answer of a broker. `batch_bytes` is the smallest limit of any topic
-    /// that an earlier session met.
-    pub async fn open(
-        config: Arc<Config>,
-        outcomes: Arc<Outcomes>,
-        batch_bytes: usize,
-        known: Arc<TopicCache>,
-    ) -> Result<Self, Error> {
-        let connection = Arc::new(Connection::default());
-        let reports = ProducerReports {
-            outcomes,
-            connection: Arc::clone(&connection),
-            known: Arc::clone(&known),
-            ..ProducerReports::default()
-        };
-        let producers = Producers::make(&config, batch_bytes, &reports)?;
-        // librdkafka's administrative client is a producer that is never given a record
-        let context = AdminContext { connection };
-        let admin = properties::make(&properties::client(&config), context)?;
-        let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone(), Arc::clone(&known)));
-        let sink = KafkaSink {
-            reports,
-            producers,
-            keeper,
-            setup: TopicSetup::default(),
-            topics: Vec::new(),
-            numbers: HashMap::new(),
-            last: 0,
-            known,
-            looks: TopicMonitor::new(),
-            position_looks: TopicMonitor::new(),
-            under_way: 0,
-            first: FirstRecords::default(),
-            batch_bytes,
-            compressed: properties::compresses(&config),
-            lost_sight: Arc::default(),
-            aside: BackgroundProbe::default(),
-            transaction_timeout: properties::transaction_timeout(&config),
-            refuses_since: None,
-            now: PgTimestamp::now().unix_millis(),
-            message_max_bytes: properties::message_max_bytes(&config),
-            config,
-        };
-        match sink.probe().await {
-            Ok(()) => Ok(sink),
-            Err(error) => {
-                sink.close_unused().await;
-                Err(error)
-            }
+    /// Goes on where `parts` says.
+    pub(crate) fn new(parts: KafkaParts) -> Self {
+        let start = parts.began.position;
+        let mut look_timer = interval(LOOK_EVERY);
+        look_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        KafkaSink {
+            publisher: parts.publisher,
+            outcomes: parts.outcomes,
+            checkpointer: Checkpointer::new(
+                parts.store,
+                parts.began,
+                parts.transaction_size,
+                parts.transaction_timeout,
+            ),
+            stalls: StallDetector::new(start),
+            isolation: Isolation::new(parts.suspect),
+            waiting: Unacknowledged { oldest_topic: None, with_brokers: false },
+            counters: Vec::new(),
+            delivered: DeliveryStats::default(),
+            reports: Vec::new(),
+            checkpointed: false,
+            checkpoint_at: None,
+            down: None,
+            message_prefix: parts.message_prefix,
+            look_timer,
+            monitor: parts.monitor,
+            stop: parts.stop,
         }
     }
 
-    /// Shuts out whoever delivers exactly once under this name, if this sink does too. Before the first record.
-    pub async fn take_over(&self) -> Result<(), Error> {
-        // the transaction that an earlier router has left open ends when each of its partitions can be written
-        self.unless_positions_are_stuck(self.producers.take_over()).await
-    }
-
-    async fn probe(&self) -> Result<(), Error> {
-        let producer = self.producers.current().clone();
-        let topic = self.producers.positions_topic().to_owned();
-        // this asks for a connection, which a transactional client may otherwise make only a second later
-        let asked = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
-        let answered = tokio::task::spawn_blocking(asked).await.unwrap_or(false);
-        if answered {
-            self.reports.connection.reached();
-            return Ok(());
+    /// Records of one more topic can be sent, or of one again.
+    fn admitted(&mut self, admitted: Option<Admitted>) {
+        let Some(Admitted { topic, name, grown }) = admitted else { return };
+        // topics are numbered as they are admitted; one that was looked at again has its number
+        if topic == self.counters.len() {
+            self.counters.push(self.monitor.topic_counters(&name));
         }
-        Err(no_answer(&self.config, self.reports.connection.last_error()))
-    }
-
-    /// A turn of the relay begins: the records of one turn share a look at the clock.
-    pub fn turned(&mut self, now: PgTimestamp) {
-        self.now = now.unix_millis();
-    }
-
-    /// Hands one record over. Never blocks.
-    pub fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        if self.is_setting_up() {
-            return Err(NotSent::Later);
-        }
-        let number = self.number(record.topic).ok_or_else(|| self.set_up_topic(record.topic))?;
-        let Some(topic) = self.topics.get_mut(number) else { return Err(NotSent::Later) };
-        let limits = &topic.limits;
-        record_limits::producer(record, self.message_max_bytes)?;
-        if !topic.stale
-            && let Err(impossible) = record_limits::topic(record, limits, self.compressed)
-        {
-            // its limit may have been raised since, or it may have got more partitions
-            if topic.looked_at_for == Some(sequence) {
-                return Err(impossible);
-            }
-            (topic.looked_at_for, topic.stale) = (Some(sequence), true);
-        }
-        if topic.stale {
-            // what is under way arrives first: keys may be somewhere else afterwards
-            return Err(if self.under_way > 0 { NotSent::Later } else { self.set_up_topic(record.topic) });
-        }
-        let timestamp = limits.timestamp(record, self.now);
-        let place = (number, Self::partition(record, limits));
-        // Without a key there is no order to keep, and a transaction that is aborted takes back what came behind a
-        // refused one.
-        let ordered = record.key.is_some() && !self.producers.are_transactional();
-        let known = if ordered { self.first.known(place, self.now) } else { Some(Known::Established) };
-        if known == Some(Known::NotYet) {
-            return Err(NotSent::Later);
-        }
-
-        let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
-        for (key, value) in record.headers.iter() {
-            headers = headers.insert(Header { key, value });
-        }
-        let mut message = BaseRecord::with_opaque_to(record.topic, sequence.0 as usize)
-            .timestamp(timestamp)
-            .headers(headers);
-        // The partitions of the last look, whatever librdkafka has heard since: keys move when nothing is under way.
-        message.partition = place.1;
-        message.key = record.key;
-        message.payload = record.value;
-        if let Err(error) = self.producers.begin() {
-            let reason = format!("no transaction can be begun: {error}");
-            self.gave_up(reason);
-            return Err(NotSent::Later);
-        }
-        match self.producers.current().send::<[u8], [u8]>(message) {
-            Ok(()) => {
-                self.under_way += 1;
-                if ordered {
-                    self.first.sent(place, sequence, self.now);
-                }
-                self.last = number;
-                Ok(Sent { topic: number, timestamp_replaced: timestamp != record.timestamp })
-            }
-            Err((error, _)) => Err(self.not_taken(&error, record, sequence)),
+        if grown {
+            self.monitor.partitions_grown(1);
         }
     }
 
-    fn number(&self, name: &str) -> Option<usize> {
-        // most records follow one of the same topic
-        match self.topics.get(self.last) {
-            Some(last) if *last.name == *name => Some(self.last),
-            _ => self.numbers.get(name).copied(),
+    /// Something is known of the checkpoint that was under way, and this is delivered by it.
+    fn stored(&mut self, mut delivered: DeliveryStats) {
+        self.checkpointer.show(&self.monitor);
+        self.checkpointed = true;
+        if delivered.records() > 0 {
+            self.stalls.acknowledged();
+            delivered.count(&self.counters, &self.monitor, PgTimestamp::now());
         }
     }
 
-    fn known_topic(&mut self, name: &str) -> Option<&mut Topic> {
-        let number = self.number(name)?;
-        self.topics.get_mut(number)
-    }
-
-    /// The record is durable, as its report said.
-    pub fn acknowledged(&mut self, sequence: Sequence) {
-        self.under_way = self.under_way.saturating_sub(1);
-        self.first.acknowledged(sequence);
-    }
-
-    /// Where the record goes, as far as that can be told beforehand.
-    fn partition(record: &Record<'_>, limits: &TopicLimits) -> Option<i32> {
-        record.partition.or_else(|| match (record.key, limits.partitions) {
-            (Some(key), Some(count)) => first_in_partition::partition_of(key, count),
-            _ => None,
-        })
-    }
-
-    fn not_taken(&mut self, error: &KafkaError, record: &Record<'_>, sequence: Sequence) -> NotSent {
-        let code = error.rdkafka_error_code();
-        if let Some(code) = code
-            && let ErrorPolicy::Denied(remedy) = verdict(code)
-        {
-            let reason = denied(code, record.topic, remedy);
-            self.known.obstacle.met(reason.clone());
-            let why = Unsendable::new(Reason::Refused, reason, remedy);
-            let refusal = Refusal { last: sequence, transient: true, why };
-            self.reports.outcomes.refused(refusal);
-            return NotSent::Later;
+    /// Notes that the position has moved, or need not.
+    fn progressed(&mut self, turn: &Turn<'_>) {
+        let records = turn.window.records();
+        let with_brokers = turn.elsewhere == 0 || turn.elsewhere < records;
+        if !with_brokers {
+            // nothing waits for a broker
+            self.stalls.acknowledged();
         }
-        match code {
-            // the topic is not as it was, and librdkafka has heard of it first
-            Some(Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition) => {
-                if let Some(topic) = self.known_topic(record.topic) {
-                    topic.stale = true;
-                }
-                if self.under_way > 0 { NotSent::Later } else { self.set_up_topic(record.topic) }
-            }
-            // with nothing under way there is nothing to wait for: the queue is smaller than the record
-            Some(Code::QueueFull) if self.producers.current().in_flight_count() > 0 => NotSent::Later,
-            Some(Code::QueueFull) => NotSent::Impossible(Unsendable::new(
-                Reason::TooLarge,
-                format!("the record of {} bytes does not fit into the producer's queue", record.size()),
-                "Raise queue.buffering.max.kbytes under `[kafka]`",
-            )),
-            // no broker was asked
-            Some(Code::MessageSizeTooLarge) => NotSent::Impossible(Unsendable::new(
-                Reason::TooLarge,
-                format!(
-                    "the record of {} bytes, with what the client adds to it, is larger than message.max.bytes of the producer ({} bytes)",
-                    record.size(),
-                    self.message_max_bytes
-                ),
-                "Raise message.max.bytes under `[kafka]` and on the broker",
-            )),
-            // the error callback reports it; nothing can be sent until the producer is rebuilt
-            Some(Code::Fatal) => NotSent::Later,
-            // so does the record that was refused before in the same transaction
-            Some(Code::State) if self.producers.are_transactional() => {
-                self.refuses_since.get_or_insert_with(Instant::now);
-                NotSent::Later
-            }
-            _ => NotSent::Impossible(Unsendable::new(
-                Reason::Refused,
-                format!("librdkafka does not take the record: {error}"),
-                "Report this with the output of `outbox-router --version`",
-            )),
+        self.waiting = Unacknowledged { oldest_topic: turn.window.oldest_target(), with_brokers };
+        // what is acknowledged and not committed is shown to nobody
+        let position = self.checkpointer.certain(turn.progress);
+        let nothing_waits = turn.idle && turn.window.is_empty() && self.checkpointer.is_settled();
+        let moved = self.stalls.turned(position, nothing_waits);
+        if moved || nothing_waits && turn.reading.caught_up {
+            self.publisher.flowing();
+        }
+        let down = self.publisher.brokers_down();
+        self.stalls.reached(down.is_none());
+        if down.is_none() || self.down.is_none() {
+            self.down = down;
         }
     }
 
-    /// Begins to look at one topic, the one with this number or else the next in turn, and takes in what the look before
-    /// it has found. `silent`: no topic's records are acknowledged, with what [`KafkaSink::silent`] takes. Never blocks; meant
-    /// for once a second.
-    fn look_at_topics(&mut self, stalled: Option<usize>, silent: Option<(Option<&str>, bool)>) {
-        if let Some(TopicState { topic, found }) = self.looks.take() {
-            self.saw(&topic, found, stalled.is_some(), silent);
-        }
-        let Some(number) = stalled.or_else(|| self.looks.due(self.topics.len())) else { return };
-        let Some(topic) = self.topics.get(number) else { return };
-        self.looks.begin(&self.keeper, topic.name.to_string(), topic.limits.copies.min_insync, None);
-    }
-
-    fn saw(&mut self, name: &str, found: Found, stalled: bool, silent: Option<(Option<&str>, bool)>) {
-        let Some(topic) = self.known_topic(name) else { return };
-        match found {
-            Found::NoAnswer => {
-                if let Some((why, for_long)) = silent.filter(|_| stalled) {
-                    self.silent(why, for_long);
-                }
-            }
-            Found::Missing => topic.stale = true,
-            Found::There { partitions, obstacle } => {
-                topic.stale |= topic.limits.partitions != Some(partitions);
-                match (obstacle.filter(|_| stalled), silent.filter(|_| stalled)) {
-                    (Some(reason), _) => self.known.obstacle.met(reason),
-                    (None, Some((why, for_long))) => self.silent(why, for_long),
-                    (None, None) => {}
-                }
-            }
-        }
-    }
-
-    /// Nothing is acknowledged by brokers that are connected, for this reason, if it is known. `for_long`: if they do not answer
-    /// either, it is time to say so.
-    fn silent(&self, why: Option<&str>, for_long: bool) {
-        match why {
-            None if self.looks.are_unanswered() || self.position_looks.are_unanswered() => {
-                if for_long {
-                    self.known.obstacle.no_answer();
-                }
-            }
-            why => self.known.obstacle.silence(why.unwrap_or(SILENCE).to_owned()),
-        }
-    }
-
-    /// A transaction was too large for what the brokers take.
-    pub fn transaction_timed_out(&self, reason: String) {
-        self.known.obstacle.timed_out(reason);
-    }
-
-    /// Whether the brokers have said why nothing is acknowledged.
-    pub fn obstacle_is_told(&self) -> bool {
-        self.known.obstacle.is_told()
-    }
-
-    /// Begins to look at the positions topic. Returns what the look before it has found, once: whether it can acknowledge, or why
-    /// not. Never blocks; meant for once a second.
-    fn look_at_positions(&mut self) -> Option<Result<(), String>> {
-        let found = self.position_looks.take().and_then(|TopicState { found, .. }| found.acknowledges());
-        let topic = self.producers.positions_topic().to_owned();
-        self.position_looks.begin(&self.keeper, topic, None, Some(checkpoint_topic::PARTITION));
-        found
-    }
-
-    /// No position waits for its acknowledgement: what an earlier look has missed says nothing any more.
-    fn positions_flow(&mut self) {
-        self.position_looks.forget();
-    }
-
-    /// Why the last look at the positions topic has found nothing, if no broker answered.
-    fn positions_not_seen(&self) -> Option<&'static str> {
-        self.position_looks.are_unanswered().then_some(stall_reason::NO_ANSWER)
-    }
-
-    /// For a start: does what needs the positions topic. If that takes long, or fails, because the topic cannot be written, that
-    /// is the error.
-    pub(crate) async fn unless_positions_are_stuck<T>(
-        &self,
-        work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let stuck = async {
-            loop {
-                tokio::time::sleep(LOOK_AFTER).await;
-                if let Some(reason) = self.positions_are_stuck().await {
-                    return reason;
-                }
-            }
-        };
-        let failed = tokio::select! {
-            done = work => match done {
-                Err(Error::Transient(failed)) => failed,
-                done => return done,
-            },
-            reason = stuck => return Err(Error::transient(Peer::Kafka, reason)),
-        };
-        let reason = self.positions_are_stuck().await;
-        Err(reason.map_or(failed.into(), |reason| Error::transient(Peer::Kafka, reason)))
-    }
-
-    async fn positions_are_stuck(&self) -> Option<String> {
-        let (keeper, topic) = (Arc::clone(&self.keeper), self.producers.positions_topic().to_owned());
-        let found = tokio::task::spawn_blocking(move || {
-            topic_monitor::look(&keeper, &topic, None, Some(checkpoint_topic::PARTITION))
-        })
-        .await;
-        found.ok().flatten().and_then(Found::acknowledges).and_then(Result::err)
-    }
-
-    /// Nothing was acknowledged for so long, by brokers that answer. A transaction may then wait for what never comes, and is
-    /// over when the brokers take it for timed out.
-    fn look_into_silence(&self, silence: Duration) {
-        if !self.producers.are_transactional() || silence < LOOK_AFTER {
-            return;
-        }
-        if silence > self.transaction_timeout && !self.obstacle_is_told() {
-            return self
-                .gave_up("its transaction has timed out, and the brokers say nothing of it".to_owned());
-        }
-        let (keeper, outcomes) = (Arc::clone(&self.keeper), Arc::clone(&self.reports.outcomes));
-        let positions = self.producers.positions_topic().to_owned();
-        let topics = self.topics.iter().map(|topic| (topic.name.to_string(), topic.limits.partitions));
-        let needed: Vec<_> = topics.chain([(positions, None)]).collect();
-        // librdkafka tries to add a partition that does not exist to a transaction for ever
-        self.aside.look(move || {
-            if let Some(missing) = keeper.missing(&needed) {
-                let reason = format!("{missing}, and everything in its transaction waits for that");
-                outcomes.refused(Refusal::of_session(reason, ""));
-            }
-        });
-    }
-
-    /// A producer that has failed for good sends nothing more, and no record need be under way whose report says so.
-    fn look_for_failure(&self) {
-        if self.refuses_since.is_some_and(|since| since.elapsed() > TOLD_WITHIN) {
-            let refused = self.producers.position_refused().map(|refused| refused.reason);
-            return self.gave_up(refused.unwrap_or_else(|| "its transaction takes nothing more".to_owned()));
-        }
-        let failed = self.producers.all().find_map(|producer| producer.client().fatal_error());
-        let Some((code, reason)) = failed else { return };
-        let (reason, remedy) = match code {
-            // an idempotent producer asks for a number before its first record
-            Code::ClusterAuthorizationFailed => {
-                let reason =
-                    format!("the brokers let the router write to no topic ({reason}). {MAY_NOT_WRITE}");
-                self.known.obstacle.met(reason.clone());
-                (reason, MAY_NOT_WRITE)
-            }
-            _ => (format!("the producer failed for good: {reason}"), ""),
-        };
-        self.reports.outcomes.refused(Refusal::of_session(reason, remedy));
-    }
-
-    fn gave_up(&self, reason: String) {
-        self.reports.outcomes.refused(Refusal::of_session(reason, ""));
-    }
-
-    /// Why nothing is acknowledged although brokers answer.
-    pub fn obstacle(&self) -> Option<String> {
-        self.known.obstacle.reason()
-    }
-
-    /// Nothing is committed, for this reason.
-    fn held_back(&self, reason: String) {
-        self.known.obstacle.met(reason);
-    }
-
-    /// An error with what the brokers have said stands in the way, which says more than what came of that.
-    pub fn explained(&self, error: Error) -> Error {
-        match (error, self.obstacle().filter(|_| self.obstacle_is_told())) {
-            (Error::Transient(_), Some(reason)) => Error::transient(Peer::Kafka, reason),
-            (error, _) => error,
-        }
-    }
-
-    /// Events flow, or there are none.
-    pub fn flowing(&self) {
-        self.known.obstacle.gone();
-    }
-
-    /// The largest batch that all topics so far take, for the next session.
-    pub fn batch_bytes(&self) -> usize {
-        self.batch_bytes
-    }
-
-    /// Replaces the producers by ones with smaller batches, which can be used when what this returns has come to an end.
-    fn rebuild(&mut self) -> Result<impl Future<Output = Result<(), Error>> + Send + 'static, Error> {
-        let fresh = Producers::make(&self.config, self.batch_bytes, &self.reports)?;
-        let before = std::mem::replace(&mut self.producers, fresh);
-        (self.first, self.refuses_since) = (FirstRecords::default(), None);
-        let take_over = self.producers.take_over();
-        Ok(async move {
-            before.close().await;
-            take_over.await
-        })
-    }
-
-    /// Commits what was sent since the last commit, and this position with it; what is sent next belongs to the next
-    /// transaction. Everything sent has to be acknowledged, and the commit before has to be over.
-    ///
-    /// # Errors
-    /// The transaction has failed.
-    fn commit(&mut self, position: &Checkpoint) -> Result<Commit, NotCommitted> {
-        self.producers.commit(position.encode())
-    }
-
-    /// A commit takes long; `for_long` as in [`KafkaSink::silent`].
-    fn commit_is_late(&self, for_long: bool) {
-        if self.position_looks.are_unanswered() {
-            if for_long {
-                self.known.obstacle.no_answer();
-            }
-            return;
-        }
-        self.known.obstacle.met(
-            "the brokers do not end a transaction; their logs say why (its coordinator is the leader \
-             of a partition of __transaction_state)"
-                .to_owned(),
-        );
-    }
-
-    /// Why no broker can be reached, if that is so.
-    pub fn brokers_down(&self) -> Option<String> {
-        self.reports.connection.down()
-    }
-
-    /// Asks for a sign of life, without waiting for it: a quiet producer sends nothing that could be answered.
-    fn look_for_brokers(&self) {
-        let (producer, connection) = (self.producers.current().clone(), Arc::clone(&self.reports.connection));
-        let topic = self.topics.first().map(|topic| topic.name.to_string());
-        drop(tokio::task::spawn_blocking(move || {
-            if producer.client().fetch_metadata(topic.as_deref(), LOOK_TIMEOUT).is_ok() {
-                connection.set_down(false);
-            }
-        }));
-    }
-
-    /// Finds out whether the producer has lost sight of the brokers, without waiting for it. Then it is made anew.
-    fn look_for_lost_sight(&self) {
-        let (producer, outcomes) = (self.producers.current().clone(), Arc::clone(&self.reports.outcomes));
-        let lost = move || {
-            let reason = "it has lost sight of the brokers, which answer a new one".to_owned();
-            outcomes.refused(Refusal::of_session(reason, ""));
-        };
-        let known = move |timeout| knows_brokers(producer.client(), timeout);
-        self.lost_sight.look(properties::client(&self.config), known, lost);
-    }
-
-    /// Throws away what is queued or under way. What is on its way to the broker may still arrive there.
-    pub fn purge(&self) {
-        self.producers.purge();
-    }
-
-    /// Purges, aborts and ends the producers. After it, every report is in [`Outcomes`].
-    pub async fn close(self) {
-        let KafkaSink { setup, producers, .. } = self;
-        // what it has begun would go on with these producers meanwhile
-        drop(setup);
-        producers.close().await;
-    }
-
-    /// The same where no event was sent: a thread that waits for a name server holds nothing up then.
-    pub async fn close_unused(self) {
-        let _ = tokio::time::timeout(UNUSED, self.close()).await;
+    /// Whether a Kafka transaction that was not committed in time may have ended the session.
+    fn may_have_timed_out(&self, outcome: &Outcome) -> bool {
+        may_be_a_timeout(outcome)
+            && !self.publisher.obstacle_is_told()
+            && self.publisher.brokers_down().is_none()
     }
 }
 
-/// The smallest limit of any topic, before any is known.
-pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
+impl Sink for KafkaSink {
+    type End = KafkaLeft;
+
+    fn is_ready(&self) -> bool {
+        !self.publisher.is_setting_up() && !self.checkpointer.is_closing() && self.checkpointer.room() > 0
+    }
+
+    fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+        let record = match &made.routed {
+            Ok(Routed::Record(record)) => record,
+            Ok(Routed::Dropped) => return Ok(Sent::Nothing),
+            Err(why) => return Err(NotSent::Impossible(why.clone())),
+        };
+        let settled = self.checkpointer.is_settled();
+        let admission = self.isolation.admits(&made.event, settled, self.publisher.has_records());
+        if admission == Admission::Later {
+            return Err(NotSent::Later);
+        }
+        let accepted = self.publisher.send(record, sequence)?;
+        let (bytes, memory) = (record.size(), record.memory());
+        self.checkpointer.sent(bytes);
+        self.isolation.sent(admission, &made.event, record.topic);
+        if accepted.timestamp_replaced {
+            self.monitor.timestamps_replaced(1);
+        }
+        let commit_time = made.event.origin.commit_time;
+        Ok(Sent::Record(InFlight { bytes, memory, commit_time, target: accepted.topic }))
+    }
+
+    fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
+        // the records of one turn share a look at the clock
+        let now = PgTimestamp::now();
+        self.publisher.turned(now);
+        if std::mem::take(&mut self.checkpointed) {
+            event(Event::Checkpointed);
+        }
+        let refusal = self.outcomes.take(&mut self.reports);
+        if !self.reports.is_empty() {
+            self.stalls.acknowledged();
+        }
+        let stats = self.checkpointer.uncounted().unwrap_or(&mut self.delivered);
+        for sequence in self.reports.drain(..) {
+            self.publisher.acknowledged(sequence);
+            if let Some(record) = event(Event::Delivered(sequence)) {
+                stats.add(record);
+            }
+        }
+        self.delivered.count(&self.counters, &self.monitor, now);
+        if refusal.is_some() {
+            // nothing may be sent behind a refused record
+            self.publisher.purge();
+        }
+        refusal
+    }
+
+    fn turn(&mut self, turn: &Turn<'_>, note: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error> {
+        self.progressed(turn);
+        let settled = turn.window.is_empty() && !self.publisher.has_records();
+        if settled && self.checkpointer.is_settled() {
+            self.publisher.settled()?;
+        }
+        self.checkpoint_at = None;
+        if turn.reading.intake == Intake::Recognizing || !self.publisher.has_producers() {
+            return Ok(false);
+        }
+        self.checkpointer.recognized(self.message_prefix.as_deref());
+        let waits = self.publisher.is_setting_up() || self.isolation.waits_for_commit();
+        let intake = if waits { Intake::Waits } else { turn.reading.intake };
+        let closing = self.checkpointer.is_closing();
+        self.checkpoint_at =
+            self.checkpointer.offer(&mut self.publisher, turn.progress, settled, intake, note)?;
+        // the commit has begun, and what was held back until then need not wait for its end
+        Ok(closing && !self.checkpointer.is_closing())
+    }
+
+    fn certain(&self, progress: &Progress) -> Certain {
+        let (uncommitted, oldest) = self.checkpointer.uncommitted();
+        let has_producers = self.publisher.has_producers();
+        Certain {
+            position: self.checkpointer.certain(progress),
+            durable: self.checkpointer.durable(progress),
+            survives: self.checkpointer.survives(),
+            settled: has_producers && !self.publisher.has_records() && self.checkpointer.is_settled(),
+            checkpoint_waits: has_producers && (self.checkpoint_at.is_some() || self.checkpointer.waits()),
+            uncommitted,
+            oldest,
+            is_down: self.down.is_some(),
+            awaits: None,
+        }
+    }
+
+    async fn changed(&mut self) -> Result<(), Error> {
+        // what frees memory comes first
+        tokio::select! {
+            biased;
+            () = self.outcomes.changed() => {}
+            delivered = self.checkpointer.reported() => {
+                let delivered = delivered.map_err(|error| self.publisher.explained(error))?;
+                self.stored(delivered);
+            }
+            admitted = self.publisher.set_up() => self.admitted(admitted?),
+            _ = self.look_timer.tick() => {
+                self.stalls.look(&mut self.publisher, &mut self.checkpointer, &self.monitor, self.waiting);
+            }
+            () = until(self.checkpoint_at) => {}
+        }
+        Ok(())
+    }
+
+    fn health(&self) -> Health {
+        let stalled = |reason: String| Stalled { peer: Peer::Kafka, reason };
+        if let Some(reason) = &self.down {
+            return Health::Down(stalled(reason.clone()));
+        }
+        let obstacle = self.publisher.obstacle().or_else(|| self.checkpointer.obstacle());
+        obstacle.map_or(Health::Flowing, |reason| Health::Stalled(stalled(reason)))
+    }
+
+    async fn close(
+        self,
+        outcome: Outcome,
+        progress: &mut Progress,
+        recognized: bool,
+        note: &mut dyn FnMut(&mut Checkpoint),
+    ) -> (Outcome, KafkaLeft) {
+        let timed_out = self.may_have_timed_out(&outcome);
+        let KafkaSink { publisher, outcomes, mut checkpointer, isolation, monitor, stop, .. } = self;
+        let mut closing = Closing::new(&outcome, &monitor, &stop);
+        let batch_bytes = publisher.batch_bytes();
+        let (transaction_size, too_large) = checkpointer.transaction_size(timed_out);
+        if let Some(reason) = &too_large {
+            publisher.transaction_timed_out(reason.clone());
+        }
+        closing.wait(publisher.close()).await;
+        if recognized {
+            checkpointer.recognized(self.message_prefix.as_deref());
+        }
+        let mut reports = Vec::new();
+        let refusal = outcomes.take(&mut reports);
+        for sequence in reports {
+            progress.acknowledge(sequence);
+        }
+        let doubtful = refusal.as_ref().and_then(|refusal| progress.up_to(refusal.last));
+        let outcome = match (outcome, refusal) {
+            // closing brought the reports of the whole batch
+            (Outcome::Refused(_), Some(refusal)) => Outcome::Refused(refusal),
+            (outcome, _) => outcome,
+        };
+        let outcome = match too_large {
+            Some(reason) if may_be_a_timeout(&outcome) => {
+                Outcome::Failed(Error::transient(Peer::Kafka, reason))
+            }
+            _ => outcome,
+        };
+        let wait = async |ending: Ending<'_>| closing.wait(ending).await;
+        let (checkpoint, advanced) = checkpointer.close(progress, note, wait).await;
+        let alone = isolation.alone();
+        (outcome, KafkaLeft { checkpoint, advanced, doubtful, alone, batch_bytes, transaction_size })
+    }
+}
+
+/// Whether a Kafka transaction that was not committed in time may have come to this.
+fn may_be_a_timeout(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Failed(Error::Transient(failure)) => failure.peer == Peer::Kafka,
+        Outcome::Refused(refusal) => refusal.transient && !refusal.waits_for_a_person(),
+        _ => false,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
 
 /// Ends a producer on a thread that may block: it joins librdkafka's own.
 async fn discard<C: ProducerContext + 'static>(producer: Client<ThreadedProducer<C>>) {

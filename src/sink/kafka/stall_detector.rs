@@ -5,8 +5,9 @@
 
 use tokio::time::{Duration, Instant};
 
+use super::LOOK_AFTER;
 use super::checkpointer::Checkpointer;
-use super::{KafkaSink, LOOK_AFTER};
+use super::publisher::Publisher;
 use crate::monitor::Monitor;
 use crate::progress::Position;
 
@@ -20,7 +21,7 @@ const UNANSWERED: Duration = Duration::from_secs(8);
 const UNEXPLAINED: &str = "the brokers answer, but do not acknowledge it; their logs say why";
 
 /// The clocks of one session.
-pub(crate) struct StallDetector {
+pub(super) struct StallDetector {
     /// The position as it was when it moved last, and when that was, or when the brokers came back.
     moved: (Position, Instant),
     /// When anything at all was acknowledged last, or need not be, or when the brokers came back.
@@ -32,15 +33,15 @@ pub(crate) struct StallDetector {
 
 /// What waits for acknowledgements.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Unacknowledged {
+pub(super) struct Unacknowledged {
     /// The topic of the oldest record.
-    pub(crate) oldest_topic: Option<usize>,
+    pub(super) oldest_topic: Option<usize>,
     /// Whether any is with the brokers at all.
-    pub(crate) with_brokers: bool,
+    pub(super) with_brokers: bool,
 }
 
 impl StallDetector {
-    pub(crate) fn new(start: Position) -> Self {
+    pub(super) fn new(start: Position) -> Self {
         let now = Instant::now();
         StallDetector {
             moved: (start, now),
@@ -51,12 +52,12 @@ impl StallDetector {
     }
 
     /// Something was acknowledged, or nothing waits for it.
-    pub(crate) fn acknowledged(&mut self) {
+    pub(super) fn acknowledged(&mut self) {
         self.acknowledged = Instant::now();
     }
 
     /// A turn of the loop is over: `position` is certain, or `nothing_waits`. Whether events flow, as far as that says it.
-    pub(crate) fn turned(&mut self, position: Position, nothing_waits: bool) -> bool {
+    pub(super) fn turned(&mut self, position: Position, nothing_waits: bool) -> bool {
         let moved = position != self.moved.0;
         if moved || nothing_waits {
             self.moved = (position, Instant::now());
@@ -67,13 +68,8 @@ impl StallDetector {
         moved
     }
 
-    /// Whether no broker could be reached when [`StallDetector::reached`] was last called.
-    pub(crate) fn brokers_are_down(&self) -> bool {
-        self.brokers_down
-    }
-
     /// Whether any broker can be reached now.
-    pub(crate) fn reached(&mut self, reached: bool) {
+    pub(super) fn reached(&mut self, reached: bool) {
         if self.brokers_down && reached {
             // what waited for them has its time to be acknowledged
             self.moved.1 = Instant::now();
@@ -83,9 +79,9 @@ impl StallDetector {
     }
 
     /// Asks and tells why nothing is acknowledged, if that is so. Never blocks; meant for once a second.
-    pub(crate) fn look(
+    pub(super) fn look(
         &mut self,
-        sink: &mut KafkaSink,
+        sink: &mut Publisher,
         checkpointer: &mut Checkpointer,
         monitor: &Monitor,
         waiting: Unacknowledged,
@@ -126,11 +122,11 @@ impl StallDetector {
         }
     }
 
-    /// TopicMonitor at the positions topic while a position waits for its acknowledgement. In exactly-once records wait too: the
+    /// Looks at the positions topic while a position waits for its acknowledgement. In exactly-once records wait too: the
     /// transaction before theirs ends only when all of its partitions can be written. Whether that topic is in the way.
     fn look_at_checkpoints(
         &self,
-        sink: &mut KafkaSink,
+        sink: &mut Publisher,
         checkpointer: &mut Checkpointer,
         monitor: &Monitor,
     ) -> bool {

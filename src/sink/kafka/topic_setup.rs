@@ -6,11 +6,13 @@ use std::sync::Arc;
 use rdkafka::producer::Producer;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::PROBE_TIMEOUT;
 use super::client::Client;
+use super::publisher::{Publisher, Topic};
 use super::topic_cache::Met;
 use super::topics::TopicLimits;
-use super::{KafkaSink, NotSent, PROBE_TIMEOUT, Topic};
 use crate::error::{Definite, Error, Peer};
+use crate::relay::NotSent;
 use crate::unsendable::{Reason, Unsendable};
 
 /// Nothing is sent while there is any of it.
@@ -55,23 +57,23 @@ impl TopicSetup {
 
 /// A topic whose records are taken from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Admitted {
+pub(super) struct Admitted {
     /// The topic's number in this session, counted from 0.
-    pub topic: usize,
+    pub(super) topic: usize,
     /// Its name.
-    pub name: String,
+    pub(super) name: String,
     /// It has more partitions than it had when this process looked last.
-    pub grown: bool,
+    pub(super) grown: bool,
 }
 
-impl KafkaSink {
+impl Publisher {
     /// Whether nothing can be sent now.
-    pub fn is_setting_up(&self) -> bool {
+    pub(super) fn is_setting_up(&self) -> bool {
         self.setup.is_under_way()
     }
 
     /// Whether the producers can be used, for a position at least.
-    pub fn has_producers(&self) -> bool {
+    pub(super) fn has_producers(&self) -> bool {
         self.setup.rebuilding.is_none()
     }
 
@@ -79,7 +81,7 @@ impl KafkaSink {
     ///
     /// # Errors
     /// The session has to end. That a topic cannot be had is told of the next record for it.
-    pub async fn set_up(&mut self) -> Result<Option<Admitted>, Error> {
+    pub(super) async fn set_up(&mut self) -> Result<Option<Admitted>, Error> {
         match self.setup.done().await {
             Done::Topic(topic, Ok(limits)) => Ok(Some(self.admit(topic, limits))),
             Done::Topic(topic, Err(Error::Definite(Definite { what, remedy, .. }))) => {
@@ -95,7 +97,7 @@ impl KafkaSink {
     ///
     /// # Errors
     /// They cannot be made.
-    pub fn settled(&mut self) -> Result<(), Error> {
+    pub(super) fn settled(&mut self) -> Result<(), Error> {
         if self.setup.rebuild && self.setup.rebuilding.is_none() {
             let task = tokio::spawn(self.rebuild()?);
             self.setup.rebuilding = Some(AbortOnDropHandle::new(task));

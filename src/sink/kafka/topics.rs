@@ -47,7 +47,7 @@ pub(super) struct TopicLimits {
     pub brokers: Option<usize>,
 }
 
-/// TopicMonitor topics up, and makes the missing ones if it may.
+/// Looks topics up, and makes the missing ones if it may.
 pub(super) struct TopicKeeper {
     admin: Client<Arc<AdminClient<AdminContext>>>,
     topics: Topics,

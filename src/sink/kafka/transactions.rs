@@ -9,12 +9,13 @@
 
 use tokio::time::{Duration, Instant};
 
+use super::delivery_stats::DeliveryStats;
+use super::producers::{Commit, NotCommitted};
 use super::transaction_size::{TimedOut, TransactionSize};
-use super::{Commit, NotCommitted};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::progress::Position;
-use crate::sink::DeliveryStats;
+use crate::relay::Intake;
 
 /// While there is a backlog a transaction takes what comes within this time. Each costs the brokers some writes, and the
 /// router a moment without anything under way.
@@ -77,17 +78,6 @@ struct UnderWay {
     remembered: Checkpoint,
     delivered: DeliveryStats,
     open: Option<Open>,
-}
-
-/// What the stream does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Intake {
-    /// There is more than can be sent at once.
-    Behind,
-    /// Everything that has come is sent, and more may come at any time.
-    Live,
-    /// Nothing more is sent before what was sent is committed.
-    Waits,
 }
 
 /// Whether it is time to commit.
@@ -255,6 +245,7 @@ impl Transactions {
             return Due::Not;
         }
         let at = match (self.open, intake) {
+            (_, Intake::Recognizing) => return Due::Not,
             (Some(_), Intake::Waits) => return Due::Now,
             (Some(Open { records, .. }), _) if records >= MOST_RECORDS => return Due::Now,
             (Some(_), _) if self.room() == 0 => return Due::Now,
@@ -376,6 +367,17 @@ mod tests {
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
         behind.sent(MOST_RECORDS - 1, 1);
         assert_eq!(behind.due(at(5), Intake::Behind, since), Due::Now);
+    }
+
+    #[test]
+    fn a_transaction_takes_one_record_beyond_its_limit_and_then_no_more() {
+        let mut full = committing(5);
+        full.sent(1, full.size.limit() - 1);
+        assert_eq!(full.room(), 1);
+        full.sent(1, 20);
+        assert_eq!(full.room(), 0);
+        full.delivered = DeliveryStats::default();
+        assert_eq!(full.room(), 0, "acknowledged, but still of the same transaction");
     }
 
     #[test]

@@ -15,10 +15,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::client::Client;
 use super::context::AdminContext;
-use super::producers::shut_out;
+use super::producers::{NotCommitted, shut_out};
+use super::publisher::Publisher;
 use super::stale_metadata::StaleMetadata;
 use super::topics::TopicKeeper;
-use super::{KafkaSink, NotCommitted, discard, properties};
+use super::{discard, properties};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, DeliveryMode, Topics};
 use crate::error::{Definite, Error, Exit, Peer};
@@ -71,7 +72,12 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
-    pub async fn look(&self, config: &Config, confirmed: Lsn, sink: &KafkaSink) -> Result<Seen, Error> {
+    pub(crate) async fn look(
+        &self,
+        config: &Config,
+        confirmed: Lsn,
+        sink: &Publisher,
+    ) -> Result<Seen, Error> {
         match self {
             CheckpointStore::Off => Ok(Seen::nothing()),
             CheckpointStore::After(topic) => {
@@ -87,12 +93,12 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// As [`CheckpointStore::look`].
-    pub async fn read(
+    pub(crate) async fn read(
         &self,
         config: &Config,
         confirmed: Lsn,
         seen: Seen,
-        sink: &KafkaSink,
+        sink: &Publisher,
     ) -> Result<Option<Checkpoint>, Error> {
         match self {
             CheckpointStore::Off => Ok(None),
@@ -111,7 +117,7 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// It is refused, or is not acknowledged in time.
-    pub async fn begin(&mut self, first: &Checkpoint, sink: &mut KafkaSink) -> Result<(), Error> {
+    pub(crate) async fn begin(&mut self, first: &Checkpoint, sink: &mut Publisher) -> Result<(), Error> {
         let topic = match self {
             CheckpointStore::Off => return Ok(()),
             CheckpointStore::After(topic) => {
@@ -183,7 +189,7 @@ impl CheckpointTopic {
     ///
     /// # Errors
     /// The topic cannot be read, or holds what this version does not know.
-    pub async fn read(&self, confirmed: Lsn) -> Result<Option<Checkpoint>, Error> {
+    pub(crate) async fn read(&self, confirmed: Lsn) -> Result<Option<Checkpoint>, Error> {
         let seen = reader::look(&self.config, &self.topic, confirmed).await?;
         self.settled(confirmed, seen).await
     }
@@ -206,11 +212,11 @@ impl CheckpointTopic {
     }
 }
 
-/// TopicMonitor a position up without writing anything, for commands. `None`: there is no such topic, or nothing in it. `confirmed`: by
+/// Looks a checkpoint up without writing anything, for commands. `None`: there is no such topic, or nothing in it. `confirmed`: by
 /// the slot, where it is known.
 ///
 /// # Errors
-/// As [`CheckpointTopic::read`].
+/// The topic cannot be read, or holds what this version does not know.
 pub async fn look_up(
     config: &Config,
     topic: &str,

@@ -5,35 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::progress::Sequence;
-use crate::unsendable::{Reason, Unsendable};
+use crate::relay::Refusal;
 
-/// The first refused record of a session, and how far the refusal reaches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The highest number that was refused for this reason: the records of one batch are refused together.
-    pub last: Sequence,
-    /// Whether sending the same record again could have another end.
-    pub transient: bool,
-    /// What the broker said, and what a person can do about it.
-    pub why: Unsendable,
-}
-
-impl Refusal {
-    /// Of no record in particular: this session cannot go on, and another one may.
-    pub fn of_session(reason: String, remedy: &str) -> Self {
-        let why = Unsendable::new(Reason::Refused, reason, remedy);
-        Refusal { last: Sequence(0), transient: true, why }
-    }
-
-    /// It passes when a person does something: a right was taken away.
-    pub fn waits_for_a_person(&self) -> bool {
-        self.transient && !self.why.remedy.is_empty()
-    }
-
-    /// Of several reasons the one that says most: other records fail in consequence of it.
-    fn rank(&self) -> u8 {
-        u8::from(!self.transient) * 2 + u8::from(self.waits_for_a_person())
-    }
+/// Of several reasons the one that says most: other records fail in consequence of it.
+fn rank(refusal: &Refusal) -> u8 {
+    u8::from(!refusal.transient) * 2 + u8::from(refusal.waits_for_a_person())
 }
 
 #[derive(Debug, Default)]
@@ -44,14 +20,14 @@ struct State {
 
 /// Reports of one session.
 #[derive(Debug, Default)]
-pub struct Outcomes {
+pub(crate) struct Outcomes {
     state: Mutex<State>,
     changed: Notify,
 }
 
 impl Outcomes {
     /// The record is durable.
-    pub fn delivered(&self, sequence: Sequence) {
+    pub(crate) fn delivered(&self, sequence: Sequence) {
         let mut state = self.lock();
         state.delivered.push(sequence);
         // the relay takes all there is at once, so it is woken for the first only
@@ -64,11 +40,11 @@ impl Outcomes {
 
     /// The record was refused. A definite reason takes the place of a transient one, and one that waits for a person that
     /// of one that does not: the rest of a batch fails because of the record that was refused for a reason of its own.
-    pub fn refused(&self, refusal: Refusal) {
+    pub(crate) fn refused(&self, refusal: Refusal) {
         let mut state = self.lock();
         match &mut state.refusal {
-            Some(known) if known.rank() == refusal.rank() => known.last = known.last.max(refusal.last),
-            Some(known) if known.rank() > refusal.rank() => {}
+            Some(known) if rank(known) == rank(&refusal) => known.last = known.last.max(refusal.last),
+            Some(known) if rank(known) > rank(&refusal) => {}
             other => *other = Some(refusal),
         }
         drop(state);
@@ -76,12 +52,12 @@ impl Outcomes {
     }
 
     /// Waits until there is something to take.
-    pub async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
     /// Moves the numbers of durable records into `into`, which should be empty; returns the refusal, if any.
-    pub fn take(&self, into: &mut Vec<Sequence>) -> Option<Refusal> {
+    pub(crate) fn take(&self, into: &mut Vec<Sequence>) -> Option<Refusal> {
         let mut state = self.lock();
         std::mem::swap(&mut state.delivered, into);
         state.refusal.clone()
@@ -96,6 +72,7 @@ impl Outcomes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unsendable::{Reason, Unsendable};
 
     fn refusal(last: u64, transient: bool) -> Refusal {
         Refusal { last: Sequence(last), transient, why: Unsendable::new(Reason::Refused, "", "") }

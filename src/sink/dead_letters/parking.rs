@@ -9,19 +9,16 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pg_logical::Lsn;
-use pg_logical::stream::Transport;
 use tokio::time::{Duration, Instant};
 
-use super::Relay;
 use crate::checkpoint::Checkpoint;
 use crate::dead_letters::{DeadLetter, Decision, Key, Parked, ResolvedRows, TooMany, text};
-use crate::error::Error;
 use crate::monitor::Monitor;
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::postgres::dead_letters::store::{DeadLetterStore, Loaded, Report};
 use crate::progress::{Partial, Position, Sequence};
-use crate::sink::InFlight;
+use crate::relay::InFlight;
 use crate::unsendable::{Reason, Unsendable};
 
 /// Records of parked events have numbers of their own, above those of changes.
@@ -250,6 +247,17 @@ impl Parking {
         safe
     }
 
+    /// Whether there are any for [`Parking::safe`].
+    pub(super) fn has_safe(&self, received: Lsn) -> bool {
+        self.committed.front().is_some_and(|(committed, _)| *committed <= received)
+    }
+
+    /// Why the table cannot be written; `None`: it can.
+    pub(super) fn refused_by_postgres(&mut self, reason: Option<String>, monitor: &Monitor) {
+        self.unwritable = reason.map(|reason| format!("events cannot be parked: {reason}"));
+        self.unwritable.iter().for_each(|what| monitor.last_problem(what.clone()));
+    }
+
     /// The end of the log that has to be there for rows that a position is past.
     fn rests_on(&mut self, position: Lsn) -> Option<Lsn> {
         self.rests_on = self.rests_on.filter(|committed| *committed > position);
@@ -436,52 +444,5 @@ impl Parking {
     /// The event of a record that was under way alone.
     pub(super) fn under_way(&self) -> Option<(Key, bool)> {
         self.sent.values().next().map(|sent| (sent.key, self.alone))
-    }
-}
-
-impl<S: Transport> Relay<S> {
-    /// Acknowledges parked events that are safe, and sends what is to be sent again. Returns when to look again.
-    pub(super) fn parked_events(&mut self) -> Option<Instant> {
-        let safe = self.sending.parking.as_mut()?.safe(self.received);
-        for sequence in safe {
-            self.sending.progress.acknowledge(sequence);
-        }
-        if self.ending.is_some()
-            || self.sending.sink.is_setting_up()
-            || self.checkpointer.is_closing()
-            || self.recognizing.is_under_way()
-        {
-            return None;
-        }
-        self.sending.retry();
-        self.sending.parking.as_mut()?.fetch()
-    }
-
-    /// Takes in what was done to parked events.
-    pub(super) fn parking_reported(&mut self, report: Report) -> Result<(), Error> {
-        let survives = self.checkpointer.survives(self.confirmation.confirmed());
-        let Some(parking) = &mut self.sending.parking else { return Ok(()) };
-        match report {
-            Report::Parked { rows, committed } => {
-                // where the position can name what the rows need
-                let at_once = self.config.delivery.positions_topic.is_some();
-                for sequence in parking.is_parked(rows, committed, at_once, &self.monitor) {
-                    self.sending.window.acknowledged(sequence);
-                    if at_once {
-                        self.sending.progress.acknowledge(sequence);
-                    }
-                }
-                // the answer says how far the stream is
-                self.queue_status(true);
-            }
-            Report::Deleted { keys, committed } => parking.is_deleted(keys, committed, &self.monitor),
-            Report::Fetched(rows) => parking.is_fetched(rows, survives),
-            Report::Refused(reason) => {
-                parking.unwritable = reason.map(|reason| format!("events cannot be parked: {reason}"));
-                parking.unwritable.iter().for_each(|what| self.monitor.last_problem(what.clone()));
-            }
-            Report::Over(error) => return Err(error),
-        }
-        Ok(())
     }
 }

@@ -27,14 +27,14 @@ use pg_logical::stream::Transport;
 use pg_logical::{Lsn, bulk_read};
 use tokio::time::{Duration, Instant};
 
-use super::bite_size::{BiteSize, SlotAt};
-use super::ending::Outcome;
+use super::bulk_read_size::{BulkReadSize, SlotAt};
 use super::feedback::silence;
-use super::{Parts, Relay};
+use super::{SlotEnd, SlotParts, SlotSource};
 use crate::advice;
 use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer};
 use crate::postgres::slot_functions;
+use crate::relay::Delivered;
 
 /// Going back at the very bound would make the router go over and back all the time.
 const NEAR: u64 = 4;
@@ -52,7 +52,7 @@ enum Step {
     Looking(Lsn),
     /// The session gets its copy of the slot.
     Copying,
-    Biting(Bite),
+    Reading(Extents),
     /// The slot is moved there between two bites.
     Moving(Lsn),
     /// The session is made fit for the stream.
@@ -62,19 +62,19 @@ enum Step {
 
 /// A bite under way, and the one that was asked for behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bite {
+struct Extents {
     extent: Extent,
     next: Option<Extent>,
 }
 
 /// How the slot is read. While there are bites, of these places in the log none lies before the last: `slot_at`, what is confirmed
 /// (`Confirmation`), what was received, `checked`.
-pub(super) struct CatchingUp {
+pub(super) struct BulkReads {
     step: Step,
     /// Bytes; `None`: this session takes no bites (any more): by configuration, or because the server has refused one, which
     /// was told then.
     bound: Option<u64>,
-    size: BiteSize,
+    size: BulkReadSize,
     /// The slot is confirmed so far, and when it was moved there.
     slot_at: Lsn,
     last_move: Instant,
@@ -97,7 +97,7 @@ pub(super) struct CatchingUp {
 
 /// Whether the session begins with bites, for one that reads on from `position` while the log ends at `head`, and streams up to
 /// `stream_until`.
-pub(crate) fn begins_with_bites(config: &Config, position: Lsn, head: Lsn, stream_until: Lsn) -> bool {
+pub(crate) fn begins_with_bulk_reads(config: &Config, position: Lsn, head: Lsn, stream_until: Lsn) -> bool {
     position >= stream_until && bound(config).is_some_and(|bound| head.0.saturating_sub(position.0) > bound)
 }
 
@@ -109,12 +109,12 @@ fn bound(config: &Config) -> Option<u64> {
     (config.postgres.catch_up == CatchUp::Auto && possible).then_some(lag)
 }
 
-impl CatchingUp {
-    pub(super) fn new<S: Transport>(parts: &Parts<S>) -> Self {
-        CatchingUp {
+impl BulkReads {
+    pub(super) fn new<S: Transport>(parts: &SlotParts<S>) -> Self {
+        BulkReads {
             step: if parts.stream.is_streaming() { Step::Streaming } else { Step::Settling },
             bound: bound(&parts.config),
-            size: BiteSize::new(parts.config.delivery.window_bytes),
+            size: BulkReadSize::new(parts.config.delivery.window_bytes),
             slot_at: parts.confirmed,
             last_move: Instant::now(),
             copy: None,
@@ -130,7 +130,7 @@ impl CatchingUp {
 
     /// Whether nothing more is read before everything is certain.
     pub(super) fn waits(&self) -> bool {
-        !matches!(self.step, Step::Streaming | Step::Biting(_) | Step::Moving(_))
+        !matches!(self.step, Step::Streaming | Step::Reading(_) | Step::Moving(_))
     }
 
     /// A look has found all well up to `checked`, and that Postgres waits for these standby slots.
@@ -161,39 +161,48 @@ impl CatchingUp {
     }
 }
 
-impl<S: Transport> Relay<S> {
-    /// Takes the next step, if its time has come. `read`: everything that has come is dealt with. Says whether there may be more
-    /// to deal with by that.
-    pub(super) fn catch_up(&mut self, read: bool) -> Result<bool, Error> {
-        if read {
-            self.catching_up.listened = Instant::now();
+impl<S: Transport> SlotSource<S> {
+    /// Takes the next step, if its time has come. Says whether there may be more to deal with by that, and whether the slot is
+    /// read on from the same position anew.
+    pub(super) fn read_in_bulk(&mut self, delivered: &Delivered) -> Result<(bool, bool), Error> {
+        if delivered.idle {
+            self.bulk_reads.listened = Instant::now();
         }
         // what a session that ends is still told it does not act on
-        if self.recognizing.is_under_way() || self.ending.is_some() {
-            return Ok(false);
+        if self.resume.is_under_way() || self.is_ending() {
+            return Ok((false, false));
         }
         if let Some(answer) = self.stream.answer() {
             self.answered(answer)?;
-            return Ok(true);
+            return Ok((true, false));
         }
-        let (step, looked) = (self.catching_up.step, self.catching_up.checked > Lsn::INVALID);
+        let (step, looked) = (self.bulk_reads.step, self.bulk_reads.checked > Lsn::INVALID);
         match step {
             Step::Streaming if self.is_far_behind() => self.leave_the_stream(),
-            Step::Settling if looked && self.stream.is_at_rest() && self.is_certain() => self.look_at_slot(),
-            Step::Biting(Bite { extent, next: None }) if self.stream.rows_read() > 0 => {
-                self.bite_behind(extent)
+            Step::Settling if looked && self.stream.is_at_rest() && self.is_certain(delivered) => {
+                let to = self.move_slot();
+                self.bulk_reads.step = Step::Looking(to);
+                return Ok((false, true));
+            }
+            Step::Reading(Extents { extent, next: None }) if self.stream.rows_read() > 0 => {
+                self.read_behind(extent)
             }
             _ => {}
         }
-        Ok(false)
+        Ok((false, false))
+    }
+
+    /// Whether nothing more is read: by the loop, or because the slot is read on in another way.
+    fn is_ending(&self) -> bool {
+        self.delivered.ending || self.end.is_some()
     }
 
     fn leave_the_stream(&mut self) {
-        let behind = self.catching_up.lag(self.received);
-        if !self.catching_up.waits_for_standbys {
+        let behind = self.bulk_reads.lag(self.received);
+        if !self.bulk_reads.waits_for_standbys {
             tracing::info!(behind, "far behind: reading in bites from here on");
-            self.end_intake(Outcome::FarBehind);
-        } else if !std::mem::replace(&mut self.catching_up.standbys_told, true) {
+            self.end = Some(SlotEnd::FarBehind);
+        } else if !std::mem::replace(&mut self.bulk_reads.standbys_told, true) {
             tracing::info!(
                 behind,
                 "far behind, but still streaming: bites would send what the standbys of synchronized_standby_slots have \
@@ -203,24 +212,20 @@ impl<S: Transport> Relay<S> {
     }
 
     fn is_far_behind(&self) -> bool {
-        let known = &self.catching_up;
+        let known = &self.bulk_reads;
         known
             .bound
             .is_some_and(|bound| known.lag(self.received) > bound && self.received >= known.stream_until)
     }
 
     /// Whether all that was read is delivered, remembered and confirmed, or can be confirmed.
-    fn is_certain(&mut self) -> bool {
-        let progress = &self.sending.progress;
-        let position = progress.position();
-        if progress.span() > 0 || !self.sending.is_settled() || !self.checkpointer.is_settled() {
+    fn is_certain(&mut self, delivered: &Delivered) -> bool {
+        let Delivered { position, complete, in_flight, certain, .. } = *delivered;
+        let durable = certain.durable;
+        if !complete || in_flight || !certain.settled || durable < position.flush {
             return false;
         }
-        let durable = self.checkpointer.durable(progress);
-        if durable < position.flush {
-            return false;
-        }
-        self.confirmation.checked(durable, self.catching_up.checked);
+        self.confirmation.checked(durable, self.bulk_reads.checked);
         if self.confirmation.confirmed() < durable {
             self.watch.look_now();
             return false;
@@ -228,21 +233,15 @@ impl<S: Transport> Relay<S> {
         true
     }
 
-    fn look_at_slot(&mut self) {
-        self.sending.progress.begin_again();
-        let to = self.move_slot();
-        self.catching_up.step = Step::Looking(to);
-    }
-
     /// Moves the slot to what is confirmed, if it is not there, and looks at it.
     fn move_slot(&mut self) -> Lsn {
         let (slot, confirmed) = (&self.config.postgres.slot, self.confirmation.confirmed());
         let look = bulk_read::look(slot);
-        match self.catching_up.closing_move(&self.config, confirmed) {
+        match self.bulk_reads.closing_move(&self.config, confirmed) {
             Some(moved) => self.stream.ask(&format!("{moved}; {look}")),
             None => self.stream.ask(&look),
         }
-        self.catching_up.last_move = Instant::now();
+        self.bulk_reads.last_move = Instant::now();
         self.monitor.confirmed(confirmed);
         confirmed
     }
@@ -253,47 +252,47 @@ impl<S: Transport> Relay<S> {
         if slot.confirmed != to {
             return Err(moved_by_another(&self.config.postgres.slot, slot.confirmed));
         }
-        self.catching_up.slot_at = to;
+        self.bulk_reads.slot_at = to;
         Ok(())
     }
 
     /// Something has come of what was asked.
     fn answered(&mut self, answer: Answer) -> Result<(), Error> {
-        let step = self.catching_up.step;
+        let step = self.bulk_reads.step;
         match (step, answer) {
             (_, Answer::Refused(refused)) => self.refused(*refused)?,
             (Step::Looking(to), Answer::Row(row)) => {
                 self.slot_has_moved(to, &row)?;
-                self.begin_bites_or_stream(to);
+                self.begin_bulk_reads_or_stream(to);
             }
             (Step::Copying, Answer::Row(row)) => {
-                self.catching_up.copy = Some(slot_at(&row)?);
-                self.bite();
+                self.bulk_reads.copy = Some(slot_at(&row)?);
+                self.read_more();
             }
-            (Step::Biting(bite), Answer::BulkRead(bitten, row)) => {
-                self.bitten(bite, bitten, slot_at(&row)?)?
+            (Step::Reading(extents), Answer::BulkRead(read, row)) => {
+                self.was_read(extents, read, slot_at(&row)?)?
             }
             (Step::Moving(to), Answer::Row(row)) => {
                 self.slot_has_moved(to, &row)?;
-                self.bite();
+                self.read_more();
             }
             (Step::Calming, Answer::Row(_)) => {
-                self.catching_up.copy = None;
+                self.bulk_reads.copy = None;
                 let postgres = &self.config.postgres;
-                let start = self.sending.progress.position().flush;
+                let start = self.delivered.position.flush;
                 self.stream.begin(StreamOf {
                     slot: &postgres.slot,
                     publication: &postgres.publication,
                     start,
                     messages: self.config.reads_messages(),
                 });
-                self.catching_up.step = Step::Starting;
+                self.bulk_reads.step = Step::Starting;
             }
             (Step::Starting, Answer::Streaming) => {
-                self.catching_up.step = Step::Streaming;
+                self.bulk_reads.step = Step::Streaming;
                 self.monitor.reads_in_bites(false);
-                let position = self.sending.progress.position().flush;
-                if self.catching_up.bound.is_some() && position >= self.catching_up.stream_until {
+                let position = self.delivered.position.flush;
+                if self.bulk_reads.bound.is_some() && position >= self.bulk_reads.stream_until {
                     tracing::info!(%position, "near the end of the log: streaming");
                 } else {
                     tracing::info!(%position, "streaming");
@@ -304,102 +303,102 @@ impl<S: Transport> Relay<S> {
         Ok(())
     }
 
-    fn begin_bites_or_stream(&mut self, confirmed: Lsn) {
-        let copy = slot_functions::bulk_read_copy(self.catching_up.backend_pid);
-        if self.catching_up.is_near(confirmed) {
+    fn begin_bulk_reads_or_stream(&mut self, confirmed: Lsn) {
+        let copy = slot_functions::bulk_read_copy(self.bulk_reads.backend_pid);
+        if self.bulk_reads.is_near(confirmed) {
             // a copy would keep the log from being removed
-            let dropped = self.catching_up.copy.map(|_| slot_functions::drop(&copy) + "; ");
+            let dropped = self.bulk_reads.copy.map(|_| slot_functions::drop(&copy) + "; ");
             self.stream.ask(&(dropped.unwrap_or_default() + bulk_read::BEFORE_STREAMING));
-            self.catching_up.step = Step::Calming;
-        } else if self.catching_up.copy.is_some() {
-            self.bite();
+            self.bulk_reads.step = Step::Calming;
+        } else if self.bulk_reads.copy.is_some() {
+            self.read_more();
         } else {
             let postgres = &self.config.postgres;
             let copied = slot_functions::copy(&postgres.slot, &copy, true);
             self.stream.ask(&format!("{copied}; {}", bulk_read::look(&copy)));
             self.monitor.reads_in_bites(true);
-            self.catching_up.step = Step::Copying;
+            self.bulk_reads.step = Step::Copying;
         }
     }
 
     /// All of a bite has been dealt with, though not acknowledged.
-    fn bitten(&mut self, bite: Bite, bitten: BulkRead, copy: SlotAt) -> Result<(), Error> {
-        if self.sending.progress.inside_transaction() {
-            return Err(out_of_turn("a bite has ended inside a transaction"));
+    fn was_read(&mut self, extents: Extents, read: BulkRead, copy: SlotAt) -> Result<(), Error> {
+        if self.last_read.is_inside() {
+            return Err(out_of_turn("a bulk read has ended inside a transaction"));
         }
         // Fewer than were asked for: it has passed all up to `upto`. One that is full may have left some before that.
-        if bitten.rows < bite.extent.rows {
-            self.received = self.received.max(bite.extent.upto);
-            self.sending.progress.reached(self.received);
+        if read.rows < extents.extent.rows {
+            self.received = self.received.max(extents.extent.upto);
+            self.last_read.passed(self.received);
         }
-        let known = &mut self.catching_up;
+        let known = &mut self.bulk_reads;
         let before = known.copy.replace(copy).unwrap_or(copy);
         known.passed = copy.confirmed.0.saturating_sub(before.confirmed.0);
-        if let Some(stream_until) = known.size.brought(before, bitten, copy.confirmed) {
+        if let Some(stream_until) = known.size.brought(before, read, copy.confirmed) {
             known.stream_until = stream_until;
         }
         tracing::debug!(
-            rows = bitten.rows, bytes = bitten.bytes, upto = %copy.confirmed, restart = %copy.restart,
+            rows = read.rows, bytes = read.bytes, upto = %copy.confirmed, restart = %copy.restart,
             "a bite was read"
         );
         self.monitor.bite();
-        match bite.next {
-            Some(extent) => self.catching_up.step = Step::Biting(Bite { extent, next: None }),
-            None => self.bite(),
+        match extents.next {
+            Some(extent) => self.bulk_reads.step = Step::Reading(Extents { extent, next: None }),
+            None => self.read_more(),
         }
         Ok(())
     }
 
     /// Asks for a bite, or moves the slot first if that is due. Near the end of the log there are no more.
-    fn bite(&mut self) {
-        let Some(copy) = self.catching_up.copy else { return };
-        if self.catching_up.is_near(copy.confirmed) {
-            self.catching_up.step = Step::Settling;
+    fn read_more(&mut self) {
+        let Some(copy) = self.bulk_reads.copy else { return };
+        if self.bulk_reads.is_near(copy.confirmed) {
+            self.bulk_reads.step = Step::Settling;
             return;
         }
         if self.is_time_to_move() {
             let to = self.move_slot();
-            self.catching_up.step = Step::Moving(to);
+            self.bulk_reads.step = Step::Moving(to);
             return;
         }
-        let extent = self.ask_for_bite(copy);
-        self.catching_up.step = Step::Biting(Bite { extent, next: None });
+        let extent = self.ask_for_more(copy);
+        self.bulk_reads.step = Step::Reading(Extents { extent, next: None });
     }
 
     /// Asks for the next bite while this one comes, so that the server reads the log meanwhile.
-    fn bite_behind(&mut self, extent: Extent) {
-        let Some(copy) = self.catching_up.copy else { return };
-        let expected = Lsn(copy.confirmed.0.saturating_add(self.catching_up.passed));
-        if self.catching_up.is_near(expected) || self.is_time_to_move() {
+    fn read_behind(&mut self, extent: Extent) {
+        let Some(copy) = self.bulk_reads.copy else { return };
+        let expected = Lsn(copy.confirmed.0.saturating_add(self.bulk_reads.passed));
+        if self.bulk_reads.is_near(expected) || self.is_time_to_move() {
             return;
         }
         // a guess, for its size alone: the server goes on where the one before really ends
-        let next = Some(self.ask_for_bite(SlotAt { confirmed: expected, ..copy }));
-        self.catching_up.step = Step::Biting(Bite { extent, next });
+        let next = Some(self.ask_for_more(SlotAt { confirmed: expected, ..copy }));
+        self.bulk_reads.step = Step::Reading(Extents { extent, next });
     }
 
-    fn ask_for_bite(&mut self, copy: SlotAt) -> Extent {
+    fn ask_for_more(&mut self, copy: SlotAt) -> Extent {
         // what the next one may take in is known by then
         self.watch.look_now();
-        let extent = self.catching_up.size.next(copy, self.catching_up.checked);
-        let name = slot_functions::bulk_read_copy(self.catching_up.backend_pid);
+        let extent = self.bulk_reads.size.next(copy, self.bulk_reads.checked);
+        let name = slot_functions::bulk_read_copy(self.bulk_reads.backend_pid);
         let publication = &self.config.postgres.publication;
         self.stream.bulk_read(&bulk_read::read(&name, publication, self.config.reads_messages(), extent));
         extent
     }
 
     fn is_time_to_move(&self) -> bool {
-        self.catching_up.last_move.elapsed() >= MOVE_EVERY
+        self.bulk_reads.last_move.elapsed() >= MOVE_EVERY
     }
 
     /// Whatever it was, the stream says better what is wrong, if anything is.
     fn refused(&mut self, refused: ServerError) -> Result<(), Error> {
         let slot = &self.config.postgres.slot;
-        if self.catching_up.step == Step::Starting {
+        if self.bulk_reads.step == Step::Starting {
             return Err(advice::not_started(NotStarted::Server(refused), slot));
         }
-        let told = self.catching_up.bound.is_none();
-        if refused.severity != "ERROR" || told && self.catching_up.step != Step::Settling {
+        let told = self.bulk_reads.bound.is_none();
+        if refused.severity != "ERROR" || told && self.bulk_reads.step != Step::Settling {
             return Err(Error::transient(
                 Peer::Postgres,
                 format!("Postgres has ended the session: {refused}"),
@@ -415,35 +414,35 @@ impl<S: Transport> Relay<S> {
             "Postgres refuses to let the slot {slot} be read in bites; this session streams it, which is slower"
         );
         // with any error the server drops what is temporary
-        (self.catching_up.bound, self.catching_up.copy) = (None, None);
-        self.catching_up.step = Step::Settling;
+        (self.bulk_reads.bound, self.bulk_reads.copy) = (None, None);
+        self.bulk_reads.step = Step::Settling;
         Ok(())
     }
 
     /// Without status updates, sends a query now and then, and abandons a bite that nobody reads.
     pub(super) fn remind(&mut self) {
         let limit = silence(&self.config);
-        let held = self.catching_up.listened.elapsed();
-        if matches!(self.catching_up.step, Step::Biting(_)) && self.ending.is_none() && held > limit / 2 {
+        let held = self.bulk_reads.listened.elapsed();
+        if matches!(self.bulk_reads.step, Step::Reading(_)) && !self.is_ending() && held > limit / 2 {
             let until = self.log_end();
             tracing::warn!(
                 peer = "kafka",
                 reason = unread(held),
                 "Kafka takes too little for bites; once it has what is under way, the slot is streamed up to {until}"
             );
-            self.end_intake(Outcome::TooSlow);
+            self.end = Some(SlotEnd::TooSlow);
         }
         self.stream.remind(limit / 3);
     }
 
     /// The end of the log, as far as it is known.
     pub(super) fn log_end(&self) -> Lsn {
-        self.server_end.max(self.catching_up.checked)
+        self.server_end.max(self.bulk_reads.checked)
     }
 
     /// Whether what comes is thrown away: nobody deals with it any more, and the server gives up a session that leaves it.
     pub(super) fn passes_over(&self) -> bool {
-        self.ending.is_some() && !self.stream.is_streaming()
+        self.is_ending() && !self.stream.is_streaming()
     }
 }
 

@@ -21,7 +21,7 @@ const SPAN: Duration = Duration::from_millis(20);
 
 /// When the stream is read next.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct ReadThrottle {
     began: Instant,
     /// In this span, up to the last look,
     counted: u32,
@@ -34,9 +34,9 @@ pub(super) struct Pace {
     read_at: Instant,
 }
 
-impl Pace {
+impl ReadThrottle {
     pub(super) fn new(now: Instant) -> Self {
-        Pace { began: now, counted: 0, committed: 0, rate: 0.0, has_event: false, read_at: now }
+        ReadThrottle { began: now, counted: 0, committed: 0, rate: 0.0, has_event: false, read_at: now }
     }
 
     /// An event has come.
@@ -81,24 +81,24 @@ mod tests {
     use super::*;
 
     /// A transaction with an event.
-    fn come(pace: &mut Pace) {
-        pace.event();
-        pace.commit();
+    fn come(throttle: &mut ReadThrottle) {
+        throttle.event();
+        throttle.commit();
     }
 
     /// Reads transactions that come `apart`, as soon as it may, for so long; says how often, and when it read last.
-    fn reads(pace: &mut Pace, begin: Instant, apart: Duration, span: Duration) -> (u32, Instant) {
+    fn reads(throttle: &mut ReadThrottle, begin: Instant, apart: Duration, span: Duration) -> (u32, Instant) {
         let (mut reads, mut now, mut came) = (0, begin, begin);
         while now < begin + span {
             // what has come meanwhile; if nothing has, the next one
             came = came.max(now);
             now = came;
-            come(pace);
+            come(throttle);
             reads += 1;
-            let next = pace.next_read(now).unwrap_or(now + apart);
+            let next = throttle.next_read(now).unwrap_or(now + apart);
             while came + apart < next {
                 came += apart;
-                come(pace);
+                come(throttle);
             }
             came += apart;
             now = next;
@@ -109,16 +109,16 @@ mod tests {
     /// How often it reads in a second when the rate is known.
     fn reads_once_known(apart: Duration) -> u32 {
         let begin = Instant::now();
-        let mut pace = Pace::new(begin);
-        let (_, known) = reads(&mut pace, begin, apart, Duration::from_millis(200));
-        reads(&mut pace, known, apart, Duration::from_secs(1)).0
+        let mut throttle = ReadThrottle::new(begin);
+        let (_, known) = reads(&mut throttle, begin, apart, Duration::from_millis(200));
+        reads(&mut throttle, known, apart, Duration::from_secs(1)).0
     }
 
     #[test]
     fn a_thousand_transactions_a_second_are_read_at_once() {
         let begin = Instant::now();
         let (reads, _) =
-            reads(&mut Pace::new(begin), begin, Duration::from_millis(1), Duration::from_secs(1));
+            reads(&mut ReadThrottle::new(begin), begin, Duration::from_millis(1), Duration::from_secs(1));
         assert_eq!(reads, 1_000);
     }
 
@@ -138,37 +138,37 @@ mod tests {
     #[test]
     fn transactions_of_other_tables_are_no_reason_to_wait() {
         let begin = Instant::now();
-        let mut pace = Pace::new(begin);
+        let mut throttle = ReadThrottle::new(begin);
         for millisecond in 1..1_000 {
-            (0..10).for_each(|_| pace.commit());
+            (0..10).for_each(|_| throttle.commit());
             if millisecond % 20 == 0 {
-                come(&mut pace);
+                come(&mut throttle);
             }
-            assert_eq!(pace.next_read(begin + Duration::from_millis(millisecond)), None);
+            assert_eq!(throttle.next_read(begin + Duration::from_millis(millisecond)), None);
         }
-        assert!(!pace.is_busy());
+        assert!(!throttle.is_busy());
     }
 
     #[test]
     fn what_comes_after_a_pause_is_read_at_once() {
         let begin = Instant::now();
-        let mut pace = Pace::new(begin);
-        let (_, end) = reads(&mut pace, begin, Duration::from_micros(180), Duration::from_secs(1));
+        let mut throttle = ReadThrottle::new(begin);
+        let (_, end) = reads(&mut throttle, begin, Duration::from_micros(180), Duration::from_secs(1));
         let later = end + Duration::from_secs(1);
-        assert_eq!(pace.next_read(later), None);
-        come(&mut pace);
-        assert_eq!(pace.next_read(later), None);
+        assert_eq!(throttle.next_read(later), None);
+        come(&mut throttle);
+        assert_eq!(throttle.next_read(later), None);
     }
 
     #[test]
     fn a_turn_without_a_transaction_puts_nothing_off() {
         let begin = Instant::now();
-        let mut pace = Pace::new(begin);
-        let (_, end) = reads(&mut pace, begin, Duration::from_micros(180), Duration::from_secs(1));
-        come(&mut pace);
-        let next = pace.next_read(end);
+        let mut throttle = ReadThrottle::new(begin);
+        let (_, end) = reads(&mut throttle, begin, Duration::from_micros(180), Duration::from_secs(1));
+        come(&mut throttle);
+        let next = throttle.next_read(end);
         assert_eq!(next, Some(end + LONGEST));
-        assert_eq!(pace.next_read(end + Duration::from_millis(3)), next);
-        assert_eq!(pace.next_read(end + LONGEST), None);
+        assert_eq!(throttle.next_read(end + Duration::from_millis(3)), next);
+        assert_eq!(throttle.next_read(end + LONGEST), None);
     }
 }

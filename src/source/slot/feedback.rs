@@ -5,8 +5,8 @@ use pg_logical::replication::StandbyStatus;
 use pg_logical::stream::Transport;
 use tokio::time::{Duration, Instant};
 
-use super::Relay;
-use super::catching_up::moved_by_another;
+use super::SlotSource;
+use super::bulk_reads::moved_by_another;
 use super::lease::Clocks;
 use crate::config::Config;
 use crate::error::{Error, Peer};
@@ -14,8 +14,6 @@ use crate::monitor;
 use crate::postgres::catalog::Slot;
 use crate::postgres::slot_headroom::{Level, safe_bytes};
 use crate::postgres::watch::{Report, Walsender};
-use crate::sink::DeliveryStats;
-use crate::sink::kafka::Unacknowledged;
 
 /// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
 /// from here. One that is busy answers after half of it.
@@ -23,8 +21,8 @@ pub(super) fn silence(config: &Config) -> Duration {
     config.postgres.wal_sender_timeout * 3 / 4
 }
 
-impl<S: Transport> Relay<S> {
-    pub(super) fn status_due(&mut self) -> Result<(), Error> {
+impl<S: Transport> SlotSource<S> {
+    pub(super) fn status_due(&mut self) {
         if self.stream.is_streaming() {
             self.queue_status(true);
         } else {
@@ -34,17 +32,11 @@ impl<S: Transport> Relay<S> {
             self.watch.see_now();
         }
         self.heartbeat_due();
-        let waiting = Unacknowledged {
-            oldest_topic: self.sending.window.oldest_topic(),
-            with_brokers: !self.only_parks(),
-        };
-        self.stalls.look(&mut self.sending.sink, &mut self.checkpointer, &self.monitor, waiting);
-        Ok(())
     }
 
     /// Says once that the heartbeat does not come back. While no broker is there nothing is read, and that was said.
     fn heartbeat_due(&mut self) {
-        let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.stalls.brokers_are_down()) else {
+        let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.delivered.sink_is_down) else {
             return;
         };
         if let Some(silence) = heartbeat.missed(PgTimestamp::now()) {
@@ -64,32 +56,32 @@ impl<S: Transport> Relay<S> {
             Report::Seen { asked, walsender } => return self.still_ours(asked, walsender),
             Report::Well { checked, slot, unconfirmed, heartbeat } => (checked, slot, unconfirmed, heartbeat),
             Report::Unwell(reason) => {
-                self.unchecked.failed(reason);
+                self.catalog_check.failed(reason);
                 return Ok(());
             }
             Report::Over(error) => return Err(error),
         };
-        self.unchecked.checked(Instant::now());
+        self.catalog_check.checked(Instant::now());
         if let (Some(heartbeat), Some(written)) = (&mut self.heartbeat, written) {
             heartbeat.written(written.last);
             self.monitor.heartbeat_refused(written.refused);
         }
         self.monitor.server_wal_end(checked);
         self.server_end = checked;
-        self.catching_up.looked(checked, &slot.waits_for);
-        let expects = self.received < checked || self.catching_up.moves_the_slot();
-        self.withheld.looked(Instant::now(), unconfirmed, expects);
-        self.room(&slot);
+        self.bulk_reads.looked(checked, &slot.waits_for);
+        let expects = self.received < checked || self.bulk_reads.moves_the_slot();
+        self.standby_wait.looked(Instant::now(), unconfirmed, expects);
+        self.show_headroom(&slot);
         // Nobody but this session moves the slot. Either it is over, for this process stood still and another router has taken
         // over; or somebody has moved the slot, and the next start says what that means.
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
             return Err(moved_by_another(&self.config.postgres.slot, moved));
         }
-        if self.recognizing.is_under_way() {
+        if self.resume.is_under_way() {
             return Ok(());
         }
         let before = self.confirmation.confirmed();
-        self.confirmation.checked(self.checkpointer.durable(&self.sending.progress), checked);
+        self.confirmation.checked(self.delivered.durable, checked);
         if self.confirmation.confirmed() > before {
             self.queue_status(false);
         }
@@ -115,33 +107,21 @@ impl<S: Transport> Relay<S> {
         Ok(())
     }
 
-    /// Something is known of the position that was under way, and this is delivered by it.
-    pub(super) fn remembered(&mut self, mut delivered: DeliveryStats) {
-        self.checkpointer.show(&self.monitor);
-        if let Some(parking) = &mut self.sending.parking {
-            parking.is_committed();
-        }
-        if delivered.records() > 0 {
-            self.stalls.acknowledged();
-            delivered.count(&self.counters, &self.monitor, PgTimestamp::now());
-        }
-    }
-
     /// Shows how near the slot is to being lost, and says so when that changes.
-    fn room(&mut self, slot: &Slot) {
-        let changed = self.room.looked(std::time::Instant::now(), slot);
-        let (before, room) = (self.monitor.slot_room(), self.room.level());
+    fn show_headroom(&mut self, slot: &Slot) {
+        let changed = self.headroom.looked(std::time::Instant::now(), slot);
+        let (before, room) = (self.monitor.slot_room(), self.headroom.level());
         self.monitor.slot(monitor::Slot {
             retained_bytes: slot.retained_bytes,
             wal_status: slot.wal_status.clone(),
             safe_wal_bytes: safe_bytes(slot),
-            safe_wal_seconds: self.room.left().map(|left| left.as_secs_f64()),
+            safe_wal_seconds: self.headroom.left().map(|left| left.as_secs_f64()),
             room,
         });
         if changed.is_none() {
             return;
         }
-        let (what, remedy) = self.room.describe(&self.config.postgres.slot, slot);
+        let (what, remedy) = self.headroom.describe(&self.config.postgres.slot, slot);
         match room {
             Level::Ample => tracing::info!("the slot has room again: {what}"),
             _ if room < before => tracing::info!("the slot has more room: {what}"),

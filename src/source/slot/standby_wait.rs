@@ -11,7 +11,7 @@ use crate::postgres::standby_slots::{REMEDY, Unconfirmed, reason};
 const STANDS_STILL: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
-pub(super) struct Withheld {
+pub(super) struct StandbyWait {
     /// What had not confirmed the end of the log at the last look.
     unconfirmed: Vec<Unconfirmed>,
     /// How much had been received then, and since when a relay that was ready has received nothing more.
@@ -20,9 +20,9 @@ pub(super) struct Withheld {
     reason: Option<String>,
 }
 
-impl Withheld {
+impl StandbyWait {
     pub(super) fn new(now: Instant) -> Self {
-        Withheld { unconfirmed: Vec::new(), received: Lsn::INVALID, since: now, reason: None }
+        StandbyWait { unconfirmed: Vec::new(), received: Lsn::INVALID, since: now, reason: None }
     }
 
     /// `ready`: everything that has come is dealt with, and more could be.

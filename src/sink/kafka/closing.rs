@@ -3,9 +3,9 @@
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::ending::Outcome;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
+use crate::relay::Outcome;
 
 /// How often the main loop says that it turns.
 const TURN: Duration = Duration::from_secs(1);
@@ -33,11 +33,7 @@ impl<'a> Closing<'a> {
             Outcome::Failed(Error::Transient(failure)) => (failure.peer, failure.what.clone()),
             Outcome::Failed(Error::Definite(definite)) => (Peer::Postgres, definite.what.clone()),
             Outcome::Refused(refusal) => (Peer::Kafka, refusal.why.what.clone()),
-            Outcome::Stopped
-            | Outcome::FarBehind
-            | Outcome::TooSlow
-            | Outcome::EndOfPart
-            | Outcome::OtherLog(_) => (Peer::Kafka, "the session is over".to_owned()),
+            Outcome::Stopped | Outcome::SourceEnded => (Peer::Kafka, "the session is over".to_owned()),
         };
         Closing { monitor, stop, begun: Instant::now(), leave_by: None, why: Some(why) }
     }

@@ -1,25 +1,14 @@
-//! Records that are under way, and counts of those that were delivered and how old they were by then.
+//! Counts of records that were delivered and how old they were by then.
 
 use pg_logical::PgTimestamp;
 
 use crate::monitor::{Monitor, TopicCounters};
-
-/// What is kept of a record that is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct InFlight {
-    /// Of its key, value and headers.
-    pub(crate) bytes: usize,
-    /// What it takes until it is acknowledged.
-    pub(crate) memory: usize,
-    pub(crate) commit_time: PgTimestamp,
-    /// Which of the sink's topics it goes to.
-    pub(crate) topic: usize,
-}
+use crate::relay::InFlight;
 
 /// Delivered records that are not counted yet, in runs of one topic and commit time: those of one transaction usually arrive
 /// together.
 #[derive(Debug, Default)]
-pub(crate) struct DeliveryStats {
+pub(super) struct DeliveryStats {
     runs: Vec<Run>,
     records: usize,
 }
@@ -33,8 +22,8 @@ struct Run {
 }
 
 impl DeliveryStats {
-    pub(crate) fn add(&mut self, record: InFlight) {
-        let InFlight { bytes, commit_time, topic, .. } = record;
+    pub(super) fn add(&mut self, record: InFlight) {
+        let InFlight { bytes, commit_time, target: topic, .. } = record;
         let bytes = bytes as u64;
         self.records += 1;
         match self.runs.last_mut().filter(|run| run.topic == topic && run.commit_time == commit_time) {
@@ -46,21 +35,21 @@ impl DeliveryStats {
         }
     }
 
-    pub(crate) fn records(&self) -> usize {
+    pub(super) fn records(&self) -> usize {
         self.records
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         usize::try_from(self.runs.iter().map(|run| run.bytes).sum::<u64>()).unwrap_or(usize::MAX)
     }
 
     /// When the oldest of them was committed, as good as: records are delivered nearly in that order.
-    pub(crate) fn oldest(&self) -> Option<PgTimestamp> {
+    pub(super) fn oldest(&self) -> Option<PgTimestamp> {
         self.runs.first().map(|run| run.commit_time)
     }
 
     /// Their delivery is certain as of `now`.
-    pub(crate) fn count(&mut self, counters: &[TopicCounters], monitor: &Monitor, now: PgTimestamp) {
+    pub(super) fn count(&mut self, counters: &[TopicCounters], monitor: &Monitor, now: PgTimestamp) {
         self.records = 0;
         for Run { topic, commit_time, records, bytes } in self.runs.drain(..) {
             if let Some(counters) = counters.get(topic) {
@@ -79,7 +68,8 @@ mod tests {
 
     #[test]
     fn records_of_one_transaction_and_topic_are_one_run() {
-        let record = |topic, time| InFlight { bytes: 10, memory: 99, commit_time: PgTimestamp(time), topic };
+        let record =
+            |topic, time| InFlight { bytes: 10, memory: 99, commit_time: PgTimestamp(time), target: topic };
         let mut stats = DeliveryStats::default();
         for (topic, time) in [(0, 1), (0, 1), (1, 1), (1, 2), (1, 2)] {
             stats.add(record(topic, time));

@@ -4,19 +4,18 @@ use pg_logical::Lsn;
 use pg_logical::pgoutput::Message;
 
 use crate::checkpoint::{OtherLog, ResumeCheck, Verdict};
-use crate::progress::{Landmark, Progress};
-use crate::routing::Origin;
+use crate::progress::Landmark;
 
 /// The look at the beginning of the stream; afterwards nothing.
-pub(super) struct Recognizing {
+pub(super) struct Resume {
     look: Option<ResumeCheck>,
     /// Whether a person has accepted a gap. It is for this one, if there is one; else that is said.
     gap_accepted: bool,
 }
 
-impl Recognizing {
+impl Resume {
     pub(super) fn new(look: Option<ResumeCheck>, gap_accepted: bool) -> Self {
-        Recognizing { look, gap_accepted }
+        Resume { look, gap_accepted }
     }
 
     /// Whether the log is still to be recognized.
@@ -24,16 +23,9 @@ impl Recognizing {
         self.look.is_some()
     }
 
-    /// Whether what comes was judged by an earlier session, or has to be recognized before anything else is said of it.
-    pub(super) fn passes_over(&self, progress: &Progress) -> bool {
-        progress.repeats() || self.is_under_way()
-    }
-
-    /// A message of the stream has come, of the transaction `origin` unless it begins one. Nothing was made of it yet.
-    pub(super) fn look(&mut self, message: &Message<'_>, origin: &Origin) -> Result<(), OtherLog> {
+    /// A message of the stream has come, of `transaction` unless it begins one. Nothing was made of it yet.
+    pub(super) fn look(&mut self, message: &Message<'_>, transaction: Landmark) -> Result<(), OtherLog> {
         let Some(look) = &mut self.look else { return Ok(()) };
-        let Origin { final_lsn, xid, commit_time, .. } = *origin;
-        let transaction = Landmark { final_lsn, xid, commit_time };
         let verdict = match message {
             // commits come in order, so all that lies before it has come
             Message::Begin(begin) => look.reached(begin.final_lsn)?,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 const STANDS_STILL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub(super) struct Unchecked {
+pub(super) struct CatalogCheck {
     /// Why the last look failed.
     reason: Option<String>,
     /// When the last one was made that found all well.
@@ -19,9 +19,9 @@ pub(super) struct Unchecked {
     last_event: Lsn,
 }
 
-impl Unchecked {
+impl CatalogCheck {
     pub(super) fn new(now: Instant) -> Self {
-        Unchecked { reason: None, since: now, last_event: Lsn::INVALID }
+        CatalogCheck { reason: None, since: now, last_event: Lsn::INVALID }
     }
 
     /// Events of this transaction are under way.
@@ -56,17 +56,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_look_that_fails_for_long_while_an_event_waits_is_a_reason() {
-        let mut unchecked = Unchecked::new(Instant::now());
-        unchecked.delivers(Lsn(20));
+        let mut check = CatalogCheck::new(Instant::now());
+        check.delivers(Lsn(20));
         tokio::time::advance(STANDS_STILL).await;
-        assert_eq!(unchecked.reason(Lsn(10), Lsn(30)), None, "no look has failed");
-        unchecked.failed("locked".to_owned());
-        let reason = unchecked.reason(Lsn(10), Lsn(30)).unwrap();
+        assert_eq!(check.reason(Lsn(10), Lsn(30)), None, "no look has failed");
+        check.failed("locked".to_owned());
+        let reason = check.reason(Lsn(10), Lsn(30)).unwrap();
         assert!(reason.ends_with("locked"), "{reason}");
-        assert_eq!(unchecked.reason(Lsn(21), Lsn(30)), None, "the event is confirmed");
-        assert_eq!(unchecked.reason(Lsn(10), Lsn(10)), None, "it is not acknowledged");
-        unchecked.checked(Instant::now());
-        unchecked.failed("locked".to_owned());
-        assert_eq!(unchecked.reason(Lsn(10), Lsn(30)), None, "not for long");
+        assert_eq!(check.reason(Lsn(21), Lsn(30)), None, "the event is confirmed");
+        assert_eq!(check.reason(Lsn(10), Lsn(10)), None, "it is not acknowledged");
+        check.checked(Instant::now());
+        check.failed("locked".to_owned());
+        assert_eq!(check.reason(Lsn(10), Lsn(30)), None, "not for long");
     }
 }

@@ -16,6 +16,8 @@ use std::time::{Duration, SystemTime};
 use pg_logical::PgTimestamp;
 use tokio::time::Instant;
 
+use crate::error::{Error, Peer};
+
 /// By how much two clocks may run apart: a thousandth.
 const APART: u32 = 1000;
 
@@ -155,6 +157,23 @@ impl Lease {
     /// Whether the stream was left unread then or later: its answers tell late, or not at all.
     pub(super) fn was_held_back_since(&self, then: Instant) -> bool {
         self.held_back || self.held_back_until >= Some(then)
+    }
+}
+
+/// Another router may have the slot by now, whatever this one has heard.
+impl From<Expired> for Error {
+    fn from(Expired { unproven, stood_still }: Expired) -> Self {
+        let what = match stood_still {
+            Some(away) => format!(
+                "this process stood still for {:.1} s: it was stopped, starved of processor time, or its machine slept",
+                away.as_secs_f32()
+            ),
+            None => format!(
+                "Postgres has been silent for {:.1} s, and may have given the slot to another router",
+                unproven.as_secs_f32()
+            ),
+        };
+        Error::transient(Peer::Postgres, what)
     }
 }
 

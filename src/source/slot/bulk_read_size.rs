@@ -57,7 +57,7 @@ impl SlotAt {
 
 /// Learns from each bite.
 #[derive(Debug)]
-pub(super) struct BiteSize {
+pub(super) struct BulkReadSize {
     /// At least so many bytes: half of what may be under way to Kafka arrives while the server reads the next one.
     least: u64,
     /// Of the last bite.
@@ -65,11 +65,11 @@ pub(super) struct BiteSize {
     first: bool,
 }
 
-impl BiteSize {
+impl BulkReadSize {
     /// `window`: how many bytes may be under way.
     pub(super) fn new(window: usize) -> Self {
         let window = u64::try_from(window).unwrap_or(u64::MAX);
-        BiteSize { least: window / 2, row_bytes: ROW, first: true }
+        BulkReadSize { least: window / 2, row_bytes: ROW, first: true }
     }
 
     /// The next bite, where all is well with the log up to `checked`.
@@ -107,8 +107,8 @@ mod tests {
         SlotAt { confirmed: Lsn(1 << 40), restart: Lsn((1 << 40) - again), work_mem: 4 * MIB }
     }
 
-    fn learnt(row_bytes: usize) -> BiteSize {
-        let mut size = BiteSize::new(1 << 20);
+    fn learnt(row_bytes: usize) -> BulkReadSize {
+        let mut size = BulkReadSize::new(1 << 20);
         let bitten = BulkRead { rows: 10_000, bytes: 10_000 * row_bytes };
         assert_eq!(size.brought(slot(0), bitten, Lsn((1 << 40) + 5 * MIB)), None);
         size
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_first_bite_is_small_and_later_ones_fill_what_the_server_sorts_in_memory() {
-        let mut size = BiteSize::new(1 << 20);
+        let mut size = BulkReadSize::new(1 << 20);
         assert_eq!(u64::from(size.next(slot(0), FAR).rows), FIRST);
         size = learnt(400);
         assert_eq!(u64::from(size.next(slot(0), FAR).rows), 4 * MIB / 400);
@@ -129,9 +129,9 @@ mod tests {
         let size = learnt(400);
         assert_eq!(u64::from(size.next(slot(64 * MIB), FAR).rows), 16 * MIB / 400);
         assert_eq!(u64::from(size.next(slot(1 << 40), FAR).rows), MOST / 400);
-        let window = BiteSize { least: 8 * MIB, ..size };
+        let window = BulkReadSize { least: 8 * MIB, ..size };
         assert_eq!(u64::from(window.next(slot(0), FAR).rows), 8 * MIB / 400);
-        let large = BiteSize { row_bytes: 512 * MIB, ..window };
+        let large = BulkReadSize { row_bytes: 512 * MIB, ..window };
         assert_eq!(large.next(slot(0), FAR).rows, 1);
     }
 
@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn a_small_first_bite_is_no_verdict_unless_there_was_no_more() {
-        let mut size = BiteSize::new(1 << 20);
+        let mut size = BulkReadSize::new(1 << 20);
         let reached = Lsn((1 << 40) + 20 * MIB);
         assert_eq!(size.brought(slot(200 * MIB), BulkRead { rows: 10_000, bytes: 0 }, reached), None);
-        size = BiteSize::new(1 << 20);
+        size = BulkReadSize::new(1 << 20);
         assert!(size.brought(slot(200 * MIB), BulkRead { rows: 100, bytes: 0 }, reached).is_some());
-        size = BiteSize::new(1 << 20);
+        size = BulkReadSize::new(1 << 20);
         let near = Lsn((1 << 40) + 15 * MIB);
         assert_eq!(size.brought(slot(200 * MIB), BulkRead { rows: 100, bytes: 0 }, near), None);
     }

@@ -1,0 +1,47 @@
+//! What the monitor is shown at each turn.
+
+use pg_logical::Lsn;
+
+use super::{Health, Relay, Sink, Source};
+use crate::monitor::State;
+
+impl<S: Source, K: Sink> Relay<S, K> {
+    /// Readiness and state follow the sink, and then the source: what stands still has a reason.
+    pub(super) fn show_state(&mut self) {
+        if self.is_stopping() {
+            return;
+        }
+        let health = match self.sink.health() {
+            Health::Flowing => self.source.health().map_or(Health::Flowing, Health::Stalled),
+            health => health,
+        };
+        let still_down = matches!((&self.shown, &health), (Health::Down(_), Health::Down(_)));
+        if still_down || health == self.shown {
+            return;
+        }
+        if let Health::Down(stalled) = &health {
+            self.monitor.reconnected(stalled.peer);
+        }
+        match &health {
+            Health::Down(stalled) | Health::Stalled(stalled) => {
+                self.monitor.last_problem(stalled.reason.clone());
+                self.monitor
+                    .state(State::Reconnecting { peer: stalled.peer, reason: stalled.reason.clone() });
+            }
+            Health::Flowing => self.monitor.state(State::Active),
+        }
+        self.shown = health;
+    }
+
+    /// How far everything is.
+    pub(super) fn publish_status(&self, received: Lsn) {
+        let certain = self.sink.certain(&self.progress);
+        self.monitor.in_flight(self.window.records() + certain.uncommitted, self.window.bytes());
+        // a commit that was read and not yet wholly sent waits too
+        let waits = self.progress.inside_transaction().then_some(self.pipeline.commit_time());
+        self.monitor.oldest_unacknowledged(certain.oldest.or(self.window.oldest()).or(waits));
+        self.monitor.received(received);
+        self.monitor.flushed(certain.position.flush);
+        self.monitor.remembered(certain.durable);
+    }
+}

@@ -1,0 +1,3 @@
+//! Where changes come from. Today there is one source, a replication slot.
+
+pub mod slot;
