@@ -52,7 +52,7 @@ pub enum Descent {
     Unrelated,
 }
 
-/// TopicMonitor for `position`, of `timeline`, in the text of a history file of another timeline: lines of parent timeline, switch
+/// Looks for `position`, of `timeline`, in the text of a history file of another timeline: lines of parent timeline, switch
 /// point and reason. A line that cannot be read may be the one that counts.
 pub fn descent(history: &str, timeline: u32, position: Lsn) -> Descent {
     let mut descends = false;

@@ -30,7 +30,7 @@ pub(super) struct StaleMetadata {
 }
 
 impl StaleMetadata {
-    /// TopicMonitor without being waited for; `lost` is called if it is so. `topic_cache` asks the client itself.
+    /// Looks without being waited for; `lost` is called if it is so. `topic_cache` asks the client itself.
     pub(super) fn look(
         self: &Arc<Self>,
         settings: ClientConfig,

@@ -173,7 +173,7 @@ impl TopicKeeper {
         }))
     }
 
-    /// TopicMonitor once at a topic in use, and hands on what the brokers show of it; nothing if they do not answer. `in_sync`: how many
+    /// Looks once at a topic in use, and hands on what the brokers show of it; nothing if they do not answer. `in_sync`: how many
     /// replicas an acknowledgement takes; if it is not known, they are asked. Blocks.
     pub(super) fn seen<T>(
         &self,

@@ -223,7 +223,7 @@ impl Transactions {
         position.map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
     }
 
-    /// TopicMonitor whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
+    /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
     pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
         if self.is_closing() {
             return None;
