@@ -12,6 +12,8 @@
 mod ending;
 mod ports;
 mod publish_status;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use std::time::Duration;

@@ -46,7 +46,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 const LOCK_IS_GONE: &str = "22012";
 
 /// What is to be done.
-enum Order {
+pub(crate) enum Order {
     Park(Sequence, DeadLetter),
     Delete(Vec<Key>),
     Failed(Key, Reason, String),
@@ -84,7 +84,7 @@ pub enum Report {
 pub struct DeadLetterStore {
     orders: UnboundedSender<Order>,
     reports: UnboundedReceiver<Report>,
-    _task: AbortOnDropHandle<()>,
+    _task: Option<AbortOnDropHandle<()>>,
 }
 
 /// What there is at the start.
@@ -152,7 +152,14 @@ impl DeadLetterStore {
         })?;
         let (orders, ordered) = unbounded_channel();
         let task = AbortOnDropHandle::new(tokio::spawn(clerk.run(ordered, reports)));
-        Ok((DeadLetterStore { orders, reports: received, _task: task }, loaded))
+        Ok((DeadLetterStore { orders, reports: received, _task: Some(task) }, loaded))
+    }
+
+    /// One whose orders a test carries out.
+    #[cfg(test)]
+    pub(crate) fn scripted() -> (Self, UnboundedReceiver<Order>, UnboundedSender<Report>) {
+        let ((orders, ordered), (reports, received)) = (unbounded_channel(), unbounded_channel());
+        (DeadLetterStore { orders, reports: received, _task: None }, ordered, reports)
     }
 
     /// Puts an event into the table.

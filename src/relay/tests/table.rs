@@ -1,0 +1,84 @@
+//! The table of parked events.
+
+use std::collections::BTreeMap;
+
+use pg_logical::Lsn;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use super::world::{Shared, World};
+use crate::dead_letters::{Decision, Key, ResolvedRows};
+use crate::postgres::dead_letters::sql::Waiting;
+use crate::postgres::dead_letters::store::{Loaded, Order, Report};
+
+/// What the session of the parked events does.
+pub(super) struct Table {
+    orders: UnboundedReceiver<Order>,
+    reports: UnboundedSender<Report>,
+}
+
+impl Table {
+    pub(super) fn new(
+        _: &Shared,
+        orders: UnboundedReceiver<Order>,
+        reports: UnboundedSender<Report>,
+    ) -> Self {
+        Table { orders, reports }
+    }
+
+    /// Carries out so many orders. Whether there was any.
+    pub(super) fn carry_out(&mut self, world: &mut World, most: usize) -> bool {
+        let mut any = false;
+        for _ in 0..most {
+            let Ok(order) = self.orders.try_recv() else { break };
+            any = true;
+            let report = match order {
+                Order::Park(sequence, letter) => {
+                    let aggregate = letter.aggregate_id.clone();
+                    let new = world.table.insert(letter.key, letter).is_none();
+                    Report::Parked { rows: vec![(sequence, aggregate, new)], committed: moved(world) }
+                }
+                Order::Delete(keys) => {
+                    for key in &keys {
+                        world.table.remove(key);
+                    }
+                    Report::Deleted { keys, committed: moved(world) }
+                }
+                Order::Failed(..) => continue,
+                Order::Fetch(_) => Report::Fetched(decided(world)),
+            };
+            let _ = self.reports.send(report);
+        }
+        any
+    }
+}
+
+/// A transaction was committed: the log is longer.
+fn moved(world: &mut World) -> Lsn {
+    world.end.0 += 1;
+    world.end
+}
+
+/// Once it can be sent, everything is sent again, in order.
+fn decided(world: &World) -> Vec<Waiting> {
+    if !world.cured {
+        return Vec::new();
+    }
+    let retry =
+        |letter: &_| Waiting { letter: Clone::clone(letter), decision: Some(Decision::Retry), attempts: 0 };
+    world.table.values().map(retry).collect()
+}
+
+/// What a session finds in the table. `sent`: rows whose events were sent in a transaction that was committed.
+pub(super) fn load(world: &mut World, sent: &[Key]) -> Loaded {
+    for key in sent {
+        world.table.remove(key);
+    }
+    let gone = ResolvedRows::left(sent.to_vec(), moved(world));
+    let mut aggregates: BTreeMap<Option<String>, (u64, Key)> = BTreeMap::new();
+    for letter in world.table.values() {
+        let rows = aggregates.entry(letter.aggregate_id.clone()).or_insert((0, letter.key));
+        rows.0 += 1;
+    }
+    let aggregates = aggregates.into_iter().map(|(id, (count, first))| (id, count, first)).collect();
+    Loaded { aggregates, without: Vec::new(), gone }
+}
