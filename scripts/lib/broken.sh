@@ -20,21 +20,46 @@ broken_faults() { sed -n 's/^Faults: //p' "$broken_patches/$1.patch"; }
 # broken_options NAME: the campaign's options without which it is not broken, one a line.
 broken_options() { sed -n 's/^Options: //p' "$broken_patches/$1.patch" | tr ' ' '\n'; }
 
-# build_broken NAME: sets $broken_router. Of a copy, so that the checkout is not touched; in a target folder of its own.
-build_broken() {
-  local copy=$cache/broken
+# Whether the model of the loop finds it, without servers.
+is_broken_in_the_model() { grep -q '^Model: yes$' "$broken_patches/$1.patch"; }
+
+# copy_broken NAME: makes $broken_copy/tree, so that the checkout is not touched. Until file descriptor 5 is closed nobody else does.
+broken_copy=$cache/broken
+copy_broken() {
+  local copy=$broken_copy
   need_build
   mkdir -p "$cache"
   exec 5>"$copy.lock"
   flock 5
   rm -rf "$copy/tree"
   mkdir -p "$copy/tree"
-  tar -C "$root" -cf - Cargo.toml Cargo.lock crates src migrations benches examples tests/main.rs | tar -C "$copy/tree" -xf -
+  tar -C "$root" -cf - Cargo.toml Cargo.lock outbox-router.example.toml crates src migrations benches examples tests/main.rs | tar -C "$copy/tree" -xf -
   # In a folder that belongs to no repository, git would look for one further up and leave the files alone.
   if ! (cd "$copy/tree" && GIT_CEILING_DIRECTORIES=$copy git apply --check "$broken_patches/$1.patch"); then
     die "$1.patch does not fit src/ any more: make it anew, so that it breaks the same guarantee"
   fi
   (cd "$copy/tree" && GIT_CEILING_DIRECTORIES=$copy git apply "$broken_patches/$1.patch")
+}
+
+# find_in_the_model NAME: fails if the model finds nothing.
+find_in_the_model() {
+  local found
+  copy_broken "$1"
+  say "running the model of the loop with ${bold}$1${plain}, in ${broken_copy/#"$HOME"/\~}"
+  (cd "$broken_copy/tree" && CARGO_TARGET_DIR=$broken_copy/target cargo test --locked --quiet --lib --no-run) ||
+    die "the broken router does not build; see the lines above, and $1.patch"
+  if found=$(cd "$broken_copy/tree" && CARGO_TARGET_DIR=$broken_copy/target RUST_BACKTRACE=0 \
+    cargo test --locked --quiet --lib relay::tests 2>&1); then
+    die "the model has found nothing"
+  fi
+  grep -A 1 '^Test failed' <<<"$found" | head -n 1 | grep . || die "the model did not run: $found"
+  exec 5>&-
+}
+
+# build_broken NAME: sets $broken_router, built in a target folder of its own.
+build_broken() {
+  local copy=$broken_copy
+  copy_broken "$1"
   say "building a router with ${bold}$1${plain}, in ${copy/#"$HOME"/\~}"
   (cd "$copy/tree" && CARGO_TARGET_DIR=$copy/target cargo build --locked --quiet --bin outbox-router) ||
     die "the broken router does not build; see the lines above, and $1.patch"
