@@ -5,7 +5,7 @@
 
 mod allocations;
 mod bad_input;
-mod bites;
+mod bulk_reads;
 mod columns;
 mod commands;
 mod contracts;

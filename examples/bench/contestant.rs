@@ -41,8 +41,8 @@ pub(crate) enum Contestant {
     GatheringReader(Transport),
     PgRecvlogical,
     Router(Transport, DeliveryMode),
-    /// The same, which reads a slot that lags in bites.
-    InBites(Transport, DeliveryMode),
+    /// The same, which reads a slot that lags in bulk.
+    InBulk(Transport, DeliveryMode),
     /// The same in one process with as many slots as there are `SHARDS`.
     Shards(Transport, DeliveryMode),
     /// As many bare readers at once.
@@ -64,10 +64,10 @@ impl Contestant {
         Contestant::Router(Transport::Unix, DeliveryMode::AtLeastOnce),
         Contestant::Router(Transport::Unix, DeliveryMode::ExactlyOnce),
         Contestant::PgRecvlogical,
-        Contestant::InBites(Transport::Tcp, DeliveryMode::AtLeastOnce),
-        Contestant::InBites(Transport::Tcp, DeliveryMode::ExactlyOnce),
-        Contestant::InBites(Transport::Unix, DeliveryMode::AtLeastOnce),
-        Contestant::InBites(Transport::Unix, DeliveryMode::ExactlyOnce),
+        Contestant::InBulk(Transport::Tcp, DeliveryMode::AtLeastOnce),
+        Contestant::InBulk(Transport::Tcp, DeliveryMode::ExactlyOnce),
+        Contestant::InBulk(Transport::Unix, DeliveryMode::AtLeastOnce),
+        Contestant::InBulk(Transport::Unix, DeliveryMode::ExactlyOnce),
         Contestant::BareShards(Transport::Tcp),
         Contestant::Shards(Transport::Tcp, DeliveryMode::AtLeastOnce),
         Contestant::Shards(Transport::Tcp, DeliveryMode::ExactlyOnce),
@@ -93,8 +93,8 @@ impl Contestant {
             Contestant::GatheringReader(over) => format!("bare reader that gathers, {}", transport(over)),
             Contestant::PgRecvlogical => "pg_recvlogical to /dev/null, TCP".to_owned(),
             Contestant::Router(over, mode) => format!("router, {}, {}", mode.name(), transport(over)),
-            Contestant::InBites(over, mode) => {
-                format!("router in bites, {}, {}", mode.name(), transport(over))
+            Contestant::InBulk(over, mode) => {
+                format!("router with bulk reads, {}, {}", mode.name(), transport(over))
             }
             Contestant::Shards(over, mode) => {
                 format!("router with {SHARDS} shards, {}, {}", mode.name(), transport(over))
@@ -112,7 +112,7 @@ impl Contestant {
             | Contestant::GatheringReader(over)
             | Contestant::BareShards(over)
             | Contestant::Router(over, _)
-            | Contestant::InBites(over, _)
+            | Contestant::InBulk(over, _)
             | Contestant::Shards(over, _) => Contestant::BareReader(over),
             Contestant::PgRecvlogical | Contestant::Debezium { .. } => Contestant::BareReader(Transport::Tcp),
         }
@@ -178,7 +178,7 @@ pub(crate) async fn catch_up(
         Contestant::GatheringReader(over) => bare(place, &base, over, true, case).await?,
         Contestant::BareShards(over) => bare_shards(place, &base, over, case).await?,
         Contestant::PgRecvlogical => recvlogical(place, &base, case).await?,
-        Contestant::Router(over, mode) | Contestant::InBites(over, mode) | Contestant::Shards(over, mode) => {
+        Contestant::Router(over, mode) | Contestant::InBulk(over, mode) | Contestant::Shards(over, mode) => {
             let run = variant(contestant, run_of(place, case, over, mode, round));
             let found = catch_up::measure(&place.ground, &base, &run, case.rows, progress).await?;
             Measured {
@@ -227,10 +227,10 @@ pub(crate) fn run_of(place: &Place, case: &Case, over: Transport, mode: Delivery
 /// What is special about its router.
 fn variant(contestant: Contestant, run: Run) -> Run {
     match contestant {
-        Contestant::InBites(..) => {
+        Contestant::InBulk(..) => {
             let settings =
                 format!("postgres.catch_up = \"auto\"\npostgres.catch_up_lag = \"1MiB\"\n{}", run.settings);
-            Run { name: format!("{}-bites", run.name), settings, ..run }
+            Run { name: format!("{}-bulk-reads", run.name), settings, ..run }
         }
         Contestant::Shards(..) => Run { name: format!("{}-shards", run.name), shards: SHARDS, ..run },
         _ => run,

@@ -34,7 +34,7 @@ fn catch_up(report: &Report) -> Chart {
     let bars = Contestant::OWN.into_iter().chain(Contestant::PEERS).filter_map(|contestant| {
         let series = match contestant {
             Contestant::BareReader(_) | Contestant::GatheringReader(_) | Contestant::BareShards(_) => 1,
-            Contestant::Router(..) | Contestant::InBites(..) | Contestant::Shards(..) => 0,
+            Contestant::Router(..) | Contestant::InBulk(..) | Contestant::Shards(..) => 0,
             Contestant::PgRecvlogical => 2,
             Contestant::Debezium { .. } => 3,
         };

@@ -52,8 +52,8 @@ pub(crate) struct Setup {
     pub(crate) standbys: usize,
     /// Whether some events cannot be sent by every other router that is started.
     pub(crate) park: bool,
-    /// From how many bytes of log on a slot that lags is read in bites; `None`: never.
-    pub(crate) bites: Option<u64>,
+    /// From how many bytes of log on a slot that lags is read in bulk; `None`: never.
+    pub(crate) bulk_reads: Option<u64>,
     pub(crate) span: Duration,
     pub(crate) rate: u64,
     pub(crate) seed: u64,
@@ -255,7 +255,7 @@ fn configured(setup: &Setup) -> String {
     } else {
         String::new()
     };
-    let bites = match setup.bites {
+    let bulk_reads = match setup.bulk_reads {
         Some(lag) => format!("postgres.catch_up = \"auto\"\npostgres.catch_up_lag = {lag}\n"),
         None => String::new(),
     };
@@ -267,7 +267,7 @@ fn configured(setup: &Setup) -> String {
     } else {
         String::new()
     };
-    format!("delivery.mode = \"{mode}\"\n{park}{bites}{login}")
+    format!("delivery.mode = \"{mode}\"\n{park}{bulk_reads}{login}")
 }
 
 /// Has what is parked sent again, for ever.

@@ -129,9 +129,9 @@ struct Cli {
     #[arg(long)]
     park: bool,
 
-    /// A slot that lags by more than so many bytes of log is read in bites; 1: it goes over and back all the time
+    /// A slot that lags by more than so many bytes of log is read in bulk; 1: it goes over and back all the time
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
-    bites: Option<u64>,
+    bulk_reads: Option<u64>,
 
     /// Prints JSON
     #[arg(long)]
@@ -214,7 +214,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         exactly_once: cli.mode == "exactly-once",
         standbys: cli.standbys.into(),
         park: cli.park,
-        bites: cli.bites,
+        bulk_reads: cli.bulk_reads,
         span: Duration::try_from_secs_f64(cli.minutes * 60.0).context("--minutes")?,
         rate: cli.rate,
         seed,

@@ -63,9 +63,9 @@ struct Cli {
     /// Rows that are there when the router starts
     #[arg(long, default_value_t = 10_000_000)]
     backlog: u64,
-    /// What is there when the router starts is read in bites, the large transaction too
+    /// What is there when the router starts is read in bulk, the large transaction too
     #[arg(long)]
-    bites: bool,
+    bulk_reads: bool,
 }
 
 #[tokio::main(worker_threads = 2)]
@@ -78,21 +78,21 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         tokio_postgres::connect(&cli.postgres, NoTls).await.context("connect to Postgres")?;
     // its error reaches the client's next query
     tokio::spawn(connection);
-    let settings = if cli.bites { "postgres.catch_up = \"auto\"" } else { "" };
+    let settings = if cli.bulk_reads { "postgres.catch_up = \"auto\"" } else { "" };
     let mut router = Router::new(&cli.router, &cli.folder, &cli.postgres, &cli.kafka, settings)?;
     router.init().await?;
 
     let count = in_keys(cli.transaction);
     if count > 0 {
         // a router that streams would have begun with it before it goes over
-        if !cli.bites {
+        if !cli.bulk_reads {
             router.start()?;
             router.ready().await?;
         }
         let began = Instant::now();
         insert(&postgres, "transaction", 0, count).await?;
         let committed = began.elapsed();
-        if cli.bites {
+        if cli.bulk_reads {
             router.start()?;
         }
         arrive(&cli.kafka, "transaction", count, &mut router).await?;
@@ -218,11 +218,11 @@ fn say(what: &str, since: Instant, router: &Router) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Stops the router; where it took bites, says how many, and what temporary files the server has written by now.
+/// Stops the router; where it took bulk reads, says how many, and what temporary files the server has written by now.
 async fn finish(router: &mut Router, postgres: &Client) -> anyhow::Result<()> {
-    let bites = status(router.admin()).await?.totals.bites;
+    let bulk_reads = status(router.admin()).await?.totals.bites;
     router.stop().await?;
-    if bites > 0 {
+    if bulk_reads > 0 {
         // its server process counts its files when it ends, if not before
         let ended = "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'walsender'";
         while !postgres.query_one(ended, &[]).await.context("ask for walsenders")?.get::<_, bool>(0) {
@@ -232,7 +232,7 @@ async fn finish(router: &mut Router, postgres: &Client) -> anyhow::Result<()> {
         let row = postgres.query_one(sql, &[]).await.context("ask for temporary files")?;
         let (files, bytes): (i64, i64) = (row.get(0), row.get(1));
         println!(
-            "read in bites, of which there were {bites}; temporary files so far: {files}, {:.1} MB",
+            "read in bulk, of which there were {bulk_reads}; temporary files so far: {files}, {:.1} MB",
             bytes as f64 / 1e6
         );
     }

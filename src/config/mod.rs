@@ -92,14 +92,14 @@ pub struct Postgres {
     pub wal_sender_timeout: Duration,
     /// `catch_up`
     pub catch_up: CatchUp,
-    /// `catch_up_lag`: bytes of log between what was read and its end, above which bites are taken. Default 64 MiB.
+    /// `catch_up_lag`: bytes of log between what was read and its end, above which the slot is read in bulk. Default 64 MiB.
     pub catch_up_lag: usize,
 }
 
 /// How a slot that lags is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUp {
-    /// In bites, where much log holds many events.
+    /// In bulk, where much log holds many events.
     Auto,
     /// As a stream, always (the default).
     Stream,

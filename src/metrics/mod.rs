@@ -93,7 +93,7 @@ metrics! {
     PARTITIONS_GROWN_TOTAL = Counter "partitions_grown_total" [], Some(Unit::Count),
         "Times that a topic was found to have more partitions than before, so that keys moved.";
     BITES_TOTAL = Counter "bites_total" [], Some(Unit::Count),
-        "Bites that were read of a slot that lagged.";
+        "Bulk reads of a slot that lagged.";
     CONTRACT_VIOLATIONS_TOTAL = Counter "contract_violations_total" [], Some(Unit::Count),
         "Events sent although their payload is not as its contract says.";
     DEAD_LETTERS = Gauge "dead_letters" [], Some(Unit::Count),

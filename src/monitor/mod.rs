@@ -224,7 +224,7 @@ impl Monitor {
     /// The producer is closed and the stream ended: nothing is under way. What is not acknowledged stays so.
     pub fn session_over(&self) {
         self.in_flight(0, 0);
-        self.reads_in_bites(false);
+        self.reads_in_bulk(false);
     }
 
     /// Another session reads the slot: the position that this router has reached is history, and how far behind it is nobody knows
@@ -308,12 +308,12 @@ impl Monitor {
     }
 
     /// How the slot is read.
-    pub fn reads_in_bites(&self, bites: bool) {
-        self.0.in_bites.store(bites, Relaxed);
+    pub fn reads_in_bulk(&self, bulk_reads: bool) {
+        self.0.in_bites.store(bulk_reads, Relaxed);
     }
 
-    /// A bite was read.
-    pub fn bite(&self) {
+    /// A bulk read has ended.
+    pub fn bulk_read(&self) {
         self.0.bites.fetch_add(1, Relaxed);
     }
 

@@ -31,7 +31,7 @@ pub struct StatusReport {
     pub positions: CheckpointStore,
     /// How far behind the router is.
     pub lag: Lag,
-    /// Whether the slot is read in bites, because it lags.
+    /// Whether the slot is read in bulk, because it lags.
     #[serde(default)]
     pub in_bites: bool,
     /// What was sent and is not yet acknowledged.
@@ -168,7 +168,7 @@ pub struct Totals {
     /// Times that a topic was found to have more partitions than before, so that keys moved.
     #[serde(default)]
     pub partitions_grown: u64,
-    /// Bites that were read of a slot that lagged.
+    /// Bulk reads of a slot that lagged.
     #[serde(default)]
     pub bites: u64,
     /// Events whose payload was not as its contract says, and that were sent all the same.

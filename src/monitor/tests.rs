@@ -219,7 +219,7 @@ fn a_router_that_has_lost_its_session_claims_nothing_that_it_does_not_know() {
     monitor.flushed(Lsn(7));
     monitor.confirmed(Lsn(5));
     monitor.in_flight(3, 300);
-    monitor.reads_in_bites(true);
+    monitor.reads_in_bulk(true);
     monitor.oldest_unacknowledged(Some(clock.now()));
     clock.advance(secs(2));
     monitor.session_over();

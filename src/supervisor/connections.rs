@@ -35,7 +35,7 @@ pub(super) async fn connect(config: &Config, looks_at: Option<Host>) -> Result<S
     let lock_timeout = if replication { 0 } else { patience.as_millis() }.to_string();
     settings.push(("lock_timeout", &lock_timeout));
     if replication {
-        // Nor must one that stands still keep the slot's lock. What streams is not idle, and of what bites are read by something is
+        // Nor must one that stands still keep the slot's lock. What streams is not idle, and of what bulk reads are read by something is
         // asked now and then.
         settings.push(("idle_session_timeout", millis.as_str()));
     } else {

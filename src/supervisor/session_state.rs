@@ -50,9 +50,9 @@ pub(super) struct SessionState {
     pub(super) lock: Option<HeldLock>,
     /// This session has it from there.
     pub(super) handed_over: bool,
-    /// The session that reads in bites is being made; the log ended there.
+    /// The session that reads in bulk is being made; the log ended there.
     pub(super) goes_over: Option<Lsn>,
-    /// Bites have failed: up to there the slot is streamed.
+    /// Bulk reads have failed: up to there the slot is streamed.
     pub(super) stream_until: Lsn,
     /// Whether a session of this process has got as far as the stream.
     pub(super) was_active: bool,
@@ -93,7 +93,7 @@ impl SessionState {
             self.stream_until = until;
             tracing::warn!(
                 remedy = "Going over takes a second walsender for a moment: look at max_wal_senders",
-                "the session that was to read in bites could not be made; the slot is streamed up to {until}"
+                "the session that was to read in bulk could not be made; the slot is streamed up to {until}"
             );
         }
     }

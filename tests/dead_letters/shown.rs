@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokio_postgres::Client;
 
 use super::{MODES, Setting, large};
-use crate::bites::{PG_HBA, backlog, slow, streams, took_bites};
+use crate::bulk_reads::{PG_HBA, backlog, slow, streams, took_bulk_reads};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
@@ -230,7 +230,7 @@ async fn dead_letters_are_shown_when_bulk_reads_begin_while_they_are_sent_or_thr
             })
             .await;
             lock.batch_execute("COMMIT").await.unwrap();
-            took_bites(&mut router, 1).await;
+            took_bulk_reads(&mut router, 1).await;
             is_done(&setting, &mut router, decision).await;
             router.stop().await;
         }

@@ -7,7 +7,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::signal::{Signal, send};
 
-/// A router that would read in bites what it is a byte behind.
+/// A router that would read in bulk what it is a byte behind.
 fn settings(pair: &Pair) -> Settings {
     pair.settings.clone().set("postgres.catch_up", "auto").set("postgres.catch_up_lag", "1")
 }
@@ -31,8 +31,8 @@ async fn stands_still(pair: &Pair, router: &mut Router, count: usize, why: &str)
     router.logs(&reason).await;
 }
 
-fn bites(router: &Router) -> u64 {
-    router.status().unwrap()["totals"]["bites"].as_u64().unwrap()
+fn bulk_reads(router: &Router) -> u64 {
+    router.status().unwrap()["totals"]["bulk reads"].as_u64().unwrap()
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn failover_standby_that_is_away_keeps_events_out_of_kafka_and_it_is_said_
     pair.cut_off().await;
     outbox.insert_numbers("order", "a", 311..611).await;
     stands_still(&pair, &mut router, 310, "no standby reads the slot standby").await;
-    let said = "bites would send what the standbys of synchronized_standby_slots have not confirmed";
+    let said = "bulk reads would send what the standbys of synchronized_standby_slots have not confirmed";
     router.logs(said).await;
     let again = Router::start(&settings(&pair));
     router.stop().await;
@@ -73,9 +73,9 @@ async fn failover_standby_that_is_away_keeps_events_out_of_kafka_and_it_is_said_
     // for good
     outbox.execute("SELECT pg_drop_replication_slot('standby')").await;
     stands_still(&pair, &mut router, 310, "the slot standby does not exist").await;
-    assert_eq!((bites(&router), router.log().matches(said).count()), (0, 1), "{}", router.log());
+    assert_eq!((bulk_reads(&router), router.log().matches(said).count()), (0, 1), "{}", router.log());
 
-    // given up while the router runs, which may then read in bites
+    // given up while the router runs, which may then read in bulk
     pair.primary.configure(&[("synchronized_standby_slots", "")]).await;
     kafka.holds(&outbox.name, 610).await;
     router.ready().await;
@@ -83,9 +83,9 @@ async fn failover_standby_that_is_away_keeps_events_out_of_kafka_and_it_is_said_
     router.stop().await;
 }
 
-/// The other way round: the setting comes into force while bites are read.
+/// The other way round: the setting comes into force while bulk reads are read.
 #[tokio::test]
-async fn failover_standby_that_is_waited_for_ends_the_bites_of_a_running_router() {
+async fn failover_standby_that_is_waited_for_ends_the_bulk_reads_of_a_running_router() {
     let pair = Pair::new().await;
     let (outbox, kafka) = (&pair.outbox, &pair.kafka);
     pair.cut_off().await;
@@ -99,7 +99,7 @@ async fn failover_standby_that_is_waited_for_ends_the_bites_of_a_running_router(
     let slow = settings(&pair).set("delivery.window.records", 20).set("kafka.'linger.ms'", 20);
     let mut router = Router::active(&slow).await;
     // Postgres does not wait yet
-    router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
+    router.shows("it reads in bulk", |status| (status["in_bites"] == true).then_some(())).await;
     kafka.holds(&outbox.name, 100).await;
     pair.router_waits_for_the_standby().await;
     // what was there before may be sent, and not what comes now
@@ -109,11 +109,11 @@ async fn failover_standby_that_is_waited_for_ends_the_bites_of_a_running_router(
             status["reason"].as_str()?.contains("no standby reads the slot standby").then_some(())
         })
         .await;
-    let (sent, taken) = (kafka.count(&outbox.name).await.unwrap(), bites(&router));
+    let (sent, taken) = (kafka.count(&outbox.name).await.unwrap(), bulk_reads(&router));
     assert!(sent <= 15_000, "{sent}");
     outbox.insert_numbers("order", "b", 11..21).await;
     stands_still(&pair, &mut router, sent, "no standby reads the slot standby").await;
-    assert_eq!(bites(&router), taken);
+    assert_eq!(bulk_reads(&router), taken);
 
     pair.primary.configure(&[("synchronized_standby_slots", "")]).await;
     kafka.holds(&outbox.name, 15_020).await;
@@ -138,6 +138,6 @@ async fn failover_standby_that_is_away_does_not_concern_other_slots() {
     let router = Router::active(&settings(&pair)).await;
     kafka.holds(&outbox.name, 10).await;
     outbox.all_confirmed().await;
-    assert!(bites(&router) > 0, "{}", router.log());
+    assert!(bulk_reads(&router) > 0, "{}", router.log());
     router.stop().await;
 }

@@ -26,7 +26,7 @@ pub(super) struct Server {
     wal_level: String,
     slots: Places,
     senders: Places,
-    /// How many slots are copies that are read in bites.
+    /// How many slots are copies that are read in bulk.
     copies: u32,
     /// `max_slot_wal_keep_size` in bytes; `None`: no limit.
     keep_bytes: Option<u64>,
@@ -130,7 +130,7 @@ impl Server {
         }
         self.judge_places(catalog, config.bookmarks.as_ref(), findings);
         if config.postgres.catch_up == CatchUp::Auto {
-            self.judge_bites(catalog, findings);
+            self.judge_bulk_reads(catalog, findings);
         }
         self.judge_keep_size(findings);
         if let Some(timeout) = &self.idle_timeout {
@@ -183,8 +183,8 @@ impl Server {
         }
     }
 
-    /// A router in bites has all that they take.
-    fn judge_bites(&self, catalog: &Catalog, findings: &mut Findings) {
+    /// A router that reads in bulk has all that they take.
+    fn judge_bulk_reads(&self, catalog: &Catalog, findings: &mut Findings) {
         if self.copies > 0 {
             return;
         }
@@ -198,7 +198,7 @@ impl Server {
                 findings.warning(
                     "catch_up",
                     format!(
-                        "bites (`catch_up = \"auto\"`) take one more {what}, and there is no room for it: the router would stream what it is behind"
+                        "bulk reads (`catch_up = \"auto\"`) take one more {what}, and there is no room for it: the router would stream what it is behind"
                     ),
                     format!("Raise {setting} and restart Postgres, or set `catch_up = \"stream\"` under [postgres]"),
                 );

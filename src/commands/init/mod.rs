@@ -5,7 +5,7 @@
 //! that an interruption anywhere is mended by running it again.
 
 mod acls;
-mod bites;
+mod bulk_reads;
 mod dead_letters;
 mod emit_message;
 mod guard;
@@ -182,7 +182,7 @@ impl<'a> Init<'a> {
         if let Some(role) = objects.role() {
             self.make(&role).await?;
             self.make(&objects.connect_privilege(role_name(self.role))).await?;
-            if let Some(privilege) = objects.bites_privilege(role_name(self.role)) {
+            if let Some(privilege) = objects.bulk_reads_privilege(role_name(self.role)) {
                 self.make(&privilege).await?;
             }
             if let Some(privilege) = objects.heartbeat_privilege(role_name(self.role)) {

@@ -4,7 +4,9 @@ use pg_logical::quoting::literal;
 use pg_logical::{Secret, quoting};
 
 use super::emit_message::{self, Payload};
-use super::{bites, dead_letters, general_remedy, guard, heartbeat, outbox_table, partitions, role, shards};
+use super::{
+    bulk_reads, dead_letters, general_remedy, guard, heartbeat, outbox_table, partitions, role, shards,
+};
 use crate::config::{CatchUp, Config, DeliveryMode, TableName};
 use crate::postgres::slot_record;
 
@@ -114,9 +116,9 @@ impl<'a> Objects<'a> {
     }
 
     /// `None`: the slot is only streamed.
-    pub(super) fn bites_privilege(&self, role: &str) -> Option<Object> {
-        let bites = self.config.postgres.catch_up == CatchUp::Auto;
-        bites.then(|| bites::privilege_object(role))
+    pub(super) fn bulk_reads_privilege(&self, role: &str) -> Option<Object> {
+        let in_bulk = self.config.postgres.catch_up == CatchUp::Auto;
+        in_bulk.then(|| bulk_reads::privilege_object(role))
     }
 
     /// `None`: no heartbeat is written.

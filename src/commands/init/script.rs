@@ -38,7 +38,7 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
     parts.extend(objects.emit_message());
     parts.extend(objects.role());
     parts.extend(role.map(|role| objects.connect_privilege(role)));
-    parts.extend(role.and_then(|role| objects.bites_privilege(role)));
+    parts.extend(role.and_then(|role| objects.bulk_reads_privilege(role)));
     parts.extend(role.and_then(|role| objects.heartbeat_privilege(role)));
     parts.extend(role.and_then(|role| objects.dead_letters_privilege(role)));
     parts.extend(role.and_then(|role| objects.slots_privilege(role)));

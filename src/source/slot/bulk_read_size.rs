@@ -1,40 +1,40 @@
-//! How much of the log a bite takes, and whether bites are quicker than the stream there. Pure.
+//! How much of the log a bulk read takes, and whether bulk reads are quicker than the stream there. Pure.
 //!
 //! ```text
 //!   restart_lsn          confirmed_flush_lsn        upto            end of the log
-//!        |---- read again by ----|---- the bite ------|------- later ------|
-//!              each bite
+//!        |---- read again by ----|---- the bulk read ------|------- later ------|
+//!              each bulk read
 //! ```
 //!
-//! The server reads the log from `restart_lsn` on for each bite, which follows the slot only every few seconds of log. A bite has
+//! The server reads the log from `restart_lsn` on for each bulk read, which follows the slot only every few seconds of log. A bulk read has
 //! to be large beside that.
 
 use pg_logical::Lsn;
 use pg_logical::bulk_read::Extent;
 use pg_logical::replication::BulkRead;
 
-/// A row of a bite, before there has been one.
+/// A row of a bulk read, before there has been one.
 const ROW: u64 = 300;
 
-/// The first bite of a session: small, so that events come soon.
+/// The first bulk read of a session: small, so that events come soon.
 const FIRST: u64 = 10_000;
 
-/// The server keeps a bite in temporary files where it is larger than `work_mem`; no larger ones than these, but where a single
+/// The server keeps a bulk read in temporary files where it is larger than `work_mem`; no larger ones than these, but where a single
 /// transaction is larger, for which `MOST_LOG` is the limit.
 const MOST: u64 = 256 << 20;
 
-/// How much log a bite is looked for in: a transaction of a million rows is to lie in one, and where there are few events the
+/// How much log a bulk read is looked for in: a transaction of a million rows is to lie in one, and where there are few events the
 /// first is not to wait for more than seconds.
 const MOST_LOG: u64 = 1 << 30;
 
-/// How much of the log the server passes over in the time that a row is brought sooner by a bite than by the stream:
+/// How much of the log the server passes over in the time that a row is brought sooner by a bulk read than by the stream:
 /// about 5 us, and 10 ms for 24 MB.
 const LOG_FOR_A_ROW: u64 = 8 << 10;
 
-/// A bite of less log says nothing of the next.
+/// A bulk read of less log says nothing of the next.
 const LEAST_LOG: u64 = 16 << 20;
 
-/// Where bites do not pay, the stream reads this many times as much as the last one before they are tried again.
+/// Where bulk reads do not pay, the stream reads this many times as much as the last one before they are tried again.
 const STREAM_FOR: u64 = 4;
 
 /// Where the slot is.
@@ -49,18 +49,18 @@ pub(super) struct SlotAt {
 }
 
 impl SlotAt {
-    /// What each bite reads again.
+    /// What each bulk read reads again.
     fn again(self) -> u64 {
         self.confirmed.0.saturating_sub(self.restart.0)
     }
 }
 
-/// Learns from each bite.
+/// Learns from each bulk read.
 #[derive(Debug)]
 pub(super) struct BulkReadSize {
     /// At least so many bytes: half of what may be under way to Kafka arrives while the server reads the next one.
     least: u64,
-    /// Of the last bite.
+    /// Of the last bulk read.
     row_bytes: u64,
     first: bool,
 }
@@ -72,7 +72,7 @@ impl BulkReadSize {
         BulkReadSize { least: window / 2, row_bytes: ROW, first: true }
     }
 
-    /// The next bite, where all is well with the log up to `checked`.
+    /// The next bulk read, where all is well with the log up to `checked`.
     pub(super) fn next(&self, slot: SlotAt, checked: Lsn) -> Extent {
         // what is read again takes a fifth of the time, or less
         let bytes = slot.work_mem.max(slot.again() / 4).max(self.least).min(MOST);
@@ -81,7 +81,7 @@ impl BulkReadSize {
         Extent { upto, rows: u32::try_from(rows.min(i32::MAX as u64)).unwrap_or(u32::MAX) }
     }
 
-    /// A bite has taken the slot on from where it was to `reached`. Returns up to where the stream is the quicker, if it is.
+    /// A bulk read has taken the slot on from where it was to `reached`. Returns up to where the stream is the quicker, if it is.
     pub(super) fn brought(&mut self, slot: SlotAt, bitten: BulkRead, reached: Lsn) -> Option<Lsn> {
         let first = std::mem::replace(&mut self.first, false);
         let rows = u64::from(bitten.rows);
@@ -117,7 +117,7 @@ mod tests {
     const FAR: Lsn = Lsn(2 << 40);
 
     #[test]
-    fn the_first_bite_is_small_and_later_ones_fill_what_the_server_sorts_in_memory() {
+    fn the_first_bulk_read_is_small_and_later_ones_fill_what_the_server_sorts_in_memory() {
         let mut size = BulkReadSize::new(1 << 20);
         assert_eq!(u64::from(size.next(slot(0), FAR).rows), FIRST);
         size = learnt(400);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bite_goes_past_what_was_checked_or_far_through_a_log_of_others() {
+    fn no_bulk_read_goes_past_what_was_checked_or_far_through_a_log_of_others() {
         let size = learnt(400);
         assert_eq!(size.next(slot(0), Lsn((1 << 40) + 1)).upto, Lsn((1 << 40) + 1));
         assert_eq!(size.next(slot(0), FAR).upto, Lsn((1 << 40) + MOST_LOG));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_first_bite_is_no_verdict_unless_there_was_no_more() {
+    fn a_small_first_bulk_read_is_no_verdict_unless_there_was_no_more() {
         let mut size = BulkReadSize::new(1 << 20);
         let reached = Lsn((1 << 40) + 20 * MIB);
         assert_eq!(size.brought(slot(200 * MIB), BulkRead { rows: 10_000, bytes: 0 }, reached), None);

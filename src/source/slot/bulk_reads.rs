@@ -1,4 +1,4 @@
-//! Reading a slot that lags in bites, and going over to the stream near the end of the log.
+//! Reading a slot that lags in bulk, and going over to the stream near the end of the log.
 //!
 //! ```text
 //!     far behind, at the start of a session
@@ -13,12 +13,12 @@
 //!                moving
 //! ```
 //!
-//! A refusal leads back to settling, and from there to the stream. Where Kafka is too slow for bites, or the session for them
+//! A refusal leads back to settling, and from there to the stream. Where Kafka is too slow for bulk reads, or the session for them
 //! cannot be made, the next session streams what there was then.
 //!
-//! Bites are read of a copy of the slot, each asked for while the one before is on its way, and the slot follows what is
+//! Bulk reads are read of a copy of the slot, each asked for while the one before is on its way, and the slot follows what is
 //! acknowledged, remembered and confirmed. The stream begins where that ends. A walsender streams a slot once: a second
-//! START_REPLICATION of a session ends as soon as it has begun. So who has streamed makes another session for bites.
+//! START_REPLICATION of a session ends as soon as it has begun. So who has streamed makes another session for bulk reads.
 
 use pg_logical::bulk_read::Extent;
 use pg_logical::replication::{Answer, BulkRead, NotStarted, StreamOf};
@@ -39,10 +39,10 @@ use crate::relay::Delivered;
 /// Going back at the very bound would make the router go over and back all the time.
 const NEAR: u64 = 4;
 
-/// How often the slot is moved while there are bites: the server reads all that it is moved past once more.
+/// How often the slot is moved while there are bulk reads: the server reads all that it is moved past once more.
 const MOVE_EVERY: Duration = Duration::from_secs(10);
 
-/// Where the way between stream and bites has got to.
+/// Where the way between stream and bulk reads has got to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Streaming,
@@ -53,37 +53,37 @@ enum Step {
     /// The session gets its copy of the slot.
     Copying,
     Reading(Extents),
-    /// The slot is moved there between two bites.
+    /// The slot is moved there between two bulk reads.
     Moving(Lsn),
     /// The session is made fit for the stream.
     Calming,
     Starting,
 }
 
-/// A bite under way, and the one that was asked for behind it.
+/// A bulk read under way, and the one that was asked for behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Extents {
     extent: Extent,
     next: Option<Extent>,
 }
 
-/// How the slot is read. While there are bites, of these places in the log none lies before the last: `slot_at`, what is confirmed
+/// How the slot is read. While there are bulk reads, of these places in the log none lies before the last: `slot_at`, what is confirmed
 /// (`Confirmation`), what was received, `checked`.
 pub(super) struct BulkReads {
     step: Step,
-    /// Bytes; `None`: this session takes no bites (any more): by configuration, or because the server has refused one, which
+    /// Bytes; `None`: this session takes no bulk reads (any more): by configuration, or because the server has refused one, which
     /// was told then.
     bound: Option<u64>,
     size: BulkReadSize,
     /// The slot is confirmed so far, and when it was moved there.
     slot_at: Lsn,
     last_move: Instant,
-    /// The copy, once there is one, and what its last bite passed.
+    /// The copy, once there is one, and what its last bulk read passed.
     copy: Option<SlotAt>,
     passed: u64,
     /// All is well with the log up to here, by the last look.
     checked: Lsn,
-    /// Standbys have to confirm what is sent, by the last look. Bites are read of a copy of the slot, for which Postgres waits
+    /// Standbys have to confirm what is sent, by the last look. Bulk reads are read of a copy of the slot, for which Postgres waits
     /// for none; so there are none meanwhile. That this keeps a router that is far behind from them is told once.
     waits_for_standbys: bool,
     standbys_told: bool,
@@ -95,14 +95,14 @@ pub(super) struct BulkReads {
     backend_pid: i32,
 }
 
-/// Whether the session begins with bites, for one that reads on from `position` while the log ends at `head`, and streams up to
+/// Whether the session begins with bulk reads, for one that reads on from `position` while the log ends at `head`, and streams up to
 /// `stream_until`.
 pub(crate) fn begins_with_bulk_reads(config: &Config, position: Lsn, head: Lsn, stream_until: Lsn) -> bool {
     position >= stream_until && bound(config).is_some_and(|bound| head.0.saturating_sub(position.0) > bound)
 }
 
 /// Without a positions topic what is parked is acknowledged when the stream has come to the end of the log, and
-/// bites wait for acknowledgements before.
+/// bulk reads wait for acknowledgements before.
 fn bound(config: &Config) -> Option<u64> {
     let possible = config.delivery.positions_topic.is_some() || !config.dead_letters.park();
     let lag = u64::try_from(config.postgres.catch_up_lag).unwrap_or(u64::MAX);
@@ -200,12 +200,12 @@ impl<S: Transport> SlotSource<S> {
     fn leave_the_stream(&mut self) {
         let behind = self.bulk_reads.lag(self.received);
         if !self.bulk_reads.waits_for_standbys {
-            tracing::info!(behind, "far behind: reading in bites from here on");
+            tracing::info!(behind, "far behind: reading in bulk from here on");
             self.end = Some(SlotEnd::FarBehind);
         } else if !std::mem::replace(&mut self.bulk_reads.standbys_told, true) {
             tracing::info!(
                 behind,
-                "far behind, but still streaming: bites would send what the standbys of synchronized_standby_slots have \
+                "far behind, but still streaming: bulk reads would send what the standbys of synchronized_standby_slots have \
                  not confirmed"
             );
         }
@@ -290,7 +290,7 @@ impl<S: Transport> SlotSource<S> {
             }
             (Step::Starting, Answer::Streaming) => {
                 self.bulk_reads.step = Step::Streaming;
-                self.monitor.reads_in_bites(false);
+                self.monitor.reads_in_bulk(false);
                 let position = self.delivered.position.flush;
                 if self.bulk_reads.bound.is_some() && position >= self.bulk_reads.stream_until {
                     tracing::info!(%position, "near the end of the log: streaming");
@@ -316,12 +316,12 @@ impl<S: Transport> SlotSource<S> {
             let postgres = &self.config.postgres;
             let copied = slot_functions::copy(&postgres.slot, &copy, true);
             self.stream.ask(&format!("{copied}; {}", bulk_read::look(&copy)));
-            self.monitor.reads_in_bites(true);
+            self.monitor.reads_in_bulk(true);
             self.bulk_reads.step = Step::Copying;
         }
     }
 
-    /// All of a bite has been dealt with, though not acknowledged.
+    /// All of a bulk read has been dealt with, though not acknowledged.
     fn was_read(&mut self, extents: Extents, read: BulkRead, copy: SlotAt) -> Result<(), Error> {
         if self.last_read.is_inside() {
             return Err(out_of_turn("a bulk read has ended inside a transaction"));
@@ -339,9 +339,9 @@ impl<S: Transport> SlotSource<S> {
         }
         tracing::debug!(
             rows = read.rows, bytes = read.bytes, upto = %copy.confirmed, restart = %copy.restart,
-            "a bite was read"
+            "a bulk read was read"
         );
-        self.monitor.bite();
+        self.monitor.bulk_read();
         match extents.next {
             Some(extent) => self.bulk_reads.step = Step::Reading(Extents { extent, next: None }),
             None => self.read_more(),
@@ -349,7 +349,7 @@ impl<S: Transport> SlotSource<S> {
         Ok(())
     }
 
-    /// Asks for a bite, or moves the slot first if that is due. Near the end of the log there are no more.
+    /// Asks for a bulk read, or moves the slot first if that is due. Near the end of the log there are no more.
     fn read_more(&mut self) {
         let Some(copy) = self.bulk_reads.copy else { return };
         if self.bulk_reads.is_near(copy.confirmed) {
@@ -365,7 +365,7 @@ impl<S: Transport> SlotSource<S> {
         self.bulk_reads.step = Step::Reading(Extents { extent, next: None });
     }
 
-    /// Asks for the next bite while this one comes, so that the server reads the log meanwhile.
+    /// Asks for the next bulk read while this one comes, so that the server reads the log meanwhile.
     fn read_behind(&mut self, extent: Extent) {
         let Some(copy) = self.bulk_reads.copy else { return };
         let expected = Lsn(copy.confirmed.0.saturating_add(self.bulk_reads.passed));
@@ -411,7 +411,7 @@ impl<S: Transport> SlotSource<S> {
         tracing::warn!(
             reason = %refused,
             remedy = remedy(&refused),
-            "Postgres refuses to let the slot {slot} be read in bites; this session streams it, which is slower"
+            "Postgres refuses to let the slot {slot} be read in bulk; this session streams it, which is slower"
         );
         // with any error the server drops what is temporary
         (self.bulk_reads.bound, self.bulk_reads.copy) = (None, None);
@@ -419,7 +419,7 @@ impl<S: Transport> SlotSource<S> {
         Ok(())
     }
 
-    /// Without status updates, sends a query now and then, and abandons a bite that nobody reads.
+    /// Without status updates, sends a query now and then, and abandons a bulk read that nobody reads.
     pub(super) fn remind(&mut self) {
         let limit = silence(&self.config);
         let held = self.bulk_reads.listened.elapsed();
@@ -428,7 +428,7 @@ impl<S: Transport> SlotSource<S> {
             tracing::warn!(
                 peer = "kafka",
                 reason = unread(held),
-                "Kafka takes too little for bites; once it has what is under way, the slot is streamed up to {until}"
+                "Kafka takes too little for bulk reads; once it has what is under way, the slot is streamed up to {until}"
             );
             self.end = Some(SlotEnd::TooSlow);
         }
@@ -455,7 +455,7 @@ fn remedy(refused: &ServerError) -> &'static str {
         }
         // configuration_limit_exceeded
         "53400" => {
-            "Bites take one replication slot more (max_replication_slots), and temporary files (temp_file_limit); `catch_up = \"stream\"` \
+            "Bulk reads take one replication slot more (max_replication_slots), and temporary files (temp_file_limit); `catch_up = \"stream\"` \
              under [postgres] does without"
         }
         _ => "The next session tries again; `catch_up = \"stream\"` under [postgres] does without",
@@ -482,9 +482,12 @@ pub(super) fn moved_by_another(slot: &str, to: Lsn) -> Error {
     )
 }
 
-/// The server gives a bite up whose rows nobody takes.
+/// The server gives a bulk read up whose rows nobody takes.
 fn unread(held: Duration) -> String {
-    format!("what Postgres has sent of a bite could not be handed to Kafka for {:.1} s", held.as_secs_f32())
+    format!(
+        "what Postgres has sent of a bulk read could not be handed to Kafka for {:.1} s",
+        held.as_secs_f32()
+    )
 }
 
 fn out_of_turn(what: &str) -> Error {

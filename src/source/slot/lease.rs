@@ -8,7 +8,7 @@
 //! - While Kafka holds the stream back nobody reads it, and a hop between takes what is sent to the server whether that is there
 //!   or not. Then a look at the catalogues tells which status update the server has taken in, and it counts from when that was
 //!   queued. A role without `pg_read_all_stats` sees only that the session is there, and it counts from when the look began.
-//! - Between bites a look tells that the session is there.
+//! - Between bulk reads a look tells that the session is there.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};

@@ -192,7 +192,7 @@ impl<S: Transport> SlotSource<S> {
         let every = STATUS_EVERY.min(parts.config.postgres.wal_sender_timeout / 8);
         let mut status_timer = interval(every);
         status_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        parts.monitor.reads_in_bites(false);
+        parts.monitor.reads_in_bulk(false);
         SlotSource {
             bulk_reads: BulkReads::new(&parts),
             lease: Lease::new(feedback::silence(&parts.config), Clocks::now()),

@@ -1,4 +1,4 @@
-//! While bites are read nobody streams the slot itself: it can be dropped or moved without a word from the server.
+//! While bulk reads are read nobody streams the slot itself: it can be dropped or moved without a word from the server.
 
 use super::{MODES, backlog, settings, slow};
 use crate::support::eventually::eventually;
@@ -7,7 +7,7 @@ use crate::support::outbox::Outbox;
 use crate::support::router::{Ended, Router};
 use crate::support::signal::Signal;
 
-/// What somebody does to the slot of a router that reads in bites and cannot be done for long, while it does not look. How the
+/// What somebody does to the slot of a router that reads in bulk and cannot be done for long, while it does not look. How the
 /// router ends.
 async fn ended_by(sql: &str, message: &str) {
     for mode in MODES {
@@ -27,7 +27,7 @@ async fn ended(mode: &str, sql: &str, positions: Option<&str>) -> Ended {
     kafka.holds(&outbox.name, 100).await;
     // frozen: a slot cannot be made again at one stroke, and a server with other transactions takes its time
     eventually("it was frozen between two questions", async || {
-        router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
+        router.shows("it reads in bulk", |status| (status["in_bites"] == true).then_some(())).await;
         router.signal(Signal::Stop);
         let slot = outbox.slot().await.unwrap();
         if slot.active_pid.is_some() {
@@ -44,18 +44,18 @@ async fn ended(mode: &str, sql: &str, positions: Option<&str>) -> Ended {
 }
 
 #[tokio::test]
-async fn bites_of_a_slot_that_is_dropped_end_the_router() {
+async fn bulk_reads_of_a_slot_that_is_dropped_end_the_router() {
     ended_by("SELECT pg_drop_replication_slot('SLOT')", "does not exist").await;
 }
 
 #[tokio::test]
-async fn bites_of_a_slot_that_is_made_again_end_the_router() {
+async fn bulk_reads_of_a_slot_that_is_made_again_end_the_router() {
     let again = "SELECT pg_drop_replication_slot('SLOT'); SELECT pg_create_logical_replication_slot('SLOT', 'pgoutput')";
     ended_by(again, "was moved").await;
 }
 
 #[tokio::test]
-async fn bites_of_a_slot_that_another_has_moved_end_the_router() {
+async fn bulk_reads_of_a_slot_that_another_has_moved_end_the_router() {
     let moved = "SELECT pg_replication_slot_advance('SLOT', pg_current_wal_insert_lsn())";
     ended_by(moved, "was moved").await;
 }

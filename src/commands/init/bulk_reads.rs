@@ -1,4 +1,4 @@
-//! The privilege to read a slot that lags in bites, which everybody has until somebody takes it away.
+//! The privilege to read a slot that lags in bulk, which everybody has until somebody takes it away.
 
 use pg_logical::bulk_read::FUNCTIONS;
 use pg_logical::quoting;
@@ -14,7 +14,7 @@ pub(super) fn privilege_object(role: &str) -> Object {
         FUNCTIONS.iter().map(may).collect::<Vec<_>>().join("\n    AND ")
     };
     Object {
-        name: format!("privilege of {name} to read the slot in bites"),
+        name: format!("privilege of {name} to read the slot in bulk"),
         purpose: "To catch up fast. PUBLIC may call these unless somebody revoked it".to_owned(),
         // the role is made before, but not by the time that the script is read
         there: format!(

@@ -1,8 +1,8 @@
-//! A slot that lags is read in bites, and the router goes over to the stream and back.
+//! A slot that lags is read in bulk, and the router goes over to the stream and back.
 
 mod given_up;
 mod going_over;
-mod in_bites;
+mod in_bulk;
 mod kept;
 mod not_ours;
 mod taken_over;
@@ -18,13 +18,13 @@ const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
 /// On a server of its own: where others write much log, a stream is better for it.
 pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
 
-/// How many bytes of log make this router read in bites.
+/// How many bytes of log make this router read in bulk.
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
     Settings::new(outbox, kafka)
         .set("delivery.mode", mode)
         .set("postgres.catch_up", "auto")
         .set("postgres.catch_up_lag", lag)
-        // bites are given up after a share of it, and the machine may be busy
+        // bulk reads are given up after a share of it, and the machine may be busy
         .set("postgres.wal_sender_timeout", "60s")
 }
 
@@ -55,9 +55,11 @@ fn counted(router: &Router, name: &str) -> Option<u64> {
     line.parse().ok()
 }
 
-pub(crate) async fn took_bites(router: &mut Router, least: u64) {
+pub(crate) async fn took_bulk_reads(router: &mut Router, least: u64) {
     router
-        .shows("bites were taken", |status| (status["totals"]["bites"].as_u64()? >= least).then_some(()))
+        .shows("bulk reads were taken", |status| {
+            (status["totals"]["bulk reads"].as_u64()? >= least).then_some(())
+        })
         .await;
 }
 

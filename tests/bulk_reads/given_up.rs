@@ -1,6 +1,6 @@
-//! What keeps the router from bites, and must not keep it from anything else.
+//! What keeps the router from bulk reads, and must not keep it from anything else.
 
-use super::{MODES, PG_HBA, backlog, counted, delivered_once, settings, streams, took_bites};
+use super::{MODES, PG_HBA, backlog, counted, delivered_once, settings, streams, took_bulk_reads};
 use crate::support::comparison::{Repeats, in_order};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -14,9 +14,9 @@ use crate::support::signal::{Signal, send};
 /// Long enough that a server which gets no processor time for a second or two is not taken for one that is silent.
 const TIMEOUT: &str = "6s";
 
-/// The server has sent all of a bite long before it is worked off, and would take the session for one that nobody needs.
+/// The server has sent all of a bulk read long before it is worked off, and would take the session for one that nobody needs.
 #[tokio::test]
-async fn bites_that_are_worked_off_slowly_keep_their_session() {
+async fn bulk_reads_that_are_worked_off_slowly_keep_their_session() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -26,7 +26,7 @@ async fn bites_that_are_worked_off_slowly_keep_their_session() {
             .set("kafka.'linger.ms'", 5);
         backlog(&outbox, 5_000).await;
         let mut router = Router::active(&slow).await;
-        router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
+        router.shows("it reads in bulk", |status| (status["in_bites"] == true).then_some(())).await;
         outbox.all_confirmed().await;
         assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
         router.stop().await;
@@ -34,9 +34,9 @@ async fn bites_that_are_worked_off_slowly_keep_their_session() {
     }
 }
 
-/// The server gives a bite up whose bytes nobody takes. Before it does, what is under way is delivered, and the rest is streamed.
+/// The server gives a bulk read up whose bytes nobody takes. Before it does, what is under way is delivered, and the rest is streamed.
 #[tokio::test]
-async fn bites_of_a_broker_that_stands_still_are_left_for_the_stream() {
+async fn bulk_reads_of_a_broker_that_stands_still_are_left_for_the_stream() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
         let broker = PrivateKafka::start(&[]).await;
@@ -48,7 +48,7 @@ async fn bites_of_a_broker_that_stands_still_are_left_for_the_stream() {
         let mut router = Router::active(&settings).await;
         kafka.holds(&outbox.name, 500).await;
         assert!(send(Signal::Stop, broker.pid()));
-        router.logs("Kafka takes too little for bites").await;
+        router.logs("Kafka takes too little for bulk reads").await;
         assert!(send(Signal::Continue, broker.pid()));
         streams(&mut router).await;
         outbox.all_confirmed().await;
@@ -60,7 +60,7 @@ async fn bites_of_a_broker_that_stands_still_are_left_for_the_stream() {
 
 /// However long it takes, the session stays: what it holds is the lock.
 #[tokio::test]
-async fn bites_that_the_broker_does_not_take_cost_no_session() {
+async fn bulk_reads_that_the_broker_does_not_take_cost_no_session() {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
     let kafka = mock.client();
     mock.create_topic(&outbox.topic("order"), 1, 2);
@@ -71,7 +71,7 @@ async fn bites_that_the_broker_does_not_take_cost_no_session() {
     let mut router = Router::start(&settings);
     kafka.holds(&outbox.name, 300).await;
     mock.down(2);
-    router.logs("Kafka takes too little for bites").await;
+    router.logs("Kafka takes too little for bulk reads").await;
     let asked_later = "SELECT 1 FROM pg_stat_activity a JOIN pg_locks l USING (pid) WHERE l.locktype = 'advisory' AND l.granted \
                        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
                        AND a.query_start > a.backend_start + interval '12 s'";
@@ -88,7 +88,7 @@ async fn bites_that_the_broker_does_not_take_cost_no_session() {
 
 /// Going over takes two sessions at a time for a moment.
 #[tokio::test]
-async fn bites_without_a_walsender_to_spare_are_left_for_the_stream() {
+async fn bulk_reads_without_a_walsender_to_spare_are_left_for_the_stream() {
     let server = PrivatePostgres::start(PG_HBA, &["max_wal_senders=1"]).await;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -96,7 +96,7 @@ async fn bites_without_a_walsender_to_spare_are_left_for_the_stream() {
             .set("delivery.window.records", 20)
             .set("kafka.'linger.ms'", 20);
         let checked = slow.run_beside(&["check"]).await.out;
-        assert!(checked.contains("Raise max_wal_senders") && checked.contains("bites"), "{checked}");
+        assert!(checked.contains("Raise max_wal_senders") && checked.contains("bulk reads"), "{checked}");
         let mut router = Router::active(&slow).await;
         backlog(&outbox, 500).await;
         router.logs("could not be made").await;
@@ -113,7 +113,7 @@ async fn bites_without_a_walsender_to_spare_are_left_for_the_stream() {
 
 /// Limits for the statements of applications, set for the router's role or for everybody.
 #[tokio::test]
-async fn bites_under_timeouts_of_the_role_are_taken_all_the_same() {
+async fn bulk_reads_under_timeouts_of_the_role_are_taken_all_the_same() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     outbox
@@ -128,7 +128,7 @@ async fn bites_under_timeouts_of_the_role_are_taken_all_the_same() {
         .set("kafka.'linger.ms'", 20);
     let mut router = Router::active(&slow).await;
     backlog(&outbox, 300).await;
-    took_bites(&mut router, 1).await;
+    took_bulk_reads(&mut router, 1).await;
     outbox.all_confirmed().await;
     assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
     router.stop().await;

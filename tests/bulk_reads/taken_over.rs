@@ -1,4 +1,4 @@
-//! Routers that are killed, cut off or frozen while they read in bites, and others that wait.
+//! Routers that are killed, cut off or frozen while they read in bulk, and others that wait.
 
 use rand::Rng;
 
@@ -16,7 +16,7 @@ use crate::support::signal::Signal;
 use crate::support::writers::Writers;
 
 /// What a router says before it does, and after it has started.
-const GOES_OVER: &str = "far behind: reading in bites from here on";
+const GOES_OVER: &str = "far behind: reading in bulk from here on";
 const CONNECTED: &str = "connected; events flow";
 
 /// Only a session that takes the lock over waits for it; others ask again and again.
@@ -60,7 +60,7 @@ async fn taken_over(
 }
 
 #[tokio::test]
-async fn bites_of_frozen_routers_are_taken_over() {
+async fn bulk_reads_of_frozen_routers_are_taken_over() {
     for mode in MODES {
         let stop = |router: &Router, _: &Proxy| router.signal(Signal::Stop);
         let go_on = |router: &Router, _: &Proxy| router.signal(Signal::Continue);
@@ -69,7 +69,7 @@ async fn bites_of_frozen_routers_are_taken_over() {
 }
 
 #[tokio::test]
-async fn bites_of_routers_that_are_cut_off_are_taken_over() {
+async fn bulk_reads_of_routers_that_are_cut_off_are_taken_over() {
     for mode in MODES {
         let cut = |_: &Router, proxy: &Proxy| proxy.set(Network::BLACK_HOLE);
         let open = |_: &Router, proxy: &Proxy| proxy.set(Network::OPEN);
@@ -77,10 +77,10 @@ async fn bites_of_routers_that_are_cut_off_are_taken_over() {
     }
 }
 
-/// Between the stream and the bites one session holds the lock until another has it. Twenty records at a time keep the router
+/// Between the stream and the bulk reads one session holds the lock until another has it. Twenty records at a time keep the router
 /// behind until it looks.
 #[tokio::test]
-async fn bites_of_routers_that_are_frozen_while_they_go_over_are_taken_over() {
+async fn bulk_reads_of_routers_that_are_frozen_while_they_go_over_are_taken_over() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());

@@ -1,6 +1,6 @@
-//! What is parked, and what is gone back to, in bites too.
+//! What is parked, and what is gone back to, in bulk too.
 
-use super::{MODES, backlog, delivered_once, settings, took_bites};
+use super::{MODES, backlog, delivered_once, settings, took_bulk_reads};
 use crate::support::comparison::{REPLAY, Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -8,7 +8,7 @@ use crate::support::outbox::Outbox;
 use crate::support::router::Router;
 
 #[tokio::test]
-async fn bites_park_what_cannot_be_sent_and_what_comes_behind_it() {
+async fn bulk_reads_park_what_cannot_be_sent_and_what_comes_behind_it() {
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let table = include_str!("../../migrations/V2__dead_letters.sql");
@@ -21,7 +21,7 @@ async fn bites_park_what_cannot_be_sent_and_what_comes_behind_it() {
         let settings = settings(&outbox, &kafka, mode, "1").set("dead_letters.policy", "park");
         let mut router = Router::active(&settings).await;
         outbox.all_confirmed().await;
-        took_bites(&mut router, 1).await;
+        took_bulk_reads(&mut router, 1).await;
         let parked: i64 = outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await[0].get(0);
         assert_eq!(parked, 4);
         assert_eq!(kafka.committed(&outbox.name).await.unwrap().len(), 10_000);
@@ -42,7 +42,7 @@ async fn bites_park_what_cannot_be_sent_and_what_comes_behind_it() {
 }
 
 #[tokio::test]
-async fn bites_go_back_to_a_bookmark_and_mark_what_is_sent_again() {
+async fn bulk_reads_go_back_to_a_bookmark_and_mark_what_is_sent_again() {
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let settings = settings(&outbox, &kafka, mode, "1");
@@ -63,7 +63,7 @@ async fn bites_go_back_to_a_bookmark_and_mark_what_is_sent_again() {
         })
         .await;
         outbox.all_confirmed().await;
-        took_bites(&mut router, 1).await;
+        took_bulk_reads(&mut router, 1).await;
         router.stop().await;
         let records = kafka.committed(&outbox.name).await.unwrap();
         let marked = records.iter().filter(|record| record.header(REPLAY).is_some()).count();
@@ -77,14 +77,14 @@ async fn bites_go_back_to_a_bookmark_and_mark_what_is_sent_again() {
 
 /// Bookmarks that the router makes by itself meanwhile.
 #[tokio::test]
-async fn bites_leave_bookmarks_alone() {
+async fn bulk_reads_leave_bookmarks_alone() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings =
         settings(&outbox, &kafka, MODES[0], "1").set("bookmarks.every", "1h").set("bookmarks.keep", 2);
     backlog(&outbox, 1_000).await;
     let mut router = Router::active(&settings).await;
     outbox.all_confirmed().await;
-    took_bites(&mut router, 1).await;
+    took_bulk_reads(&mut router, 1).await;
     eventually("a bookmark is made", async || {
         let ran = settings.run(&["slot", "list", "--json"]);
         ran.out.contains("_bookmark_").then_some(())

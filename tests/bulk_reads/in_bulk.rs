@@ -1,6 +1,6 @@
-//! What has to hold inside of a bite too.
+//! What has to hold inside of a bulk read too.
 
-use super::{MODES, PG_HBA, backlog, delivered_once, settings, slow, streams, took_bites};
+use super::{MODES, PG_HBA, backlog, delivered_once, settings, slow, streams, took_bulk_reads};
 use crate::support::comparison::{Repeats, in_order};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
@@ -11,7 +11,7 @@ use crate::support::settings::Settings;
 const BOUND: u64 = 64 << 20;
 
 #[tokio::test]
-async fn bites_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
+async fn bulk_reads_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
     const ROWS: usize = 200_000;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -24,7 +24,7 @@ async fn bites_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
             .await;
         let mut router = Router::active(&settings(&outbox, &kafka, mode, "1")).await;
         outbox.all_confirmed().await;
-        took_bites(&mut router, 1).await;
+        took_bulk_reads(&mut router, 1).await;
         let memory = router.peak_memory();
         router.stop().await;
         let records = kafka.committed(&outbox.name).await.unwrap();
@@ -35,7 +35,7 @@ async fn bites_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
 }
 
 #[tokio::test]
-async fn bites_are_left_in_order_when_the_router_stops() {
+async fn bulk_reads_are_left_in_order_when_the_router_stops() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for positions in [None, Some("")] {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -46,7 +46,7 @@ async fn bites_are_left_in_order_when_the_router_stops() {
         backlog(&outbox, 2_000).await;
         let mut router = Router::start(&slow(settings.clone()));
         kafka.holds(&outbox.name, 2_000).await;
-        router.shows("it reads in bites", |status| (status["in_bites"] == true).then_some(())).await;
+        router.shows("it reads in bulk", |status| (status["in_bites"] == true).then_some(())).await;
         router.stop().await;
         let sent = kafka.count(&outbox.name).await.unwrap();
         assert!(sent < 20_000, "it had sent everything before it was stopped");
@@ -61,7 +61,7 @@ async fn bites_are_left_in_order_when_the_router_stops() {
 }
 
 #[tokio::test]
-async fn bites_without_the_privilege_are_streamed_and_it_is_said() {
+async fn bulk_reads_without_the_privilege_are_streamed_and_it_is_said() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let role = format!("{}_plain", outbox.name);
     outbox
@@ -86,7 +86,7 @@ async fn bites_without_the_privilege_are_streamed_and_it_is_said() {
 }
 
 #[tokio::test]
-async fn bites_are_never_taken_where_the_user_wants_the_stream() {
+async fn bulk_reads_are_never_taken_where_the_user_wants_the_stream() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     backlog(&outbox, 500).await;
     let settings: Settings = settings(&outbox, &kafka, MODES[0], "1").set("postgres.catch_up", "stream");
