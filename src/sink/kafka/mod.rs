@@ -6,7 +6,7 @@
 //! - topics: `topics` and `topic_setup` before the first record, `topic_cache` what is known of them, `durability` what an acknowledgement
 //!   is worth, `topic_monitor` while records flow
 //! - checkpoints: `checkpointer`, `checkpoint_topic`, `transactions` and `transaction_size` where they go with the events
-//! - when nothing is acknowledged: `stall_detector`, `stall_reason`, `unreachable` when no broker answers, `stale_metadata` when the
+//! - when nothing is acknowledged: `stall_detector`, `stall_probes`, `stall_reason`, `unreachable` when no broker answers, `stale_metadata` when the
 //!   client is at fault, `background_probe` how brokers are asked meanwhile
 //! - `error_policy` what an error means, `cluster_info` what `check` asks, `delivery_stats` what is counted
 
@@ -28,6 +28,7 @@ mod publisher;
 mod record_limits;
 mod stale_metadata;
 mod stall_detector;
+mod stall_probes;
 mod stall_reason;
 mod suspect;
 mod topic_cache;

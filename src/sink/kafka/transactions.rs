@@ -11,6 +11,7 @@ use tokio::time::{Duration, Instant};
 
 use super::delivery_stats::DeliveryStats;
 use super::producers::{Commit, NotCommitted};
+use super::stall_detector::STALLED;
 use super::transaction_size::{TimedOut, TransactionSize};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
@@ -34,9 +35,6 @@ const APART: Duration = Duration::from_millis(5);
 
 /// The same where only the position moves.
 const WHEN_IDLE: Duration = Duration::from_secs(1);
-
-/// A commit that takes so long is worth a line.
-const LATE: Duration = Duration::from_secs(5);
 
 /// The transactions of one session.
 pub(super) struct Transactions {
@@ -209,7 +207,7 @@ impl Transactions {
     /// Whether one takes long, or what has to be acknowledged before it. `records`: some are with the brokers.
     pub(super) fn is_late(&self, records: bool) -> bool {
         let closing = self.closing.filter(|_| records).map_or(Duration::ZERO, |since| since.elapsed());
-        self.waits_for().max(closing) > LATE
+        self.waits_for().max(closing) > STALLED
     }
 
     /// Whether it is the brokers' end of the transaction that takes long, and not the position in it.
@@ -414,7 +412,7 @@ mod tests {
         let mut slow = committing(5);
         slow.sent(2, 20_000);
         assert_eq!((slow.close_if_due(at(5), Intake::Waits), slow.is_late(true)), (None, false));
-        slow.closing = slow.closing.and_then(|since| since.checked_sub(2 * LATE));
+        slow.closing = slow.closing.and_then(|since| since.checked_sub(2 * STALLED));
         assert!(slow.is_late(true) && !slow.ends_late());
         assert!(!slow.is_late(false), "what is to be parked waits for Postgres");
         assert_eq!(slow.slow(), None, "it may be something else");
