@@ -12,6 +12,7 @@ use std::panic;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use signal_hook::low_level;
 use tracing::Subscriber;
 use tracing::field::Field;
 use tracing_subscriber::field::MakeExt;
@@ -248,6 +249,15 @@ pub fn report(format: LogFormat, error: &Error) {
         Some(queue) => (&**queue).write_all(line.as_bytes()),
         None => io::stderr().write_all(line.as_bytes()),
     };
+}
+
+/// Ends the process with this exit code, as soon as the log is written: nothing is done that libraries want done at the
+/// end. OpenSSL would take itself down, and a thread of a Kafka client that is in a TLS handshake would crash.
+pub fn end(code: i32) -> ! {
+    // a pipe that was closed does not matter
+    let _ = io::stdout().flush();
+    flush();
+    low_level::exit(code)
 }
 
 /// The time of a log line.

@@ -9,7 +9,7 @@ use outbox_router::logging::{self, LogFormat, Writes};
 use outbox_router::terminal;
 
 fn main() -> ! {
-    terminal::end(code().into())
+    logging::end(code().into())
 }
 
 /// What the process ends with.

@@ -1,13 +1,10 @@
-//! What differs between a terminal, a pipe and a file, and the end of the process.
+//! What differs between a terminal, a pipe and a file.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
-use signal_hook::low_level;
-
 use crate::error::Error;
-use crate::logging;
 
 /// Whether colours are wanted on this stream: it is a terminal, and `NO_COLOR` is unset or empty
 /// (<https://no-color.org>).
@@ -49,15 +46,6 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
 /// It cannot be written, for instance to a full disk.
 pub fn print(text: &str) -> Result<(), Error> {
     write_to(&mut io::stdout().lock(), text)
-}
-
-/// Ends the process with this exit code, as soon as the log is written: nothing is done that libraries want done at the
-/// end. OpenSSL would take itself down, and a thread of a Kafka client that is in a TLS handshake would crash.
-pub fn end(code: i32) -> ! {
-    // a pipe that was closed does not matter
-    let _ = io::stdout().flush();
-    logging::flush();
-    low_level::exit(code)
 }
 
 fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {

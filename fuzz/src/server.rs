@@ -2,9 +2,8 @@
 
 use std::str::FromStr;
 
-use outbox_router::checkpoint::Checkpoint;
+use outbox_router::checkpoint::{Checkpoint, Descent, descent};
 use outbox_router::error::Error;
-use outbox_router::postgres::timeline::{Descent, descent};
 use pg_logical::server_error::{QueryError, ServerError};
 use pg_logical::{Lsn, passfile};
 

@@ -13,11 +13,15 @@ mod handover;
 mod record;
 mod resume;
 mod resume_check;
+mod slot_record;
+mod timeline;
 
 pub use handover::{Handover, subject as handover_subject};
 pub use record::{Checkpoint, LogFingerprint, NotReadable, Reading, Replay, Traces};
 pub use resume::{Found, ResumeConflict, Start, judge, not_new};
 pub use resume_check::{OtherLog, ResumeCheck, Verdict, begin};
+pub use slot_record::SlotRecord;
+pub use timeline::{Descent, System, descent};
 
 #[cfg(test)]
 pub(crate) use record::tests::remembered;

@@ -4,9 +4,9 @@ use pg_logical::Lsn;
 
 use super::record::{Checkpoint, Reading};
 use super::resume_check::OtherLog;
+use super::slot_record::SlotRecord;
+use super::timeline::{Descent, System, descent};
 use crate::error::Error;
-use crate::postgres::slot_record::{SlotRecord, TABLE};
-use crate::postgres::timeline::{self, Descent, System};
 use crate::progress::{Partial, Position};
 use crate::shards::{self, Shard};
 
@@ -140,7 +140,7 @@ pub fn not_new(router: &str, slot: &str, confirmed: Lsn, record: &SlotRecord) ->
             "Find out who reads it or has moved it".to_owned(),
         ),
         (None, None) => (
-            format!("{TABLE} does not say that `outbox-router init` created it, or the role may not read and write that table"),
+            format!("{} does not say that `outbox-router init` created it, or the role may not read and write that table", SlotRecord::TABLE),
             "If init created it, run `outbox-router init --role ROLE` as an administrator, which grants that. If nobody \
              has read it, or another program such as Debezium has, accept the gap"
                 .to_owned(),
@@ -240,9 +240,9 @@ fn moved(remembered: &Checkpoint, found: &Found<'_>) -> Option<ResumeConflict> {
             confirmed,
         );
     }
-    let descent = found.history.map(|text| timeline::descent(text, remembered.timeline, seen));
+    let descends = found.history.map(|text| descent(text, remembered.timeline, seen));
     let gone = "Decide what consumers do about the events that they saw and that Postgres no longer has";
-    match descent {
+    match descends {
         Some(Descent::LeftBefore { timeline, switch }) => {
             return gap(
                 format!(
@@ -314,7 +314,7 @@ fn moved(remembered: &Checkpoint, found: &Found<'_>) -> Option<ResumeConflict> {
         return read.map(|read| ResumeConflict { partial: partial(remembered, found), ..read });
     }
     if let Some(parked) = remembered.parked {
-        let parted = found.history.map(|text| timeline::descent(text, remembered.timeline, parked));
+        let parted = found.history.map(|text| descent(text, remembered.timeline, parked));
         let end = match parted {
             Some(Descent::LeftBefore { switch, .. }) => Some(switch),
             _ => (parked > system.flush).then_some(system.flush),

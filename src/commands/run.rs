@@ -11,9 +11,9 @@ use crate::cli::RunArgs;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
+use crate::logging;
 use crate::monitor::{Monitor, Monitors};
 use crate::supervisor::{self, Orders, Router};
-use crate::terminal;
 
 /// How many files a router has open at most where Kafka has one broker: half a hundred while it starts.
 const FILES: u64 = 64;
@@ -97,7 +97,7 @@ impl Signals {
         self.next().await;
         stop.cancel();
         let second = self.next().await;
-        terminal::end(128 + second.as_raw_value());
+        logging::end(128 + second.as_raw_value());
     }
 
     async fn next(&mut self) -> SignalKind {

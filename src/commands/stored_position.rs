@@ -10,12 +10,12 @@ use time::OffsetDateTime;
 
 use super::connect;
 use super::init::alter_failover;
-use crate::checkpoint::{Checkpoint, LogFingerprint, Reading, Replay};
+use crate::checkpoint::{Checkpoint, LogFingerprint, Reading, Replay, System};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::postgres::catalog::{Catalog, Missing, Slot, shards_verdict};
 use crate::postgres::slot_record;
-use crate::postgres::timeline::System;
+use crate::postgres::timeline;
 use crate::progress::Position;
 use crate::shards::{Ids, Shard};
 use crate::sink::kafka::checkpoint_topic::{CheckpointTopic, look_up};
@@ -38,7 +38,7 @@ impl Kept {
         let name = format!("{} slot", config.name);
         let startup = Startup { replication: true, application_name: &name, settings: &[] };
         let mut session = connect(config, &startup).await?;
-        let system = System::identify(&mut session).await?;
+        let system = timeline::identify(&mut session).await?;
         let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
         // without making the topic: what is only shown leaves no trace
         let confirmed = catalog.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn);

@@ -37,7 +37,7 @@ pub use directory::SourceFile;
 use documents::{Documents, Node, address};
 pub use facts::Facts;
 use fault::{Fault, Faults};
-pub use topic::{Topic, topic};
+pub use topic::Topic;
 use violation::KnownNames;
 
 /// The contracts of a directory, ready to judge.

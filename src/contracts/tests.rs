@@ -9,6 +9,7 @@ use super::asyncapi::{self, Info};
 use super::*;
 use crate::config::Columns;
 use crate::config::template::Template;
+use crate::routing::contract_topic;
 
 fn example() -> Contracts {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/contracts");
@@ -22,7 +23,7 @@ fn of(files: &[(&str, Value)]) -> Result<Contracts, Faults> {
 }
 
 fn topic_of(contract: &Contract) -> Topic {
-    topic(contract, &Template::parse("outbox.event.${aggregate_type}").unwrap(), &Columns::default())
+    contract_topic(contract, &Template::parse("outbox.event.${aggregate_type}").unwrap(), &Columns::default())
 }
 
 fn said(contracts: &Contracts, event_type: &str, payload: Option<&str>) -> String {

@@ -6,8 +6,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::Metric;
-use super::exposition::SHARD;
+use super::{Metric, SHARD};
 
 /// The upper bounds in seconds: from half a millisecond, below which no broker answers, to a minute.
 pub(crate) const BOUNDS: [f64; 16] =

@@ -1,8 +1,7 @@
 //! The metrics by name, kind, unit and meaning. Names are stable: they follow semantic versioning.
 //!
-//! The numbers come from [`Monitor`](crate::monitor::Monitor); `exposition` turns them into text.
+//! Their values are the monitor's, which turns them into text.
 
-pub(crate) mod exposition;
 pub(crate) mod histogram;
 
 use ::metrics::Unit;
@@ -17,6 +16,9 @@ pub enum Kind {
     /// Counts by bucket.
     Histogram,
 }
+
+/// The label of what is of one shard.
+pub(crate) const SHARD: &str = "shard";
 
 /// One metric, its labels apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

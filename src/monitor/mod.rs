@@ -10,6 +10,7 @@
 
 mod clock;
 mod dead_letters;
+mod exposition;
 mod heartbeat;
 mod report;
 mod several;
@@ -24,7 +25,6 @@ use std::time::Duration;
 use pg_logical::{Lsn, PgTimestamp};
 
 use crate::error::Peer;
-use crate::metrics::exposition::Exposition;
 use crate::metrics::histogram::Histogram;
 use crate::postgres::slot_headroom::Level;
 use crate::unsendable::Reason;
@@ -33,6 +33,7 @@ use crate::utc::Utc;
 pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::SetClock;
+use exposition::Exposition;
 pub use report::{
     CheckpointStore, DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Problem, Reconnects, Slot,
     StatusReport, Totals,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use pg_logical::Lsn;
 
+use super::exposition;
 use super::report::{
     CheckpointStore, DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Reconnects, Slot, StatusReport, Totals,
 };
 use super::{Monitor, Probe, StateKind, TOPICS_REPORTED, TopicReport};
-use crate::metrics::exposition;
 
 /// One monitor, or those of the shards.
 #[derive(Debug, Clone)]

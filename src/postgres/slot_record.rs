@@ -1,50 +1,31 @@
-//! What the router's schema says of a slot: where `init` created it, and which router last began to read it. By this a start
-//! tells a new slot from one that events were delivered from before, where Kafka has no position.
+//! The table of the slots' records: reading and writing them.
 
-use pg_logical::Lsn;
 use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
-/// The table.
-pub const TABLE: &str = "outbox_router.slots";
+use crate::checkpoint::SlotRecord;
+
+const TABLE: &str = SlotRecord::TABLE;
 
 /// The privileges that the router needs of it.
 pub const NEEDED: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
 
-/// The row of one slot, as far as the role may use it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SlotRecord {
-    /// The slot's first position, if `init` created it.
-    pub created_at: Option<Lsn>,
-    /// The router that last began to read it.
-    pub router: Option<String>,
-    /// Whether the role may read and write the table here.
-    pub usable: bool,
-}
-
-impl SlotRecord {
-    /// Reads it.
-    ///
-    /// # Errors
-    /// The server refuses, or the session is lost.
-    pub async fn read(session: &mut Session, slot: &str) -> Result<Self, QueryError> {
-        if !usable(session).await? {
-            return Ok(SlotRecord::default());
-        }
-        let rows = session.query(&read(slot)).await?;
-        let value = |index| rows.first().and_then(|row| row.get(index));
-        Ok(SlotRecord {
-            created_at: value(0).and_then(|lsn| lsn.parse().ok()),
-            router: value(1).map(str::to_owned),
-            usable: true,
-        })
+/// Reads the record of a slot.
+///
+/// # Errors
+/// The server refuses, or the session is lost.
+pub async fn read(session: &mut Session, slot: &str) -> Result<SlotRecord, QueryError> {
+    if !usable(session).await? {
+        return Ok(SlotRecord::default());
     }
-
-    /// Whether no router has read the slot, which is `confirmed` up to there.
-    pub fn is_new(&self, confirmed: Lsn) -> bool {
-        self.usable && self.router.is_none() && self.created_at == Some(confirmed)
-    }
+    let rows = session.query(&select(slot)).await?;
+    let value = |index| rows.first().and_then(|row| row.get(index));
+    Ok(SlotRecord {
+        created_at: value(0).and_then(|lsn| lsn.parse().ok()),
+        router: value(1).map(str::to_owned),
+        usable: true,
+    })
 }
 
 /// Writes down that this router reads the slot, unless that is known or the role may not.
@@ -73,7 +54,7 @@ async fn usable(session: &mut Session) -> Result<bool, QueryError> {
 /// A lock on the table becomes an error with a reason, and not a silent wait.
 const BRIEFLY: &str = "SET LOCAL lock_timeout = '2s'";
 
-fn read(slot: &str) -> String {
+fn select(slot: &str) -> String {
     format!("{BRIEFLY}; SELECT created_at, router FROM {TABLE} WHERE slot = {}", literal(slot))
 }
 
@@ -107,19 +88,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_new_only_where_everything_says_so() {
-        let new = SlotRecord { created_at: Some(Lsn(0x800)), router: None, usable: true };
-        assert!(new.is_new(Lsn(0x800)));
-        assert!(!new.is_new(Lsn(0x801)), "it was moved");
-        assert!(!SlotRecord { router: Some("shop".into()), ..new.clone() }.is_new(Lsn(0x800)));
-        assert!(!SlotRecord { created_at: None, ..new.clone() }.is_new(Lsn(0x800)));
-        // who cannot write down that it reads the slot would find it new again
-        assert!(!SlotRecord { usable: false, ..new }.is_new(Lsn(0x800)));
-    }
-
-    #[test]
     fn names_are_quoted_as_literals() {
         assert!(write("s'lot", "na'me").contains("SELECT 's''lot', 'na''me' "));
-        assert!(read("s'lot").ends_with("slot = 's''lot'"));
+        assert!(select("s'lot").ends_with("slot = 's''lot'"));
     }
 }

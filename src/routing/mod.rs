@@ -5,7 +5,8 @@ mod allowed;
 mod bytea;
 mod cloudevents;
 mod column_json;
-pub(crate) mod filters;
+mod contract_topic;
+mod filters;
 mod headers;
 mod judged;
 mod origin;
@@ -22,10 +23,11 @@ mod value;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+pub use contract_topic::contract_topic;
 pub use headers::Headers;
 pub use origin::Origin;
 pub use record::Record;
-pub use row::field;
+pub(crate) use row::field;
 pub use unroutable::{Made, Unroutable};
 
 use crate::config::{

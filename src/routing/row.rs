@@ -39,7 +39,7 @@ impl Extra {
 
 /// The field that a template means by a column's name: a key of `[outbox] columns` first, a column that serves as one
 /// second.
-pub fn field(name: &str, columns: &Columns) -> Option<Field> {
+pub(crate) fn field(name: &str, columns: &Columns) -> Option<Field> {
     let by_key = FIELDS.into_iter().find(|field| field.key() == name && field.column(columns).is_some());
     by_key.or_else(|| serving(name, columns))
 }

@@ -14,12 +14,11 @@ use pg_logical::session::Session;
 use super::connections::awake;
 use super::session_state::SessionState;
 use super::startup::opened;
-use crate::checkpoint::{self, Checkpoint, Handover, OtherLog, ResumeCheck, Start};
+use crate::checkpoint::{self, Checkpoint, Handover, OtherLog, ResumeCheck, SlotRecord, Start, System};
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Slot};
-use crate::postgres::slot_record::SlotRecord;
-use crate::postgres::timeline::System;
+use crate::postgres::timeline;
 use crate::postgres::watch;
 use crate::sink::kafka::Publisher;
 use crate::sink::kafka::checkpoint_topic::{CheckpointStore, Seen, look_up};
@@ -150,7 +149,9 @@ impl Looked<'_> {
         let history = match before {
             // an older one has no history that could hold the position
             Some(before) if before.timeline > system.timeline => Some(String::new()),
-            Some(before) if before.timeline < system.timeline => Some(system.history(session).await?),
+            Some(before) if before.timeline < system.timeline => {
+                Some(timeline::history(session, system.timeline).await?)
+            }
             _ => None,
         };
         let reading = catalog.reading(&config.outbox);

@@ -28,7 +28,7 @@ use super::session_state::SessionState;
 use super::start_position::Looked;
 use super::tables::{claim, look_at_tables};
 use crate::advice;
-use crate::checkpoint::{Checkpoint, Reading, ResumeCheck};
+use crate::checkpoint::{Checkpoint, Reading, ResumeCheck, SlotRecord, System};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
@@ -36,8 +36,7 @@ use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
 use crate::postgres::catalog::{Catalog, Slot, recovery_sql};
 use crate::postgres::dead_letters::store::{DeadLetterStore, Left};
-use crate::postgres::slot_record::SlotRecord;
-use crate::postgres::timeline::System;
+use crate::postgres::timeline;
 use crate::postgres::watch::{self, Watch};
 use crate::routing::Router;
 use crate::sink::dead_letters::DeadLetterParts;
@@ -245,7 +244,7 @@ impl Servers {
     ) -> Result<Found, Error> {
         let (catalog, slot) = free_slot(&mut self.stream, &mut self.looks, config, monitor, memory).await?;
         // after the wait for the slot, for the end of the log must not be older than the slot's position
-        let system = System::identify(&mut self.stream).await?;
+        let system = timeline::identify(&mut self.stream).await?;
         Ok(Found { catalog, slot, system })
     }
 

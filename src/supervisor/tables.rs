@@ -4,12 +4,13 @@ use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use super::session_state::SessionState;
+use crate::checkpoint::SlotRecord;
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing};
 use crate::postgres::dead_letters::sql as dead_letters;
-use crate::postgres::slot_record::{self, SlotRecord};
+use crate::postgres::slot_record;
 use crate::shards::{Ids, Shard};
 
 /// Judges what else the catalogues say of the tables. Returns what [`shards`] does, and what the router's schema says of the slot, if
@@ -36,7 +37,7 @@ pub(super) async fn look_at_tables(
     }
     let (shard, other_slots) = shards(config, catalog, looks, memory).await?;
     let record = match config.delivery.mode {
-        DeliveryMode::ExactlyOnce => Some(SlotRecord::read(looks, &config.postgres.slot).await?),
+        DeliveryMode::ExactlyOnce => Some(slot_record::read(looks, &config.postgres.slot).await?),
         DeliveryMode::AtLeastOnce => None,
     };
     Ok((shard, other_slots, record))
@@ -49,11 +50,11 @@ pub(super) async fn claim(config: &Config, mut looks: Session) -> Result<(), Err
     match (claimed, config.delivery.mode) {
         (Ok(()), _) => Ok(()),
         (Err(QueryError::Server { error, .. }), DeliveryMode::AtLeastOnce) => {
-            tracing::warn!(peer = "postgres", %error, "{} cannot be written; events flow without it", slot_record::TABLE);
+            tracing::warn!(peer = "postgres", %error, "{} cannot be written; events flow without it", SlotRecord::TABLE);
             Ok(())
         }
         (Err(error), _) => {
-            let what = format!("{} cannot be written: {error}", slot_record::TABLE);
+            let what = format!("{} cannot be written: {error}", SlotRecord::TABLE);
             Err(Error::transient(Peer::Postgres, what))
         }
     }

@@ -6,11 +6,11 @@ use pg_logical::{Lsn, Secret};
 use super::finding::Findings;
 use super::kafka::Seen;
 use super::topics::durability;
-use crate::checkpoint::{self, Reading, ResumeConflict};
+use crate::checkpoint::{self, Reading, ResumeConflict, SlotRecord};
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
-use crate::postgres::slot_record::SlotRecord;
+use crate::postgres::slot_record;
 use crate::sink::kafka::checkpoint_topic::look_up;
 
 /// What the catalogues say of the router's own.
@@ -35,7 +35,7 @@ impl Ours {
         let Some(slot) = &catalog.slot else { return Ok(None) };
         let Some(confirmed) = slot.confirmed_flush_lsn else { return Ok(None) };
         let record = match config.delivery.mode {
-            DeliveryMode::ExactlyOnce => Some(SlotRecord::read(session, &config.postgres.slot).await?),
+            DeliveryMode::ExactlyOnce => Some(slot_record::read(session, &config.postgres.slot).await?),
             DeliveryMode::AtLeastOnce => None,
         };
         Ok(Some(Ours {

@@ -17,8 +17,9 @@ use crate::commands::Verdict;
 use crate::config::contracts::ForContracts;
 use crate::config::load::load_for_contracts;
 use crate::contracts::asyncapi::{self, Info};
-use crate::contracts::{Contract, Contracts, Topic, topic};
+use crate::contracts::{Contract, Contracts, Topic};
 use crate::error::Error;
+use crate::routing::contract_topic;
 use crate::terminal;
 
 /// Does what the arguments say. The code is 1 if something was found.
@@ -55,7 +56,7 @@ fn load(directory: &Path) -> Result<Contracts, Error> {
 }
 
 fn topic_of(contract: &Contract, settings: &ForContracts) -> Topic {
-    topic(contract, &settings.topic, &settings.columns)
+    contract_topic(contract, &settings.topic, &settings.columns)
 }
 
 fn write_asyncapi(

@@ -7,6 +7,7 @@ use super::emit_message::{self, Payload};
 use super::{
     bulk_reads, dead_letters, general_remedy, guard, heartbeat, outbox_table, partitions, role, shards,
 };
+use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config, DeliveryMode, TableName};
 use crate::postgres::slot_record;
 
@@ -137,7 +138,7 @@ impl<'a> Objects<'a> {
         exactly_once.then(|| {
             let purpose =
                 "A start finds there whether the slot is new, because `[delivery] mode` is \"exactly-once\"";
-            role::table_privilege(role, slot_record::TABLE, &slot_record::NEEDED, purpose)
+            role::table_privilege(role, SlotRecord::TABLE, &slot_record::NEEDED, purpose)
         })
     }
 

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use ::metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use super::histogram::Histogram;
-use super::{Kind, Metric};
-use crate::monitor::{StateKind, StatusReport};
+use super::report::StatusReport;
+use super::state::StateKind;
+use crate::metrics::histogram::Histogram;
+use crate::metrics::{self, Kind, Metric, SHARD};
 
 /// What `pg_replication_slots.wal_status` may be, the worst last.
 pub(crate) const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
@@ -29,7 +30,7 @@ impl Exposition {
     pub(crate) fn new(shard: Option<u32>) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
-        for metric in super::ALL {
+        for metric in metrics::ALL {
             let name = KeyName::from_const_str(metric.name);
             let help = SharedString::const_str(metric.help);
             match metric.kind {
@@ -46,7 +47,7 @@ impl Exposition {
         self.fill_counters(report);
         self.fill_gauges(report);
         let mut text = self.handle.render();
-        commit_to_ack.render(&super::COMMIT_TO_ACK_SECONDS, self.shard.as_deref(), &mut text);
+        commit_to_ack.render(&metrics::COMMIT_TO_ACK_SECONDS, self.shard.as_deref(), &mut text);
         text
     }
 
@@ -57,57 +58,57 @@ impl Exposition {
 
     fn fill_counters(&self, report: &StatusReport) {
         for topic in &report.topics {
-            self.counter(&super::EVENTS_TOTAL, Some(&topic.topic)).absolute(topic.events);
-            self.counter(&super::BYTES_TOTAL, Some(&topic.topic)).absolute(topic.bytes);
+            self.counter(&metrics::EVENTS_TOTAL, Some(&topic.topic)).absolute(topic.events);
+            self.counter(&metrics::BYTES_TOTAL, Some(&topic.topic)).absolute(topic.bytes);
         }
         let reconnects = &report.reconnects;
-        self.counter(&super::RECONNECTS_TOTAL, Some("postgres")).absolute(reconnects.postgres);
-        self.counter(&super::RECONNECTS_TOTAL, Some("kafka")).absolute(reconnects.kafka);
+        self.counter(&metrics::RECONNECTS_TOTAL, Some("postgres")).absolute(reconnects.postgres);
+        self.counter(&metrics::RECONNECTS_TOTAL, Some("kafka")).absolute(reconnects.kafka);
         let totals = &report.totals;
-        self.counter(&super::EVENTS_DROPPED_TOTAL, None).absolute(totals.events_dropped);
-        self.counter(&super::KEYLESS_EVENTS_TOTAL, None).absolute(totals.keyless_events);
-        self.counter(&super::HEADERS_DROPPED_TOTAL, None).absolute(totals.headers_dropped);
-        self.counter(&super::TIMESTAMPS_REPLACED_TOTAL, None).absolute(totals.timestamps_replaced);
-        self.counter(&super::PARTITIONS_GROWN_TOTAL, None).absolute(totals.partitions_grown);
-        self.counter(&super::BITES_TOTAL, None).absolute(totals.bites);
-        self.counter(&super::CONTRACT_VIOLATIONS_TOTAL, None).absolute(totals.contract_violations);
-        self.counter(&super::IGNORED_CHANGES_TOTAL, None).absolute(totals.ignored_changes);
+        self.counter(&metrics::EVENTS_DROPPED_TOTAL, None).absolute(totals.events_dropped);
+        self.counter(&metrics::KEYLESS_EVENTS_TOTAL, None).absolute(totals.keyless_events);
+        self.counter(&metrics::HEADERS_DROPPED_TOTAL, None).absolute(totals.headers_dropped);
+        self.counter(&metrics::TIMESTAMPS_REPLACED_TOTAL, None).absolute(totals.timestamps_replaced);
+        self.counter(&metrics::PARTITIONS_GROWN_TOTAL, None).absolute(totals.partitions_grown);
+        self.counter(&metrics::BITES_TOTAL, None).absolute(totals.bites);
+        self.counter(&metrics::CONTRACT_VIOLATIONS_TOTAL, None).absolute(totals.contract_violations);
+        self.counter(&metrics::IGNORED_CHANGES_TOTAL, None).absolute(totals.ignored_changes);
         let dead_letters = &report.dead_letters;
         for parked in &dead_letters.parked {
-            self.counter(&super::EVENTS_PARKED_TOTAL, Some(&parked.reason)).absolute(parked.events);
+            self.counter(&metrics::EVENTS_PARKED_TOTAL, Some(&parked.reason)).absolute(parked.events);
         }
-        self.counter(&super::DEAD_LETTERS_RETRIED_TOTAL, None).absolute(dead_letters.retried);
-        self.counter(&super::DEAD_LETTERS_DISCARDED_TOTAL, None).absolute(dead_letters.discarded);
+        self.counter(&metrics::DEAD_LETTERS_RETRIED_TOTAL, None).absolute(dead_letters.retried);
+        self.counter(&metrics::DEAD_LETTERS_DISCARDED_TOTAL, None).absolute(dead_letters.discarded);
     }
 
     fn fill_gauges(&self, report: &StatusReport) {
-        self.gauge(&super::LAG_SECONDS, None).set(report.lag.seconds);
-        self.gauge(&super::LAG_BYTES, None).set(report.lag.bytes.unwrap_or(0) as f64);
-        self.gauge(&super::IN_FLIGHT_RECORDS, None).set(report.in_flight.records as f64);
-        self.gauge(&super::DEAD_LETTERS, None).set(report.dead_letters.events as f64);
-        self.gauge(&super::DEAD_LETTERS_AGGREGATES, None).set(report.dead_letters.aggregates as f64);
-        self.gauge(&super::IN_FLIGHT_BYTES, None).set(report.in_flight.bytes as f64);
-        self.gauge(&super::SLOT_RETAINED_BYTES, None).set(report.slot.retained_bytes.unwrap_or(0) as f64);
+        self.gauge(&metrics::LAG_SECONDS, None).set(report.lag.seconds);
+        self.gauge(&metrics::LAG_BYTES, None).set(report.lag.bytes.unwrap_or(0) as f64);
+        self.gauge(&metrics::IN_FLIGHT_RECORDS, None).set(report.in_flight.records as f64);
+        self.gauge(&metrics::DEAD_LETTERS, None).set(report.dead_letters.events as f64);
+        self.gauge(&metrics::DEAD_LETTERS_AGGREGATES, None).set(report.dead_letters.aggregates as f64);
+        self.gauge(&metrics::IN_FLIGHT_BYTES, None).set(report.in_flight.bytes as f64);
+        self.gauge(&metrics::SLOT_RETAINED_BYTES, None).set(report.slot.retained_bytes.unwrap_or(0) as f64);
         if let Some(heartbeat) = &report.heartbeat {
-            self.gauge(&super::HEARTBEAT_AGE_SECONDS, None).set(heartbeat.age_seconds);
+            self.gauge(&metrics::HEARTBEAT_AGE_SECONDS, None).set(heartbeat.age_seconds);
             if let Some(lag) = heartbeat.lag_seconds {
-                self.gauge(&super::HEARTBEAT_LAG_SECONDS, None).set(lag);
+                self.gauge(&metrics::HEARTBEAT_LAG_SECONDS, None).set(lag);
             }
         }
         // so that an alert on little room stays silent where there is no limit
         let safe_bytes = report.slot.safe_wal_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
-        self.gauge(&super::SLOT_SAFE_WAL_BYTES, None).set(safe_bytes);
+        self.gauge(&metrics::SLOT_SAFE_WAL_BYTES, None).set(safe_bytes);
         let safe_seconds = report.slot.safe_wal_seconds.unwrap_or(f64::INFINITY);
-        self.gauge(&super::SLOT_SAFE_WAL_SECONDS, None).set(safe_seconds);
+        self.gauge(&metrics::SLOT_SAFE_WAL_SECONDS, None).set(safe_seconds);
         for status in WAL_STATUSES {
             let current = report.slot.wal_status.as_deref() == Some(status);
-            self.gauge(&super::SLOT_WAL_STATUS, Some(status)).set(f64::from(u8::from(current)));
+            self.gauge(&metrics::SLOT_WAL_STATUS, Some(status)).set(f64::from(u8::from(current)));
         }
         for kind in StateKind::ALL {
             let current = kind == report.state;
-            self.gauge(&super::STATE, Some(kind.label())).set(f64::from(u8::from(current)));
+            self.gauge(&metrics::STATE, Some(kind.label())).set(f64::from(u8::from(current)));
         }
-        self.gauge(&super::BUILD_INFO, Some(&report.version)).set(1.0);
+        self.gauge(&metrics::BUILD_INFO, Some(&report.version)).set(1.0);
     }
 
     fn counter(&self, metric: &Metric, label: Option<&str>) -> Counter {
@@ -125,9 +126,6 @@ impl Exposition {
         Key::from_parts(metric.name, shard.chain(own).collect::<Vec<_>>())
     }
 }
-
-/// The label of what is of one shard.
-pub(super) const SHARD: &str = "shard";
 
 /// One text of several, in which each metric stands once, as the format demands.
 pub(crate) fn joined(texts: &[String]) -> String {

@@ -1,0 +1,41 @@
+//! What the router's schema says of a slot: where `init` created it, and which router last began to read it. By this a start
+//! tells a new slot from one that events were delivered from before, where Kafka has no position.
+
+use pg_logical::Lsn;
+
+/// The row of one slot, as far as the role may use it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlotRecord {
+    /// The slot's first position, if `init` created it.
+    pub created_at: Option<Lsn>,
+    /// The router that last began to read it.
+    pub router: Option<String>,
+    /// Whether the role may read and write the table here.
+    pub usable: bool,
+}
+
+impl SlotRecord {
+    /// The table that has these rows.
+    pub const TABLE: &str = "outbox_router.slots";
+
+    /// Whether no router has read the slot, which is `confirmed` up to there.
+    pub fn is_new(&self, confirmed: Lsn) -> bool {
+        self.usable && self.router.is_none() && self.created_at == Some(confirmed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_new_only_where_everything_says_so() {
+        let new = SlotRecord { created_at: Some(Lsn(0x800)), router: None, usable: true };
+        assert!(new.is_new(Lsn(0x800)));
+        assert!(!new.is_new(Lsn(0x801)), "it was moved");
+        assert!(!SlotRecord { router: Some("shop".into()), ..new.clone() }.is_new(Lsn(0x800)));
+        assert!(!SlotRecord { created_at: None, ..new.clone() }.is_new(Lsn(0x800)));
+        // who cannot write down that it reads the slot would find it new again
+        assert!(!SlotRecord { usable: false, ..new }.is_new(Lsn(0x800)));
+    }
+}
