@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   progress --Position--> Checkpoint --JSON--> the positions topic       while running
-//!   the positions topic --JSON--> Checkpoint --judge--> where to start    at a start
+//!   the positions topic --JSON--> Checkpoint --resume--> where to go on    at a start
 //!   the first of the stream --ResumeCheck--> whether it is that log       right after it
 //! ```
 //!
@@ -13,13 +13,15 @@ mod handover;
 mod record;
 mod resume;
 mod resume_check;
+mod resumption;
 mod slot_record;
 mod timeline;
 
 pub use handover::{Handover, subject as handover_subject};
 pub use record::{Checkpoint, LogFingerprint, NotReadable, Reading, Replay, Traces};
 pub use resume::{Found, ResumeConflict, Start, judge, not_new};
-pub use resume_check::{OtherLog, ResumeCheck, Verdict, begin};
+pub use resume_check::{OtherLog, ResumeCheck, Verdict};
+pub use resumption::{Resumption, latest, resume};
 pub use slot_record::SlotRecord;
 pub use timeline::{Descent, System, descent};
 

@@ -39,7 +39,7 @@ pub enum Start {
     /// Nothing is remembered: at the slot's own position.
     First(Position),
     /// Where the router left off.
-    Checkpoint(Position),
+    Resumed(Position),
     /// There was a gap, and it was accepted.
     Accepted(Position),
 }
@@ -47,7 +47,7 @@ pub enum Start {
 impl Start {
     /// Where.
     pub fn position(self) -> Position {
-        let (Start::First(position) | Start::Checkpoint(position) | Start::Accepted(position)) = self;
+        let (Start::First(position) | Start::Resumed(position) | Start::Accepted(position)) = self;
         position
     }
 }
@@ -103,7 +103,7 @@ pub fn judge(
         Some(remembered) => {
             let flush = remembered.position.flush;
             let position = Position { flush, partial: partial(remembered, found) };
-            (gap(remembered, found), Start::Checkpoint(position))
+            (gap(remembered, found), Start::Resumed(position))
         }
     };
     match gap {
@@ -413,16 +413,16 @@ mod tests {
 
     #[test]
     fn starts_where_the_router_left_off_and_the_first_time_where_the_slot_is() {
-        assert_eq!(Case::new().judged(None), Ok(Start::Checkpoint(at(0x1000))));
-        assert_eq!(Case { confirmed: 0x1000, ..Case::new() }.judged(None), Ok(Start::Checkpoint(at(0x1000))));
+        assert_eq!(Case::new().judged(None), Ok(Start::Resumed(at(0x1000))));
+        assert_eq!(Case { confirmed: 0x1000, ..Case::new() }.judged(None), Ok(Start::Resumed(at(0x1000))));
         assert_eq!(Case { remembered: None, ..Case::new() }.judged(None), Ok(Start::First(at(0x800))));
         // a promotion after our position changes nothing
         assert_eq!(
             Case { history: Some(HISTORY), ..Case::new() }.judged(None),
-            Ok(Start::Checkpoint(at(0x1000)))
+            Ok(Start::Resumed(at(0x1000)))
         );
         // what there is no gap for need not be accepted
-        assert_eq!(Case::new().judged(Some(0x800)), Ok(Start::Checkpoint(at(0x1000))));
+        assert_eq!(Case::new().judged(Some(0x800)), Ok(Start::Resumed(at(0x1000))));
     }
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
         );
         assert_eq!(case.judged(Some(0x1000)), Ok(Start::Accepted(at(0x1000))));
         case.record = record("shop");
-        assert_eq!(case.judged(None), Ok(Start::Checkpoint(at(0x1000))));
+        assert_eq!(case.judged(None), Ok(Start::Resumed(at(0x1000))));
     }
 
     #[test]
@@ -469,7 +469,7 @@ mod tests {
             case.remembered.as_mut().unwrap().parked = Some(Lsn(parked));
             case
         };
-        let here = Ok(Start::Checkpoint(at(0x1000)));
+        let here = Ok(Start::Resumed(at(0x1000)));
         assert_eq!(parked(0x3000).judged(None), here);
         let gap = parked(0x3001).judged(None).unwrap_err();
         assert!(gap.what.contains("parked events are lost") && gap.go_on == Lsn(0x1000), "{}", gap.what);

@@ -42,7 +42,7 @@ pub enum Verdict {
 
 /// What the record of a start says of the stretch before it, and what has to be seen there first. As long as that is not seen, the
 /// record goes on to say what the one before it did: nothing has become known.
-pub fn begin(
+pub(super) fn begin(
     before: Option<&Checkpoint>,
     start: Start,
     confirmed: Lsn,
@@ -52,7 +52,7 @@ pub fn begin(
     let quiet = LogFingerprint::Quiet { from: position.flush };
     let Some(before) = before else { return (quiet, reading, None) };
     let same_place = before.position.flush == position.flush && before.reading.same_publication(&reading);
-    if !matches!(start, Start::Checkpoint(_)) && !same_place {
+    if !matches!(start, Start::Resumed(_)) && !same_place {
         return (quiet, reading, None);
     }
     let prefix = &before.reading.message_prefix;
@@ -179,7 +179,7 @@ mod tests {
             (tail, reading.message_prefix, look.is_some())
         };
         let quiet = LogFingerprint::Quiet { from: Lsn(0x200) };
-        let (on, accepted) = (Start::Checkpoint(POSITION), Start::Accepted(POSITION));
+        let (on, accepted) = (Start::Resumed(POSITION), Start::Accepted(POSITION));
         assert_eq!(begun(&before, on, 0x80, &before.reading), (before.tail, None, true));
         // other changes count from now on, but not before the log is recognized
         assert_eq!(begun(&before, on, 0x80, &prefixed), (before.tail, None, true));

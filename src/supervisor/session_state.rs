@@ -97,42 +97,4 @@ impl SessionState {
             );
         }
     }
-
-    /// What counts: what the topic holds, unless this process wrote it and has delivered more since.
-    pub(super) fn or_stored(&self, stored: Option<Checkpoint>) -> Option<Checkpoint> {
-        match (&self.remembered, stored) {
-            // another router, or a reset, was there meanwhile
-            (Some(own), Some(stored)) if stored.epoch > own.epoch => Some(stored),
-            // delivered is what is committed, and that may be more than this process has heard of
-            (Some(own), Some(stored)) if stored.exactly_once && stored.epoch == own.epoch => Some(stored),
-            (Some(own), _) => Some(own.clone()),
-            (None, stored) => stored,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::checkpoint::remembered;
-    use crate::progress::Position;
-
-    fn at(epoch: u64, flush: u64) -> Checkpoint {
-        Checkpoint { epoch, position: Position { flush: Lsn(flush), partial: None }, ..remembered() }
-    }
-
-    #[test]
-    fn what_this_process_has_delivered_counts_unless_another_was_there_meanwhile() {
-        let memory = |remembered| SessionState { remembered, ..SessionState::default() };
-        assert_eq!(memory(None).or_stored(None), None);
-        assert_eq!(memory(None).or_stored(Some(at(1, 5))), Some(at(1, 5)));
-        assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(2, 5))), Some(at(2, 9)));
-        assert_eq!(memory(Some(at(2, 9))).or_stored(None), Some(at(2, 9)));
-        // one that arrived late
-        assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(1, 5))), Some(at(2, 9)));
-        assert_eq!(memory(Some(at(2, 9))).or_stored(Some(at(3, 5))), Some(at(3, 5)));
-        let committed = |epoch, flush| Some(Checkpoint { exactly_once: true, ..at(epoch, flush) });
-        assert_eq!(memory(committed(2, 5)).or_stored(committed(2, 9)), committed(2, 9));
-        assert_eq!(memory(committed(2, 5)).or_stored(None), committed(2, 5));
-    }
 }

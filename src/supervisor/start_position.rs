@@ -14,7 +14,9 @@ use pg_logical::session::Session;
 use super::connections::awake;
 use super::session_state::SessionState;
 use super::startup::opened;
-use crate::checkpoint::{self, Checkpoint, Handover, OtherLog, ResumeCheck, SlotRecord, Start, System};
+use crate::checkpoint::{
+    self, Checkpoint, Handover, OtherLog, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
+};
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Slot};
@@ -55,59 +57,15 @@ impl Looked<'_> {
         opened(awake(config, session, sink.take_over()).await, memory)?;
         let stored =
             opened(awake(config, session, positions.read(config, confirmed, seen, sink)).await, memory)?;
-        let before = memory.or_stored(stored);
-        let start = self.judge(config, session, memory, before.as_ref()).await?;
-        let position = start.position();
-        let reading = self.catalog.reading(&config.outbox);
+        let before = latest(memory.remembered.as_ref(), stored);
+        let resumption = self.resume(config, session, memory, before.as_ref()).await?;
         if let Some(before) = &before {
-            watch::warn_of_rewritten(&reading, &before.reading);
+            watch::warn_of_rewritten(&self.catalog.reading(&config.outbox), &before.reading);
         }
-        let (tail, reading, recognition) = checkpoint::begin(before.as_ref(), start, confirmed, reading);
-        match start {
-            Start::First(_) if config.delivery.positions_topic.is_some() => {
-                tracing::info!(
-                    name = config.name, position = %position.flush,
-                    "no position is remembered under this name: the router starts at the slot's own"
-                );
-            }
-            Start::Accepted(_) => {
-                let before = before.as_ref().map(|before| before.position.flush.to_string());
-                let before = before.as_deref().unwrap_or("unknown");
-                tracing::warn!(before, position = %position.flush, "the gap was accepted: going on after it");
-            }
-            Start::Checkpoint(_) if memory.accepted_gap.is_some() && recognition.is_none() => {
-                no_gap_to_accept()
-            }
-            Start::First(_) | Start::Checkpoint(_) => {}
-        }
-        let replay = before
-            .as_ref()
-            .and_then(|before| before.replay_at(position, &config.postgres.slot, &self.system.identifier));
-        if let Some(replay) = &replay {
-            tracing::info!(
-                position = %position.flush, until = %replay.until.flush, reset = replay.mark,
-                "the position was reset: events are sent again, and marked"
-            );
-        }
-        let retried = before.as_ref().map(|before| before.retried.clone()).unwrap_or_default();
-        // what was accepted is accepted
-        let parked =
-            before.as_ref().filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked);
-        let remembered = Checkpoint {
-            epoch: Checkpoint::next_epoch(before.as_ref()),
-            slot: config.postgres.slot.clone(),
-            system_identifier: self.system.identifier.clone(),
-            timeline: self.system.timeline,
-            position,
-            tail,
-            reading,
-            replay,
-            parked,
-            retried,
-            exactly_once: config.delivery.mode == DeliveryMode::ExactlyOnce,
-        };
-        opened(awake(config, session, positions.begin(&remembered, sink)).await, memory)?;
-        Ok((remembered, recognition))
+        tell(config, memory, before.as_ref(), &resumption);
+        let Resumption { checkpoint, check, .. } = resumption;
+        opened(awake(config, session, positions.begin(&checkpoint, sink)).await, memory)?;
+        Ok((checkpoint, check))
     }
 
     fn confirmed(&self) -> Lsn {
@@ -124,8 +82,8 @@ impl Looked<'_> {
     ) -> Result<(), Error> {
         let mut refused = Ok(());
         for stored in seen.records() {
-            let before = memory.or_stored(stored.cloned());
-            match self.judge(config, session, memory, before.as_ref()).await {
+            let before = latest(memory.remembered.as_ref(), stored.cloned());
+            match self.resume(config, session, memory, before.as_ref()).await {
                 Err(Error::Definite(definite)) => refused = Err(Error::Definite(definite)),
                 judged => return judged.map(drop),
             }
@@ -133,14 +91,14 @@ impl Looked<'_> {
         refused
     }
 
-    /// Where to start, if `before` is what is remembered.
-    async fn judge(
+    /// Where to go on, if `before` is what counts.
+    async fn resume(
         &self,
         config: &Config,
         session: &mut Session,
         memory: &SessionState,
         before: Option<&Checkpoint>,
-    ) -> Result<Start, Error> {
+    ) -> Result<Resumption, Error> {
         let Looked { catalog, slot: _, system, other_slots, other_log, record } = self;
         // those of a router that only delivers its last part are there on purpose
         if !other_slots.is_empty() && memory.until.is_none() {
@@ -170,7 +128,37 @@ impl Looked<'_> {
                 .map(|(_, other)| other),
             record: record.as_ref(),
         };
-        checkpoint::judge(before, &found, memory.accepted_gap).map_err(|gap| gap.refusal(config.shard))
+        let exactly_once = config.delivery.mode == DeliveryMode::ExactlyOnce;
+        checkpoint::resume(before, &found, memory.accepted_gap, exactly_once)
+            .map_err(|conflict| conflict.refusal(config.shard))
+    }
+}
+
+/// Says where a start is not what one would expect.
+fn tell(config: &Config, memory: &SessionState, before: Option<&Checkpoint>, resumption: &Resumption) {
+    let position = resumption.checkpoint.position;
+    match resumption.start {
+        Start::First(_) if config.delivery.positions_topic.is_some() => {
+            tracing::info!(
+                name = config.name, position = %position.flush,
+                "no position is remembered under this name: the router starts at the slot's own"
+            );
+        }
+        Start::Accepted(_) => {
+            let before = before.map(|before| before.position.flush.to_string());
+            let before = before.as_deref().unwrap_or("unknown");
+            tracing::warn!(before, position = %position.flush, "the gap was accepted: going on after it");
+        }
+        Start::Resumed(_) if memory.accepted_gap.is_some() && resumption.check.is_none() => {
+            no_gap_to_accept()
+        }
+        Start::First(_) | Start::Resumed(_) => {}
+    }
+    if let Some(replay) = &resumption.checkpoint.replay {
+        tracing::info!(
+            position = %position.flush, until = %replay.until.flush, reset = replay.mark,
+            "the position was reset: events are sent again, and marked"
+        );
     }
 }
 

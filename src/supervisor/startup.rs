@@ -28,7 +28,7 @@ use super::session_state::SessionState;
 use super::start_position::Looked;
 use super::tables::{claim, look_at_tables};
 use crate::advice;
-use crate::checkpoint::{Checkpoint, Reading, ResumeCheck, SlotRecord, System};
+use crate::checkpoint::{Checkpoint, Reading, ResumeCheck, SlotRecord, System, latest};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
@@ -413,7 +413,7 @@ async fn with_position(error: Error, config: &Config, memory: &SessionState) -> 
         None => Ok(Ok(None)),
     };
     // what was found matters more than a broker that does not answer
-    let what = match memory.or_stored(stored.ok().and_then(Result::ok).flatten()) {
+    let what = match latest(memory.remembered.as_ref(), stored.ok().and_then(Result::ok).flatten()) {
         Some(remembered) => {
             format!("{what}; Kafka has everything before {}", remembered.position.flush)
         }
