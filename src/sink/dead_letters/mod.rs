@@ -2,6 +2,7 @@
 //! sent again or thrown away as a person decides.
 
 mod parking;
+mod retries;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,6 +23,7 @@ use crate::relay::{
 use crate::routing::{Origin, Router};
 use crate::unsendable::{Reason, Unsendable};
 use parking::Parking;
+use retries::Retries;
 
 /// A parked event goes nowhere that the sink inside knows.
 const NO_TARGET: usize = usize::MAX;
@@ -130,15 +132,20 @@ impl<K: Sink> DeadLetters<K> {
     /// Sends parked events again as far as they may be.
     fn retry(&mut self, window: &Window) {
         let DeadLetters { inner, parking, outbox, router, monitor, .. } = self;
-        while !window.is_full() && inner.is_ready() && !parking.has_one_alone() {
-            let sequence = parking.number();
-            let settled = parking.is_settled() && window.is_empty();
-            let Some((letter, alone)) = parking.next(monitor) else { return };
-            if alone && !settled {
-                parking.wants_alone();
+        loop {
+            parking.discard(monitor);
+            let retries = parking.retries();
+            if window.is_full() || !inner.is_ready() || retries.has_one_alone() {
                 return;
             }
-            let Key { final_lsn, change } = letter.key;
+            let (sequence, settled) = (retries.number(), retries.is_settled() && window.is_empty());
+            let Some((letter, alone)) = retries.to_send() else { return };
+            if alone && !settled {
+                parking.retries_mut().wants_alone();
+                return;
+            }
+            let key = letter.key;
+            let Key { final_lsn, change } = key;
             let origin =
                 Origin { final_lsn, xid: letter.xid, commit_time: letter.commit_time, ordinal: change };
             let mut row = outbox.kept_row(&letter.source);
@@ -146,7 +153,7 @@ impl<K: Sink> DeadLetters<K> {
                 Ok(row) => row,
                 Err(error) => {
                     let remedy = "Correct `[outbox] columns` or `[route]`";
-                    parking.failed(&Unsendable::new(Reason::Unroutable, error.to_string(), remedy));
+                    parking.failed(key, &Unsendable::new(Reason::Unroutable, error.to_string(), remedy));
                     continue;
                 }
             };
@@ -154,13 +161,15 @@ impl<K: Sink> DeadLetters<K> {
             let routed = router.route(&row, &origin).map_err(Unsendable::from);
             let event = pipeline::Event::parked(row, origin, &letter.whole);
             match inner.send(&Made { event, routed }, sequence) {
-                Ok(Sent::Record(record) | Sent::Held(record)) => parking.sent(record, alone),
+                Ok(Sent::Record(record) | Sent::Held(record)) => {
+                    parking.retries_mut().sent(key, record, alone);
+                }
                 Ok(Sent::Nothing) => {
                     monitor.events_dropped(1);
-                    parking.dropped();
+                    parking.dropped(key);
                 }
                 Err(NotSent::Later) => return,
-                Err(NotSent::Impossible(why)) => parking.failed(&why),
+                Err(NotSent::Impossible(why)) => parking.failed(key, &why),
             }
         }
     }
@@ -192,7 +201,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
     }
 
     fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        if self.parking.is_alone() {
+        if self.parking.retries().is_alone() {
             return Err(NotSent::Later);
         }
         let event = &made.event;
@@ -228,7 +237,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
         }
         let DeadLetters { inner, parking, transactional, monitor, .. } = self;
         inner.reports(&mut |reported| match reported {
-            Event::Delivered(sequence) if Parking::is_ours(sequence) => {
+            Event::Delivered(sequence) if Retries::is_ours(sequence) => {
                 parking.delivered(sequence, *transactional, monitor)
             }
             Event::Checkpointed => {
@@ -262,7 +271,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
     fn certain(&self, progress: &Progress) -> Certain {
         let inside = self.inner.certain(progress);
         Certain {
-            settled: inside.settled && self.parking.is_settled(),
+            settled: inside.settled && self.parking.retries().is_settled(),
             awaits: self.awaits.max(inside.awaits),
             ..inside
         }
@@ -297,13 +306,13 @@ impl<K: Sink> Sink for DeadLetters<K> {
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> (Outcome, Self::End) {
         let DeadLetters { inner, mut parking, .. } = self;
-        let retry = parking.under_way();
+        let retry = parking.retries().under_way();
         let mut add = |checkpoint: &mut Checkpoint| {
             note(checkpoint);
             parking.add_to(checkpoint, false);
         };
         let (outcome, inner) = inner.close(outcome, progress, recognized, &mut add).await;
-        let refused = matches!(&outcome, Outcome::Refused(refusal) if Parking::is_ours(refusal.last));
+        let refused = matches!(&outcome, Outcome::Refused(refusal) if Retries::is_ours(refusal.last));
         (outcome, DeadLettersLeft { inner, retry: retry.filter(|_| refused) })
     }
 }

@@ -1,9 +1,7 @@
-//! Parked events as the loop sees them: which aggregates are parked, what is on its way into the table and out of it, and
-//! what is sent again.
+//! Which aggregates are parked, and what is on its way into the table. `retries` has the way out.
 //!
 //! ```text
-//!   event --> desk --> in the table --> acknowledged (without a positions topic, when the stream is past that commit)
-//!   in the table --> fetched --> sent --> delivered (committed) --> out of the table --> the aggregate flows again
+//!   event --> store --> in the table --> acknowledged (without a positions topic, when the stream is past that commit)
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use pg_logical::Lsn;
 use tokio::time::{Duration, Instant};
 
+use super::retries::Retries;
 use crate::checkpoint::Checkpoint;
-use crate::dead_letters::{DeadLetter, Decision, Key, Parked, ResolvedRows, TooMany, text};
+use crate::dead_letters::{DeadLetter, Key, Parked, ResolvedRows, TooMany, text};
 use crate::monitor::Monitor;
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::Waiting;
@@ -21,25 +20,15 @@ use crate::progress::{Partial, Position, Sequence};
 use crate::relay::InFlight;
 use crate::unsendable::{Reason, Unsendable};
 
-/// Records of parked events have numbers of their own, above those of changes.
-const FIRST: u64 = 1 << 62;
-
 /// How often somebody may have decided something.
 const FETCH_EVERY: Duration = Duration::from_millis(500);
 
 /// How many events are named when they are parked; the counter has the rest.
 const NAMED: u32 = 20;
 
-/// A record of a parked event that is under way.
-struct Sent {
-    key: Key,
-    aggregate: Option<String>,
-    record: InFlight,
-}
-
 /// The parked events of one session.
 pub(super) struct Parking {
-    desk: DeadLetterStore,
+    store: DeadLetterStore,
     parked: Parked,
     /// Events that were found to be unsendable.
     refused: BTreeMap<Partial, Unsendable>,
@@ -49,29 +38,14 @@ pub(super) struct Parking {
     committed: VecDeque<(Lsn, Vec<Sequence>)>,
     /// The same end, where they are: the position says so until it is past that itself.
     rests_on: Option<Lsn>,
-    /// What is to be sent or thrown away, in order.
-    fetched: VecDeque<Waiting>,
     fetching: bool,
     /// Events on their way into the table.
     on_their_way: usize,
     fetch_at: Instant,
-    sent: BTreeMap<u64, Sent>,
-    next: u64,
-    /// The one under way is not to share a batch.
-    alone: bool,
-    /// The next one is not to, and nothing more is sent before it.
-    wants_alone: bool,
-    /// All are sent so, because a batch of them was refused.
-    always_alone: bool,
-    /// Delivered in the Kafka transaction that is open, and in the one that is being committed.
-    open: Vec<(Key, Option<String>)>,
-    committing: Vec<(Key, Option<String>)>,
-    /// Committed to Kafka, and still in the table.
-    done: BTreeSet<Key>,
-    /// The same, and out of the table.
+    /// What leaves the table.
+    retries: Retries,
+    /// What has left it, and a server may have again.
     gone: ResolvedRows,
-    /// The rows on their way out, with their aggregates.
-    deleting: BTreeMap<Key, Option<String>>,
     named: u32,
     room: ParkingRoom,
     /// Why rows cannot be written, if that is so.
@@ -90,7 +64,7 @@ enum ParkingRoom {
 
 impl Parking {
     pub(super) fn new(
-        desk: DeadLetterStore,
+        store: DeadLetterStore,
         loaded: Loaded,
         most: usize,
         refused: BTreeMap<Partial, Unsendable>,
@@ -98,35 +72,31 @@ impl Parking {
         rests_on: Option<Lsn>,
     ) -> Self {
         Parking {
-            desk,
+            store,
             parked: Parked::new(loaded.aggregates, most),
             refused,
             without: loaded.without.into_iter().collect(),
-            wants_alone: false,
             committed: VecDeque::new(),
             rests_on,
-            fetched: VecDeque::new(),
             fetching: false,
             on_their_way: 0,
             fetch_at: Instant::now(),
-            sent: BTreeMap::new(),
-            next: FIRST,
-            alone: false,
-            always_alone,
-            open: Vec::new(),
-            committing: Vec::new(),
-            done: BTreeSet::new(),
+            retries: Retries::new(always_alone),
             gone: loaded.gone,
-            deleting: BTreeMap::new(),
             named: 0,
             room: ParkingRoom::NotNeeded,
             unwritable: None,
         }
     }
 
-    /// Whether this number is of a parked event's record.
-    pub(super) fn is_ours(sequence: Sequence) -> bool {
-        sequence.0 >= FIRST
+    /// What leaves the table.
+    pub(super) fn retries(&self) -> &Retries {
+        &self.retries
+    }
+
+    /// What leaves the table.
+    pub(super) fn retries_mut(&mut self) -> &mut Retries {
+        &mut self.retries
     }
 
     /// Whether later events of the aggregate have to be parked too.
@@ -175,7 +145,7 @@ impl Parking {
                 _ => {}
             }
         }
-        self.desk.park(sequence, letter);
+        self.store.park(sequence, letter);
         self.on_their_way += 1;
         self.show(monitor);
         Ok(())
@@ -196,7 +166,7 @@ impl Parking {
 
     /// Why the table cannot be written, if something waits for that.
     pub(super) fn unwritable(&self) -> Option<&str> {
-        let waits = self.on_their_way > 0 || !self.deleting.is_empty() || self.room == ParkingRoom::Wanted;
+        let waits = self.on_their_way > 0 || self.retries.is_removing() || self.room == ParkingRoom::Wanted;
         self.unwritable.as_deref().filter(|_| waits)
     }
 
@@ -208,7 +178,7 @@ impl Parking {
 
     /// What the desk has done. May be dropped at any await.
     pub(super) async fn report(&mut self) -> Report {
-        self.desk.report().await
+        self.store.report().await
     }
 
     /// These rows are in the table, but for those that were there before. Their changes are acknowledged when the stream has
@@ -268,18 +238,23 @@ impl Parking {
     pub(super) fn add_to(&mut self, remembered: &mut Checkpoint, transactional: bool) {
         let position = remembered.position.flush;
         remembered.parked = self.rests_on(position);
-        remembered.retried = if transactional { self.in_transaction(position) } else { Vec::new() };
+        remembered.retried = if transactional {
+            self.retries.in_transaction().chain(self.gone.behind(position).copied()).collect()
+        } else {
+            Vec::new()
+        };
     }
 
     /// Rows are out of the table. Aggregates that have none left flow again.
     pub(super) fn is_deleted(&mut self, keys: Vec<Key>, committed: Lsn, monitor: &Monitor) {
+        let removed: Vec<_> =
+            keys.into_iter().filter_map(|key| Some((key, self.retries.removed(key)?))).collect();
         // Where the log does not hold that, they are there again: with what was decided, or to be taken out once more.
-        let sent = keys.iter().filter(|key| self.done.remove(key)).copied().collect();
-        if !self.gone.add(sent, committed) {
+        let committed_to_kafka = removed.iter().filter(|(_, (_, sent))| *sent).map(|(key, _)| *key).collect();
+        if !self.gone.add(committed_to_kafka, committed) {
             self.rests_on = self.rests_on.max(Some(committed));
         }
-        for key in keys {
-            let Some(aggregate) = self.deleting.remove(&key) else { continue };
+        for (key, (aggregate, _)) in removed {
             if self.parked.remove(aggregate.as_deref()) {
                 tracing::info!(position = %key, "an aggregate has no parked events any more: its events flow again");
             }
@@ -302,93 +277,49 @@ impl Parking {
                 late.extend(aggregate.map(Some));
                 continue;
             }
-            self.fetched.push_back(waiting);
+            self.retries.decided(waiting);
         }
-        let pause = if self.fetched.is_empty() { FETCH_EVERY } else { Duration::ZERO };
+        let pause = if self.retries.is_empty() { FETCH_EVERY } else { Duration::ZERO };
         self.fetch_at = Instant::now() + pause;
     }
 
     /// Asks for what is next, if nothing is under way and its time has come. Returns when to ask again.
     pub(super) fn fetch(&mut self) -> Option<Instant> {
-        let busy =
-            self.fetching || !self.deleting.is_empty() || !self.is_settled() || !self.fetched.is_empty();
-        if busy || !self.done.is_empty() || !self.open.is_empty() || !self.committing.is_empty() {
+        if self.fetching || !self.retries.is_empty() {
             return None;
         }
         if Instant::now() < self.fetch_at {
             return Some(self.fetch_at);
         }
         self.fetching = true;
-        self.desk.fetch((self.on_their_way == 0).then(|| self.parked.count().1));
+        self.store.fetch((self.on_their_way == 0).then(|| self.parked.count().1));
         None
     }
 
-    /// Throws away what is to be, and returns what is to be sent next, and whether nothing else may be under way then.
-    pub(super) fn next(&mut self, monitor: &Monitor) -> Option<(&DeadLetter, bool)> {
-        while self.fetched.front().is_some_and(|next| next.decision == Some(Decision::Discard)) {
-            if let Some(Waiting { letter, .. }) = self.fetched.pop_front() {
-                tracing::warn!(position = %letter.key, "a parked event is thrown away, as decided");
-                monitor.dead_letter_discarded();
-                self.delete(letter.key, letter.aggregate_id);
-            }
-        }
-        let always = self.always_alone;
-        self.fetched.front().map(|next| (&next.letter, always || next.letter.reason != Reason::Behind))
-    }
-
-    /// The number that the next record bears.
-    pub(super) fn number(&self) -> Sequence {
-        Sequence(self.next)
-    }
-
-    /// The next one was sent.
-    pub(super) fn sent(&mut self, record: InFlight, alone: bool) {
-        if let Some(Waiting { letter, .. }) = self.fetched.pop_front() {
-            let (key, aggregate) = (letter.key, letter.aggregate_id);
-            self.sent.insert(self.next, Sent { key, aggregate, record });
-            (self.alone, self.wants_alone) = (alone, false);
-            self.next += 1;
+    /// Throws away what is decided to be, as far as nothing comes before it.
+    pub(super) fn discard(&mut self, monitor: &Monitor) {
+        while let Some(key) = self.retries.discard() {
+            tracing::warn!(position = %key, "a parked event is thrown away, as decided");
+            monitor.dead_letter_discarded();
+            self.store.delete(vec![key]);
         }
     }
 
     /// The next one makes no record.
-    pub(super) fn dropped(&mut self) {
-        self.wants_alone = false;
-        if let Some(Waiting { letter, .. }) = self.fetched.pop_front() {
-            self.delete(letter.key, letter.aggregate_id);
-        }
-    }
-
-    /// The next one has to wait until nothing is under way.
-    pub(super) fn wants_alone(&mut self) {
-        self.wants_alone = true;
+    pub(super) fn dropped(&mut self, key: Key) {
+        self.retries.dropped(key);
+        self.store.delete(vec![key]);
     }
 
     /// The next one still cannot be sent, and what follows of its aggregate waits.
-    pub(super) fn failed(&mut self, why: &Unsendable) {
-        self.wants_alone = false;
-        // the topic is looked at again once per number, so the next try needs another
-        self.next += 1;
-        let Some(Waiting { letter, .. }) = self.fetched.pop_front() else { return };
+    pub(super) fn failed(&mut self, key: Key, why: &Unsendable) {
+        let detail = why.detail();
         tracing::error!(
-            reason = why.reason.name(), position = %letter.key, detail = why.detail(),
+            reason = why.reason.name(), position = %key, detail,
             "a parked event still cannot be sent"
         );
-        self.fetched.retain(|other| {
-            letter.aggregate_id.is_none() || other.letter.aggregate_id != letter.aggregate_id
-        });
-        self.desk.failed(letter.key, why.reason, why.detail());
-    }
-
-    fn delete(&mut self, key: Key, aggregate: Option<String>) {
-        self.delete_all(vec![(key, aggregate)]);
-    }
-
-    /// In one statement.
-    fn delete_all(&mut self, rows: Vec<(Key, Option<String>)>) {
-        let keys = rows.iter().map(|(key, _)| *key).collect();
-        self.deleting.extend(rows);
-        self.desk.delete(keys);
+        self.retries.failed(key);
+        self.store.failed(key, why.reason, detail);
     }
 
     /// A record is acknowledged. `transactional`: it counts when its transaction is committed.
@@ -398,51 +329,19 @@ impl Parking {
         transactional: bool,
         monitor: &Monitor,
     ) -> Option<InFlight> {
-        let Sent { key, aggregate, record } = self.sent.remove(&sequence.0)?;
-        self.alone = false;
+        let (key, record) = self.retries.delivered(sequence, transactional)?;
         monitor.dead_letter_retried();
-        if transactional {
-            self.open.push((key, aggregate));
-        } else {
-            self.delete(key, aggregate);
+        if !transactional {
+            self.store.delete(vec![key]);
         }
         Some(record)
     }
 
-    /// A transaction is about to be committed: the keys that its position has to name, so that their events are never sent
-    /// again.
-    fn in_transaction(&mut self, position: Lsn) -> Vec<Key> {
-        self.committing.append(&mut self.open);
-        let committing = self.committing.iter().map(|(key, _)| key);
-        committing.chain(&self.done).chain(self.gone.behind(position)).copied().collect()
-    }
-
-    /// It was committed.
+    /// The checkpoint that named them is durable.
     pub(super) fn is_committed(&mut self) {
-        let rows = std::mem::take(&mut self.committing);
-        if !rows.is_empty() {
-            self.done.extend(rows.iter().map(|(key, _)| *key));
-            self.delete_all(rows);
+        let keys = self.retries.committed();
+        if !keys.is_empty() {
+            self.store.delete(keys);
         }
-    }
-
-    /// Whether no record of a parked event is under way.
-    pub(super) fn is_settled(&self) -> bool {
-        self.sent.is_empty()
-    }
-
-    /// Whether the record under way is not to share a batch.
-    pub(super) fn has_one_alone(&self) -> bool {
-        self.alone
-    }
-
-    /// Whether nothing else may be sent now.
-    pub(super) fn is_alone(&self) -> bool {
-        self.alone || self.wants_alone
-    }
-
-    /// The event of a record that was under way alone.
-    pub(super) fn under_way(&self) -> Option<(Key, bool)> {
-        self.sent.values().next().map(|sent| (sent.key, self.alone))
     }
 }
