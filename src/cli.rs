@@ -2,6 +2,7 @@
 
 mod dead_letters;
 mod shards;
+mod tail;
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use dead_letters::HELP as DEAD_LETTERS_HELP;
 pub use dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand, DecideArgs};
 use shards::HELP as SHARDS_HELP;
 pub use shards::{ShardArgs, ShardsArgs, ShardsCommand};
+pub use tail::TailArgs;
 
 // A paragraph is one line here; clap breaks it to fit the terminal.
 
@@ -243,6 +245,9 @@ pub enum Command {
     /// Ask the running router how it is
     #[command(after_long_help = STATUS_HELP)]
     Status(StatusArgs),
+    /// Show the records that `run` would send, without Kafka
+    #[command(after_long_help = tail::HELP)]
+    Tail(TailArgs),
     /// Show the records that rows would become
     #[command(after_long_help = ROUTE_HELP)]
     Route(RouteArgs),

@@ -11,6 +11,7 @@ pub mod shards;
 pub mod slot;
 pub mod status;
 mod stored_position;
+pub mod tail;
 
 use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -74,6 +75,7 @@ pub fn execute(cli: Cli) -> Result<Verdict, Error> {
         Command::Shards(args) => block_on(shards::shards(config, &args))?,
         Command::DeadLetters(args) => block_on(dead_letters::dead_letters(config, &args))?,
         Command::Check(args) => block_on(check::check(&loaded, &args))?,
+        Command::Tail(args) => block_on(tail::tail(config, &args))?.map(|()| Verdict::Fine),
         Command::Route(args) => block_on(route::route(config, &args))?,
         Command::ImportDebezium(args) => import_debezium::import_debezium(&args),
         Command::Status(args) => {

@@ -1,4 +1,5 @@
-//! Where records go: Kafka, and the dead letters around it.
+//! Where records go: Kafka, and the dead letters around it; or standard output.
 
 pub mod dead_letters;
 pub mod kafka;
+pub mod stdout;

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::Error;
 
 /// A session for the stream, or one to look at the catalogues of this server.
-pub(super) async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Error> {
+pub(crate) async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Error> {
     let timeout = config.postgres.wal_sender_timeout;
     let millis = timeout.as_millis().to_string();
     // A router that is cut off must not keep the slot for the two hours that TCP would wait.

@@ -1,7 +1,7 @@
 //! Decides what a failure means: go on at the remembered position, or stop and say why.
 
 mod backoff;
-mod connections;
+pub(crate) mod connections;
 mod free_slot;
 mod session;
 mod session_state;

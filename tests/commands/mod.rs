@@ -6,5 +6,6 @@ mod init;
 mod least_privilege;
 mod route;
 mod servers;
+mod tail;
 mod waiting;
 mod weak_acknowledgements;

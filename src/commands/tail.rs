@@ -1,0 +1,210 @@
+//! `tail`: the records that `run` would send, by a slot that is gone when the command ends. Nothing else is touched.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pg_logical::quoting::literal;
+use pg_logical::replication::{ReplicationStream, StreamOf};
+use pg_logical::session::Session;
+use pg_logical::stream::Stream;
+use pg_logical::{Lsn, Oid, bulk_read};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::advice;
+use crate::cli::TailArgs;
+use crate::config::{CatchUp, Config, OnUpdate};
+use crate::contracts::Contracts;
+use crate::error::{Error, Peer};
+use crate::monitor::Monitor;
+use crate::outbox::Outbox;
+use crate::pipeline::Pipeline;
+use crate::postgres::catalog::{self, Catalog, Missing};
+use crate::postgres::slot_functions;
+use crate::postgres::timeline;
+use crate::postgres::watch::Watch;
+use crate::progress::Position;
+use crate::relay::{Outcome, Relay, Window};
+use crate::routing::Router;
+use crate::sink::stdout::{StdoutSink, Style};
+use crate::source::slot::{SlotParts, SlotSource};
+use crate::supervisor::connections::connect;
+use crate::terminal;
+
+/// What the names of the slots begin with.
+const SLOTS: &str = "outbox_router_tail_";
+
+/// How many events wait to be printed at most, and how many bytes of them.
+const WINDOW: (usize, usize) = (1_000, 8 << 20);
+
+/// How long a reader that has stopped reading is waited for at the end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Prints what is committed from now on, or from a position on, until it is stopped.
+///
+/// # Errors
+/// Postgres cannot be reached or refuses, or the position lies before what the slot has kept.
+pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
+    let stop = CancellationToken::new();
+    stop_at_signals(&stop)?;
+    let opened = tokio::select! {
+        opened = open(one_shard(config, args)?, args) => opened?,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let Opened { config, slot, pipeline, start, monitor } = opened;
+    let style = Style { json: args.json, payload: args.payload, colours: terminal::colours(&io::stdout()) };
+    let sink = StdoutSink::new(io::stdout(), style, stop.clone())?;
+    let source = SlotSource::new(slot, start);
+    let window = Window::new(WINDOW.0, WINDOW.1);
+    tracing::info!(
+        publication = config.postgres.publication, position = %start.flush,
+        "showing what is committed from here on; nothing is sent or moved"
+    );
+    let ended = Relay::new(source, pipeline, sink, start, window, monitor, PATIENCE).run(&stop).await;
+    match ended.outcome {
+        Outcome::Failed(error) => Err(error),
+        Outcome::Stopped | Outcome::SourceEnded | Outcome::Refused(_) => {
+            tracing::info!(events = ended.sink, "stopped");
+            Ok(())
+        }
+    }
+}
+
+/// What is printed, and from where on.
+struct Opened {
+    config: Arc<Config>,
+    slot: SlotParts<Stream>,
+    pipeline: Pipeline,
+    start: Position,
+    monitor: Monitor,
+}
+
+/// The configuration of the one shard that is shown, without what concerns a router that sends.
+fn one_shard(config: &Config, args: &TailArgs) -> Result<Config, Error> {
+    let shards = super::chosen_shards(config, &args.shards)?;
+    let [shard] = shards.as_slice() else {
+        return Err(Error::usage("tail shows one shard at a time", "Add --shard with its number"));
+    };
+    let mut config = shard.clone();
+    config.heartbeat = None;
+    config.postgres.catch_up = CatchUp::Stream;
+    if config.outbox.on_update == OnUpdate::Stop {
+        config.outbox.on_update = OnUpdate::Warn;
+    }
+    Ok(config)
+}
+
+async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
+    let mut session = connect(&config, None).await?;
+    let mut looks = connect(&config, Some(session.info().host.clone())).await?;
+    let catalog = Catalog::look(&mut looks, &config.postgres, &config.outbox).await?;
+    catalog.publication_verdict(&config, Missing::AtStart)?;
+    let shard = match config.shard {
+        Some(shard) => {
+            let ids = catalog::shards_verdict(&mut looks, &[(&config, &catalog)], Missing::AtStart).await?;
+            Some((shard, ids))
+        }
+        None => None,
+    };
+    let slot = format!("{SLOTS}{}", session.backend_pid());
+    let created = match args.since {
+        None => create(&slot),
+        Some(_) => slot_functions::copy(&config.postgres.slot, &slot, true),
+    };
+    let at = session.query_one(&created).await?.unwrap_or_default();
+    let begins = begins_at(&at).ok_or_else(|| {
+        Error::transient(Peer::Postgres, format!("the position of the slot {slot} cannot be read: {at}"))
+    })?;
+    let system = timeline::identify(&mut session).await?;
+    let from = match args.since {
+        Some(since) => within(since, begins, system.flush, &config.postgres.slot)?,
+        None => begins,
+    };
+    config.postgres.slot = slot;
+    let config = Arc::new(config);
+    let contracts = Contracts::configured(&config)?.map(Arc::new);
+    let router = Router::of(&config).judging_by(&config, contracts);
+    let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
+    let outbox = Outbox::of(&config, router.extra_columns()).known_as(oids).of_shard(shard);
+    let monitor = Monitor::new(config.name.as_str());
+    let on_update = config.outbox.on_update;
+    let pipeline = Pipeline::new(outbox, router, None, system.flush, on_update, monitor.clone());
+    let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
+    let stream = stream(&config, session, from).await?;
+    let reading = catalog.reading(&config.outbox);
+    let slot = SlotParts {
+        stream,
+        watch: Watch::start(Arc::clone(&config), host, backend_pid, reading),
+        confirmed: begins,
+        resume_check: None,
+        gap_accepted: false,
+        head: system.flush,
+        until: None,
+        stream_until: Lsn::INVALID,
+        backend_pid,
+        monitor: monitor.clone(),
+        config: Arc::clone(&config),
+    };
+    let start = Position { flush: from, partial: None };
+    Ok(Opened { config, slot, pipeline, start, monitor })
+}
+
+/// Makes a slot that ends with its session.
+fn create(slot: &str) -> String {
+    format!("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)", literal(slot))
+}
+
+/// The position in what the server says of a slot that it has made: `(name,0/16B3748)`.
+fn begins_at(made: &str) -> Option<Lsn> {
+    made.strip_suffix(')')?.rsplit_once(',')?.1.parse().ok()
+}
+
+/// Where to begin, if the log from there on is still there.
+fn within(since: Lsn, kept: Lsn, end: Lsn, slot: &str) -> Result<Lsn, Error> {
+    if since < kept {
+        return Err(Error::refused(
+            format!("--since {since} lies before what the slot {slot} still holds"),
+            format!("The earliest position is {kept}: outbox-router tail --since {kept}"),
+        ));
+    }
+    if since > end {
+        return Err(Error::refused(
+            format!("--since {since} lies behind the end of the server's log, {end}"),
+            "Leave out --since to see what is committed from now on",
+        ));
+    }
+    Ok(since)
+}
+
+async fn stream(
+    config: &Config,
+    mut session: Session,
+    start: Lsn,
+) -> Result<ReplicationStream<Stream>, Error> {
+    session.query(bulk_read::BEFORE_STREAMING).await?;
+    let (stream, unread, _) = session.into_parts();
+    let slot = &config.postgres.slot;
+    let publication = &config.postgres.publication;
+    let what = StreamOf { slot, publication, start, messages: config.reads_messages() };
+    let stream = ReplicationStream::at_rest(stream, unread, "");
+    stream.start(what).await.map_err(|error| advice::not_started(error, slot))
+}
+
+/// The first signal ends it in order.
+fn stop_at_signals(stop: &CancellationToken) -> Result<(), Error> {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let mut signals = signal(kind).map_err(|error| {
+            Error::usage(
+                format!("Cannot catch signals: {error}"),
+                "Report this with the operating system's version",
+            )
+        })?;
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            signals.recv().await;
+            stop.cancel();
+        });
+    }
+    Ok(())
+}
