@@ -80,7 +80,7 @@ impl Kept {
         let Some(shard) = config.shard.filter(|_| config.outbox.message_prefix.is_some()) else {
             return Ok(None);
         };
-        let found = [(config, &self.catalog)];
+        let found = [(config.source(), &self.catalog)];
         let ids = shards_verdict(&mut self.session, &found, Missing::AtStart).await?;
         Ok(Some((shard, ids)))
     }

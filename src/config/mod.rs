@@ -77,6 +77,22 @@ impl Config {
     pub fn reads_messages(&self) -> bool {
         self.outbox.message_prefix.is_some() || self.heartbeat.is_some()
     }
+
+    /// What is read.
+    pub fn source(&self) -> OutboxSource<'_> {
+        OutboxSource { postgres: &self.postgres, outbox: &self.outbox, shard: self.shard }
+    }
+}
+
+/// What is read: tables and messages, through a slot and a publication, by one shard or by the only router.
+#[derive(Debug, Clone, Copy)]
+pub struct OutboxSource<'a> {
+    /// `[postgres]`
+    pub postgres: &'a Postgres,
+    /// `[outbox]`
+    pub outbox: &'a Outbox,
+    /// The shard that slot and publication are of.
+    pub shard: Option<Shard>,
 }
 
 /// `[postgres]`: where the outbox is and how it is read.

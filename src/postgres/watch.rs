@@ -21,8 +21,9 @@ use super::heartbeat::{Writer, Written};
 use super::standby_slots::{self, Unconfirmed};
 use crate::advice::{self, LOCK_REMEDY};
 use crate::checkpoint::Reading;
-use crate::config::Config;
+use crate::config::{Outbox, OutboxSource, Postgres};
 use crate::error::{Error, Peer, Transient};
+use crate::shards::Shard;
 
 /// How often it looks when nobody asks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -79,18 +80,28 @@ pub struct Watch {
 impl Watch {
     /// Starts looking, at the server that the stream comes from, from its process `walsender`. `baseline` is what the start of
     /// the session found.
-    pub fn start(config: Arc<Config>, host: Host, walsender: i32, baseline: Reading) -> Self {
+    pub fn start(
+        router: &str,
+        source: OutboxSource<'_>,
+        heartbeat: Option<Duration>,
+        host: Host,
+        walsender: i32,
+        baseline: Reading,
+    ) -> Self {
         // one report at a time: a relay that does not take it needs no second one
         let (sender, reports) = mpsc::channel(1);
         let look_now = Arc::new(Notify::new());
-        let mut conninfo = config.postgres.conninfo.clone();
+        let mut conninfo = source.postgres.conninfo.clone();
         // another of several hosts has another idea of slot and log
         conninfo.hosts = vec![host.clone()];
         let see_now = Arc::new(Notify::new());
         let (look_now_too, see_now_too) = (Arc::clone(&look_now), Arc::clone(&see_now));
-        let heartbeat = config.heartbeat.map(|every| Writer::new(&config.name, every));
+        let heartbeat = heartbeat.map(|every| Writer::new(router, every));
         let watcher = Watcher {
-            config,
+            name: format!("{router} watch"),
+            postgres: source.postgres.clone(),
+            outbox: source.outbox.clone(),
+            shard: source.shard,
             conninfo,
             walsender,
             last: baseline,
@@ -135,7 +146,11 @@ impl Drop for Watch {
 }
 
 struct Watcher {
-    config: Arc<Config>,
+    /// What its sessions are called.
+    name: String,
+    postgres: Postgres,
+    outbox: Outbox,
+    shard: Option<Shard>,
     conninfo: ConnInfo,
     walsender: i32,
     /// What the last look found, or the start of the session.
@@ -184,15 +199,14 @@ impl Watcher {
     }
 
     async fn connect(&self) -> Result<Session, Error> {
-        let name = format!("{} watch", self.config.name);
-        let patience = lock_wait::patience(self.config.postgres.wal_sender_timeout);
+        let patience = lock_wait::patience(self.postgres.wal_sender_timeout);
         let lock_timeout = patience.as_millis().to_string();
         let mut settings = vec![STAYS_OPEN, ("lock_timeout", &lock_timeout)];
         if self.heartbeat.is_some() {
             // it does not wait for standbys, for neither does the stream
             settings.push(("synchronous_commit", "local"));
         }
-        let startup = Startup { replication: false, application_name: &name, settings: &settings };
+        let startup = Startup { replication: false, application_name: &self.name, settings: &settings };
         let session = Session::connect(&self.conninfo, &startup);
         let mut session = match timeout(LOOK_TIMEOUT, session).await.map(|opened| opened.map_err(Error::from))
         {
@@ -204,7 +218,7 @@ impl Watcher {
             Err(_) => return Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
         };
         let watcher =
-            lock_wait::Watcher::new(&self.conninfo, session.info(), &name).in_words(advice::in_words);
+            lock_wait::Watcher::new(&self.conninfo, session.info(), &self.name).in_words(advice::in_words);
         session.watched_by(watcher.within(patience));
         Ok(session)
     }
@@ -257,11 +271,12 @@ impl Watcher {
         let checked = session.query_one(FLUSH_LSN).await?;
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
-        let catalog = Catalog::look(session, &self.config.postgres, &self.config.outbox).await?;
-        catalog.verdict(&self.config, Missing::WhileRunning)?;
-        let reading = catalog.reading(&self.config.outbox);
+        let source = OutboxSource { postgres: &self.postgres, outbox: &self.outbox, shard: self.shard };
+        let catalog = Catalog::look(session, &self.postgres, &self.outbox).await?;
+        catalog.verdict(source, Missing::WhileRunning)?;
+        let reading = catalog.reading(&self.outbox);
         if reading.altered_since(&self.last) {
-            return Err(altered(&self.config, &catalog).into());
+            return Err(altered(source, &catalog).into());
         }
         warn_of_rewritten(&reading, &self.last);
         self.last = reading;
@@ -301,14 +316,14 @@ impl Walsender {
 }
 
 /// The publication or the table is not the one that the stream was started with.
-pub fn altered(config: &Config, catalog: &Catalog) -> Error {
-    let (publication, tables) = (&config.postgres.publication, config.outbox.table_names());
+pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
+    let (publication, tables) = (&source.postgres.publication, source.outbox.table_names());
     Error::not_safe(
         format!(
             "the publication {publication}, or the table {tables}, was altered, or dropped and made again, while the \
              router ran"
         ),
-        catalog.publication_way_out(config),
+        catalog.publication_way_out(source),
     )
 }
 

@@ -74,7 +74,7 @@ pub(super) async fn free_slot(
     let found = loop {
         let look = async { Ok(Catalog::look(looks, &config.postgres, &config.outbox).await?) };
         let catalog = awake(config, session, look).await?;
-        catalog.verdict(config, missing)?;
+        catalog.verdict(config.source(), missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
         };

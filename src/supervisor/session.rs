@@ -79,7 +79,9 @@ pub(super) async fn run(
     let started = started.inspect_err(|_| memory.not_started())?;
     (memory.was_active, memory.goes_over) = (true, None);
     // for as long as the session lasts
-    let _bookmarks = RollingBookmarks::start(config, started.host.clone());
+    let _bookmarks = config.bookmarks.clone().map(|settings| {
+        RollingBookmarks::start(&config.name, &config.postgres, settings, started.host.clone())
+    });
     let connected = started.connected.clone();
     let mut relay = pin!(relay(config, started, monitor, stop));
     let ended = if memory.fruitless {

@@ -113,7 +113,7 @@ impl Looked<'_> {
             _ => None,
         };
         let reading = catalog.reading(&config.outbox);
-        let way_out = catalog.publication_way_out(config);
+        let way_out = catalog.publication_way_out(config.source());
         let found = checkpoint::Found {
             router: &config.name,
             slot: &config.postgres.slot,

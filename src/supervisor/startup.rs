@@ -162,7 +162,14 @@ pub(super) async fn start(
     let source = SlotParts {
         config: Arc::clone(config),
         stream,
-        watch: Watch::start(Arc::clone(config), host.clone(), backend_pid, tables.reading),
+        watch: Watch::start(
+            &config.name,
+            config.source(),
+            config.heartbeat,
+            host.clone(),
+            backend_pid,
+            tables.reading,
+        ),
         confirmed: found.confirmed(),
         resume_check,
         gap_accepted: memory.accepted_gap.is_some_and(|gap| gap != position),
@@ -262,7 +269,7 @@ impl Servers {
         let (shard, other_slots, record) = awake(config, &mut self.stream, looked).await?;
         let reading = catalog.reading(&config.outbox);
         if memory.reading.as_ref().is_some_and(|before| reading.altered_since(before)) {
-            return Err(watch::altered(config, catalog));
+            return Err(watch::altered(config.source(), catalog));
         }
         Ok(Tables { outbox: outbox.of_shard(shard), router, reading, other_slots, record })
     }
@@ -339,7 +346,15 @@ async fn parked_events(
         monitor.last_problem(reason.clone());
         monitor.state(State::Reconnecting { peer: Peer::Postgres, reason });
     };
-    let store = DeadLetterStore::open(config, host, session.backend_pid(), &left, from, locked);
+    let store = DeadLetterStore::open(
+        &config.name,
+        &config.postgres,
+        host,
+        session.backend_pid(),
+        &left,
+        from,
+        locked,
+    );
     let (store, loaded) = awake(config, session, store).await?;
     memory.failed_retry = None;
     memory.refused.retain(|event, _| event.final_lsn >= from);
@@ -380,7 +395,7 @@ async fn open_stream(
     };
     session.query(prepared).await?;
     let (stream, unread, _) = session.into_parts();
-    let unread_rows = recovery_sql::in_commit_order(config, &found.catalog.tables);
+    let unread_rows = recovery_sql::in_commit_order(config.source(), &found.catalog.tables);
     let stream = ReplicationStream::at_rest(stream, unread, &unread_rows);
     if in_bulk {
         return Ok(stream);

@@ -28,7 +28,7 @@ pub(super) async fn look_at_tables(
             let columns = Columns::look(looks, table.oid, &config.postgres).await?;
             columns.verdict(outbox, name)?;
         }
-        for (what, remedy) in catalog::unwatched(config, &catalog.tables) {
+        for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             tracing::warn!(remedy, "{what}");
         }
     }
@@ -71,11 +71,14 @@ async fn shards(
     let shard = match config.shard {
         Some(shard) => {
             let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
-            Some((shard, catalog::shards_verdict(looks, &[(config, catalog)], missing).await?))
+            Some((shard, catalog::shards_verdict(looks, &[(config.source(), catalog)], missing).await?))
         }
         None => None,
     };
-    Ok((shard, catalog::slots_of_other_shards(looks, config).await?))
+    Ok((
+        shard,
+        catalog::slots_of_other_shards(looks, config.slot_of_all(), &config.slots_of_all_shards()).await?,
+    ))
 }
 
 /// Events that come after parked ones of their aggregate must not be sent past them.

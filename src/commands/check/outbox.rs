@@ -46,7 +46,7 @@ pub(super) async fn judge(
     judge_template(config, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
         judge_publication(config, publication, findings);
-        for (what, remedy) in catalog::unwatched(config, &catalog.tables) {
+        for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             findings.warning("publication_watch", what, remedy);
         }
     }
@@ -78,7 +78,7 @@ pub(super) async fn judge(
 
 /// Whether the publication is there and publishes what it has to.
 pub(super) fn judge_published(config: &Config, catalog: &Catalog, findings: &mut Findings) -> bool {
-    let verdict = catalog.publication_verdict(config, Missing::AtStart);
+    let verdict = catalog.publication_verdict(config.source(), Missing::AtStart);
     let name = &config.postgres.publication;
     let fine = match config.outbox.tables.as_slice() {
         [] => format!("{name} is there"),

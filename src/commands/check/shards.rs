@@ -15,14 +15,15 @@ pub(super) async fn judge(
 ) -> Result<(), Error> {
     let Some((config, _)) = shards.first() else { return Ok(()) };
     if shards.len() > 1 {
-        let verdict = match shards_verdict(session, shards, Missing::AtStart).await {
+        let found: Vec<_> = shards.iter().map(|(config, catalog)| (config.source(), *catalog)).collect();
+        let verdict = match shards_verdict(session, &found, Missing::AtStart).await {
             Err(error @ Error::Transient(_)) => return Err(error),
             verdict => verdict.map(drop),
         };
         let fine = format!("{} publications take every aggregate exactly once", shards.len());
         findings.verdict("shards", verdict, fine);
     }
-    let left = slots_of_other_shards(session, config).await?;
+    let left = slots_of_other_shards(session, config.slot_of_all(), &config.slots_of_all_shards()).await?;
     if !left.is_empty() {
         findings.error(
             "shards",

@@ -21,7 +21,7 @@ pub(super) async fn judge(
         None => "nobody reads it now".to_owned(),
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
-    if findings.verdict("slot", catalog.slot_verdict(config), fine)
+    if findings.verdict("slot", catalog.slot_verdict(config.source()), fine)
         && let Some(slot) = &catalog.slot
     {
         judge_room(name, slot, findings);

@@ -44,7 +44,8 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Ver
 /// A shard of another number of them parks under the same names.
 async fn say_whose_they_may_be(config: &Config) -> Result<(), Error> {
     let mut session = session(config).await?;
-    let others = slots_of_other_shards(&mut session, config).await?;
+    let others =
+        slots_of_other_shards(&mut session, config.slot_of_all(), &config.slots_of_all_shards()).await?;
     session.close().await;
     if others.is_empty() {
         return Ok(());

@@ -16,7 +16,7 @@ pub(super) fn object(config: &Config) -> Option<Object> {
         "{tables} AND c.relkind = 'r'\n    \
          AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid)"
     );
-    let guard = catalog::guard(config);
+    let guard = catalog::guard(&config.postgres);
     let (name, publication) = (quoting::name(&guard), literal(&guard));
     let block = format!(
         "\nDECLARE\n  unnamed regclass;\nBEGIN\n  \

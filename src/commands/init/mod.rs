@@ -219,7 +219,12 @@ impl<'a> Init<'a> {
             None => Vec::new(),
         };
         let open: Vec<&str> = open.iter().filter_map(|row| row.get(0)).collect();
-        let others = slots_of_other_shards(&mut self.session, self.config).await?;
+        let others = slots_of_other_shards(
+            &mut self.session,
+            self.config.slot_of_all(),
+            &self.config.slots_of_all_shards(),
+        )
+        .await?;
         self.say_what_is_next(&open, !others.is_empty())
     }
 
@@ -285,14 +290,14 @@ impl<'a> Init<'a> {
         for shard in shards {
             catalogs.push(Catalog::look(&mut self.session, &shard.postgres, &shard.outbox).await?);
         }
-        let found: Vec<_> = shards.iter().zip(&catalogs).collect();
+        let found: Vec<_> = shards.iter().map(Config::source).zip(&catalogs).collect();
         shards_verdict(&mut self.session, &found, Missing::AtStart).await.map(drop)
     }
 
     /// A publication that was there before is used only if it publishes what is needed.
     async fn verify_publication(&mut self, config: &Config) -> Result<(), Error> {
         let catalog = Catalog::look(&mut self.session, &config.postgres, &config.outbox).await?;
-        catalog.publication_verdict(config, Missing::AtStart)
+        catalog.publication_verdict(config.source(), Missing::AtStart)
     }
 
     async fn make_slot(&mut self, config: &Config) -> Result<(), Error> {

@@ -93,7 +93,7 @@ pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<
             format!("Wait for it, or end it with SELECT pg_cancel_backend({pid}), and run init again"),
         ));
     }
-    match catalog.slot_verdict(config) {
+    match catalog.slot_verdict(config.source()) {
         // what makes `run` stop for safety is here no more than a refusal: nothing was lost by looking
         Err(Error::Definite(definite)) => Err(Error::refused(definite.what, definite.remedy)),
         other => other,

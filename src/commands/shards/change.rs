@@ -115,13 +115,13 @@ async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> 
                 "Run `outbox-router init` with the new `[shards] count`",
             ));
         }
-        catalog.verdict(shard, Missing::AtStart)?;
+        catalog.verdict(shard.source(), Missing::AtStart)?;
         catalogs.push(catalog);
     }
     if let [_] = new {
         return Ok(());
     }
-    let found: Vec<(&Config, &Catalog)> = new.iter().map(AsRef::as_ref).zip(&catalogs).collect();
+    let found: Vec<_> = new.iter().map(|shard| shard.source()).zip(&catalogs).collect();
     shards_verdict(session, &found, Missing::AtStart).await.map(drop)
 }
 

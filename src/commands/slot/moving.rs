@@ -109,7 +109,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
 pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<Verdict, Error> {
     let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
-    before.catalog.slot_verdict(config)?;
+    before.catalog.slot_verdict(config.source())?;
     let (now, ahead) = (before.position(), Position { flush: to, partial: None });
     let flush = before.system.flush;
     if to > flush {

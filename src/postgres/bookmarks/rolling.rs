@@ -1,6 +1,5 @@
 //! Bookmarks that the router makes by itself, beside the stream: one every so often, the oldest dropped in time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use pg_logical::connect::Startup;
@@ -10,7 +9,7 @@ use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
 use super::{Bookmark, drop_slot, list, make, parse_stamp, stamp};
-use crate::config::Config;
+use crate::config::Postgres;
 use crate::config::bookmarks::Bookmarks;
 use crate::error::{Error, Peer};
 use crate::quantity::bytes;
@@ -26,13 +25,12 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub struct RollingBookmarks(JoinHandle<()>);
 
 impl RollingBookmarks {
-    /// Starts, at the server that the stream comes from. `None` where `[bookmarks]` says so.
-    pub fn start(config: &Arc<Config>, host: Host) -> Option<Self> {
-        let settings = config.bookmarks.clone()?;
-        let mut conninfo = config.postgres.conninfo.clone();
+    /// Starts for the slot of a router of this name, at the server that the stream comes from.
+    pub fn start(name: &str, postgres: &Postgres, settings: Bookmarks, host: Host) -> Self {
+        let mut conninfo = postgres.conninfo.clone();
         conninfo.hosts = vec![host];
-        let maker = Maker { config: Arc::clone(config), conninfo, settings, failed: None };
-        Some(RollingBookmarks(tokio::spawn(maker.run())))
+        let (name, slot) = (name.to_owned(), postgres.slot.clone());
+        RollingBookmarks(tokio::spawn(Maker { name, slot, conninfo, settings, failed: None }.run()))
     }
 }
 
@@ -43,7 +41,9 @@ impl Drop for RollingBookmarks {
 }
 
 struct Maker {
-    config: Arc<Config>,
+    /// The name of the router.
+    name: String,
+    slot: String,
     conninfo: ConnInfo,
     settings: Bookmarks,
     /// The last failure, which is said once.
@@ -75,13 +75,13 @@ impl Maker {
     }
 
     async fn connect(&self) -> Result<Session, Error> {
-        let name = format!("{} bookmarks", self.config.name);
+        let name = format!("{} bookmarks", self.name);
         let startup = Startup { replication: false, application_name: &name, settings: &[] };
         Ok(Session::connect(&self.conninfo, &startup).await?)
     }
 
     async fn turn(&self, session: &mut Session) -> Result<(), Error> {
-        let slot = &self.config.postgres.slot;
+        let slot = &self.slot;
         let known = list(session, slot).await?;
         let now = parse_stamp(&stamp(session).await?).unwrap_or_else(OffsetDateTime::now_utc);
         let plan = plan(&known, &self.settings, now);

@@ -21,7 +21,7 @@ use pg_logical::server_error::QueryError;
 use pg_logical::session::{Row, Session};
 
 use crate::checkpoint::Reading;
-use crate::config::{Config, Outbox, Postgres};
+use crate::config::{Outbox, OutboxSource, Postgres, TableName};
 use crate::error::Error;
 
 /// What the catalogues say at one moment.
@@ -44,38 +44,45 @@ impl Catalog {
         postgres: &Postgres,
         outbox: &Outbox,
     ) -> Result<Self, QueryError> {
+        Self::look_at_tables(session, postgres, &outbox.tables).await
+    }
+
+    /// The slot and the publication alone: the tables may be locked.
+    pub async fn look_at_slot(session: &mut Session, postgres: &Postgres) -> Result<Self, QueryError> {
+        Self::look_at_tables(session, postgres, &[]).await
+    }
+
+    async fn look_at_tables(
+        session: &mut Session,
+        postgres: &Postgres,
+        tables: &[TableName],
+    ) -> Result<Self, QueryError> {
         let version = session.query_one("SHOW server_version_num").await?;
         let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
-        let rows = session.query(&query(postgres, outbox, version)).await?;
-        read(&rows, outbox.tables.len()).map_err(|Unreadable| {
+        let rows = session.query(&query(postgres, tables, version)).await?;
+        read(&rows, tables.len()).map_err(|Unreadable| {
             pg_logical::Error::transient("the catalogues gave a row that cannot be read").into()
         })
     }
 
-    /// The slot and the publication alone: the tables may be locked.
-    pub async fn look_at_slot(session: &mut Session, config: &Config) -> Result<Self, QueryError> {
-        let no_tables = Outbox { tables: Vec::new(), ..config.outbox.clone() };
-        Self::look(session, &config.postgres, &no_tables).await
-    }
-
     /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
     /// slot is ours to read.
-    pub fn verdict(&self, config: &Config, missing: Missing) -> Result<(), Error> {
-        self.slot_verdict(config)?;
-        self.publication_verdict(config, missing)
+    pub fn verdict(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
+        self.slot_verdict(source)?;
+        self.publication_verdict(source, missing)
     }
 
     /// The part of it that concerns the slot.
-    pub fn slot_verdict(&self, config: &Config) -> Result<(), Error> {
+    pub fn slot_verdict(&self, source: OutboxSource<'_>) -> Result<(), Error> {
         if self.standby {
-            slot::verdict_on_a_standby(self.slot.as_ref(), &config.postgres)?;
+            slot::verdict_on_a_standby(self.slot.as_ref(), source.postgres)?;
         }
-        slot::verdict(self.slot.as_ref(), config)
+        slot::verdict(self.slot.as_ref(), source)
     }
 
     /// The part of it that concerns tables and publication.
-    pub fn publication_verdict(&self, config: &Config, missing: Missing) -> Result<(), Error> {
-        publication::verdict(self.publication.as_ref(), &self.tables, config, missing)
+    pub fn publication_verdict(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
+        publication::verdict(self.publication.as_ref(), &self.tables, source, missing)
     }
 
     /// What decides which changes the stream holds.
@@ -98,15 +105,14 @@ impl Catalog {
     }
 
     /// What an operator can do about rows that were written while nothing published them.
-    pub fn publication_way_out(&self, config: &Config) -> String {
-        publication::way_out(&self.tables, config)
+    pub fn publication_way_out(&self, source: OutboxSource<'_>) -> String {
+        publication::way_out(&self.tables, source)
     }
 }
 
 /// The one query, for a server of `version` (`server_version_num`): a row for each table.
-fn query(postgres: &Postgres, outbox: &Outbox, version: u32) -> String {
-    let mut names: Vec<String> = outbox
-        .tables
+fn query(postgres: &Postgres, tables: &[TableName], version: u32) -> String {
+    let mut names: Vec<String> = tables
         .iter()
         .enumerate()
         .map(|(number, table)| format!("({number}, {}, {})", literal(&table.schema), literal(&table.name)))

@@ -5,7 +5,7 @@ use pg_logical::quoting::literal;
 
 use super::{Missing, Unreadable, Values, flag, parsed, recovery_sql};
 use crate::checkpoint::Traces;
-use crate::config::{Config, TableName};
+use crate::config::{OutboxSource, Postgres, TableName};
 use crate::error::Error;
 
 /// One row of `pg_publication`.
@@ -128,13 +128,13 @@ impl Table {
 pub(super) fn verdict(
     publication: Option<&Publication>,
     tables: &[Option<Table>],
-    config: &Config,
+    source: OutboxSource<'_>,
     missing: Missing,
 ) -> Result<(), Error> {
-    fault(publication, tables, config).map_err(|Fault { what, remedy, logged }| match missing {
+    fault(publication, tables, source).map_err(|Fault { what, remedy, logged }| match missing {
         Missing::AtStart => Error::refused(what, remedy),
         Missing::WhileRunning if logged => {
-            Error::not_safe(what, format!("{remedy}. {}", way_out(tables, config)))
+            Error::not_safe(what, format!("{remedy}. {}", way_out(tables, source)))
         }
         Missing::WhileRunning => Error::not_safe(
             what,
@@ -160,9 +160,13 @@ impl Fault {
     }
 }
 
-fn fault(publication: Option<&Publication>, tables: &[Option<Table>], config: &Config) -> Result<(), Fault> {
-    let outbox = &config.outbox;
-    let (name, sql) = (&config.postgres.publication, quoting::name(&config.postgres.publication));
+fn fault(
+    publication: Option<&Publication>,
+    tables: &[Option<Table>],
+    source: OutboxSource<'_>,
+) -> Result<(), Fault> {
+    let outbox = source.outbox;
+    let (name, sql) = (&source.postgres.publication, quoting::name(&source.postgres.publication));
     for (table_name, table) in outbox.tables.iter().zip(tables) {
         if table.is_none() {
             return Err(Fault::logged(
@@ -179,7 +183,7 @@ fn fault(publication: Option<&Publication>, tables: &[Option<Table>], config: &C
         ));
     };
     for (table_name, table) in outbox.tables.iter().zip(tables.iter().flatten()) {
-        table_fault(publication, table, table_name, config)?;
+        table_fault(publication, table, table_name, source)?;
     }
     if !publication.publishes_inserts && !outbox.tables.is_empty() {
         return Err(Fault::logged(
@@ -196,9 +200,9 @@ fn table_fault(
     publication: &Publication,
     table: &Table,
     table_name: &TableName,
-    config: &Config,
+    source: OutboxSource<'_>,
 ) -> Result<(), Fault> {
-    let name = &config.postgres.publication;
+    let name = &source.postgres.publication;
     let (sql, table_sql) = (quoting::name(name), table_name.in_sql());
     if table.unlogged {
         return Err(Fault {
@@ -220,7 +224,7 @@ fn table_fault(
     if !table.published {
         return Err(Fault::logged(
             format!("the publication {name} does not publish the outbox table {table_name}"),
-            if config.shard.is_some() {
+            if source.shard.is_some() {
                 // one without its row filter would send what other shards do
                 format!(
                     "While no router runs, DROP PUBLICATION {sql}, and run `outbox-router init`, which makes it with its row \
@@ -238,8 +242,8 @@ fn table_fault(
 
 /// Of each table that can leave the publication and come back unseen: how, and what to do against it. `tables` are those of the
 /// outbox in the order of the configuration.
-pub fn unwatched(config: &Config, tables: &[Option<Table>]) -> Vec<(String, String)> {
-    let guard = quoting::name(&guard(config));
+pub fn unwatched(source: OutboxSource<'_>, tables: &[Option<Table>]) -> Vec<(String, String)> {
+    let guard = quoting::name(&guard(source.postgres));
     let of_table = |(name, table): (&TableName, &Option<Table>)| {
         let table = table.as_ref()?;
         match table.partitioned {
@@ -265,7 +269,7 @@ pub fn unwatched(config: &Config, tables: &[Option<Table>]) -> Vec<(String, Stri
             _ => None,
         }
     };
-    config.outbox.tables.iter().zip(tables).filter_map(of_table).collect()
+    source.outbox.tables.iter().zip(tables).filter_map(of_table).collect()
 }
 
 /// The event triggers that `init` makes for a partitioned outbox.
@@ -282,9 +286,9 @@ pub fn partition_triggers_fire() -> String {
 }
 
 /// The publication that names the tables that the router's own does not name.
-pub fn guard(config: &Config) -> String {
+pub fn guard(postgres: &Postgres) -> String {
     // a name has 63 bytes at most
-    let mut name = config.postgres.publication.clone();
+    let mut name = postgres.publication.clone();
     while name.len() > 57 {
         name.pop();
     }
@@ -292,7 +296,7 @@ pub fn guard(config: &Config) -> String {
 }
 
 /// What an operator can do about rows that were written while nothing published them. Ends in SQL.
-pub(super) fn way_out(tables: &[Option<Table>], config: &Config) -> String {
+pub(super) fn way_out(tables: &[Option<Table>], source: OutboxSource<'_>) -> String {
     let partitioned = tables.iter().flatten().any(|table| table.partitioned);
     let also = if partitioned {
         "The event triggers of `outbox-router init` alter the publication where a partition is attached with rows or becomes \
@@ -305,14 +309,14 @@ pub(super) fn way_out(tables: &[Option<Table>], config: &Config) -> String {
          comes after it before the router goes past it. A copy of the slot shows it in commit \
          order, deleted rows included. It may also show rows that are in Kafka; rows that were written while the table was \
          unlogged are only in the table. In one session: {}",
-        recovery_sql::in_commit_order(config, tables)
+        recovery_sql::in_commit_order(source, tables)
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Outbox;
+    use crate::config::{Config, Outbox};
     use crate::error::Exit;
     use crate::postgres::catalog::slot::tests::config;
     use crate::shards::Shard;
@@ -350,7 +354,7 @@ mod tests {
         let named = |schema: &str| TableName { schema: schema.into(), name: "outbox".into() };
         let tables = vec![named("orders"), named("public")];
         let config = Config { outbox: Outbox { tables, ..config().outbox }, shard, ..config() };
-        match verdict(publication.as_ref(), &[Some(table()), second], &config, missing) {
+        match verdict(publication.as_ref(), &[Some(table()), second], config.source(), missing) {
             Ok(()) => None,
             Err(Error::Definite(definite)) => Some((definite.exit, definite.to_string())),
             Err(other) => panic!("{other}"),

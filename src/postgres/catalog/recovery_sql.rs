@@ -8,7 +8,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::Table;
-use crate::config::{Config, TableName};
+use crate::config::{OutboxSource, TableName};
 
 /// Behind what shows the rows of all shards, where the router is one of them.
 const OF_ALL_SHARDS: &str = " -- rows of all shards";
@@ -16,8 +16,8 @@ const OF_ALL_SHARDS: &str = " -- rows of all shards";
 /// Statements that show the inserts behind the slot's position in commit order, also of rows that are deleted by now. They
 /// are for one session, whose end drops the copy, and for while nobody reads the slot. `tables` are those of the outbox as
 /// they are now.
-pub fn in_commit_order(config: &Config, tables: &[Option<Table>]) -> String {
-    let (postgres, outbox) = (&config.postgres, &config.outbox);
+pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>]) -> String {
+    let (postgres, outbox) = (source.postgres, source.outbox);
     let slot = literal(&postgres.slot);
     // names are the server's, and another router may need a copy of its own: this one's slot, and no longer than 63 bytes
     let copy = literal(&format!("{}_rescue", postgres.slot.chars().take(56).collect::<String>()));
@@ -40,7 +40,7 @@ pub fn in_commit_order(config: &Config, tables: &[Option<Table>]) -> String {
         "SELECT pg_copy_logical_replication_slot({slot}, {copy}, true, 'test_decoding'); \
          SELECT lsn, data FROM pg_logical_slot_peek_changes({copy}, NULL, NULL) WHERE {}{}",
         wanted.join(" OR "),
-        of_all_shards(config)
+        of_all_shards(source)
     )
 }
 
@@ -48,8 +48,8 @@ pub fn in_commit_order(config: &Config, tables: &[Option<Table>]) -> String {
 /// committed shortly before. The slot's `catalog_xmin` survives its invalidation: it is the oldest transaction that was
 /// open when the slot was last moved, so whatever was committed after its position has that number or a later one.
 /// `None`: without a table there is nothing to read.
-pub fn from_table(config: &Config, catalog_xmin: Option<u32>) -> Option<String> {
-    let outbox = &config.outbox;
+pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option<String> {
+    let outbox = source.outbox;
     let since = catalog_xmin.map(|xid| format!(" WHERE age(xmin) <= age('{xid}'::xid)")).unwrap_or_default();
     let query = |table: &TableName| {
         let order =
@@ -57,17 +57,17 @@ pub fn from_table(config: &Config, catalog_xmin: Option<u32>) -> Option<String> 
         format!("SELECT * FROM {}{since}{}", table.in_sql(), order.unwrap_or_default())
     };
     let queries: Vec<String> = outbox.tables.iter().map(query).collect();
-    (!queries.is_empty()).then(|| queries.join("; ") + of_all_shards(config))
+    (!queries.is_empty()).then(|| queries.join("; ") + of_all_shards(source))
 }
 
-fn of_all_shards(config: &Config) -> &'static str {
-    if config.shard.is_some() { OF_ALL_SHARDS } else { "" }
+fn of_all_shards(source: OutboxSource<'_>) -> &'static str {
+    if source.shard.is_some() { OF_ALL_SHARDS } else { "" }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Outbox, Postgres};
+    use crate::config::{Config, Outbox, Postgres};
     use crate::postgres::catalog::slot::tests::config;
     use crate::shards::Shard;
 
@@ -95,20 +95,21 @@ mod tests {
             ..config().outbox
         };
         let two = Config { outbox, ..config() };
-        insta::assert_snapshot!(in_commit_order(&two, &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'outbox_router_rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('outbox_router_rescue', NULL, NULL) WHERE starts_with(data, 'table public.outbox: INSERT:') OR starts_with(data, 'table "it''s"."Events": INSERT:') OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
+        insta::assert_snapshot!(in_commit_order(two.source(), &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'outbox_router_rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('outbox_router_rescue', NULL, NULL) WHERE starts_with(data, 'table public.outbox: INSERT:') OR starts_with(data, 'table "it''s"."Events": INSERT:') OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
     }
 
     #[test]
     fn the_copy_has_a_name_that_postgres_takes_and_no_other_router_uses() {
         let postgres = Postgres { slot: "s".repeat(63), ..config().postgres };
-        let sql = in_commit_order(&Config { postgres, ..config() }, &[table(false)]);
+        let config = Config { postgres, ..config() };
+        let sql = in_commit_order(config.source(), &[table(false)]);
         assert!(sql.contains(&format!("'{}_rescue'", "s".repeat(56))), "{sql}");
     }
 
     #[test]
     fn a_table_whose_rows_have_other_names_is_not_asked_for_by_name() {
         for tables in [vec![table(true)], vec![None], vec![]] {
-            let sql = in_commit_order(&config(), &tables);
+            let sql = in_commit_order(config().source(), &tables);
             assert!(sql.ends_with("WHERE data LIKE 'table %: INSERT:%'"), "{sql}");
         }
     }
@@ -116,24 +117,25 @@ mod tests {
     #[test]
     fn a_table_that_the_publication_does_not_name_is_not_asked_for_by_name_either() {
         let unnamed = table(false).map(|table| Table { membership: "; 5/6".into(), ..table });
-        let sql = in_commit_order(&config(), &[unnamed]);
+        let sql = in_commit_order(config().source(), &[unnamed]);
         assert!(sql.ends_with("WHERE data LIKE 'table %: INSERT:%'"), "{sql}");
     }
 
     #[test]
     fn the_table_is_asked_from_the_oldest_open_transaction_on() {
         assert_eq!(
-            from_table(&config(), Some(754)).unwrap(),
+            from_table(config().source(), Some(754)).unwrap(),
             "SELECT * FROM public.outbox WHERE age(xmin) <= age('754'::xid) ORDER BY created_at"
         );
         let outbox = Outbox { tables: vec![], ..config().outbox };
-        assert!(from_table(&Config { outbox, ..config() }, Some(754)).is_none());
+        let config = Config { outbox, ..config() };
+        assert!(from_table(config.source(), Some(754)).is_none());
     }
 
     #[test]
     fn rows_of_all_shards_are_said_to_be_that() {
         let config = Config { shard: Some(Shard { number: 0, of: 2 }), ..config() };
-        assert!(in_commit_order(&config, &[table(false)]).ends_with(" -- rows of all shards"));
-        assert!(from_table(&config, Some(754)).unwrap().ends_with(" -- rows of all shards"));
+        assert!(in_commit_order(config.source(), &[table(false)]).ends_with(" -- rows of all shards"));
+        assert!(from_table(config.source(), Some(754)).unwrap().ends_with(" -- rows of all shards"));
     }
 }

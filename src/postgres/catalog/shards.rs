@@ -8,7 +8,7 @@ use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use super::{Catalog, Missing, Table};
-use crate::config::{Config, TableName};
+use crate::config::{OutboxSource, TableName};
 use crate::error::{Error, Peer};
 use crate::postgres::row_filter::is_that_of;
 use crate::shards::{Ids, Shard};
@@ -27,7 +27,7 @@ pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
     )
 }
 
-/// Judges the publications of `shards`, each the configuration of one, with the same tables, and what was found of it.
+/// Judges the publications of `shards`, each what one reads, with the same tables, and what was found of it.
 /// Returns what the ids of the aggregates are.
 ///
 /// # Errors
@@ -35,7 +35,7 @@ pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
 /// that is not there is no matter of this one.
 pub async fn shards_verdict(
     session: &mut Session,
-    shards: &[(&Config, &Catalog)],
+    shards: &[(OutboxSource<'_>, &Catalog)],
     missing: Missing,
 ) -> Result<Ids, Error> {
     let version = session.query_one("SELECT pg_catalog.current_setting('server_version_num')").await?;
@@ -43,8 +43,8 @@ pub async fn shards_verdict(
     if version < ROW_FILTERS {
         return Err(no_row_filters(version / 10_000, ""));
     }
-    let Some((config, _)) = shards.first() else { return Ok(Ids::Texts) };
-    if config.outbox.message_prefix.is_some() {
+    let Some((source, _)) = shards.first() else { return Ok(Ids::Texts) };
+    if source.outbox.message_prefix.is_some() {
         let encoding = session.query_one("SELECT pg_catalog.current_setting('server_encoding')").await?;
         if encoding.as_deref() != Some("UTF8") {
             let encoding = encoding.unwrap_or_default();
@@ -56,10 +56,11 @@ pub async fn shards_verdict(
             ));
         }
     }
+    let aggregate_id = &source.outbox.columns.aggregate_id;
     let mut found: Option<(Ids, &TableName)> = None;
-    for (number, table) in config.outbox.tables.iter().enumerate() {
-        let Some(column) = Column::look(session, config, table).await? else { continue };
-        let ids = column.ids(config, table)?;
+    for (number, table) in source.outbox.tables.iter().enumerate() {
+        let Some(column) = Column::look(session, aggregate_id, table).await? else { continue };
+        let ids = column.ids(aggregate_id, table)?;
         match found {
             Some((before, first)) if before != ids => return Err(mixed((before, first), (ids, table))),
             _ => found = found.or(Some((ids, table))),
@@ -67,8 +68,8 @@ pub async fn shards_verdict(
         for (of_one, catalog) in shards {
             let found = catalog.tables.get(number).and_then(Option::as_ref);
             let Some((shard, found)) = of_one.shard.zip(found) else { continue };
-            if let Some(fault) = fault(of_one, table, found, ids, shard) {
-                return Err(judged(fault, of_one, missing));
+            if let Some(fault) = fault(*of_one, table, found, ids, shard) {
+                return Err(judged(fault, &of_one.postgres.publication, missing));
             }
         }
     }
@@ -84,7 +85,7 @@ struct Column {
 }
 
 impl Column {
-    async fn look(session: &mut Session, config: &Config, table: &TableName) -> Result<Option<Self>, Error> {
+    async fn look(session: &mut Session, name: &str, table: &TableName) -> Result<Option<Self>, Error> {
         let sql = format!(
             "SELECT a.atttypid, pg_catalog.format_type(a.atttypid, a.atttypmod), \
              (SELECT o.collname FROM pg_catalog.pg_collation o WHERE o.oid = a.attcollation AND o.oid >= {FIRST_OF_USERS}) \
@@ -93,7 +94,7 @@ impl Column {
              WHERE n.nspname = {} AND c.relname = {} AND a.attname = {} AND NOT a.attisdropped",
             literal(&table.schema),
             literal(&table.name),
-            literal(&config.outbox.columns.aggregate_id)
+            literal(name)
         );
         let rows = session.query(&sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -105,9 +106,8 @@ impl Column {
         Ok(Some(Column { type_id, sql_type: sql_type.to_owned(), collation }))
     }
 
-    fn ids(&self, config: &Config, table: &TableName) -> Result<Ids, Error> {
+    fn ids(&self, column: &str, table: &TableName) -> Result<Ids, Error> {
         if let Some(collation) = &self.collation {
-            let column = &config.outbox.columns.aggregate_id;
             return Err(Error::refused(
                 format!(
                     "aggregates of {table} cannot be dealt out to shards: its column {column} has the collation {collation}, and row \
@@ -122,7 +122,7 @@ impl Column {
             ));
         }
         Ids::of_type(self.type_id).ok_or_else(|| {
-            let (column, sql_type) = (&config.outbox.columns.aggregate_id, &self.sql_type);
+            let sql_type = &self.sql_type;
             Error::refused(
                 format!("aggregates of {table} cannot be dealt out to shards: its column {column} is of type {sql_type}"),
                 "Make it text, varchar, uuid or an integer, for which Postgres has a hash function that filters may use",
@@ -143,8 +143,14 @@ fn mixed((ids, table): (Ids, &TableName), (others, other): (Ids, &TableName)) ->
 }
 
 /// What is wrong with what one publication takes of a table.
-fn fault(config: &Config, name: &TableName, table: &Table, ids: Ids, shard: Shard) -> Option<String> {
-    let publication = &config.postgres.publication;
+fn fault(
+    source: OutboxSource<'_>,
+    name: &TableName,
+    table: &Table,
+    ids: Ids,
+    shard: Shard,
+) -> Option<String> {
+    let publication = &source.postgres.publication;
     if !table.published {
         return None;
     }
@@ -153,7 +159,7 @@ fn fault(config: &Config, name: &TableName, table: &Table, ids: Ids, shard: Shar
             "the publication {publication} has no row filter on {name}: {shard} would send all of it"
         ));
     };
-    let fits = is_that_of(filter, ids, &config.outbox.columns.aggregate_id, shard);
+    let fits = is_that_of(filter, ids, &source.outbox.columns.aggregate_id, shard);
     (!fits).then(|| {
         format!(
             "the row filter of the publication {publication} on {name} is not that of {shard}: WHERE {filter}"
@@ -161,8 +167,8 @@ fn fault(config: &Config, name: &TableName, table: &Table, ids: Ids, shard: Shar
     })
 }
 
-fn judged(fault: String, config: &Config, missing: Missing) -> Error {
-    let publication = quoting::name(&config.postgres.publication);
+fn judged(fault: String, publication: &str, missing: Missing) -> Error {
+    let publication = quoting::name(publication);
     let remedy = format!(
         "Aggregates would be sent twice, or not at all. While no router runs, DROP PUBLICATION {publication}, and run \
          `outbox-router init`, which makes it as it has to be; rows written in between are left out by the stream"
@@ -173,12 +179,16 @@ fn judged(fault: String, config: &Config, missing: Missing) -> Error {
     }
 }
 
-/// The slots of this router with another number of shards than `config` says.
+/// The slots of a router that are called like its slot for all rows, `base`, or that of a shard, and are none of `ours`: they are for
+/// another number of shards.
+///
+/// # Errors
+/// The server refuses, or the session is lost.
 pub async fn slots_of_other_shards(
     session: &mut Session,
-    config: &Config,
+    base: &str,
+    ours: &[String],
 ) -> Result<Vec<String>, QueryError> {
-    let base = config.slot_of_all();
     // a slot's name has no character that means something in an expression
     let sql = format!(
         "SELECT s.slot_name FROM pg_catalog.pg_replication_slots s WHERE s.database = pg_catalog.current_database() \
@@ -188,7 +198,6 @@ pub async fn slots_of_other_shards(
         literal(&format!("^{base}_[0-9]+_of_[0-9]+$"))
     );
     let rows = session.query(&sql).await?;
-    let ours = config.slots_of_all_shards();
     let names = rows.iter().filter_map(|row| row.get(0)).map(str::to_owned);
     Ok(names.filter(|slot| !ours.contains(slot)).collect())
 }

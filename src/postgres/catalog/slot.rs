@@ -6,7 +6,7 @@ use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use super::{Unreadable, Values, flag, parsed, recovery_sql};
-use crate::config::{Config, Postgres};
+use crate::config::{OutboxSource, Postgres};
 use crate::error::{Error, Peer};
 use crate::postgres::standby_slots;
 
@@ -130,8 +130,8 @@ pub(super) fn verdict_on_a_standby(slot: Option<&Slot>, postgres: &Postgres) -> 
     Err(Error::transient(Peer::Postgres, what))
 }
 
-pub(super) fn verdict(slot: Option<&Slot>, config: &Config) -> Result<(), Error> {
-    let name = &config.postgres.slot;
+pub(super) fn verdict(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(), Error> {
+    let name = &source.postgres.slot;
     let Some(slot) = slot else {
         return Err(Error::not_safe(
             format!("the replication slot {name} does not exist"),
@@ -160,7 +160,7 @@ pub(super) fn verdict(slot: Option<&Slot>, config: &Config) -> Result<(), Error>
         ));
     }
     if slot.is_lost() {
-        return Err(lost(slot, config));
+        return Err(lost(slot, source));
     }
     if slot.two_phase {
         return Err(Error::not_safe(
@@ -221,15 +221,15 @@ const WAL_REMOVED: &str = "wal_removed: more log was written than max_slot_wal_k
 const KEEP_SIZE: &str =
     "Raise max_slot_wal_keep_size to what the disk has room for: it says how far a slot may fall behind";
 
-fn lost(slot: &Slot, config: &Config) -> Error {
-    let name = &config.postgres.slot;
+fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
+    let name = &source.postgres.slot;
     let (reason, prevention) = slot.cause();
     let confirmed = slot.confirmed_flush_lsn.map_or("unknown".to_owned(), |lsn| lsn.to_string());
     let what = format!(
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
     );
     let drop = format!("SELECT pg_drop_replication_slot({})", literal(name));
-    let Some(query) = recovery_sql::from_table(config, slot.catalog_xmin) else {
+    let Some(query) = recovery_sql::from_table(source, slot.catalog_xmin) else {
         return Error::not_safe(
             what,
             format!(
@@ -254,6 +254,7 @@ fn lost(slot: &Slot, config: &Config) -> Error {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::config::Config;
     use crate::config::load::load;
     use crate::error::Exit;
     use pg_logical::Environment;
@@ -281,7 +282,7 @@ pub(crate) mod tests {
     }
 
     fn refused(slot: Option<&Slot>) -> String {
-        match verdict(slot, &config()) {
+        match verdict(slot, config().source()) {
             Err(Error::Definite(definite)) if definite.exit == Exit::Unsafe => definite.to_string(),
             other => panic!("{other:?}"),
         }
@@ -296,7 +297,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_slot_of_ours_is_taken() {
-        assert_eq!(verdict(Some(&slot()), &config()), Ok(()));
+        assert_eq!(verdict(Some(&slot()), config().source()), Ok(()));
     }
 
     #[test]

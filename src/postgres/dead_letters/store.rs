@@ -5,7 +5,6 @@
 //! stream, for then nobody knows what was done.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pg_logical::Lsn;
@@ -19,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::sql::{self, REMEDY, Waiting};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
-use crate::config::Config;
+use crate::config::Postgres;
 use crate::dead_letters::{DeadLetter, Key, ResolvedRows};
 use crate::error::{Error, Peer};
 use crate::postgres::slot_lock;
@@ -108,23 +107,24 @@ pub struct Left {
 }
 
 impl DeadLetterStore {
-    /// Connects to the server that the stream comes from, whose process is `walsender`, does what is left, and looks at what
-    /// there is. A lock on the table is waited for, and `locked` is told who holds it.
+    /// Connects, for the router of this name, to the server that the stream comes from, whose process is `walsender`, does what is
+    /// left, and looks at what there is. A lock on the table is waited for, and `locked` is told who holds it.
     ///
     /// # Errors
     /// The server refuses, or there is no such table.
     pub async fn open(
-        config: &Arc<Config>,
+        router: &str,
+        postgres: &Postgres,
         host: Host,
         walsender: i32,
         left: &Left,
         from: Lsn,
         locked: impl Fn(String),
     ) -> Result<(Self, Loaded), Error> {
-        let mut conninfo = config.postgres.conninfo.clone();
+        let mut conninfo = postgres.conninfo.clone();
         // another of several hosts has another idea of slot and log
         conninfo.hosts = vec![host];
-        let name = format!("{} dead letters", config.name);
+        let name = format!("{router} dead letters");
         // what counts as parked has to be as durable as the server makes it
         let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, STAYS_OPEN];
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
@@ -133,10 +133,10 @@ impl DeadLetterStore {
         session.watched_by(Watcher::new(&conninfo, session.info(), &name).in_words(advice::in_words));
         let guard = format!(
             "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",
-            slot_lock::holders(&config.postgres.slot)
+            slot_lock::holders(&postgres.slot)
         );
         let mut clerk = Clerk {
-            router: config.name.clone(),
+            router: router.to_owned(),
             guard,
             session,
             draining: BTreeSet::new(),
