@@ -99,10 +99,11 @@ async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
     let mut session = connect(&config, None).await?;
     let mut looks = connect(&config, Some(session.info().host.clone())).await?;
     let catalog = Catalog::look(&mut looks, &config.postgres, &config.outbox).await?;
-    catalog.publication_verdict(&config, Missing::AtStart)?;
+    catalog.publication_verdict(config.source(), Missing::AtStart)?;
     let shard = match config.shard {
         Some(shard) => {
-            let ids = catalog::shards_verdict(&mut looks, &[(&config, &catalog)], Missing::AtStart).await?;
+            let ids =
+                catalog::shards_verdict(&mut looks, &[(config.source(), &catalog)], Missing::AtStart).await?;
             Some((shard, ids))
         }
         None => None,
@@ -135,7 +136,7 @@ async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
     let reading = catalog.reading(&config.outbox);
     let slot = SlotParts {
         stream,
-        watch: Watch::start(Arc::clone(&config), host, backend_pid, reading),
+        watch: Watch::start(&config.name, config.source(), None, host, backend_pid, reading),
         confirmed: begins,
         resume_check: None,
         gap_accepted: false,
