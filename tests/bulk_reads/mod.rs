@@ -58,7 +58,7 @@ fn counted(router: &Router, name: &str) -> Option<u64> {
 pub(crate) async fn took_bulk_reads(router: &mut Router, least: u64) {
     router
         .shows("bulk reads were taken", |status| {
-            (status["totals"]["bulk reads"].as_u64()? >= least).then_some(())
+            (status["totals"]["bites"].as_u64()? >= least).then_some(())
         })
         .await;
 }

@@ -32,7 +32,7 @@ async fn stands_still(pair: &Pair, router: &mut Router, count: usize, why: &str)
 }
 
 fn bulk_reads(router: &Router) -> u64 {
-    router.status().unwrap()["totals"]["bulk reads"].as_u64().unwrap()
+    router.status().unwrap()["totals"]["bites"].as_u64().unwrap()
 }
 
 #[tokio::test]
