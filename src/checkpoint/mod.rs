@@ -15,14 +15,16 @@ mod resume;
 mod resume_check;
 mod resumption;
 mod slot_record;
+mod start;
 mod timeline;
 
 pub use handover::{Handover, subject as handover_subject};
 pub use record::{Checkpoint, LogFingerprint, NotReadable, Reading, Replay, Traces};
-pub use resume::{Found, ResumeConflict, Start, judge, not_new};
+pub use resume::{Found, ResumeConflict, not_new};
 pub use resume_check::{OtherLog, ResumeCheck, Verdict};
 pub use resumption::{Resumption, latest, resume};
 pub use slot_record::SlotRecord;
+pub use start::Start;
 pub use timeline::{Descent, System, descent};
 
 #[cfg(test)]

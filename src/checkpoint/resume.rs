@@ -5,6 +5,7 @@ use pg_logical::Lsn;
 use super::record::{Checkpoint, Reading};
 use super::resume_check::OtherLog;
 use super::slot_record::SlotRecord;
+use super::start::Start;
 use super::timeline::{Descent, System, descent};
 use crate::error::Error;
 use crate::progress::{Partial, Position};
@@ -31,25 +32,6 @@ pub struct Found<'a> {
     pub other_log: Option<OtherLog>,
     /// What the router's schema says of the slot. `None`: events may come twice.
     pub record: Option<&'a SlotRecord>,
-}
-
-/// Where the stream starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// Nothing is remembered: at the slot's own position.
-    First(Position),
-    /// Where the router left off.
-    Resumed(Position),
-    /// There was a gap, and it was accepted.
-    Accepted(Position),
-}
-
-impl Start {
-    /// Where.
-    pub fn position(self) -> Position {
-        let (Start::First(position) | Start::Resumed(position) | Start::Accepted(position)) = self;
-        position
-    }
 }
 
 /// Events may be missing, or be told twice, in a way that a person has to know of.
@@ -89,7 +71,7 @@ impl ResumeConflict {
 }
 
 /// Decides. `accepted` is what a person has said to go on at.
-pub fn judge(
+pub(super) fn judge(
     remembered: Option<&Checkpoint>,
     found: &Found<'_>,
     accepted: Option<Lsn>,

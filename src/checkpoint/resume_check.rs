@@ -5,7 +5,7 @@
 use pg_logical::Lsn;
 
 use super::record::{Checkpoint, LogFingerprint, Reading};
-use super::resume::Start;
+use super::start::Start;
 use crate::progress::{Landmark, Position};
 use crate::utc::Utc;
 

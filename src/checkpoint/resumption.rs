@@ -18,8 +18,9 @@
 use pg_logical::Lsn;
 
 use super::record::Checkpoint;
-use super::resume::{Found, ResumeConflict, Start, judge};
+use super::resume::{Found, ResumeConflict, judge};
 use super::resume_check::{self, ResumeCheck};
+use super::start::Start;
 
 /// Where a session goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::Config;
-use super::print::quoted;
+use super::quoted::quoted;
 use super::raw::{RawBookmarks, Scalar};
 use super::read::Reader;
 use super::units::{format_duration, format_size};

@@ -3,14 +3,11 @@
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::convert;
-use super::print::quoted;
-use super::raw::{RawConfig, RawContracts};
+use super::quoted::quoted;
+use super::raw::RawContracts;
 use super::read::{Located, Reader};
-use super::source::{Problems, Sources};
 use super::template::Template;
 use super::{Columns, Config};
-use crate::error::Error;
 
 /// `[contracts]`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,19 +56,6 @@ pub(super) fn contracts(reader: &mut Reader<'_>, raw: RawContracts) -> Option<Co
         }
         (None, None) => None,
     }
-}
-
-/// Reads only what contracts need.
-pub(super) fn alone(
-    raw: RawConfig,
-    sources: &Sources<'_>,
-    problems: Problems,
-) -> Result<ForContracts, Error> {
-    let mut reader = Reader { sources, problems };
-    let (outbox, route) = convert::outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
-    let contracts = contracts(&mut reader, raw.contracts);
-    reader.problems.into_result()?;
-    Ok(ForContracts { contracts, topic: route.topic, columns: outbox.columns })
 }
 
 /// As TOML; nothing if it is off.

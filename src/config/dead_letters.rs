@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::Config;
-use super::print::quoted;
+use super::quoted::quoted;
 use super::raw::RawDeadLetters;
 use super::read::Reader;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::Config;
-use super::print::quoted;
+use super::quoted::quoted;
 use super::raw::{RawHeartbeat, Scalar};
 use super::read::Reader;
 use super::units::format_duration;

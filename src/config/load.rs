@@ -12,17 +12,14 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 use super::Config;
-use super::contracts::{self, ForContracts};
-use super::convert;
+use super::contracts::ForContracts;
+use super::convert::{self, Parsed};
 use super::environment::PREFIX;
 use super::overlay;
 use super::raw::{RawConfig, TABLE, TABLES};
-use super::source::{Problems, Sources};
+use super::source::{Problems, SEARCH_PATH, Sources};
 use crate::error::Error;
 use pg_logical::conninfo::nearest;
-
-/// Where the configuration file is looked for when none is named, in this order.
-pub const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];
 
 /// A configuration and how it came about.
 #[derive(Debug, Clone)]
@@ -35,7 +32,7 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
-/// Reads the configuration: the file at `path`, or the first of [`SEARCH_PATH`] that exists, or no file;
+/// Reads the configuration: the file at `path`, or the first of `outbox-router.toml` and `/etc/outbox-router/outbox-router.toml` that exists, or no file;
 /// over it the variables of `env` that begin with `OUTBOX_ROUTER_`.
 ///
 /// # Errors
@@ -74,7 +71,7 @@ pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
 pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<ForContracts, Error> {
     let file = find(path)?;
     let file = file.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
-    parse_by(file, env, contracts::alone)
+    parse_by(file, env, convert::for_contracts)
 }
 
 fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
@@ -82,21 +79,6 @@ fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
         Some(path) => Ok(Some((path.to_owned(), read(path).map_err(|error| unreadable(path, &error))?))),
         None => search(SEARCH_PATH.map(Path::new)),
     }
-}
-
-/// A configuration, and where its secrets are written.
-pub(super) struct Parsed {
-    pub(super) config: Config,
-    pub(super) secrets: WhereSecretsAre,
-}
-
-/// Where secrets are written down.
-#[derive(Debug, Default)]
-pub(super) struct WhereSecretsAre {
-    /// The configuration file itself holds one.
-    pub(super) inline: bool,
-    /// Files of their own.
-    pub(super) files: Vec<PathBuf>,
 }
 
 /// The same from a text that was read before.

@@ -14,6 +14,7 @@ pub mod load;
 mod overlay;
 pub mod pattern;
 mod print;
+mod quoted;
 mod raw;
 mod read;
 mod route;

@@ -7,8 +7,10 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::load::SEARCH_PATH;
 use crate::error::Error;
+
+/// Where the configuration file is looked for when none is named, in this order.
+pub(super) const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];
 
 /// How many ranges each variable has: one for each level of its name, the last for its value.
 const RANGES_PER_VARIABLE: usize = 32;

@@ -1,26 +1,6 @@
-//! Values as `JsonConverter` writes them, without schemas, and Jackson's strings.
+//! Strings and bytes in JSON, as Jackson writes them.
 
-use super::text::{self, Form};
-use super::{ConnectType, Unwritable, binary};
-
-/// Writes a value as a JSON value: numbers as such, bytes and decimals in base64, everything else as strings.
-/// `None` is `null`.
-///
-/// # Errors
-/// [`Unwritable`]; `into` is then as it was.
-pub fn write_json(
-    connect_type: ConnectType,
-    value: Option<&str>,
-    into: &mut String,
-) -> Result<(), Unwritable> {
-    match value {
-        Some(value) => text::write(connect_type, Form::Json, value, into),
-        None => {
-            into.push_str("null");
-            Ok(())
-        }
-    }
-}
+use super::binary;
 
 /// Writes a JSON string as Jackson does: only what must be is escaped, and characters beyond the basic plane
 /// (emoji, for one), as two `\uXXXX`.

@@ -44,8 +44,8 @@ mod golden;
 mod tests;
 
 pub use expand::{Behaviour, EmptyArray, Expanded, NullMember, Unexpandable, expand};
-pub use json::{write_json, write_json_bytes, write_json_string};
-pub use text::{write_header, write_key};
+pub use json::{write_json_bytes, write_json_string};
+pub use text::{write_header, write_json, write_key};
 pub use tracing::{SpanContext, span_context};
 pub use types::{ConnectType, oid_of};
 

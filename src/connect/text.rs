@@ -1,4 +1,4 @@
-//! Values as the text of keys and headers.
+//! Values as the text of keys and headers, and as `JsonConverter` writes them, without schemas.
 
 use super::json::write_json_string;
 use super::types::Scalar;
@@ -6,7 +6,7 @@ use super::{ConnectType, Unwritable, array, binary, decimal, float, hstore, temp
 
 /// How a value stands in its surroundings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+enum Form {
     /// `toString` of the Java object.
     Key,
     /// `Values.convertToString`.
@@ -36,13 +36,27 @@ pub fn write_header(connect_type: ConnectType, value: &str, into: &mut String) -
     write(connect_type, Form::Header, value, into)
 }
 
-/// Writes a value or an array of them in a form.
-pub(super) fn write(
+/// Writes a value as a JSON value: numbers as such, bytes and decimals in base64, everything else as strings.
+/// `None` is `null`.
+///
+/// # Errors
+/// [`Unwritable`]; `into` is then as it was.
+pub fn write_json(
     connect_type: ConnectType,
-    form: Form,
-    value: &str,
+    value: Option<&str>,
     into: &mut String,
 ) -> Result<(), Unwritable> {
+    match value {
+        Some(value) => write(connect_type, Form::Json, value, into),
+        None => {
+            into.push_str("null");
+            Ok(())
+        }
+    }
+}
+
+/// Writes a value or an array of them in a form.
+fn write(connect_type: ConnectType, form: Form, value: &str, into: &mut String) -> Result<(), Unwritable> {
     let start = into.len();
     // a type of the user's own that is no array may have a name like one
     let array = connect_type.array && (connect_type.scalar != Scalar::String || value.ends_with('}'));

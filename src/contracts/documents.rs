@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::directory::SourceFile;
 use super::fault::Fault;
 use super::json;
-use super::keywords::{join, known, nearest, nearest_keyword, walk, walk_mut};
+use super::keywords::{OWN_KEYS, join, known, nearest, nearest_keyword, walk, walk_mut};
 
 /// Of schemas that do not say which draft they are written in.
 const DEFAULT_DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -231,7 +231,7 @@ fn check_shape(path: &str, schema: &Value, faults: &mut Vec<Fault>, warnings: &m
                     "Move the schema to a file of its own, or give it an `$anchor`",
                 ));
             } else if keyword.starts_with("x-") {
-                let near = nearest(keyword, super::facts::KEYS).filter(|known| known != keyword);
+                let near = nearest(keyword, OWN_KEYS).filter(|known| known != keyword);
                 if let Some(near) = near {
                     let what = format!("`{keyword}` means nothing here");
                     warnings.push(Fault::new(path, place, what, format!("Did you mean `{near}`?")));

@@ -2,21 +2,11 @@
 
 use serde_json::Value;
 
-use super::compatibility::Rule;
+use super::Rule;
 use super::documents::Node;
 use super::fault::Fault;
-use super::keywords::{join, names};
+use super::keywords::{COMPATIBILITY, GUARANTEES, IDEMPOTENCY_KEY, ORDERING_KEY, OWNER, TOPIC, join, names};
 use crate::topic_name;
-
-const OWNER: &str = "x-owner";
-const TOPIC: &str = "x-topic";
-const IDEMPOTENCY_KEY: &str = "x-idempotency-key";
-const ORDERING_KEY: &str = "x-ordering-key";
-const COMPATIBILITY: &str = "x-compatibility";
-const GUARANTEES: &str = "x-guarantees";
-
-/// The keys.
-pub(super) const KEYS: &[&str] = &[OWNER, TOPIC, IDEMPOTENCY_KEY, ORDERING_KEY, COMPATIBILITY, GUARANTEES];
 
 /// What they say.
 #[derive(Debug, Clone, Default, PartialEq)]

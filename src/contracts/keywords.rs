@@ -34,7 +34,18 @@ fn holds(keyword: &str) -> Option<Holds> {
     }
 }
 
-/// Every other keyword of the drafts that are read, and the keys that this project adds to them.
+pub(super) const OWNER: &str = "x-owner";
+pub(super) const TOPIC: &str = "x-topic";
+pub(super) const IDEMPOTENCY_KEY: &str = "x-idempotency-key";
+pub(super) const ORDERING_KEY: &str = "x-ordering-key";
+pub(super) const COMPATIBILITY: &str = "x-compatibility";
+pub(super) const GUARANTEES: &str = "x-guarantees";
+
+/// The keys that this project adds to those of the drafts.
+pub(super) const OWN_KEYS: &[&str] =
+    &[OWNER, TOPIC, IDEMPOTENCY_KEY, ORDERING_KEY, COMPATIBILITY, GUARANTEES];
+
+/// Every other keyword of the drafts that are read.
 const OTHERS: &[&str] = &[
     "$anchor",
     "$comment",

@@ -18,6 +18,7 @@ pub mod fault;
 mod json;
 mod keywords;
 pub mod markdown;
+mod rule;
 #[cfg(test)]
 mod tests;
 mod topic;
@@ -32,11 +33,11 @@ use serde_json::Value;
 
 use crate::config::Config;
 use crate::error::Error;
-use compatibility::Rule;
 pub use directory::SourceFile;
 use documents::{Documents, Node, address};
 pub use facts::Facts;
 use fault::{Fault, Faults};
+pub use rule::Rule;
 pub use topic::Topic;
 use violation::KnownNames;
 

@@ -6,6 +6,7 @@
 mod error;
 mod event;
 mod field;
+mod kept;
 mod layout;
 mod message;
 mod owned;

@@ -3,6 +3,7 @@
 
 mod allowed;
 mod bytea;
+mod captures;
 mod cloudevents;
 mod column_json;
 mod contract_topic;
@@ -41,10 +42,11 @@ use crate::outbox::{
 use crate::reserved::REPLAY_HEADER;
 use allowed::Allowed;
 use bytea::KEPT;
+use captures::Captures;
 use cloudevents::Attributes;
 use judged::Judge;
 use row::{Binder, Extra, Row};
-use rules::{BoundRule, Captures};
+use rules::BoundRule;
 use template::Bound;
 use text::Use;
 use value::{Kind, Payload, ValueMaker};

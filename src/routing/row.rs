@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::Origin;
-use super::rules::Captures;
+use super::captures::Captures;
 use super::text::{Use, written};
 use crate::config::template::{Name, SourceValue};
 use crate::config::{Columns, TextForm};

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::captures::Captures;
 use super::row::{Binder, Place, Row};
 use super::template::Bound;
 use super::unroutable::{Made, Unroutable};
@@ -9,19 +10,6 @@ use crate::config::pattern::TooHard;
 use crate::config::template::{Name, Template};
 use crate::config::{Accepted, Action, NamedTemplate, Rule, ValueForm};
 use crate::outbox::IN_ROUTE_RULES;
-
-/// What the groups of the rule's patterns matched, for `${match.x}`.
-#[derive(Debug, Default)]
-pub(super) struct Captures(Vec<(String, Option<String>)>);
-
-impl Captures {
-    /// Those of no rule.
-    pub(super) const NONE: &'static Captures = &Captures(Vec::new());
-
-    pub(super) fn get(&self, group: &str) -> Option<&str> {
-        self.0.iter().find(|(name, _)| name == group).and_then(|(_, text)| text.as_deref())
-    }
-}
 
 /// A rule whose names are resolved.
 #[derive(Debug)]
@@ -75,7 +63,7 @@ impl BoundRule {
 
     /// Whether all conditions hold. If so, and if it is wanted, `captures` holds what groups matched.
     pub(super) fn matches(&self, row: &Row<'_, '_>, captures: &mut Captures) -> Result<bool, Unroutable> {
-        captures.0.clear();
+        captures.clear();
         for (name, place, any_of) in &self.conditions {
             let value = row.value(*place, name).map_err(|reason| Unroutable::NoValue {
                 made: Made::Condition,
@@ -115,9 +103,9 @@ impl BoundRule {
         let Some(found) = regex.captures(text).map_err(|_| too_hard())? else { return Ok(false) };
         for (number, group) in regex.capture_names().enumerate() {
             let matched = || found.get(number).map(|matched| matched.as_str().to_owned());
-            captures.0.push((number.to_string(), matched()));
+            captures.add(number.to_string(), matched());
             if let Some(group) = group {
-                captures.0.push((group.to_owned(), matched()));
+                captures.add(group.to_owned(), matched());
             }
         }
         Ok(true)

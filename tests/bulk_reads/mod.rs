@@ -57,9 +57,7 @@ fn counted(router: &Router, name: &str) -> Option<u64> {
 
 pub(crate) async fn took_bulk_reads(router: &mut Router, least: u64) {
     router
-        .shows("bulk reads were taken", |status| {
-            (status["totals"]["bites"].as_u64()? >= least).then_some(())
-        })
+        .shows("bulk reads were taken", |status| (status["totals"]["bites"].as_u64()? >= least).then_some(()))
         .await;
 }
 

@@ -1,7 +1,7 @@
 //! The Kafka half: what the brokers say. `topics` judges it, once the outbox is known too.
 
+use super::address::{host, is_local};
 use super::finding::Findings;
-use super::postgres::is_local;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::error::Error;
@@ -83,15 +83,6 @@ fn encryption(config: &Config, findings: &mut Findings) {
         "Set security.protocol to ssl or sasl_ssl under `[kafka]`, with ssl.ca.location where the authority is not a public one, and \
          leave the verification on",
     );
-}
-
-/// The host of `host:port`, `protocol://host:port` or `[address]:port`.
-fn host(server: &str) -> &str {
-    let server = server.rsplit_once("://").map_or(server, |(_, server)| server);
-    match server.strip_prefix('[').and_then(|server| server.split_once(']')) {
-        Some((address, _)) => address,
-        None => server.rsplit_once(':').map_or(server, |(host, _)| host),
-    }
 }
 
 async fn look_with(survey: &ClusterInfo, config: &Config, findings: &mut Findings) -> Result<Seen, Error> {

@@ -3,6 +3,8 @@
 //! Postgres and Kafka are looked at side by side, so that one which cannot be reached hides nothing of the other. A
 //! finding is an error if it would lose or block events, a warning if it works and is a risk.
 
+mod address;
+mod columns;
 mod dead_letters;
 mod failover;
 pub(in crate::commands) mod finding;

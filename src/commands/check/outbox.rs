@@ -4,10 +4,11 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use pg_logical::{Oid, quoting};
 
+use super::columns::{Column, columns, find};
 use super::finding::Findings;
 use super::row_sizes::{self, RowSizes};
 use super::server::Server;
-use crate::commands::init::{OPEN_TO_ALL, columns_query};
+use crate::commands::init::OPEN_TO_ALL;
 use crate::config::template::{Name, SourceValue};
 use crate::config::{Config, OnUpdate, TableName};
 use crate::error::Error;
@@ -22,15 +23,6 @@ pub(super) struct OutboxLook {
     pub(super) nullable_aggregate: bool,
     /// How large the rows are, if they may be read.
     pub(super) sizes: Option<RowSizes>,
-}
-
-/// One column of the table.
-pub(super) struct Column {
-    pub(super) name: String,
-    pub(super) type_id: Oid,
-    not_null: bool,
-    /// Its values are in the stream.
-    sent: bool,
 }
 
 pub(super) async fn judge(
@@ -114,25 +106,6 @@ async fn judge_messages(
         ),
     );
     Ok(())
-}
-
-/// A column whose values arrive.
-fn find<'c>(columns: &'c [Column], name: &str) -> Option<&'c Column> {
-    columns.iter().find(|column| column.name == name && column.sent)
-}
-
-async fn columns(session: &mut Session, config: &Config, table: &TableName) -> Result<Vec<Column>, Error> {
-    let rows = session.query(&columns_query(config, table)).await?;
-    let column = |row: &pg_logical::session::Row| {
-        let type_id = Oid(row.get(1)?.parse().ok()?);
-        Some(Column {
-            name: row.get(0)?.to_owned(),
-            type_id,
-            not_null: row.get(2) == Some("t"),
-            sent: row.get(4) == Some("t"),
-        })
-    };
-    Ok(rows.iter().filter_map(column).collect())
 }
 
 /// Whether the table has what is needed.

@@ -4,6 +4,7 @@ use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
 use pg_logical::session::Session;
 
+use super::address::is_local;
 use super::finding::Findings;
 use super::outbox::OutboxLook;
 use super::{dead_letters, failover, heartbeat, outbox, positions, role, server, shards, slot};
@@ -107,12 +108,6 @@ fn encryption(conninfo: &ConnInfo, findings: &mut Findings) {
         format!("sslmode is weaker than verify-full, and {remote} is not this machine: {without}"),
         "Add sslmode=verify-full and sslrootcert=FILE (or sslrootcert=system) to `[postgres] url`",
     );
-}
-
-/// This machine, whose own network nobody else is on.
-pub(super) fn is_local(address: &str) -> bool {
-    address.eq_ignore_ascii_case("localhost")
-        || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 #[cfg(test)]

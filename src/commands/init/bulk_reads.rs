@@ -4,7 +4,7 @@ use pg_logical::bulk_read::FUNCTIONS;
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::objects::Object;
+use super::object::Object;
 
 pub(super) fn privilege_object(role: &str) -> Object {
     let name = quoting::name(role);

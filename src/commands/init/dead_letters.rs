@@ -1,6 +1,6 @@
 //! What the role that runs needs of the table of parked events.
 
-use super::objects::Object;
+use super::object::Object;
 use super::role;
 use crate::postgres::dead_letters::sql::{NEEDED, TABLE};
 

@@ -4,7 +4,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::general_remedy;
-use super::objects::Object;
+use super::object::Object;
 use crate::config::{Columns, Outbox as OutboxConfig};
 use crate::outbox::{FIELDS, Field};
 

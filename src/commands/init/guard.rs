@@ -5,7 +5,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::general_remedy;
-use super::objects::{Object, outbox_tables};
+use super::object::{Object, outbox_tables};
 use crate::config::Config;
 use crate::postgres::catalog;
 

@@ -3,7 +3,7 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::objects::Object;
+use super::object::Object;
 use crate::postgres::heartbeat::privilege;
 
 pub(super) fn privilege_object(role: &str) -> Object {

@@ -10,6 +10,7 @@ mod dead_letters;
 mod emit_message;
 mod guard;
 mod heartbeat;
+mod object;
 mod objects;
 mod outbox_table;
 mod partitions;
@@ -41,7 +42,8 @@ use crate::postgres::slot_record;
 use crate::routing::Router;
 use crate::terminal;
 pub(super) use emit_message::OPEN_TO_ALL;
-use objects::{Object, Objects};
+use object::Object;
+use objects::Objects;
 pub(super) use outbox_table::columns_query;
 pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover};
 

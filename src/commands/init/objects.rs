@@ -1,35 +1,16 @@
-//! What there is to make, as SQL with the configured names.
+//! All that there is to make, as SQL with the configured names.
 
 use pg_logical::quoting::literal;
 use pg_logical::{Secret, quoting};
 
 use super::emit_message::{self, Payload};
+use super::object::Object;
 use super::{
     bulk_reads, dead_letters, general_remedy, guard, heartbeat, outbox_table, partitions, role, shards,
 };
 use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config, DeliveryMode, TableName};
 use crate::postgres::slot_record;
-
-/// One thing to make.
-pub(super) struct Object {
-    /// What it is, for a person: `table public.outbox`.
-    pub(super) name: String,
-    /// Why it is made: a comment in the script.
-    pub(super) purpose: String,
-    /// An SQL expression: is it there?
-    pub(super) there: String,
-    /// If it is there, an expression: is it as it would be made? And what to say if not.
-    pub(super) as_wanted: Option<(String, String)>,
-    /// If it is not there, an expression: can it be made? And what to say if not.
-    pub(super) possible: Option<(String, String)>,
-    /// Statements, each with its semicolon. They are run in one transaction.
-    pub(super) make: String,
-    /// What to say once it is made.
-    pub(super) done: &'static str,
-    /// What to do if the server refuses.
-    pub(super) remedy: String,
-}
 
 /// The configured names, and the role that is to run if it is to be set up.
 pub(super) struct Objects<'a> {
@@ -208,17 +189,4 @@ fn schema(name: &str, purpose: String) -> Object {
         done: "created",
         remedy: general_remedy(),
     }
-}
-
-/// The FROM and WHERE of the configured outbox tables, as `c` in `pg_class`; `None` if there is none.
-pub(super) fn outbox_tables(config: &Config) -> Option<String> {
-    let name = |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));
-    let names: Vec<String> = config.outbox.tables.iter().map(name).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n    \
-             WHERE (n.nspname, c.relname) IN ({})",
-            names.join(", ")
-        )
-    })
 }

@@ -7,7 +7,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::general_remedy;
-use super::objects::Object;
+use super::object::Object;
 
 /// LOGIN and REPLICATION.
 pub(super) fn object(role: &str) -> Object {

@@ -4,7 +4,8 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::grants;
-use super::objects::{Object, Objects};
+use super::object::Object;
+use super::objects::Objects;
 use super::router_schema;
 use super::slot::FAILOVER_SLOTS;
 use crate::error::Error;

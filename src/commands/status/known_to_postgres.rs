@@ -13,7 +13,7 @@ use crate::quantity::bytes;
 
 /// The slot as the catalogues show it. The members are keys of `status --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SlotReport {
+pub(super) struct SlotReport {
     /// Its name.
     pub slot: String,
     /// Whether it is there.
@@ -39,7 +39,7 @@ pub struct SlotReport {
 /// The slot, or those of all shards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Known {
+pub(super) enum Known {
     /// Without shards.
     One(SlotReport),
     /// In the order of their numbers.
@@ -59,7 +59,7 @@ impl fmt::Display for Known {
 ///
 /// # Errors
 /// It cannot be reached, or refuses.
-pub async fn ask(config: &Config) -> Result<Known, Error> {
+pub(super) async fn ask(config: &Config) -> Result<Known, Error> {
     if config.shards.count == 1 {
         return Ok(Known::One(ask_one(config).await?));
     }

@@ -1,6 +1,6 @@
 //! `status`: what the running router says of itself; if none answers, what Postgres knows.
 
-pub mod known_to_postgres;
+mod known_to_postgres;
 pub(super) mod table;
 
 use std::fmt::Display;
@@ -30,16 +30,13 @@ struct Found<P> {
     postgres_error: Option<String>,
 }
 
-/// Asks the router of `config` and prints the answer. Only if there is none, `from_postgres` is asked; its text or JSON
-/// is printed as it is. The code is 1 unless a router answers, is ready and its main loop turns.
+/// Asks the router of `config` and prints the answer. Only if there is none, Postgres is asked; what it
+/// knows is printed as it is. The code is 1 unless a router answers, is ready and its main loop turns.
 ///
 /// # Errors
 /// Standard output cannot be written to. That nobody answers is no error but what was to be found out.
-pub async fn status<P: Display + Serialize>(
-    config: &Config,
-    args: &StatusArgs,
-    from_postgres: impl AsyncFnOnce() -> Result<P, Error>,
-) -> Result<Verdict, Error> {
+pub async fn status(config: &Config, args: &StatusArgs) -> Result<Verdict, Error> {
+    let from_postgres = async || known_to_postgres::ask(config).await;
     let found = find(config.admin.listen.as_deref(), from_postgres).await;
     let text = if args.json {
         let json = serde_json::to_string_pretty(&found);

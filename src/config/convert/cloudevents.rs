@@ -1,6 +1,6 @@
 //! `[route.cloudevents]`: the attributes of CloudEvents.
 
-use super::route::{named, template};
+use super::templates::{named, template};
 use crate::config::raw::{RawCloudEvents, Value};
 use crate::config::read::Reader;
 use crate::config::{CloudEvents, Columns};

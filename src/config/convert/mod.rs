@@ -4,17 +4,19 @@ mod cloudevents;
 mod preset;
 mod route;
 mod rules;
+mod templates;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pg_logical::conninfo::{ConnInfo, Password};
 use pg_logical::{Environment, Secret, conninfo};
 
 use crate::advice;
+use crate::config::contracts::ForContracts;
 use crate::config::identifiers::{check_name, check_router_name, check_slot, parse_table, split_tables};
 use crate::config::kafka_properties::{self, Refusal};
-use crate::config::load::{Parsed, WhereSecretsAre};
 use crate::config::pattern::Pattern;
 use crate::config::raw::{
     List, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute,
@@ -29,6 +31,21 @@ use crate::config::{
 use crate::error::Error;
 use crate::reserved::HEARTBEAT_PREFIX;
 use crate::topic_name;
+
+/// A configuration, and where its secrets are written.
+pub(in crate::config) struct Parsed {
+    pub(in crate::config) config: Config,
+    pub(in crate::config) secrets: WhereSecretsAre,
+}
+
+/// Where secrets are written down.
+#[derive(Debug, Default)]
+pub(in crate::config) struct WhereSecretsAre {
+    /// The configuration file itself holds one.
+    pub(in crate::config) inline: bool,
+    /// Files of their own.
+    pub(in crate::config) files: Vec<PathBuf>,
+}
 
 /// Reads everything, then fails if anything was wrong with it.
 pub(super) fn convert(
@@ -89,8 +106,21 @@ pub(super) fn convert(
     })
 }
 
+/// Reads only what contracts need.
+pub(super) fn for_contracts(
+    raw: RawConfig,
+    sources: &Sources<'_>,
+    problems: Problems,
+) -> Result<ForContracts, Error> {
+    let mut reader = Reader { sources, problems };
+    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
+    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
+    reader.problems.into_result()?;
+    Ok(ForContracts { contracts, topic: route.topic, columns: outbox.columns })
+}
+
 /// The parts that say what becomes of a row; a preset is under both.
-pub(super) fn outbox_and_route(
+fn outbox_and_route(
     reader: &mut Reader<'_>,
     preset: Value,
     raw_outbox: RawOutbox,

@@ -2,7 +2,7 @@
 
 use toml::Spanned;
 
-use super::route::{headers, partition, topic};
+use super::templates::{headers, partition, topic};
 use crate::config::pattern::Pattern;
 use crate::config::raw::{Node, Properties, RawRule};
 use crate::config::read::Reader;

@@ -9,6 +9,7 @@ use pg_logical::conninfo::Password;
 
 use crate::config::identifiers::format_table;
 use crate::config::kafka_properties::is_secret;
+use crate::config::quoted::quoted;
 use crate::config::units::{format_duration, format_size};
 use crate::config::{CatchUp, Config, OnUpdate};
 
@@ -132,8 +133,4 @@ fn optional(out: &mut String, key: &str, value: Option<impl Display>) -> fmt::Re
         Some(value) => writeln!(out, "{key} = {value}"),
         None => writeln!(out, "# {key}: the broker's default"),
     }
-}
-
-pub(in crate::config) fn quoted(text: &str) -> String {
-    toml::Value::from(text).to_string()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::quoted;
+use crate::config::quoted::quoted;
 use crate::config::template::Template;
 use crate::config::{
     Accepted, Action, CloudEvents, NamedTemplate, PayloadJson, RecordTimestamp, Route, Rule, TextForm,

@@ -21,46 +21,7 @@ mod tests;
 use serde::Serialize;
 
 use super::documents::Node;
-use super::{Contract, Contracts};
-
-/// How a contract may change.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Rule {
-    /// Consumers with the new schema read former events.
-    Backward,
-    /// Consumers with the former schema read new events.
-    Forward,
-    /// Both. The default: events stay in their topic, and consumers follow when they can.
-    #[default]
-    Full,
-    /// Anyhow.
-    None,
-}
-
-impl Rule {
-    /// All of them.
-    pub const ALL: [Rule; 4] = [Rule::Backward, Rule::Forward, Rule::Full, Rule::None];
-
-    /// As `x-compatibility` has it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Rule::Backward => "backward",
-            Rule::Forward => "forward",
-            Rule::Full => "full",
-            Rule::None => "none",
-        }
-    }
-
-    fn directions(self) -> &'static [Direction] {
-        match self {
-            Rule::Backward => &[Direction::Backward],
-            Rule::Forward => &[Direction::Forward],
-            Rule::Full => &[Direction::Backward, Direction::Forward],
-            Rule::None => &[],
-        }
-    }
-}
+use super::{Contract, Contracts, Rule};
 
 /// Who cannot read whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -132,9 +93,19 @@ pub fn compare(
     changes
 }
 
+/// In which of them a rule compares.
+fn directions(rule: Rule) -> &'static [Direction] {
+    match rule {
+        Rule::Backward => &[Direction::Backward],
+        Rule::Forward => &[Direction::Forward],
+        Rule::Full => &[Direction::Backward, Direction::Forward],
+        Rule::None => &[],
+    }
+}
+
 fn compare_schemas(old: Node<'_>, new: Node<'_>, rule: Rule) -> Vec<Change> {
     let mut changes = Vec::new();
-    for direction in rule.directions() {
+    for direction in directions(rule) {
         let (writer, reader) = match direction {
             Direction::Backward => (old, new),
             Direction::Forward => (new, old),

@@ -6,9 +6,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::compatibility::Rule;
 use super::topic::Topic;
-use super::{Contract, Contracts};
+use super::{Contract, Contracts, Rule};
 use table::{Table, code, escaped};
 
 /// A page.

@@ -1,13 +1,10 @@
 //! Which tables are outboxes: by the connector's filters and the predicate of the outbox event router.
 
-use super::transforms::{Chain, Predicate};
+use super::transforms::{Chain, Predicate, Topic};
 use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::settings::Setting;
 use crate::import::write::{Section, one_or_list};
-
-/// A topic as the connector names it before any transform: `<prefix>.<schema>.<table>`.
-pub(super) type Topic = String;
 
 /// Writes `[outbox] table`, and returns the topics of these tables.
 pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Topic> {

@@ -1,12 +1,14 @@
 //! The chain of transforms: the outbox event router itself, and what stands before and behind it.
 
-use super::table::Topic;
 use super::{Translation, comment};
 use crate::error::Error;
 use crate::import::findings::Level;
 use crate::import::java::Expression;
 use crate::import::settings::{Setting, Settings, list};
 use crate::import::write::{Section, key, quoted};
+
+/// A topic as the connector names it before any transform: `<prefix>.<schema>.<table>`.
+pub(super) type Topic = String;
 
 const EVENT_ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
 

@@ -10,11 +10,13 @@ mod slot;
 #[cfg(test)]
 pub(crate) use slot::tests;
 pub mod recovery_sql;
+mod table;
 
 pub use columns::{Columns, WITHHELD, sent};
-pub use publication::{PARTITION_TRIGGERS, Publication, Table, guard, partition_triggers_fire, unwatched};
+pub use publication::{Publication, guard, unwatched};
 pub use shards::{ROW_FILTERS, no_row_filters, shards_verdict, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
+pub use table::{PARTITION_TRIGGERS, Table, partition_triggers_fire};
 
 use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
@@ -129,7 +131,7 @@ fn query(postgres: &Postgres, tables: &[TableName], version: u32) -> String {
          ON n.nspname = o.schema AND c.relname = o.name AND c.relkind IN ('r', 'p') ORDER BY o.number",
         slot = slot::columns(version),
         publication = publication::COLUMNS,
-        table = publication::table_columns(version),
+        table = table::columns(version),
         names = names.join(", "),
         slot_name = literal(&postgres.slot),
         publication_name = literal(&postgres.publication),

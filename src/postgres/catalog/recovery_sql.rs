@@ -7,7 +7,7 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::Table;
+use super::table::Table;
 use crate::config::{OutboxSource, TableName};
 
 /// Behind what shows the rows of all shards, where the router is one of them.

@@ -1,0 +1,103 @@
+//! The outbox tables, each with what the publication does with it.
+
+use pg_logical::quoting::literal;
+
+use super::{Unreadable, Values, flag, parsed};
+use crate::checkpoint::Traces;
+
+/// An outbox table, and what the publication does with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// Its OID.
+    pub oid: u32,
+    /// Whether it is partitioned.
+    pub partitioned: bool,
+    /// Whether it is unlogged: then its rows are not in the write-ahead log.
+    pub unlogged: bool,
+    /// Identity of the catalogue rows that make it a part of the publication.
+    pub(super) membership: String,
+    /// Whether it is a part of the publication, under its own name.
+    pub published: bool,
+    /// The row filter on it, from 15 on.
+    pub row_filter: Option<String>,
+    /// What tells that it left the publication and came back.
+    pub(super) traces: Traces,
+    /// Whether the triggers of `init` watch its partitions.
+    pub(super) partitions_watched: bool,
+}
+
+// `xmin` is the transaction that wrote the row, so it changes with each alteration
+pub(super) fn columns(version: u32) -> String {
+    let schemas = "(SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
+         FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace)";
+    // SET SCHEMA writes the dependency anew, and no other command on the table does (tried on 15 and 18)
+    let since = "(SELECT d.xmin FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
+         AND d.objid = c.oid AND d.objsubid = 0 AND d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass \
+         AND EXISTS (SELECT FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace) \
+         AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid))";
+    let (schemas, since, filter) = if version >= 150_000 {
+        (
+            schemas,
+            since,
+            "(SELECT t.rowfilter FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
+             AND t.schemaname = n.nspname AND t.tablename = c.relname)",
+        )
+    } else {
+        ("NULL", "NULL", "NULL")
+    };
+    let partitions_watched = partition_triggers_fire();
+    let traces = format!(
+        "{since}, CASE c.relkind WHEN 'r' THEN c.relfilenode END, \
+         (SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
+         FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid), {partitions_watched}"
+    );
+    format!(
+        "c.oid, c.relkind = 'p', c.relpersistence = 'u', \
+         coalesce((SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
+         FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid), '') \
+         || '; ' || coalesce({schemas}, ''), \
+         EXISTS (SELECT FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
+         AND t.schemaname = n.nspname AND t.tablename = c.relname), {filter}, {traces}"
+    )
+}
+
+impl Table {
+    /// Whether the publication publishes it as one of a schema, or of all tables, so that the table can leave it.
+    pub(super) fn published_unnamed(&self) -> bool {
+        self.published && self.membership.starts_with(';')
+    }
+
+    pub(super) fn read(next: &mut Values<'_>) -> Result<Option<Self>, Unreadable> {
+        let oid = parsed(next())?;
+        let (partitioned, unlogged) = (flag(next()), flag(next()));
+        let membership = next().unwrap_or_default();
+        let (published, row_filter) = (flag(next()), next());
+        let (schema, file, named_by) = (next(), next(), next().unwrap_or_default());
+        let named_by = named_by.split_whitespace().map(str::to_owned).collect();
+        let traces = Traces { schema, file, named_by };
+        let partitions_watched = flag(next());
+        Ok(oid.map(|oid| Table {
+            oid,
+            partitioned,
+            unlogged,
+            membership,
+            published,
+            row_filter,
+            traces,
+            partitions_watched,
+        }))
+    }
+}
+
+/// The event triggers that `init` makes for a partitioned outbox.
+pub const PARTITION_TRIGGERS: [&str; 2] = ["outbox_router_attach", "outbox_router_rewrite"];
+
+/// An SQL expression: they are there and fire, and their function has the rights of a superuser, which it needs.
+pub fn partition_triggers_fire() -> String {
+    let [attach, rewrite] = PARTITION_TRIGGERS.map(literal);
+    format!(
+        "(SELECT pg_catalog.count(*) = 2 FROM pg_catalog.pg_event_trigger e \
+         JOIN pg_catalog.pg_proc f ON f.oid = e.evtfoid JOIN pg_catalog.pg_roles r ON r.oid = f.proowner \
+         WHERE e.evtname IN ({attach}, {rewrite}) AND e.evtenabled IN ('O', 'A') AND r.rolsuper)"
+    )
+}
