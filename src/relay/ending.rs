@@ -2,25 +2,12 @@
 
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::{Refusal, Relay, Sink, Source};
+use super::{Outcome, Relay, Sink, Source};
 use crate::error::Error;
 use crate::monitor::State;
 
 /// How long a router that was asked to stop waits for its last checkpoint at least.
 const LAST_CHECKPOINT: Duration = Duration::from_millis(500);
-
-/// Why a session is over.
-#[derive(Debug)]
-pub enum Outcome {
-    /// As asked.
-    Stopped,
-    /// Something failed.
-    Failed(Error),
-    /// The sink refused a record.
-    Refused(Refusal),
-    /// The source has come to an end, which says itself why.
-    SourceEnded,
-}
 
 /// What a session leaves behind.
 #[derive(Debug)]

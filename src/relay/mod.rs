@@ -10,6 +10,7 @@
 //! reading, and source and sink go on answering their servers.
 
 mod ending;
+mod outcome;
 mod ports;
 mod publish_status;
 #[cfg(test)]
@@ -25,9 +26,10 @@ use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
 use crate::pipeline::{Change, Pipeline};
 use crate::progress::{self, OutOfStep, Position, Progress};
-pub use ending::{Ended, Outcome};
+pub use ending::Ended;
+pub use outcome::{Outcome, Refusal};
 pub use ports::*;
-pub use window::Window;
+pub use window::{InFlight, Window};
 
 /// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
 /// also for those that are no events.

@@ -8,13 +8,13 @@ use std::future::Future;
 use pg_logical::pgoutput::Message;
 use pg_logical::{Lsn, PgTimestamp};
 
-use super::Outcome;
-use super::window::Window;
+use super::outcome::{Outcome, Refusal};
+use super::window::{InFlight, Window};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Peer};
 use crate::pipeline::{Change, Made};
 use crate::progress::{Landmark, Position, Progress, Sequence};
-use crate::unsendable::{Reason, Unsendable};
+use crate::unsendable::Unsendable;
 
 /// Where changes come from, in the order in which they are to be delivered.
 ///
@@ -209,19 +209,6 @@ pub enum NotSent {
     Impossible(Unsendable),
 }
 
-/// A record that is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InFlight {
-    /// Of its key, value and headers.
-    pub bytes: usize,
-    /// What it takes until it is acknowledged.
-    pub memory: usize,
-    /// When its transaction was committed.
-    pub commit_time: PgTimestamp,
-    /// The sink's number for where it goes.
-    pub target: usize,
-}
-
 /// What has become of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -233,30 +220,6 @@ pub enum Event {
     Settled(Sequence),
     /// The last checkpoint is durable.
     Checkpointed,
-}
-
-/// The first refused record of a session, and how far the refusal reaches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The highest number that was refused for this reason: the records of one batch are refused together.
-    pub last: Sequence,
-    /// Whether sending the same record again could have another end.
-    pub transient: bool,
-    /// What the broker said, and what a person can do about it.
-    pub why: Unsendable,
-}
-
-impl Refusal {
-    /// Of no record in particular: this session cannot go on, and another one may.
-    pub fn of_session(reason: String, remedy: &str) -> Self {
-        let why = Unsendable::new(Reason::Refused, reason, remedy);
-        Refusal { last: Sequence(0), transient: true, why }
-    }
-
-    /// It passes when a person does something: a right was taken away.
-    pub fn waits_for_a_person(&self) -> bool {
-        self.transient && !self.why.remedy.is_empty()
-    }
 }
 
 /// What a sink learns when a turn has sent everything that it could.

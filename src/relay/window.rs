@@ -4,8 +4,20 @@ use std::collections::VecDeque;
 
 use pg_logical::PgTimestamp;
 
-use super::InFlight;
 use crate::progress::Sequence;
+
+/// A record that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InFlight {
+    /// Of its key, value and headers.
+    pub bytes: usize,
+    /// What it takes until it is acknowledged.
+    pub memory: usize,
+    /// When its transaction was committed.
+    pub commit_time: PgTimestamp,
+    /// The sink's number for where it goes.
+    pub target: usize,
+}
 
 /// Records sent and not yet acknowledged.
 #[derive(Debug)]

@@ -6,9 +6,10 @@ use pg_logical::lock_wait;
 use pg_logical::lock_wait::Watcher;
 use pg_logical::session::Session;
 
+use super::session_state::SessionState;
 use crate::advice;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, Exit, Peer};
 
 /// A session for the stream, or one to look at the catalogues of this server.
 pub(crate) async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Error> {
@@ -84,4 +85,14 @@ pub(super) async fn awake<T>(
             return done;
         }
     }
+}
+
+/// Credentials and privileges are changed under running routers.
+pub(super) fn opened<T>(result: Result<T, Error>, memory: &SessionState) -> Result<T, Error> {
+    result.map_err(|error| match error {
+        Error::Definite(refused) if memory.was_active && refused.exit != Exit::Unsafe => {
+            Error::transient(Peer::Kafka, refused.to_string())
+        }
+        error => error,
+    })
 }

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use pg_logical::Lsn;
 use pg_logical::session::Session;
 
-use super::connections::awake;
+use super::connections::{awake, opened};
 use super::session_state::SessionState;
-use super::startup::opened;
 use crate::checkpoint::{
     self, Checkpoint, Handover, OtherLog, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
 };

@@ -22,7 +22,7 @@ use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
 use tokio_util::sync::CancellationToken;
 
-use super::connections::{awake, connect};
+use super::connections::{awake, connect, opened};
 use super::free_slot::free_slot;
 use super::session_state::SessionState;
 use super::start_position::Looked;
@@ -408,16 +408,6 @@ async fn open_stream(
         messages: config.reads_messages() || resume_check.is_some_and(|look| look.message_prefix().is_some()),
     };
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
-}
-
-/// Credentials and privileges are changed under running routers.
-pub(super) fn opened<T>(result: Result<T, Error>, memory: &SessionState) -> Result<T, Error> {
-    result.map_err(|error| match error {
-        Error::Definite(refused) if memory.was_active && refused.exit != Exit::Unsafe => {
-            Error::transient(Peer::Kafka, refused.to_string())
-        }
-        error => error,
-    })
 }
 
 /// Adds the remembered position to a finding that stops the router: it is where events may be missing from.

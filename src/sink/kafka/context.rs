@@ -12,7 +12,7 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, unsendable_as, verdict};
 use super::outcomes::Outcomes;
-use super::producers::{NotCommitted, PositionReport};
+use super::position_report::{NotCommitted, PositionReport};
 use super::topic_cache::TopicCache;
 use crate::progress::Sequence;
 use crate::relay::Refusal;

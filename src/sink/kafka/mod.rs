@@ -22,6 +22,7 @@ pub mod durability;
 mod error_policy;
 mod first_in_partition;
 mod outcomes;
+mod position_report;
 mod producers;
 pub mod properties;
 mod publisher;
@@ -33,7 +34,6 @@ mod stall_reason;
 mod suspect;
 mod topic_cache;
 mod topic_monitor;
-mod topic_setup;
 mod topics;
 mod transaction_size;
 mod transactions;
@@ -61,12 +61,12 @@ use client::Client;
 use closing::Closing;
 use delivery_stats::DeliveryStats;
 pub(crate) use outcomes::Outcomes;
+use publisher::Admitted;
 pub(crate) use publisher::Publisher;
 use stall_detector::{StallDetector, Unacknowledged};
 use suspect::{Admission, Isolation};
 pub use suspect::{SentAlone, Suspect};
 pub use topic_cache::TopicCache;
-use topic_setup::Admitted;
 pub use transaction_size::TransactionSize;
 
 /// How long the first answer of a broker may take.
@@ -80,6 +80,12 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether anything stands still.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The partition of the positions topic that checkpoints are in, whatever their number, so that more of them move nothing.
+const PARTITION: i32 = 0;
+
+/// A broker that answers and has acknowledged nothing, or ended no transaction, for so long is worth a line.
+const STALLED: Duration = Duration::from_secs(5);
 
 /// How long the end of a client is waited for that has sent no events.
 pub(crate) const UNUSED: Duration = Duration::from_secs(2);

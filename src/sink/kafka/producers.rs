@@ -5,19 +5,18 @@
 //! after it, never before, and takes its first record when all of the other's are acknowledged, so that the log of a
 //! partition is in order and nothing is committed behind a gap.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::error::{KafkaError, RDKafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
 use tokio::task::JoinHandle;
 
-use super::checkpoint_topic::PARTITION;
 use super::client::Client;
 use super::context::{POSITION, ProducerReports};
-use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, verdict};
-use super::properties;
+use super::position_report::{NotCommitted, PositionReport};
+use super::{PARTITION, properties};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
 use crate::topic_name;
@@ -82,21 +81,6 @@ pub(super) struct Commit {
     done: JoinHandle<Result<(), NotCommitted>>,
     /// All records of it are acknowledged, and it is for the brokers to end it.
     ending: Arc<AtomicBool>,
-}
-
-/// Why a transaction was not committed, or is not known to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotCommitted {
-    /// What the brokers or the client said.
-    pub reason: String,
-    /// What a person can do; empty if it may pass by itself.
-    pub remedy: &'static str,
-}
-
-impl From<NotCommitted> for Error {
-    fn from(NotCommitted { reason, .. }: NotCommitted) -> Self {
-        Error::transient(Peer::Kafka, format!("a transaction cannot be committed: {reason}"))
-    }
 }
 
 impl Commit {
@@ -368,36 +352,4 @@ fn not_taken_over(error: &KafkaError) -> Error {
         _ => return Error::transient(Peer::Kafka, what),
     };
     Error::refused(what, remedy)
-}
-
-/// Why the position in a transaction was not taken, by its delivery report.
-#[derive(Debug, Clone, Default)]
-pub(super) struct PositionReport(Arc<Mutex<Option<NotCommitted>>>);
-
-impl PositionReport {
-    pub(super) fn failed(&self, code: Code) {
-        let remedy = match verdict(code) {
-            ErrorPolicy::Denied(_) => MAY_NOT_WRITE,
-            ErrorPolicy::Refused(remedy) => remedy,
-            // because of something else, which is told by itself
-            ErrorPolicy::Again | ErrorPolicy::Consequence => "",
-        };
-        let refused = NotCommitted { reason: format!("the position is not taken: {code}"), remedy };
-        // what was told before is the cause
-        self.lock().get_or_insert(refused);
-    }
-
-    /// A partition cannot be added to the transaction, so the position is thrown out of it too.
-    pub(super) fn not_added(&self, why: NotCommitted) {
-        *self.lock() = Some(why);
-    }
-
-    fn refused(&self) -> Option<NotCommitted> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<NotCommitted>> {
-        // a panic elsewhere leaves the reason as it is, which is a valid state
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }

@@ -1,5 +1,7 @@
 //! The producers of one session, and what is known of their topics.
 
+mod topic_setup;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +16,13 @@ use super::context::{AdminContext, Connection, ProducerReports};
 use super::error_policy::{ErrorPolicy, denied, verdict};
 use super::first_in_partition::{self, FirstRecords, Known};
 use super::outcomes::Outcomes;
-use super::producers::{Commit, NotCommitted, Producers};
+use super::position_report::NotCommitted;
+use super::producers::{Commit, Producers};
+use super::record_limits::TopicLimits;
 use super::stale_metadata::StaleMetadata;
 use super::topic_cache::TopicCache;
 use super::topic_monitor::TopicMonitor;
-use super::topic_setup::TopicSetup;
-use super::topics::{TopicKeeper, TopicLimits};
+use super::topics::TopicKeeper;
 use super::unreachable::no_answer;
 use super::{PROBE_TIMEOUT, UNUSED, properties, record_limits};
 use crate::checkpoint::Checkpoint;
@@ -29,6 +32,7 @@ use crate::progress::Sequence;
 use crate::relay::{NotSent, Refusal};
 use crate::routing::Record;
 use crate::unsendable::{Reason, Unsendable};
+use topic_setup::TopicSetup;
 
 /// What came of a record that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +41,17 @@ pub(super) struct Accepted {
     pub(super) topic: usize,
     /// The topic does not take the record's timestamp: it bears the commit time, or if need be the present.
     pub(super) timestamp_replaced: bool,
+}
+
+/// A topic whose records are taken from now on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Admitted {
+    /// The topic's number in this session, counted from 0.
+    pub(super) topic: usize,
+    /// Its name.
+    pub(super) name: String,
+    /// It has more partitions than it had when this process looked last.
+    pub(super) grown: bool,
 }
 
 /// The producers of one session, and what is known of their topics.

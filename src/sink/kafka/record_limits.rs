@@ -1,12 +1,29 @@
 //! Whether a topic takes a record, as far as that can be told before it is sent.
 
-use super::NotSent;
-use super::topics::TopicLimits;
+use super::durability::Durability;
+use crate::relay::NotSent;
 use crate::routing::Record;
 use crate::unsendable::{Reason, Unsendable};
 
 /// What a record batch takes besides its records' own bytes, at least (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
 const BATCH_OVERHEAD: usize = 61;
+
+/// What a topic takes, as far as the broker says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct TopicLimits {
+    /// How many partitions it has.
+    pub partitions: Option<usize>,
+    /// `max.message.bytes`: the largest batch, and so the largest record.
+    pub max_message_bytes: Option<usize>,
+    /// `message.timestamp.before.max.ms`: how far a timestamp may lie before the broker's clock.
+    pub timestamp_before_ms: Option<i64>,
+    /// `message.timestamp.after.max.ms`: how far after.
+    pub timestamp_after_ms: Option<i64>,
+    /// What its acknowledgements are worth.
+    pub copies: Durability,
+    /// How many brokers the cluster has.
+    pub brokers: Option<usize>,
+}
 
 /// Whether the producer takes a record of that size. Its limit is the configuration's, and stays as it is.
 pub(super) fn producer(record: &Record<'_>, message_max_bytes: usize) -> Result<(), NotSent> {

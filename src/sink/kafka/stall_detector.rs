@@ -5,14 +5,11 @@
 
 use tokio::time::{Duration, Instant};
 
-use super::LOOK_AFTER;
 use super::checkpointer::Checkpointer;
 use super::publisher::Publisher;
+use super::{LOOK_AFTER, STALLED};
 use crate::monitor::Monitor;
 use crate::progress::Position;
-
-/// A broker that answers and has acknowledged nothing, or ended no transaction, for so long is worth a line.
-pub(super) const STALLED: Duration = Duration::from_secs(5);
 
 /// A broker that does not even answer is given longer: librdkafka may be about to give it up, and says why then.
 const UNANSWERED: Duration = Duration::from_secs(8);

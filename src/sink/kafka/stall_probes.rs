@@ -10,7 +10,7 @@ use super::error_policy::MAY_NOT_WRITE;
 use super::publisher::Publisher;
 use super::stale_metadata::knows_brokers;
 use super::topic_monitor::{self, Found, TopicState};
-use super::{LOOK_AFTER, LOOK_TIMEOUT, checkpoint_topic, properties, stall_reason};
+use super::{LOOK_AFTER, LOOK_TIMEOUT, PARTITION, properties, stall_reason};
 use crate::error::{Error, Peer};
 use crate::relay::Refusal;
 
@@ -88,7 +88,7 @@ impl Publisher {
     pub(super) fn look_at_positions(&mut self) -> Option<Result<(), String>> {
         let found = self.position_looks.take().and_then(|TopicState { found, .. }| found.acknowledges());
         let topic = self.producers.positions_topic().to_owned();
-        self.position_looks.begin(&self.keeper, topic, None, Some(checkpoint_topic::PARTITION));
+        self.position_looks.begin(&self.keeper, topic, None, Some(PARTITION));
         found
     }
 
@@ -129,10 +129,9 @@ impl Publisher {
 
     async fn positions_are_stuck(&self) -> Option<String> {
         let (keeper, topic) = (Arc::clone(&self.keeper), self.producers.positions_topic().to_owned());
-        let found = tokio::task::spawn_blocking(move || {
-            topic_monitor::look(&keeper, &topic, None, Some(checkpoint_topic::PARTITION))
-        })
-        .await;
+        let found =
+            tokio::task::spawn_blocking(move || topic_monitor::look(&keeper, &topic, None, Some(PARTITION)))
+                .await;
         found.ok().flatten().and_then(Found::acknowledges).and_then(Result::err)
     }
 

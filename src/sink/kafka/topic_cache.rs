@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::durability::Weakness;
+use super::record_limits::TopicLimits;
 use super::stall_reason::Obstacle;
-use super::topics::TopicLimits;
 
 /// So many topics are named whose acknowledgements are weak; `check` lists all.
 const NAMED_AT_MOST: usize = 10;

@@ -14,6 +14,7 @@ use super::client::Client;
 use super::context::AdminContext;
 use super::durability::Durability;
 use super::error_policy::{ErrorPolicy, answer, denied, failed, verdict};
+use super::record_limits::TopicLimits;
 use super::topic_cache::TopicCache;
 use crate::config::Topics;
 use crate::error::{Error, Exit, Peer};
@@ -29,23 +30,6 @@ const QUIET: Duration = Duration::from_secs(5);
 
 /// An event is waiting for the topic, so a definite answer stops the router where it is.
 const WAITING: Exit = Exit::Unsafe;
-
-/// What a topic takes, as far as the broker says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct TopicLimits {
-    /// How many partitions it has.
-    pub partitions: Option<usize>,
-    /// `max.message.bytes`: the largest batch, and so the largest record.
-    pub max_message_bytes: Option<usize>,
-    /// `message.timestamp.before.max.ms`: how far a timestamp may lie before the broker's clock.
-    pub timestamp_before_ms: Option<i64>,
-    /// `message.timestamp.after.max.ms`: how far after.
-    pub timestamp_after_ms: Option<i64>,
-    /// What its acknowledgements are worth.
-    pub copies: Durability,
-    /// How many brokers the cluster has.
-    pub brokers: Option<usize>,
-}
 
 /// Looks topics up, and makes the missing ones if it may.
 pub(super) struct TopicKeeper {

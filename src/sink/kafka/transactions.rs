@@ -9,9 +9,10 @@
 
 use tokio::time::{Duration, Instant};
 
+use super::STALLED;
 use super::delivery_stats::DeliveryStats;
-use super::producers::{Commit, NotCommitted};
-use super::stall_detector::STALLED;
+use super::position_report::NotCommitted;
+use super::producers::Commit;
 use super::transaction_size::{TimedOut, TransactionSize};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;

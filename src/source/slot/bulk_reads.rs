@@ -28,7 +28,8 @@ use pg_logical::{Lsn, bulk_read};
 use tokio::time::{Duration, Instant};
 
 use super::bulk_read_size::{BulkReadSize, SlotAt};
-use super::feedback::silence;
+use super::confirmation::moved_by_another;
+use super::lease::silence;
 use super::{SlotEnd, SlotParts, SlotSource};
 use crate::advice;
 use crate::config::{CatchUp, Config};
@@ -472,14 +473,6 @@ fn slot_at(row: &[Option<String>]) -> Result<SlotAt, Error> {
         })
     };
     parsed().ok_or_else(|| out_of_turn("the slot's row cannot be read"))
-}
-
-/// Somebody else has moved the slot.
-pub(super) fn moved_by_another(slot: &str, to: Lsn) -> Error {
-    Error::transient(
-        Peer::Postgres,
-        format!("the slot {slot} is confirmed up to {to}, and not by this session"),
-    )
 }
 
 /// The server gives a bulk read up whose rows nobody takes.

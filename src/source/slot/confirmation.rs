@@ -2,6 +2,8 @@
 
 use pg_logical::Lsn;
 
+use crate::error::{Error, Peer};
+
 /// The position that status updates report. It only grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Confirmation {
@@ -28,6 +30,14 @@ impl Confirmation {
         }
         self.candidate = flush;
     }
+}
+
+/// Somebody else has moved the slot.
+pub(super) fn moved_by_another(slot: &str, to: Lsn) -> Error {
+    Error::transient(
+        Peer::Postgres,
+        format!("the slot {slot} is confirmed up to {to}, and not by this session"),
+    )
 }
 
 #[cfg(test)]

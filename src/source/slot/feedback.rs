@@ -3,23 +3,16 @@
 use pg_logical::PgTimestamp;
 use pg_logical::replication::StandbyStatus;
 use pg_logical::stream::Transport;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 
 use super::SlotSource;
-use super::bulk_reads::moved_by_another;
+use super::confirmation::moved_by_another;
 use super::lease::Clocks;
-use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor;
 use crate::postgres::catalog::Slot;
 use crate::postgres::slot_headroom::{Level, safe_bytes};
 use crate::postgres::watch::{Report, Walsender};
-
-/// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
-/// from here. One that is busy answers after half of it.
-pub(super) fn silence(config: &Config) -> Duration {
-    config.postgres.wal_sender_timeout * 3 / 4
-}
 
 impl<S: Transport> SlotSource<S> {
     pub(super) fn status_due(&mut self) {

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use pg_logical::PgTimestamp;
 use tokio::time::Instant;
 
+use crate::config::Config;
 use crate::error::{Error, Peer};
 
 /// By how much two clocks may run apart: a thousandth.
@@ -44,6 +45,12 @@ impl Clocks {
         let ago = self.monotonic.saturating_duration_since(moment);
         Clocks { monotonic: self.monotonic - ago, wall: self.wall.checked_sub(ago).unwrap_or(self.wall) }
     }
+}
+
+/// The server frees the slot when it has heard nothing for all of `wal_sender_timeout`. By then nothing more may go to Kafka
+/// from here. One that is busy answers after half of it.
+pub(super) fn silence(config: &Config) -> Duration {
+    config.postgres.wal_sender_timeout * 3 / 4
 }
 
 /// It is over.

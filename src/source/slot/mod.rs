@@ -195,7 +195,7 @@ impl<S: Transport> SlotSource<S> {
         parts.monitor.reads_in_bulk(false);
         SlotSource {
             bulk_reads: BulkReads::new(&parts),
-            lease: Lease::new(feedback::silence(&parts.config), Clocks::now()),
+            lease: Lease::new(lease::silence(&parts.config), Clocks::now()),
             confirmation: Confirmation::new(parts.confirmed),
             resume: Resume::new(parts.resume_check, parts.gap_accepted),
             heartbeat: Heartbeat::of(&parts.config, pg_logical::PgTimestamp::now()),

@@ -15,11 +15,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::client::Client;
 use super::context::AdminContext;
-use super::producers::{NotCommitted, shut_out};
+use super::position_report::NotCommitted;
+use super::producers::shut_out;
 use super::publisher::Publisher;
 use super::stale_metadata::StaleMetadata;
 use super::topics::TopicKeeper;
-use super::{discard, properties};
+use super::{PARTITION, discard, properties};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, DeliveryMode, Topics};
 use crate::error::{Definite, Error, Exit, Peer};
@@ -27,9 +28,6 @@ use reader::AMPLE;
 pub use reader::Seen;
 pub use writer::Written;
 use writer::{Reports, Shared};
-
-/// Whatever the number of the topic's partitions, so that more of them move nothing.
-pub(super) const PARTITION: i32 = 0;
 
 /// Small segments, compacted soon: a start reads the topic as a whole.
 const TOPIC_CONFIG: [(&str, &str); 5] = [

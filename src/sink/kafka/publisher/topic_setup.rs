@@ -7,17 +7,17 @@ use rdkafka::producer::Producer;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::PROBE_TIMEOUT;
-use super::client::Client;
-use super::publisher::{Publisher, Topic};
-use super::topic_cache::Met;
-use super::topics::TopicLimits;
+use super::{Admitted, Publisher, Topic};
 use crate::error::{Definite, Error, Peer};
 use crate::relay::NotSent;
+use crate::sink::kafka::client::Client;
+use crate::sink::kafka::record_limits::TopicLimits;
+use crate::sink::kafka::topic_cache::Met;
 use crate::unsendable::{Reason, Unsendable};
 
 /// Nothing is sent while there is any of it.
 #[derive(Default)]
-pub(super) struct TopicSetup {
+pub(in crate::sink::kafka) struct TopicSetup {
     topic: Option<(String, AbortOnDropHandle<Result<TopicLimits, Error>>)>,
     /// The topic that cannot be had, until a record for it was told so.
     failed: Option<(String, Unsendable)>,
@@ -55,25 +55,14 @@ impl TopicSetup {
     }
 }
 
-/// A topic whose records are taken from now on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Admitted {
-    /// The topic's number in this session, counted from 0.
-    pub(super) topic: usize,
-    /// Its name.
-    pub(super) name: String,
-    /// It has more partitions than it had when this process looked last.
-    pub(super) grown: bool,
-}
-
 impl Publisher {
     /// Whether nothing can be sent now.
-    pub(super) fn is_setting_up(&self) -> bool {
+    pub(in crate::sink::kafka) fn is_setting_up(&self) -> bool {
         self.setup.is_under_way()
     }
 
     /// Whether the producers can be used, for a position at least.
-    pub(super) fn has_producers(&self) -> bool {
+    pub(in crate::sink::kafka) fn has_producers(&self) -> bool {
         self.setup.rebuilding.is_none()
     }
 
@@ -81,7 +70,7 @@ impl Publisher {
     ///
     /// # Errors
     /// The session has to end. That a topic cannot be had is told of the next record for it.
-    pub(super) async fn set_up(&mut self) -> Result<Option<Admitted>, Error> {
+    pub(in crate::sink::kafka) async fn set_up(&mut self) -> Result<Option<Admitted>, Error> {
         match self.setup.done().await {
             Done::Topic(topic, Ok(limits)) => Ok(Some(self.admit(topic, limits))),
             Done::Topic(topic, Err(Error::Definite(Definite { what, remedy, .. }))) => {
@@ -97,7 +86,7 @@ impl Publisher {
     ///
     /// # Errors
     /// They cannot be made.
-    pub(super) fn settled(&mut self) -> Result<(), Error> {
+    pub(in crate::sink::kafka) fn settled(&mut self) -> Result<(), Error> {
         if self.setup.rebuild && self.setup.rebuilding.is_none() {
             let task = tokio::spawn(self.rebuild()?);
             self.setup.rebuilding = Some(AbortOnDropHandle::new(task));
@@ -106,7 +95,7 @@ impl Publisher {
     }
 
     /// A record cannot be sent before its topic is ready. Begins with that, unless it was tried in vain just now.
-    pub(super) fn set_up_topic(&mut self, topic: &str) -> NotSent {
+    pub(in crate::sink::kafka) fn set_up_topic(&mut self, topic: &str) -> NotSent {
         if let Some((_, why)) = self.setup.failed.take_if(|(failed, _)| failed == topic) {
             return NotSent::Impossible(why);
         }
