@@ -29,7 +29,7 @@ use queue::Queue;
 
 /// What is logged unless `RUST_LOG` says otherwise: quiet when all is well. The libraries tell at `info` what the
 /// router says itself.
-const DEFAULT_FILTER: &str = "info,librdkafka=warn,refinery_core=warn,tokio_postgres=warn";
+const DEFAULT_FILTER: &str = "info,librdkafka=warn";
 
 /// The target of what `pg-logical` logs.
 const POSTGRES_CRATE: &str = "pg_logical";

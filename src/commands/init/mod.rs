@@ -277,11 +277,8 @@ impl<'a> Init<'a> {
 
     async fn apply_migrations(&mut self) -> Result<(), Error> {
         router_schema::forget_what_was_dropped(&mut self.session).await?;
-        let pending = router_schema::pending(&mut self.session).await?;
-        if !pending.is_empty() {
-            router_schema::apply(&self.conninfo).await?;
-        }
-        pending.iter().try_for_each(|migration| self.say(migration, Fate::Made("applied".to_owned())))
+        let applied = router_schema::upgrade(&mut self.session).await?;
+        applied.iter().try_for_each(|migration| self.say(migration, Fate::Made("applied".to_owned())))
     }
 
     async fn verify_shards(&mut self, shards: &[Config]) -> Result<(), Error> {
