@@ -25,8 +25,8 @@ const MIGRATIONS: [Migration; 3] = [
     Migration { version: 3, name: "slots", sql: include_str!("../../../migrations/V3__slots.sql") },
 ];
 
-/// Which migrations were applied. Earlier versions of the router had refinery apply them, so table, names and checksums are
-/// those of refinery 0.9.
+/// The history of applied migrations. Earlier versions of the router used refinery 0.9, so the table, its names and its
+/// checksums are refinery's.
 const HISTORY: &str = "outbox_router.refinery_schema_history";
 
 /// The migrations that are named after the table they create.
@@ -70,8 +70,8 @@ impl Migration {
     }
 }
 
-/// Deletes the migration of a dropped table from the history so that it is applied again. The later ones are deleted too, because
-/// migrations are only ever applied behind the last one of the history.
+/// Deletes the migration of a dropped table from the history so that it is applied again, and all later ones, because a gap
+/// in the history is refused.
 pub(super) async fn forget_what_was_dropped(session: &mut Session) -> Result<(), Error> {
     let tables = TABLES.map(|table| format!("pg_catalog.to_regclass('outbox_router.{table}') IS NULL"));
     let dropped = format!(
@@ -204,7 +204,7 @@ mod tests {
         verify(applied).unwrap_err().to_string()
     }
 
-    /// Databases have these: a migration that was released is never changed.
+    /// These are in databases: a released migration must not change.
     #[test]
     fn checksums_are_those_that_refinery_wrote() {
         let checksums = MIGRATIONS.map(|migration| migration.checksum());
