@@ -1,7 +1,7 @@
-//! Logs: to standard error, for people or for machines.
+//! Logs to standard error, for people or for machines.
 //!
-//! `RUST_LOG` chooses what is logged, in `tracing-subscriber`'s `EnvFilter` syntax. librdkafka's lines arrive by the
-//! `log` crate under the target `librdkafka`.
+//! `RUST_LOG` selects what is logged, in `tracing-subscriber`'s `EnvFilter` syntax. librdkafka's lines arrive through the
+//! `log` crate with the target `librdkafka`.
 
 mod queue;
 
@@ -27,20 +27,19 @@ use crate::terminal;
 use crate::utc::Utc;
 use queue::Queue;
 
-/// What is logged unless `RUST_LOG` says otherwise: quiet when all is well. The libraries tell at `info` what the
-/// router says itself.
-const DEFAULT_FILTER: &str = "info,librdkafka=warn,refinery_core=warn,tokio_postgres=warn";
+/// The default of `RUST_LOG`: quiet when all is well. What librdkafka logs at `info`, the router says itself.
+const DEFAULT_FILTER: &str = "info,librdkafka=warn";
 
-/// The target of what `pg-logical` logs.
+/// The target of the lines of `pg-logical`.
 const POSTGRES_CRATE: &str = "pg_logical";
 
-/// How long the end of the process waits for lines that are not written yet.
+/// How long the process waits at its end for unwritten lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What waits to be written to standard error, if [`Writes::Queued`].
+/// The lines for standard error, with [`Writes::Queued`].
 static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
 
-/// The form of the log lines.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum LogFormat {
     /// Time, level, message and fields, in colours on a terminal
@@ -53,17 +52,17 @@ pub enum LogFormat {
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
-    /// At once, so that they stand where they belong between the lines of standard output.
+    /// At once, so that they appear in order with the lines of standard output.
     Synchronous,
-    /// By a thread of its own, so that standard error never blocks the program. What cannot be written is dropped and
+    /// By a thread of its own, so that standard error never blocks the program. Lines that cannot be written are dropped and
     /// counted.
     Queued,
 }
 
-/// Sends what is logged from now on to standard error. Once per process.
+/// Starts logging to standard error. Call it once per process.
 ///
 /// # Errors
-/// `RUST_LOG` cannot be understood, or no thread can be started, with exit code 2.
+/// `RUST_LOG` is invalid, or no thread can be started; the exit code is 2.
 pub fn init(format: LogFormat, writes: Writes) -> Result<(), Error> {
     let filter = filter(std::env::var("RUST_LOG").ok().as_deref())?;
     let colours = terminal::colours(&io::stderr());
@@ -81,20 +80,20 @@ pub fn init(format: LogFormat, writes: Writes) -> Result<(), Error> {
             subscriber(format, filter, colours, Clock::System, Arc::clone(QUEUE.get_or_init(|| queue)))
         }
     };
-    // a second logger in one process is a matter of tests alone; the first one stays
+    // only tests install a second logger in one process; the first one stays
     let _ = subscriber.try_init();
     log_panics();
     Ok(())
 }
 
-/// Waits until what was logged is written, but not for long: nobody may be reading it.
+/// Waits until the log is written, but not for long: perhaps nobody reads it.
 pub fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush(FLUSH_TIMEOUT);
     }
 }
 
-/// The line that says how many were dropped, whatever `RUST_LOG` says.
+/// The line that tells how many were dropped, whatever `RUST_LOG` says.
 fn dropped(format: LogFormat, colours: bool, lines: u64) -> Vec<u8> {
     let text = Arc::new(Queue::default());
     let subscriber = subscriber(format, EnvFilter::new("warn"), colours, Clock::System, Arc::clone(&text));
@@ -114,7 +113,7 @@ fn filter(rust_log: Option<&str>) -> Result<EnvFilter, Error> {
     })
 }
 
-/// What is said of `outbox_router`, or of its part that speaks to Postgres, holds for the crate that does most of that, unless the
+/// Extends directives for `outbox_router`, or for its Postgres modules, to the crate that does most of that work, unless the
 /// directives name it.
 fn with_parts(directives: &str) -> String {
     let mut all = directives.to_owned();
@@ -144,7 +143,7 @@ where
         .with_env_filter(filter)
         .with_timer(clock)
         .with_ansi(colours)
-        // it would use eprintln, which panics if standard error is gone
+        // it would use eprintln, which panics if standard error is closed
         .log_internal_errors(false);
     match format {
         LogFormat::Human => {
@@ -163,15 +162,15 @@ where
     }
 }
 
-/// As the library writes them, and besides no control character of a text from a server acts on a terminal. It escapes only
-/// some of them, and in messages alone.
+/// The library's format, with all control characters escaped so that no text from a server affects the terminal. The library
+/// escapes only some of them, and only in messages.
 fn fields() -> impl for<'writer> FormatFields<'writer> {
     debug_fn(|writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
         let colours = writer.has_ansi_escapes();
         let mut harmless = Harmless(writer);
         match field.name() {
             "message" => write!(harmless, "{value:?}"),
-            // what the `log` crate says of itself
+            // fields that the `log` crate adds
             name if name.starts_with("log.") => Ok(()),
             name => {
                 let name = name.strip_prefix("r#").unwrap_or(name);
@@ -187,7 +186,7 @@ fn fields() -> impl for<'writer> FormatFields<'writer> {
     .delimited(" ")
 }
 
-/// Escapes control characters on their way.
+/// Escapes control characters.
 struct Harmless<'a, W>(&'a mut W);
 
 impl<W: fmt::Write> fmt::Write for Harmless<'_, W> {
@@ -205,7 +204,7 @@ impl<W: fmt::Write> fmt::Write for Harmless<'_, W> {
     }
 }
 
-/// Indents the second and later lines of one event, so that no text from a server can pass for an event of its own.
+/// Indents the second and later lines of an event, so that no text from a server looks like an event of its own.
 struct Indented<W>(W);
 
 impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for Indented<W> {
@@ -217,7 +216,7 @@ impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for Indented<W> {
 }
 
 impl<W: Write> Write for Indented<W> {
-    /// `event` is one event, the line feed at its end included.
+    /// `event` is one event, including the line feed at its end.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let mut lines = event.split_inclusive(|byte| *byte == b'\n');
         let mut text = lines.next().unwrap_or_default().to_vec();
@@ -236,25 +235,25 @@ impl<W: Write> Write for Indented<W> {
 
 /// Says on standard error why the process ends: as `error: <what>. <remedy>`, or as one more JSON line.
 pub fn report(format: LogFormat, error: &Error) {
-    // makes room for this line: the queue may be full
+    // makes room for this line in case the queue is full
     flush();
-    // RUST_LOG may have silenced the log, or it may be what is wrong
+    // RUST_LOG may have silenced the log, or may itself be invalid
     if format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
         tracing::error!("{error}");
         return;
     }
     let line = format!("error: {}\n", terminal::harmless(&error.to_string()));
-    // nobody is left to tell if this fails
+    // if this fails, nobody can be told
     let _ = match QUEUE.get() {
         Some(queue) => (&**queue).write_all(line.as_bytes()),
         None => io::stderr().write_all(line.as_bytes()),
     };
 }
 
-/// Ends the process with this exit code, as soon as the log is written: nothing is done that libraries want done at the
-/// end. OpenSSL would take itself down, and a thread of a Kafka client that is in a TLS handshake would crash.
+/// Ends the process with this exit code once the log is written. Exit handlers of libraries do not run: OpenSSL would shut
+/// down, and a Kafka client's thread in a TLS handshake would crash.
 pub fn end(code: i32) -> ! {
-    // a pipe that was closed does not matter
+    // a closed pipe does not matter
     let _ = io::stdout().flush();
     flush();
     low_level::exit(code)
@@ -282,10 +281,10 @@ impl FormatTime for Clock {
     }
 }
 
-/// A panic becomes a log line like any other, with a backtrace only if `RUST_BACKTRACE` asks for one.
+/// Logs a panic like any other event, with a backtrace only if `RUST_BACKTRACE` asks for one.
 fn log_panics() {
     panic::set_hook(Box::new(|info| {
-        // a message made at run time may quote what it was made of, a payload perhaps
+        // a message formatted at run time may quote values, perhaps a payload
         let what = info.payload().downcast_ref::<&'static str>().copied().unwrap_or_default();
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(place, what, "a fault in the program itself; please report it with this line");
@@ -314,7 +313,7 @@ mod tests {
         }
     }
 
-    /// What two events and a library's chatter look like.
+    /// The log of two events and of a library.
     fn logged(format: LogFormat, rust_log: Option<&str>, colours: bool) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
@@ -345,7 +344,7 @@ mod tests {
         insta::assert_snapshot!(text);
     }
 
-    /// In messages and in fields, whether they are logged by us or by a library.
+    /// In messages and in fields, whether they come from the router or from a library.
     #[test]
     fn no_text_from_outside_acts_on_a_terminal() {
         let lines = Lines::default();

@@ -1,4 +1,4 @@
-//! Asks a running router's admin endpoint.
+//! Queries a running router's admin endpoint.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,10 +15,10 @@ use tokio::time;
 /// The router is on this machine or near it.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// More than any answer of a router.
+/// More than any answer of the router.
 const ANSWER_LIMIT: usize = 16 << 20;
 
-/// Why nothing came back: one sentence without a full stop.
+/// Why there is no answer: one sentence without a full stop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoAnswer {
     /// Nobody accepts connections there.
@@ -26,16 +26,16 @@ pub(crate) enum NoAnswer {
     Unreachable {
         /// The address that was tried.
         at: String,
-        /// What the system said.
+        /// The error of the operating system.
         why: String,
     },
-    /// The connection stands, and nothing comes.
+    /// The connection was accepted, but no answer arrives.
     #[error("no router answers at {at}: a process listens there and says nothing for {} s", TIMEOUT.as_secs())]
     Silent {
         /// The address that was tried.
         at: String,
     },
-    /// Not HTTP, or the connection ended early.
+    /// The answer is not HTTP, or the connection was closed early.
     #[error("no router answers at {at}: what answers there does not speak HTTP")]
     Foreign {
         /// The address that was tried.
@@ -70,7 +70,7 @@ async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), NoAnswer>
         let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|_| foreign())?;
         Ok((status, body.to_bytes()))
     };
-    // the connection only moves while it is polled; the answer is there before it ends
+    // the connection only makes progress while it is polled; the answer is there before it ends
     tokio::pin!(asked, connection);
     tokio::select! {
         biased;
@@ -79,7 +79,7 @@ async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), NoAnswer>
     }
 }
 
-/// Where to connect to reach who listens at `listen`: all addresses include the loopback.
+/// The address to connect to for an endpoint at `listen`; an endpoint on all addresses is reached by loopback.
 pub(crate) fn dial(listen: &str) -> String {
     match listen.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() => {

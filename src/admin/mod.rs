@@ -1,7 +1,7 @@
 //! The HTTP endpoint for metrics, probes and `status`.
 //!
-//! It runs on a thread and a runtime of its own, so that it answers also while the main loop is busy or stuck, which
-//! is when it is needed most. It only reads the [`Monitors`]; nothing in it can change the router.
+//! It has its own thread and runtime, so that it also answers while the main loop is busy or stuck, which is when it is
+//! needed most. It only reads the [`Monitors`]; nothing in it can change the router.
 
 pub(crate) mod client;
 mod routes;
@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::monitor::Monitors;
 
-/// The endpoint's address, taken but not yet answered on. Bind it before anything else starts.
+/// The endpoint with its address bound, before it answers. Bind it before anything else starts.
 #[derive(Debug)]
 pub struct Endpoint {
     listener: TcpListener,
     address: SocketAddr,
 }
 
-/// The endpoint at work. Dropped without [`Serving::join`], it goes on until its token is cancelled.
+/// The running endpoint. If it is dropped without [`Serving::join`], it runs until its token is cancelled.
 #[derive(Debug)]
 pub struct Serving {
     address: SocketAddr,
@@ -31,10 +31,10 @@ pub struct Serving {
 }
 
 impl Endpoint {
-    /// Takes the address `listen`, host and port.
+    /// Binds `listen`, host and port.
     ///
     /// # Errors
-    /// It cannot be had: with exit code 2, for no server was asked.
+    /// The address is not available. The exit code is 2, because no server was contacted.
     pub fn bind(listen: &str) -> Result<Self, Error> {
         let taken = TcpListener::bind(listen).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -44,15 +44,15 @@ impl Endpoint {
         taken.map_err(|error| unavailable(listen, &error))
     }
 
-    /// Where it listens: with a port of 0 configured, the one that the system chose.
+    /// The bound address; with port 0 configured, the system has chosen the port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers from now on, until `stop` is cancelled. Cancel it last: while the router stops, the probes say so.
+    /// Answers until `stop` is cancelled. Cancel it last: while the router stops, the probes say so.
     ///
     /// # Errors
-    /// The system gives no thread or no event queue.
+    /// The system provides no thread or no event queue.
     pub fn serve(self, monitors: impl Into<Monitors>, stop: CancellationToken) -> Result<Serving, Error> {
         let monitors = monitors.into();
         let address = self.address;
@@ -76,14 +76,14 @@ impl Endpoint {
 }
 
 impl Serving {
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until it has ended, at most about a second after its token was cancelled.
+    /// Waits for the end, which comes at most about a second after the token is cancelled.
     pub fn join(self) {
-        // a panic there was reported where it happened
+        // a panic was already reported
         let _ = self.thread.join();
     }
 }

@@ -1,4 +1,4 @@
-//! What is answered to whom. None of it ever needs a token.
+//! The routes. None of them ever needs a token.
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};

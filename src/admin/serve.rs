@@ -1,7 +1,7 @@
 //! The accept loop.
 //!
-//! Not `axum::serve`, which takes any number of connections and waits for ever for a request: open files are shared
-//! with the connections to Postgres and Kafka, and a client that says nothing must not use them up.
+//! `axum::serve` accepts any number of connections and waits for ever for a request. Open files are shared with the
+//! connections to Postgres and Kafka, and idle clients must not use them up.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,25 +20,25 @@ use tokio_util::task::TaskTracker;
 use super::routes;
 use crate::monitor::Monitors;
 
-/// Connections at one time. For one more the oldest is closed, so that idle clients never keep a probe waiting.
+/// The maximum number of connections. The oldest is closed for a new one, so that idle clients never keep a probe waiting.
 const CONNECTIONS: usize = 64;
 
-/// A client has this long to send a request's head, and a kept-alive connection may idle for as long.
+/// How long a client may take to send the head of a request, and how long a kept-alive connection may be idle.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection is kept, so that clients which ask and never read cannot hold all of them for ever.
+/// The maximum age of a connection, so that clients that never read cannot hold all of them for ever.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-/// How long the answers under way may take once the connection or the endpoint is to end.
+/// How long answers in progress may take when the connection or the endpoint ends.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The pause after a failed accept, for instance with no file left to open.
+/// The pause after a failed accept, for example without a free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often the metrics exporter cleans up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Answers on `listener`, which must not block, until `stop`.
+/// Serves `listener`, which must be non-blocking, until `stop`.
 pub(super) async fn serve(
     listener: std::net::TcpListener,
     monitors: Monitors,
@@ -53,7 +53,7 @@ pub(super) async fn serve(
         () = upkeep(&monitors) => {}
     }
     connections.close();
-    // what has not finished by then ends with the runtime
+    // what is unfinished then ends with the runtime
     let _ = time::timeout(STOP_TIMEOUT, connections.wait()).await;
     Ok(())
 }
@@ -70,7 +70,7 @@ async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, 
                     oldest.abort();
                 }
                 open.push_back(connections.spawn(converse(stream, app.clone(), stop.clone())).abort_handle());
-                // in a burst, those that have sent a request are answered before they are the oldest
+                // in a burst, connections that have sent a request are answered before they become the oldest
                 task::yield_now().await;
             }
             Err(error) => {
@@ -81,13 +81,13 @@ async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, 
     }
 }
 
-/// One connection, with as many requests as the client likes.
+/// Serves one connection, with any number of requests.
 async fn converse(stream: TcpStream, app: Router, stop: CancellationToken) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
     tokio::pin!(connection);
-    // a client that hangs up early is its own affair
+    // errors of a client that hangs up early do not matter
     tokio::select! {
         _ = connection.as_mut() => return,
         () = stop.cancelled() => {}
@@ -112,7 +112,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::Instant;
 
-    /// The clock of the test stands until all wait for it.
+    /// The test's clock only advances when everything waits for it.
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_is_used_again_and_again_ends_all_the_same() {
         let (monitor, _) = Monitor::for_test("shop.outbox_router");

@@ -9,7 +9,7 @@ use super::*;
 use crate::error::{Exit, Peer};
 use crate::monitor::{Monitor, SetClock, State, StatusReport};
 
-/// An endpoint on a port of its own, and what it shows.
+/// An endpoint on its own port, and its monitor.
 struct Admin {
     monitor: Monitor,
     clock: Arc<SetClock>,
@@ -123,7 +123,7 @@ async fn a_lost_visitor_is_told_what_there_is() {
 
 #[test]
 fn answers_while_the_thread_that_started_it_is_stuck() {
-    // this thread runs no event loop at all, and reads only after the answer must have been written
+    // this thread runs no event loop, and reads only after the answer must have been written
     let admin = Admin::start();
     let mut stream = TcpStream::connect(admin.serving.address()).unwrap();
     stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
@@ -161,7 +161,7 @@ fn many_clients_that_say_nothing_do_not_keep_a_probe_from_its_answer() {
     let mut text = String::new();
     probe.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
-    // of the first 64 only the oldest gave way: the probe did not wait until the time of all was over
+    // of the first 64 connections only the oldest was closed: the probe did not wait for the others to expire
     let open = |mut stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
         stream.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)

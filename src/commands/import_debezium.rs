@@ -1,4 +1,4 @@
-//! `import-debezium`: the configuration of a Debezium connector as one of ours, and what is different.
+//! `import-debezium`: translates the configuration of a Debezium connector, and reports the differences.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,10 +13,10 @@ use crate::error::Error;
 use crate::import::{Finding, Level, Surroundings, import};
 use crate::terminal;
 
-/// Translates, prints, and exits 1 if the router would not do all that the connector did.
+/// Translates and prints. The exit code is 1 if the router would not do everything that the connector did.
 ///
 /// # Errors
-/// A file cannot be read, or there is no outbox event router in it.
+/// A file cannot be read, or it has no outbox event router.
 pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Verdict, Error> {
     let text = read(&args.file)?;
     let worker = args.worker_config.as_deref().map(read).transpose()?;
@@ -30,7 +30,7 @@ pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Verdict, Error> {
     } else {
         terminal::print(&import.configuration)?;
         let report = report(&import.findings, &Look::of_stderr());
-        // whoever closed it does not want to read it
+        // if standard error is closed, nobody wants the report
         let _ = io::stderr().lock().write_all(report.as_bytes());
     }
     Ok(if import.is_complete() { Verdict::Fine } else { Verdict::Amiss })
@@ -64,7 +64,7 @@ fn report(findings: &[Finding], look: &Look) -> String {
     trimmed(&table) + "\n" + &summary(findings) + "\n"
 }
 
-/// The longest value that is shown whole, in characters.
+/// The longest value that is shown in full, in characters.
 const LONGEST_VALUE: usize = 60;
 
 fn shortened(value: &str) -> String {

@@ -1,4 +1,4 @@
-//! The commands, a file each, and what they have in common.
+//! The commands, one file each, and what they share.
 
 pub mod check;
 pub mod contracts;
@@ -35,22 +35,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long Postgres may take to answer a question about the catalogues.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a command that was carried out says by the exit code.
+/// What the exit code of a completed command says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {
-    /// It is done, and nothing is wrong.
+    /// Nothing is wrong.
     Fine = 0,
-    /// It found something that its help promises this code for.
+    /// The command found something for which its help promises this code.
     Amiss = 1,
 }
 
 /// Does what the command line says.
 ///
 /// # Errors
-/// What stopped the command; [`exit_code`] knows what the process ends with then.
+/// What stopped the command; [`exit_code`] turns it into the process's exit code.
 pub fn execute(cli: Cli) -> Result<Verdict, Error> {
-    // the one command that needs no configuration: it makes one
+    // the one command that needs no configuration, because it writes one
     if let Command::ImportDebezium(args) = &cli.command {
         return import_debezium::import_debezium(args);
     }
@@ -59,14 +59,14 @@ pub fn execute(cli: Cli) -> Result<Verdict, Error> {
         return contracts::contracts(cli.config.as_deref(), args, &env);
     }
     let loaded = load(cli.config.as_deref(), &env)?;
-    // check has them among its findings
+    // check lists them among its findings
     if !matches!(cli.command, Command::Check(_)) {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
     }
     let config = &loaded.config;
-    // what is wrong without a server is said before one is asked
+    // faults that can be found without a server are reported first
     cluster_info::verify(config)?;
     match cli.command {
         Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| Verdict::Fine),
@@ -79,13 +79,12 @@ pub fn execute(cli: Cli) -> Result<Verdict, Error> {
         Command::Route(args) => block_on(route::route(config, &args))?,
         Command::ImportDebezium(args) => import_debezium::import_debezium(&args),
         Command::Status(args) => block_on(status::status(config, &args))?,
-        // dealt with above, without a whole configuration
+        // handled above, without a complete configuration
         Command::Contracts(_) => Ok(Verdict::Fine),
     }
 }
 
-/// What the process ends with after `error`. At the edge of a command that does not try again, a server that cannot
-/// be reached counts as one that refused.
+/// The exit code of the process after `error`. The commands do not retry, so an unreachable server counts like a refusal.
 pub fn exit_code(error: &Error) -> u8 {
     let exit = match error {
         Error::Transient(_) => Exit::Refused,
@@ -94,8 +93,8 @@ pub fn exit_code(error: &Error) -> u8 {
     exit as u8
 }
 
-/// A session for a command that gives up where `run` would wait: with a limit on each attempt, unless the user set one, and
-/// on each answer. It says whom it waits for.
+/// A session for a command that gives up where `run` would wait. Each attempt to connect is limited, unless the user set a
+/// limit, and so is each answer. It says which session it waits for.
 async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Error> {
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
@@ -109,13 +108,13 @@ async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Erro
     Ok(session)
 }
 
-/// On standard error, for what a command reports may be read by a program.
+/// On standard error, because a program may read the command's output.
 fn say_wait(wait: &LockWait) {
     tracing::warn!("{wait}");
 }
 
-/// The configurations of the shards that a command is for: those that it names, else those of `[shards] only`, else all. Without
-/// shards the one that there is.
+/// The configurations of the shards that a command is for: those on the command line, else those in `[shards] only`, else
+/// all. Without shards, the only configuration.
 fn chosen_shards(config: &Config, ShardArgs { chosen }: &ShardArgs) -> Result<Vec<Config>, Error> {
     let count = config.shards.count;
     if chosen.is_empty() {
@@ -142,7 +141,7 @@ fn chosen_shards(config: &Config, ShardArgs { chosen }: &ShardArgs) -> Result<Ve
     wanted.iter().map(|number| find(number).ok_or_else(|| no_such(number))).collect()
 }
 
-/// What stands above the output for one of several shards.
+/// Prints a heading above the output of one of several shards.
 fn heading(config: &Config) -> Result<(), Error> {
     match config.shard {
         Some(shard) => terminal::print(&format!("{shard}\n")),
@@ -150,7 +149,7 @@ fn heading(config: &Config) -> Result<(), Error> {
     }
 }
 
-/// Whether a person types the number of events that it is about, asked with `before` in front. Nothing is done where nobody can be asked.
+/// Asks the user to type the number of affected events, after the text `before`. Returns false if nobody can be asked.
 fn typed_out(before: &str, events: u64) -> Result<bool, Error> {
     if !io::stdin().is_terminal() {
         return Err(Error::usage(
@@ -159,7 +158,7 @@ fn typed_out(before: &str, events: u64) -> Result<bool, Error> {
         ));
     }
     terminal::print(&format!("{before}Type the number of events, {events}, to go on: "))?;
-    // the question stands on a line that is not complete
+    // the question does not end in a line break
     let _ = io::stdout().flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
@@ -171,13 +170,13 @@ fn typed_out(before: &str, events: u64) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Runs on one thread: what a command does is to wait.
+/// One thread is enough: commands mostly wait.
 fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         Error::usage(format!("Cannot start: {error}"), "Raise the limit of the process on open files")
     })?;
     let done = runtime.block_on(command);
-    // what still ends on its own threads holds nobody up
+    // background threads must not delay the exit
     runtime.shutdown_background();
     Ok(done)
 }

@@ -1,4 +1,4 @@
-//! `run`: the router, its admin endpoint and the signals that stop it.
+//! `run`: the router, its admin endpoint, and the signals that stop it.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::logging;
 use crate::monitor::{Monitor, Monitors};
 use crate::supervisor::{self, Orders, Router};
 
-/// How many files a router has open at most where Kafka has one broker: half a hundred while it starts.
+/// The number of files that a router opens at most with one Kafka broker; at its start there are about fifty.
 const FILES: u64 = 64;
 
 /// Runs until stopped.
 ///
 /// # Errors
-/// The definite failure that ended it.
+/// The definite failure that ended the router.
 pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     let shards = super::chosen_shards(config, &args.shards)?;
     if shards.len() > 1 && args.accept_gap.is_some() {
@@ -43,7 +43,7 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     let monitors = routers.iter().map(|router| router.monitor.clone()).collect();
     let monitors = Monitors::of_shards(&config.name, monitors);
     let admin_stop = CancellationToken::new();
-    // taken first: a second router with the same configuration is told so before it touches a server
+    // bound first, so that a second router with the same configuration fails before it touches a server
     let admin = match &config.admin.listen {
         Some(listen) => Some(Endpoint::bind(listen)?.serve(monitors, admin_stop.clone())?),
         None => None,
@@ -63,7 +63,7 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     result
 }
 
-/// With fewer, clients of Kafka wait without a word for what they cannot open.
+/// With too few file descriptors, Kafka clients wait silently.
 fn enough_files(routers: usize) -> Result<(), Error> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let needed = u64::try_from(routers).unwrap_or(u64::MAX).saturating_mul(FILES);
@@ -92,7 +92,7 @@ impl Signals {
         })
     }
 
-    /// The first signal asks, the second one does not.
+    /// The first signal stops the router cleanly, the second one at once.
     async fn obey(mut self, stop: CancellationToken) {
         self.next().await;
         stop.cancel();
@@ -109,7 +109,7 @@ impl Signals {
     }
 }
 
-/// Logs the signals that mean nothing to the router. Without a handler they would kill it.
+/// Logs signals that the router ignores. Without a handler they would kill it.
 fn ignore_signals() -> Result<(), Error> {
     let ignored = [
         (

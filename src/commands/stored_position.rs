@@ -1,4 +1,4 @@
-//! The position as it is kept, in the slot and in Kafka, for commands that move it.
+//! The position as stored in the slot and in Kafka, for commands that move it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::progress::Position;
 use crate::shards::{Ids, Shard};
 use crate::sink::kafka::checkpoint_topic::{CheckpointTopic, look_up};
 
-/// How long Kafka may take to make the topic of the positions, or to show it.
+/// How long Kafka may take to create or open the positions topic.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What there is before a move.
+/// The state before a move.
 pub(super) struct Kept {
     /// A walsender session.
     pub(super) session: Session,
@@ -40,7 +40,7 @@ impl Kept {
         let mut session = connect(config, &startup).await?;
         let system = timeline::identify(&mut session).await?;
         let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
-        // without making the topic: what is only shown leaves no trace
+        // does not create the topic: a command that only shows something leaves no trace
         let confirmed = catalog.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
         let remembered = match &config.delivery.positions_topic {
             Some(topic) => look_up(config, topic, confirmed).await?,
@@ -49,7 +49,7 @@ impl Kept {
         Ok(Kept { session, system, catalog, topic: None, remembered })
     }
 
-    /// What it takes to write a position. Nobody waits for a broker here as long as a router does.
+    /// Opens the positions topic for writing. Unlike the router, a command does not wait long for a broker.
     pub(super) async fn open(&mut self, config: &Arc<Config>) -> Result<(), Error> {
         let late =
             |_| Err(Error::transient(Peer::Kafka, "the topic of the positions is not to be had: no answer"));
@@ -58,7 +58,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Again, while nobody else writes.
+    /// Reads the position again, when nobody else can write it.
     pub(super) async fn read(&mut self) -> Result<(), Error> {
         self.remembered = match &self.topic {
             Some(topic) => topic.read(self.confirmed()).await?,
@@ -75,7 +75,8 @@ impl Kept {
         self.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID)
     }
 
-    /// The shard that `config` is of, with what the ids of its aggregates are, where messages have to be dealt out by that.
+    /// The shard of `config` and the type of its aggregate ids. `None` if there are no shards, or no messages to assign to
+    /// them.
     pub(super) async fn shard(&mut self, config: &Config) -> Result<Option<(Shard, Ids)>, Error> {
         let Some(shard) = config.shard.filter(|_| config.outbox.message_prefix.is_some()) else {
             return Ok(None);
@@ -85,7 +86,7 @@ impl Kept {
         Ok(Some((shard, ids)))
     }
 
-    /// What is acknowledged, as far as is known.
+    /// The acknowledged position, as far as it is known.
     pub(super) fn position(&self) -> Position {
         match &self.remembered {
             Some(remembered) => remembered.position,
@@ -93,7 +94,7 @@ impl Kept {
         }
     }
 
-    /// Writes where the router is to go on.
+    /// Writes the position at which the router continues.
     pub(super) async fn write(
         &mut self,
         config: &Config,
@@ -106,29 +107,29 @@ impl Kept {
         let reading = reading.unwrap_or_else(|| self.catalog.reading(&config.outbox));
         topic
             .begin(&Checkpoint {
-                // greater than any that a running router knows, if its topic was deleted
+                // if the topic was deleted: greater than any epoch that a running router has
                 epoch: known.map_or_else(seconds, Checkpoint::epoch_of_reset),
                 slot: config.postgres.slot.clone(),
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,
                 position,
-                // slot and position are at one place
+                // slot and position agree
                 tail: LogFingerprint::Quiet { from: position.flush },
                 reading,
                 replay,
-                // rows of parked events stay where they are
+                // the rows of parked events do not move
                 parked: known.and_then(|known| known.parked),
                 retried: known.map(|known| known.retried.clone()).unwrap_or_default(),
-                // by itself
+                // the record is not part of a transaction
                 exactly_once: false,
             })
             .await?;
-        // the slot's position is this router's now
+        // the slot now belongs to this router
         Ok(slot_record::claim(&mut self.session, &config.postgres.slot, &config.name).await?)
     }
 
-    /// A copied slot is none that standbys keep a copy of, even where the slot before was. What keeps it from being made
-    /// one is a sentence, and no error: the slot serves as it is.
+    /// Standbys keep no copy of a copied slot, even if they kept one of the original. A failure to change that is returned as
+    /// a sentence, because the slot can be used all the same.
     pub(super) async fn allow_failover(&mut self, slot: &str) -> String {
         if self.slot().and_then(|slot| slot.failover) != Some(true) {
             return String::new();
@@ -150,7 +151,7 @@ impl Kept {
     }
 }
 
-/// Since 1970.
+/// Seconds since 1970.
 fn seconds() -> u64 {
     u64::try_from(OffsetDateTime::now_utc().unix_timestamp()).unwrap_or(1)
 }

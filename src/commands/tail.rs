@@ -1,4 +1,4 @@
-//! `tail`: the records that `run` would send, by a slot that is gone when the command ends. Nothing else is touched.
+//! `tail`: shows the records that `run` would send. It reads a slot that ends with the command, and touches nothing else.
 
 use std::io;
 use std::sync::Arc;
@@ -32,19 +32,19 @@ use crate::source::slot::{SlotParts, SlotSource};
 use crate::supervisor::connections::connect;
 use crate::terminal;
 
-/// What the names of the slots begin with.
+/// The prefix of the names of its slots.
 const SLOTS: &str = "outbox_router_tail_";
 
-/// How many events wait to be printed at most, and how many bytes of them.
+/// How many events may wait to be printed, and how many bytes of them.
 const WINDOW: (usize, usize) = (1_000, 8 << 20);
 
-/// How long a reader that has stopped reading is waited for at the end.
+/// How long to wait at the end for a reader of standard output that has stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Prints what is committed from now on, or from a position on, until it is stopped.
+/// Prints what is committed from now on, or from a given position on, until it is stopped.
 ///
 /// # Errors
-/// Postgres cannot be reached or refuses, or the position lies before what the slot has kept.
+/// Postgres cannot be reached or refuses, or the slot no longer has the log at the position.
 pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
     let stop = CancellationToken::new();
     stop_at_signals(&stop)?;
@@ -71,7 +71,7 @@ pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
     }
 }
 
-/// What is printed, and from where on.
+/// What to print, and where to start.
 struct Opened {
     config: Arc<Config>,
     slot: SlotParts<Stream>,
@@ -80,7 +80,7 @@ struct Opened {
     monitor: Monitor,
 }
 
-/// The configuration of the one shard that is shown, without what concerns a router that sends.
+/// The configuration of the one shard to show, without what only concerns a router that sends.
 fn one_shard(config: &Config, args: &TailArgs) -> Result<Config, Error> {
     let shards = super::chosen_shards(config, &args.shards)?;
     let [shard] = shards.as_slice() else {
@@ -151,17 +151,17 @@ async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
     Ok(Opened { config, slot, pipeline, start, monitor })
 }
 
-/// Makes a slot that ends with its session.
+/// Creates a slot that ends with its session.
 fn create(slot: &str) -> String {
     format!("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)", literal(slot))
 }
 
-/// The position in what the server says of a slot that it has made: `(name,0/16B3748)`.
+/// The position in the server's answer to the creation of a slot: `(name,0/16B3748)`.
 fn begins_at(made: &str) -> Option<Lsn> {
     made.strip_suffix(')')?.rsplit_once(',')?.1.parse().ok()
 }
 
-/// Where to begin, if the log from there on is still there.
+/// The position to start from, if the log from there on is still available.
 fn within(since: Lsn, kept: Lsn, end: Lsn, slot: &str) -> Result<Lsn, Error> {
     if since < kept {
         return Err(Error::refused(
@@ -192,7 +192,7 @@ async fn stream(
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
 }
 
-/// The first signal ends it in order.
+/// The first signal stops the command cleanly.
 fn stop_at_signals(stop: &CancellationToken) -> Result<(), Error> {
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         let mut signals = signal(kind).map_err(|error| {

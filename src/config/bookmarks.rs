@@ -1,4 +1,4 @@
-//! `[bookmarks]`: places to go back to, which the router makes by itself.
+//! `[bookmarks]`: positions to go back to, which the router saves by itself.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -11,28 +11,28 @@ use super::raw::{RawBookmarks, Scalar};
 use super::read::Reader;
 use super::units::{format_duration, format_size};
 
-/// More often than this, Postgres would be busy with slots.
+/// Anything more frequent would keep Postgres busy with slots.
 const LEAST: Duration = Duration::from_secs(10);
 
-/// How many are kept unless the user says otherwise.
+/// How many bookmarks are kept by default.
 const KEEP: usize = 24;
 
-/// What is made, and what it may cost.
+/// How often bookmarks are made, and what they may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bookmarks {
     /// `every`
     pub every: Duration,
-    /// `keep`: how many; the oldest goes first. Default 24.
+    /// `keep`: how many are kept; the oldest is dropped first. Default 24.
     pub keep: usize,
-    /// `max_retained_wal`: bytes of log that the oldest may hold back, before it goes. `None`: as much as it takes.
+    /// `max_retained_wal`: bytes of log that the oldest may retain before it is dropped. `None`: no limit.
     pub max_retained_wal: Option<u64>,
 }
 
-/// `None`: the router makes none.
+/// `None`: the router makes no bookmarks.
 pub(super) fn bookmarks(reader: &mut Reader<'_>, raw: RawBookmarks) -> Option<Bookmarks> {
     let off = match raw.every.as_ref().map(Spanned::get_ref) {
         Some(Scalar::Boolean(on)) => !on,
-        // a variable can only say it in text
+        // in a variable, `false` is text
         Some(Scalar::Text(text)) => text.is_empty() || text == "false",
         _ => false,
     };

@@ -1,4 +1,4 @@
-//! `[contracts]`: what payloads are judged by.
+//! `[contracts]`: where the contracts are, and what happens to payloads that violate them.
 
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ pub struct ContractSettings {
     pub on_violation: OnViolation,
 }
 
-/// What becomes of an event whose payload is not as its contract says.
+/// What happens to an event whose payload violates its contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnViolation {
-    /// It is sent, counted, and said once for each contract (the default).
+    /// It is sent and counted, and logged once for each contract (the default).
     Warn,
-    /// It cannot be sent.
+    /// It counts as an event that cannot be sent.
     Reject,
 }
 
-/// What `outbox-router contracts` takes from a configuration, which need not be whole.
+/// What `outbox-router contracts` needs from a configuration, which need not be complete.
 #[derive(Debug, Clone)]
 pub struct ForContracts {
     /// `[contracts]`, if it names a directory.
@@ -58,7 +58,7 @@ pub(super) fn contracts(reader: &mut Reader<'_>, raw: RawContracts) -> Option<Co
     }
 }
 
-/// As TOML; nothing if it is off.
+/// Writes TOML; nothing if there are no contracts.
 pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
     let Some(contracts) = &config.contracts else { return Ok(()) };
     let on_violation = match contracts.on_violation {

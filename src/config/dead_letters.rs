@@ -1,4 +1,4 @@
-//! `[dead_letters]`: what becomes of an event that cannot be sent.
+//! `[dead_letters]`: what happens to an event that cannot be sent.
 
 use std::fmt::{self, Write};
 
@@ -12,23 +12,23 @@ use super::read::Reader;
 pub struct DeadLetters {
     /// `policy`
     pub policy: Policy,
-    /// `max_aggregates`: how many may be parked; one more stops the router. Default 1,000.
+    /// `max_aggregates`: how many aggregates may be parked; one more stops the router. Default 1,000.
     pub max_aggregates: usize,
 }
 
-/// What becomes of an event that cannot be sent.
+/// What happens to an event that cannot be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The router stops before it. The default.
     Stop,
-    /// It is put into a table, with every later event of its aggregate.
+    /// It is stored in a table, with every later event of its aggregate.
     Park,
 }
 
 impl Policy {
     const ALL: [Policy; 2] = [Policy::Stop, Policy::Park];
 
-    /// As it is written in the configuration.
+    /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Stop => "stop",

@@ -1,13 +1,13 @@
-//! The router's own variables.
+//! The router's own environment variables.
 
 use pg_logical::Environment;
 
 use crate::error::Error;
 
-/// The prefix of the variables that are laid over the configuration file.
+/// The prefix of the variables that override the configuration file.
 pub const PREFIX: &str = "OUTBOX_ROUTER_";
 
-/// The surroundings of this process.
+/// The environment of this process.
 ///
 /// # Errors
 /// A variable that the configuration is read from (`OUTBOX_ROUTER_*`, `PG*`) is not UTF-8.

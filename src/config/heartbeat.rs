@@ -1,4 +1,4 @@
-//! `[heartbeat]`: a message that the router writes into the log and waits for.
+//! `[heartbeat]`: a message that the router writes to the log and waits for.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::raw::{RawHeartbeat, Scalar};
 use super::read::Reader;
 use super::units::format_duration;
 
-/// More often than this would tell nothing more.
+/// Anything more frequent would tell nothing more.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// `None`: `false`, or not set.
 pub(super) fn heartbeat(reader: &mut Reader<'_>, raw: RawHeartbeat) -> Option<Duration> {
     let off = match raw.interval.as_ref().map(Spanned::get_ref) {
         Some(Scalar::Boolean(on)) => !on,
-        // a variable can only say it in text
+        // in a variable, `false` is text
         Some(Scalar::Text(text)) => text.is_empty() || text == "false",
         _ => false,
     };

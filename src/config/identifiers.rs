@@ -1,11 +1,11 @@
-//! Names that Postgres and Kafka have rules for, checked before either is asked.
+//! Names with rules of Postgres or Kafka, checked before a server sees them.
 
 use super::TableName;
 
-/// The longest name that Postgres keeps, in bytes (`NAMEDATALEN - 1`); it cuts longer ones off.
+/// The longest name in Postgres, in bytes (`NAMEDATALEN - 1`); it truncates longer ones.
 const LONGEST_NAME: usize = 63;
 
-/// The longest name of a router, in characters: it is a prefix of other names that have limits of their own.
+/// The longest name of a router, in characters. It is a prefix of other names that have limits of their own.
 const LONGEST_ROUTER_NAME: usize = 200;
 
 /// Checks a slot's name: lower-case letters, digits and underscores (Postgres manual, "Replication Slots").
@@ -19,7 +19,7 @@ pub(super) fn check_slot(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a name that Postgres takes as it is when quoted: a publication, a column.
+/// Checks a name that Postgres takes literally when quoted: a publication, a column.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
         return Err(format!("a name in Postgres has 1 to {LONGEST_NAME} bytes"));
@@ -27,7 +27,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the router's own name, a part of `transactional.id`, `client.id` and record keys.
+/// Checks the router's own name, which is part of `transactional.id`, `client.id` and record keys.
 pub(super) fn check_router_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.chars().count() > LONGEST_ROUTER_NAME || name.chars().any(char::is_control) {
         return Err(format!(
@@ -37,8 +37,8 @@ pub(super) fn check_router_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads a table's name as SQL does: `schema.name`, the schema `public` if left out, unquoted letters folded to
-/// lower case, anything else in double quotes.
+/// Reads a table name as SQL does: `schema.name`, with `public` as the default schema, unquoted letters folded to lower case,
+/// and anything else in double quotes.
 pub(super) fn parse_table(text: &str) -> Result<TableName, String> {
     let (first, rest) = parse_identifier(text.trim())?;
     let (schema, name) = match rest.strip_prefix('.') {
@@ -54,7 +54,7 @@ pub(super) fn parse_table(text: &str) -> Result<TableName, String> {
     Ok(TableName { schema, name })
 }
 
-/// The names in a list with commas, which a quoted name may hold too.
+/// Splits a list at its commas, except those in quoted names.
 pub(super) fn split_tables(text: &str) -> Vec<&str> {
     let mut quoted = false;
     let separator = |c: char| {
@@ -75,8 +75,7 @@ fn trailing(rest: &str) -> String {
     format!("{character:?} can only stand in a quoted name, as in \"my-schema\".\"outbox\"")
 }
 
-/// One identifier at the start of `text`, and what comes after it
-/// (Postgres manual, "Identifiers and Key Words").
+/// Reads one identifier, and returns the rest of `text` (Postgres manual, "Identifiers and Key Words").
 fn parse_identifier(text: &str) -> Result<(String, &str), String> {
     let Some(mut rest) = text.strip_prefix('"') else {
         let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$' || !c.is_ascii();
@@ -105,7 +104,7 @@ fn parse_identifier(text: &str) -> Result<(String, &str), String> {
     }
 }
 
-/// Writes a table's name so that it reads back, with quotes where it needs them.
+/// Writes a table name so that it can be read back, with quotes only where needed.
 pub(super) fn format_table(table: &TableName) -> String {
     format!("{}.{}", quote_if_needed(&table.schema), quote_if_needed(&table.name))
 }

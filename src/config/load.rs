@@ -21,23 +21,24 @@ use super::source::{Problems, SEARCH_PATH, Sources};
 use crate::error::Error;
 use pg_logical::conninfo::nearest;
 
-/// A configuration and how it came about.
+/// A configuration and where it came from.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// What was read.
     pub config: Config,
-    /// The file that it was read from; `None`: from the environment alone.
+    /// The file it was read from; `None` if only the environment was used.
     pub file: Option<PathBuf>,
-    /// What is not wrong but should be known, each as one sentence without a full stop.
+    /// Things the user should know that are no faults, each as a sentence without a full stop.
     pub warnings: Vec<String>,
 }
 
-/// Reads the configuration: the file at `path`, or the first of `outbox-router.toml` and `/etc/outbox-router/outbox-router.toml` that exists, or no file;
-/// over it the variables of `env` that begin with `OUTBOX_ROUTER_`.
+/// Reads the configuration: the file at `path`, else the first of `outbox-router.toml` and
+/// `/etc/outbox-router/outbox-router.toml` that exists, else no file. The `OUTBOX_ROUTER_*` variables of `env` override the
+/// file.
 ///
 /// # Errors
-/// The file cannot be read, or something in it or in the environment is wrong: an [`Error`] with exit code 2 that
-/// names the place and what to do, all faults at once.
+/// The file cannot be read, or something in it or in the environment is wrong. The [`Error`] has exit code 2 and lists all
+/// faults, each with its place and a remedy.
 pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
     let file = find(path)?;
     let parsed = parse(file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())), env)?;
@@ -64,10 +65,10 @@ pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
     Ok(Loaded { config: parsed.config, file, warnings })
 }
 
-/// The same for `outbox-router contracts`, which needs neither Postgres nor Kafka: only what it needs is looked at.
+/// The same for `outbox-router contracts`, which needs neither Postgres nor Kafka and reads only the keys for contracts.
 ///
 /// # Errors
-/// As those of [`load`].
+/// As [`load`].
 pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<ForContracts, Error> {
     let file = find(path)?;
     let file = file.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
@@ -81,7 +82,7 @@ fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
     }
 }
 
-/// The same from a text that was read before.
+/// The same from the text of a file.
 pub(super) fn parse(file: Option<(&Path, &str)>, env: &Environment) -> Result<Parsed, Error> {
     parse_by(file, env, |raw, sources, problems| convert::convert(raw, sources, env, problems))
 }
@@ -111,8 +112,8 @@ fn parse_by<T>(
     convert(raw, &sources, problems)
 }
 
-/// Serde's reading of the tree. What it does not know is noted and taken out, and the rest read again,
-/// so that every unknown key is found at once.
+/// Deserializes the tree. Each unknown key is noted and removed, and the rest is read again, so that all of them are found at
+/// once.
 fn deserialize<'i>(
     mut root: Spanned<DeTable<'i>>,
     sources: &Sources<'i>,
@@ -130,7 +131,7 @@ fn deserialize<'i>(
         if let Some(known) = known_keys(error.message()) {
             problems.push(sources.place(&span), unknown_key(path), suggestion(path, &known, sources, &span));
         } else {
-            // the message of serde would repeat the value, which may be a secret
+            // serde's message would repeat the value, which may be a secret
             let what = format!("`{}` has a value of the wrong kind", path.join("."));
             let remedy = match [TABLE, TABLES].into_iter().find(|kind| error.message().ends_with(kind)) {
                 Some(kind) => format!("It takes {kind}"),
@@ -144,7 +145,7 @@ fn deserialize<'i>(
     }
 }
 
-/// The keys that serde would have known, in its words "unknown field `a`, expected one of `b`, `c`".
+/// The keys that were expected, from serde's message "unknown field `a`, expected one of `b`, `c`".
 fn known_keys(message: &str) -> Option<Vec<&str>> {
     let known = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2).skip(1);
     Some(known.collect())
@@ -181,7 +182,7 @@ fn suggestion(path: &[String], known: &[&str], sources: &Sources<'_>, span: &Ran
     }
 }
 
-/// Takes the entry out whose key or value has this range, and says where it was.
+/// Removes the entry whose key or value has this range, and returns its path.
 fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     let found = table.iter().find(|(key, value)| key.span() == *span || value.span() == *span);
     if let Some(key) = found.map(|(key, _)| key.get_ref().to_string()) {
@@ -199,7 +200,7 @@ fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     })
 }
 
-/// The same in the tables of an array, as `[[route.rules]]` makes it.
+/// The same in an array of tables such as `[[route.rules]]`.
 fn remove_within(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     if items.iter().any(|item| item.span() == *span) {
         let kept = std::mem::replace(items, DeArray::new()).into_iter().filter(|item| item.span() != *span);
@@ -277,7 +278,7 @@ mod tests {
         assert!(search([directory.path(), &good]).is_err());
     }
 
-    /// Texts that are nearly configurations.
+    /// Texts that resemble configurations.
     fn text() -> impl Strategy<Value = String> {
         let piece = proptest::sample::select(vec![
             "[postgres]",

@@ -1,6 +1,6 @@
 //! The typed configuration: what `outbox-router.toml` and the environment say, checked once.
 //!
-//! `load` reads it; the rest of the program sees only these types.
+//! `load` reads it. The rest of the program sees only these types.
 
 pub mod bookmarks;
 pub mod contracts;
@@ -59,47 +59,47 @@ pub struct Config {
     pub delivery: Delivery,
     /// `[admin]`
     pub admin: Admin,
-    /// `[bookmarks]`; `None`: the router makes none.
+    /// `[bookmarks]`; `None`: the router makes no bookmarks.
     pub bookmarks: Option<Bookmarks>,
-    /// `[heartbeat] interval`; `None`: there is none.
+    /// `[heartbeat] interval`; `None`: no heartbeat.
     pub heartbeat: Option<Duration>,
     /// `[dead_letters]`
     pub dead_letters: DeadLetters,
-    /// `[contracts]`; `None`: payloads are not looked at.
+    /// `[contracts]`; `None`: payloads are not checked.
     pub contracts: Option<ContractSettings>,
     /// `[shards]`
     pub shards: Shards,
-    /// The shard that this configuration is of; the names in it are those of the shard then.
+    /// The shard that this configuration is for; its names are those of the shard then.
     pub shard: Option<Shard>,
 }
 
 impl Config {
-    /// Whether logical messages have to come with the stream: as events, or as the heartbeat.
+    /// Whether the stream has to include logical messages, as events or as heartbeats.
     pub fn reads_messages(&self) -> bool {
         self.outbox.message_prefix.is_some() || self.heartbeat.is_some()
     }
 
-    /// What is read.
+    /// The part of the configuration about reading the outbox.
     pub fn source(&self) -> OutboxSource<'_> {
         OutboxSource { postgres: &self.postgres, outbox: &self.outbox, shard: self.shard }
     }
 }
 
-/// What is read: tables and messages, through a slot and a publication, by one shard or by the only router.
+/// What is read: tables and messages, through a slot and a publication, for one shard or for the only router.
 #[derive(Debug, Clone, Copy)]
 pub struct OutboxSource<'a> {
     /// `[postgres]`
     pub postgres: &'a Postgres,
     /// `[outbox]`
     pub outbox: &'a Outbox,
-    /// The shard that slot and publication are of.
+    /// The shard of the slot and the publication.
     pub shard: Option<Shard>,
 }
 
 /// `[postgres]`: where the outbox is and how it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Postgres {
-    /// `url`, with the libpq environment variables and defaults laid under it.
+    /// `url`, completed by libpq's environment variables and defaults.
     pub conninfo: ConnInfo,
     /// `slot`: the logical replication slot. Default `outbox_router`.
     pub slot: String,
@@ -107,35 +107,35 @@ pub struct Postgres {
     pub publication: String,
     /// `wal_sender_timeout`, set for the router's own session. Default 10 s.
     pub wal_sender_timeout: Duration,
-    /// `catch_up`
+    /// `catch_up`.
     pub catch_up: CatchUp,
-    /// `catch_up_lag`: bytes of log between what was read and its end, above which the slot is read in bulk. Default 64 MiB.
+    /// `catch_up_lag`: the slot is read in bulk when it lags by more bytes of log than this. Default 64 MiB.
     pub catch_up_lag: usize,
 }
 
-/// How a slot that lags is read.
+/// How a lagging slot is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUp {
-    /// In bulk, where much log holds many events.
+    /// In bulk, where the log holds many events.
     Auto,
-    /// As a stream, always (the default).
+    /// Always as a stream (the default).
     Stream,
 }
 
-/// `[outbox]`: the tables and the names of their columns, which are the same for all.
+/// `[outbox]`: the tables, and the names of their columns, which all tables share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
-    /// `table`: schema and name of each. Default `public.outbox`; none only if there is a `message_prefix`.
+    /// `table`: schema and name of each table. Default `public.outbox`; may be empty if there is a `message_prefix`.
     pub tables: Vec<TableName>,
     /// `columns`
     pub columns: Columns,
     /// `on_update`
     pub on_update: OnUpdate,
-    /// `message_prefix`: logical messages with this prefix are events too. Default none.
+    /// `message_prefix`: logical messages with this prefix are events too. Not set by default.
     pub message_prefix: Option<String>,
 }
 
-/// What is done about an UPDATE of an outbox row, which is no event.
+/// What happens on an UPDATE of an outbox row, which is not an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnUpdate {
     /// It is counted, and a warning is logged (the default).
@@ -147,7 +147,7 @@ pub enum OnUpdate {
 }
 
 impl Outbox {
-    /// The tables for a message to a person.
+    /// The table names, for messages.
     pub fn table_names(&self) -> String {
         let names: Vec<String> = self.tables.iter().map(ToString::to_string).collect();
         names.join(", ")
@@ -164,7 +164,7 @@ pub struct TableName {
 }
 
 impl TableName {
-    /// The name in SQL, in quotes only where it needs them.
+    /// The name in SQL, quoted only where needed.
     pub fn in_sql(&self) -> String {
         format!("{}.{}", quoting::name(&self.schema), quoting::name(&self.name))
     }
@@ -176,29 +176,28 @@ impl std::fmt::Display for TableName {
     }
 }
 
-/// The names of the outbox table's columns. `headers` and `created_at` may be absent from the table
-/// unless the user named them.
+/// The column names of the outbox table. `headers` and `created_at` may be missing from the table unless the user set them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
-    /// The event's id, header `id`.
+    /// The event's id, sent as header `id`.
     pub id: String,
-    /// The kind of the aggregate, by default the topic's last part.
+    /// The type of the aggregate, by default the last part of the topic.
     pub aggregate_type: String,
-    /// The aggregate: the record key, and the unit of order.
+    /// The aggregate's id: the record key, and the unit of order.
     pub aggregate_id: String,
-    /// Header `type`. `None`: the table has no such column, and a record no such header.
+    /// The event's type, sent as header `type`. `None`: the table has no such column, and records no such header.
     pub event_type: Option<String>,
     /// The record value.
     pub payload: String,
     /// A JSON object whose members become headers. `None`: the table has no such column.
     pub headers: Option<String>,
-    /// When the application made the event. `None`: the table has no such column.
+    /// When the application created the event. `None`: the table has no such column.
     pub created_at: Option<String>,
-    /// The context of a trace, as `java.util.Properties` writes it: its `traceparent` and `tracestate` become headers.
+    /// A trace context in the format of `java.util.Properties`: its `traceparent` and `tracestate` become headers.
     pub tracing_span_context: Option<String>,
-    /// The user named `headers`, so that it must be there.
+    /// The user set `headers`, so the column must exist.
     pub headers_named: bool,
-    /// The user named `created_at`, so that it must be there.
+    /// The user set `created_at`, so the column must exist.
     pub created_at_named: bool,
 }
 
@@ -219,27 +218,26 @@ impl Default for Columns {
     }
 }
 
-/// `[kafka]`: librdkafka's properties by their own names, secrets kept from `Debug`.
+/// `[kafka]`: librdkafka's properties under their own names. `Debug` does not show secrets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kafka {
-    /// Property name to value. Refused names (those that would break an invariant) are not in it, and of two names
-    /// that librdkafka has for one property it has Kafka's: `bootstrap.servers`, `sasl.mechanism`, `compression.type`,
-    /// `linger.ms`.
+    /// Property name to value. Refused names (those that would break an invariant) are never in it. A property with two names
+    /// in librdkafka has Kafka's: `bootstrap.servers`, `sasl.mechanism`, `compression.type`, `linger.ms`.
     pub properties: BTreeMap<String, Secret>,
 }
 
-/// `[topics]`: what is done about a topic that does not exist.
+/// `[topics]`: which topics may be written to, and how missing ones are created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topics {
-    /// `create`: make missing topics before their first record. Default true.
+    /// `create`: create missing topics before their first record. Default true.
     pub create: bool,
     /// `partitions`; `None`: the broker's default.
     pub partitions: Option<i32>,
     /// `replication_factor`; `None`: the broker's default.
     pub replication_factor: Option<i32>,
-    /// `config`: topic properties for topics that the router makes.
+    /// `config`: topic properties for new topics.
     pub config: BTreeMap<String, String>,
-    /// `allow`: the topics that may be written to. Empty: any.
+    /// `allow`: the topics that may be written to. Empty: all.
     pub allow: Vec<Pattern>,
 }
 
@@ -255,17 +253,17 @@ impl Default for Topics {
     }
 }
 
-/// `[delivery]`: how much may be under way, and how it ends.
+/// `[delivery]`: the guarantee, how much may be in flight, and how a stop ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     /// `mode`
     pub mode: DeliveryMode,
-    /// `window.records`: records sent and not yet acknowledged, at most. Default 20,000.
+    /// `window.records`: the maximum number of records in flight. Default 20,000.
     pub window_records: usize,
-    /// `window.bytes`: the same in bytes, those of keys, values and headers and what the client keeps besides.
-    /// Default 16 MiB.
+    /// `window.bytes`: the same in bytes of keys, values and headers, and of what the client stores with them. Default 16
+    /// MiB.
     pub window_bytes: usize,
-    /// `positions_topic`: where the position is remembered besides the slot. `None` (an empty string) switches it off.
+    /// `positions_topic`: the topic that stores the position in addition to the slot. `None` (an empty string): switched off.
     /// Default `outbox-router.positions`.
     pub positions_topic: Option<String>,
     /// `shutdown_timeout`: how long a stop waits for the records in flight. Default 10 s.
@@ -284,20 +282,20 @@ impl Default for Delivery {
     }
 }
 
-/// What a consumer may count on.
+/// What consumers can rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryMode {
-    /// Every event arrives; after a crash some arrive twice.
+    /// Every event arrives; some may arrive twice after a crash.
     AtLeastOnce,
-    /// Every event arrives once, for consumers that read what is committed.
+    /// Every event arrives once at consumers with `isolation.level=read_committed`.
     ExactlyOnce,
 }
 
 impl DeliveryMode {
-    /// Those that there are.
+    /// All modes.
     pub const ALL: [Self; 2] = [DeliveryMode::AtLeastOnce, DeliveryMode::ExactlyOnce];
 
-    /// As it is written in the configuration.
+    /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             DeliveryMode::AtLeastOnce => "at-least-once",
@@ -309,7 +307,7 @@ impl DeliveryMode {
 /// `[admin]`: the HTTP endpoint for metrics, probes and `status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
-    /// `listen`: host and port; `None` (an empty string) switches it off. Default `127.0.0.1:8084`.
+    /// `listen`: host and port; `None` (an empty string): switched off. Default `127.0.0.1:8084`.
     pub listen: Option<String>,
 }
 
@@ -319,7 +317,7 @@ impl Default for Admin {
     }
 }
 
-/// The least that works, and these keys besides.
+/// The smallest valid configuration, and these keys.
 #[cfg(test)]
 pub(crate) fn minimal_with(more: &str) -> Config {
     read_back(&format!("{REQUIRED}{more}"))

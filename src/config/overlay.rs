@@ -1,7 +1,7 @@
-//! The environment, laid over the file: `OUTBOX_ROUTER_POSTGRES__URL` is `url` under `[postgres]`.
+//! Environment variables, which override the file: `OUTBOX_ROUTER_POSTGRES__URL` is `url` under `[postgres]`.
 //!
-//! A double underscore separates the levels. In the names of Kafka's properties a single one stands for a dot.
-//! `..__FILE` names a file that holds the value.
+//! A double underscore separates levels. In Kafka's property names, a single one stands for a dot. `..__FILE` names a file
+//! with the value.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use super::environment::PREFIX;
 use super::kafka_properties;
 use super::source::{Problems, Sources, VariableRanges};
 
-/// Lays every `OUTBOX_ROUTER_*` variable of `env` over the parsed file.
+/// Adds every `OUTBOX_ROUTER_*` variable of `env` to the parsed file.
 pub(super) fn lay_over<'i>(
     root: &mut DeTable<'i>,
     env: &'i Environment,
@@ -46,7 +46,7 @@ pub(super) fn lay_over<'i>(
     }
 }
 
-/// The keys that lead to the value. The last of `kafka` and `topics.config` are properties with dots.
+/// The keys that lead to the value. The last key in `kafka` and `topics.config` is a property with dots.
 fn key_path(key: &str) -> Vec<String> {
     let mut path: Vec<String> = key.to_ascii_lowercase().split("__").map(str::to_owned).collect();
     match path.as_mut_slice() {
@@ -59,8 +59,8 @@ fn key_path(key: &str) -> Vec<String> {
     path
 }
 
-/// Kubernetes gives every pod such variables for a Service that is called `outbox-router`
-/// (Kubernetes manual, "Discovering services"); they are not meant for us.
+/// Kubernetes sets such variables in every pod if a Service is called `outbox-router` (Kubernetes manual, "Discovering
+/// services"); they are not meant for the router.
 fn is_service_link(key: &str) -> bool {
     let port = |rest: &str| {
         let mut parts = rest.split('_');

@@ -1,10 +1,10 @@
-//! Patterns of values: a text as it is, `/regex/`, or a topic's name with `*` in it.
+//! Patterns for values: a literal text, `/regex/`, or a topic name with `*`.
 
 use std::fmt;
 
 use fancy_regex::Regex;
 
-/// What a text may be. Two are the same if they were written alike.
+/// What a text may be. Patterns are equal if they were written the same way.
 #[derive(Clone)]
 pub struct Pattern {
     written: String,
@@ -37,14 +37,14 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// How far an expression may go back before it is given up; it bounds the time that one value takes.
+/// How often an expression may backtrack before it is abandoned; this limits the time spent on a value.
 const BACKTRACK_LIMIT: usize = 100_000;
 
 impl Pattern {
-    /// Reads `/regex/`, or a text that stands for itself.
+    /// Reads `/regex/` or a literal text.
     ///
     /// # Errors
-    /// The expression is not valid; says why.
+    /// The expression is invalid; the text says why.
     pub(super) fn parse(written: &str) -> Result<Self, String> {
         let inside = match written.strip_prefix('/') {
             None => None,
@@ -60,10 +60,10 @@ impl Pattern {
         Ok(Pattern { written: written.to_owned(), kind })
     }
 
-    /// The same, and `*` stands for any characters.
+    /// The same, except that `*` stands for any characters.
     ///
     /// # Errors
-    /// The expression is not valid; says why.
+    /// The expression is invalid; the text says why.
     pub(super) fn parse_topics(written: &str) -> Result<Self, String> {
         if written.starts_with('/') || !written.contains('*') {
             return Self::parse(written);
@@ -72,7 +72,7 @@ impl Pattern {
         Ok(Pattern { written: written.to_owned(), kind: Kind::Regex(whole(&pieces.join(".*"))?) })
     }
 
-    /// The expression, if it is one.
+    /// The expression, unless it is a literal text.
     pub fn regex(&self) -> Option<&Regex> {
         match &self.kind {
             Kind::Exact => None,
@@ -80,10 +80,10 @@ impl Pattern {
         }
     }
 
-    /// Whether the text as a whole fits.
+    /// Whether the pattern matches the whole text.
     ///
     /// # Errors
-    /// The expression went back and forth too often.
+    /// The expression backtracked too often.
     pub fn fits(&self, text: &str) -> Result<bool, TooHard> {
         match &self.kind {
             Kind::Exact => Ok(text == self.written),
@@ -92,19 +92,19 @@ impl Pattern {
     }
 }
 
-/// A regular expression was given up because of the steps that it took.
+/// A regular expression was abandoned because it backtracked too often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooHard;
 
-/// An expression that fits a text as a whole or not at all.
+/// An expression that matches whole texts only.
 fn whole(expression: &str) -> Result<Regex, String> {
-    // by itself first: a lone `)` would close the group that it is put into
+    // checked on its own first: a lone `)` would close the group that is put around it
     Regex::new(expression).map_err(|error| not_valid(&error))?;
     let mut builder = fancy_regex::RegexBuilder::new(&format!(r"\A(?:{expression})\z"));
     builder.backtrack_limit(BACKTRACK_LIMIT).build().map_err(|error| not_valid(&error))
 }
 
-/// On one line, as every message.
+/// The error on one line, like every message.
 fn not_valid(error: &fancy_regex::Error) -> String {
     let text = error.to_string();
     let reason = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ");

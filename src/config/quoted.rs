@@ -1,6 +1,6 @@
-//! Texts as TOML has them.
+//! Strings in TOML.
 
-/// In quotes, with what needs it escaped.
+/// Quotes a text, with escapes where needed.
 pub(super) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }

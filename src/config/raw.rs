@@ -1,7 +1,7 @@
-//! The shape of the configuration file: which keys there are, not yet what their values mean.
+//! The shape of the configuration file: which keys exist, before their values are interpreted.
 //!
-//! Every value keeps its place, and stays untyped until it is read: a number or a switch from the environment
-//! is text, and any text may be `{ file = "..." }`.
+//! Every value keeps its position and stays untyped until it is read: numbers and switches from the environment are text, and
+//! any text may be `{ file = "..." }`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use toml::Spanned;
 
-/// A key's value, if the key is there.
+/// A key's value, if it is set.
 pub(super) type Value = Option<Spanned<Scalar>>;
 
-/// The value of a key that takes one or several texts.
+/// The value of a key that takes one text or several.
 pub(super) type List = Option<Spanned<Node>>;
 
 #[derive(Default, Deserialize)]
@@ -212,10 +212,10 @@ pub(super) struct RawShards {
     pub(super) only: List,
 }
 
-/// What serde says that it expected where a table must stand.
+/// What serde says it expected where a table must be.
 pub(super) const TABLE: &str = "a table of keys and values";
 
-/// Reads a section from a table only; serde would take an array for the fields in their order.
+/// Reads a section from a table only; serde would also accept an array of the fields in their order.
 fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     struct TableVisitor<T>(PhantomData<T>);
 
@@ -234,17 +234,17 @@ fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
     deserializer.deserialize_map(TableVisitor(PhantomData))
 }
 
-/// The same where the table's place is wanted.
+/// The same for a table whose position is needed.
 fn spanned_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Spanned<T>>, D::Error> {
     Spanned::<T>::deserialize(deserializer).map(Some)
 }
 
-/// What serde says that it expected where several tables must stand.
+/// What serde says it expected where an array of tables must be.
 pub(super) const TABLES: &str = "several tables, each under a heading in double brackets";
 
-/// Reads an array of tables, each of them from a table only.
+/// Reads an array of tables, each from a table only.
 fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct Item<T>(T);
 
@@ -275,7 +275,7 @@ fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Re
     deserializer.deserialize_seq(TablesVisitor(PhantomData))
 }
 
-/// A table whose keys belong to somebody else (librdkafka, the broker), quoted or dotted.
+/// A table whose keys are defined elsewhere (librdkafka, the broker), quoted or dotted.
 pub(super) type Properties = BTreeMap<Spanned<String>, Spanned<Node>>;
 
 /// Any value.
@@ -285,23 +285,23 @@ pub(super) enum Node {
     Boolean(bool),
     Table(Properties),
     Array(Vec<Spanned<Node>>),
-    /// A kind of value that no key takes, by its name.
+    /// The name of a type that no key takes.
     Other(&'static str),
 }
 
-/// A value that is not a table of its own.
+/// A value that is not a nested table.
 pub(super) enum Scalar {
     Text(String),
     Integer(i64),
     Boolean(bool),
     /// `{ file = "..." }`
     File(String),
-    /// A kind of value that no key takes, by its name.
+    /// The name of a type that no key takes.
     Other(&'static str),
 }
 
 impl Node {
-    /// The path in `{ file = "..." }`, if that is what this is.
+    /// The path, if this is `{ file = "..." }`.
     pub(super) fn as_file(&self) -> Option<&str> {
         let Node::Table(members) = self else { return None };
         let mut members = members.iter().map(|(key, value)| (key.get_ref().as_str(), value.get_ref()));

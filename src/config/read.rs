@@ -1,4 +1,4 @@
-//! Single values: from what was written to text, number, switch, duration or size, with a sentence if it is not one.
+//! Reads single values as text, number, switch, duration or size, or notes why they are not.
 
 use std::fs;
 use std::ops::{Range, RangeInclusive};
@@ -11,20 +11,20 @@ use super::raw::{List, Node, Properties, Scalar, Value};
 use super::source::{Problems, Sources};
 use super::units::{self, DURATION_FORM, SIZE_FORM};
 
-/// Reads values and notes what is wrong with them. What could not be read is `None`, as what is not there;
-/// the noted problems keep the result from being used.
+/// Reads values and notes what is wrong with them. An invalid value becomes `None`, like a missing one; the noted problems
+/// keep the result from being used.
 pub(super) struct Reader<'a> {
     pub(super) sources: &'a Sources<'a>,
     pub(super) problems: Problems,
 }
 
-/// A text, and where it was written.
+/// A text and where it was written.
 pub(super) struct Located {
     pub(super) text: String,
     pub(super) span: Range<usize>,
-    /// Written in the configuration file itself, not in a variable or a file of its own.
+    /// It was written in the configuration file itself, not in a variable or a file of its own.
     pub(super) inline: bool,
-    /// The file of its own.
+    /// The file that holds only this value.
     pub(super) file: Option<PathBuf>,
 }
 
@@ -40,7 +40,7 @@ impl Reader<'_> {
         self.problems.push(self.sources.place(span), format!("`{key}`: {}", what.as_ref()), remedy);
     }
 
-    /// Notes that something required is not there.
+    /// Notes that something required is missing.
     pub(super) fn missing(&mut self, key: &str, remedy: &str) {
         let what = format!("`{key}` is not set: {}", self.sources.searched());
         self.problems.push(super::source::Place::Nowhere, what, remedy);
@@ -51,7 +51,7 @@ impl Reader<'_> {
         self.text_expecting(key, value, "a text in quotes")
     }
 
-    /// One text, or an array of them. In a variable, commas stand between them, and `split` finds them.
+    /// One text, or an array. A variable has a list with commas, which `split` separates.
     pub(super) fn texts(
         &mut self,
         key: &str,
@@ -95,7 +95,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A text that this check accepts; the check says what is expected.
+    /// A text that the check accepts; otherwise the check says what is expected.
     pub(super) fn checked(
         &mut self,
         key: &str,
@@ -143,7 +143,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A duration of at least `least` and at most 24 days, which Postgres's and Kafka's milliseconds can hold.
+    /// A duration of at least `least` and at most 24 days, the limit of milliseconds in Postgres and Kafka.
     pub(super) fn duration(&mut self, key: &str, value: Value, least: Duration) -> Option<Duration> {
         const MOST: Duration = Duration::from_secs(24 * 86_400);
         let value = value?;
@@ -193,19 +193,19 @@ impl Reader<'_> {
         chosen
     }
 
-    /// A name, or `None` for `false` and for an empty text: it is switched off.
+    /// A name, or `Some(None)` for `false` and for an empty text, which switch it off.
     pub(super) fn text_or_off(&mut self, key: &str, value: Value) -> Option<Option<Located>> {
         if matches!(value.as_ref().map(Spanned::get_ref), Some(Scalar::Boolean(false))) {
             return Some(None);
         }
         let located = self.text_expecting(key, value, "a text in quotes, or false")?;
-        // a variable can only say it in text
+        // in a variable, `false` is text
         let off = located.text.is_empty() || (located.text == "false" && !located.inline);
         Some((!off).then_some(located))
     }
 
-    /// The members of a table whose keys may be quoted or dotted, each with its full name, in the order of names.
-    /// A variable wins over the file however the file spells the key.
+    /// The entries of a table whose keys may be quoted or dotted, each with its full name, sorted by name. A variable
+    /// overrides the file however the file spells the key.
     pub(super) fn properties(
         &mut self,
         section: &str,
@@ -271,7 +271,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The value itself, with a file's content in place of the file.
+    /// The value itself; for `{ file = "..." }` the content of the file.
     fn settle(&mut self, key: &str, value: Spanned<Scalar>) -> Option<Scalar> {
         let span = value.span();
         match value.into_inner() {
@@ -295,7 +295,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A path as it is meant: in the file relative to the file's directory, in a variable to the working directory.
+    /// Resolves a path: in the file it is relative to the file's directory, in a variable to the working directory.
     pub(super) fn beside_the_file(&self, path: &Path, span: &Range<usize>) -> PathBuf {
         match self.sources.directory() {
             Some(directory) if !self.sources.is_variable(span) => directory.join(path),
@@ -320,7 +320,7 @@ impl Reader<'_> {
     }
 }
 
-/// librdkafka has properties whose names end in `.file`: dotted, they look like `{ file = "..." }`.
+/// Names of librdkafka's properties may end in `.file`: dotted, they look like `{ file = "..." }`.
 fn ends_in_file(name: &str) -> bool {
     super::kafka_properties::is_known(&format!("{name}.file"))
 }

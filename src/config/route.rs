@@ -8,31 +8,31 @@ use super::template::{Name, Template};
 pub struct Route {
     /// `topic`: a template over the row's columns, default `outbox.event.${aggregate_type}`.
     pub topic: Template,
-    /// `partition`: makes the number of the partition. `None`: the key decides.
+    /// `partition`: computes the number of the partition. `None`: the key decides.
     pub partition: Option<Template>,
     /// `key = "json"`: the key is written as a JSON value, as Connect's `JsonConverter` does. Default false: as text.
     pub key_as_json: bool,
-    /// `headers`: further headers of each record, in the order of the file.
+    /// `headers`: additional headers of each record, in the order of the file.
     pub headers: Vec<NamedTemplate>,
     /// `timestamp`
     pub timestamp: RecordTimestamp,
-    /// `text`: how values are written in keys, headers and members of an envelope. Default as Postgres prints them.
+    /// `text`: how values are written in keys, headers and envelopes. Default: as Postgres prints them.
     pub text: TextForm,
     /// `value`
     pub value: ValueForm,
-    /// `envelope`: what an envelope holds besides the payload, in the order of the file.
+    /// `envelope`: the members of an envelope besides the payload, in the order of the file.
     pub envelope: Vec<NamedTemplate>,
     /// `cloudevents`: the attributes of a CloudEvent.
     pub cloudevents: CloudEvents,
     /// `payload_json`
     pub payload_json: PayloadJson,
-    /// `tombstone_on_empty`: a payload of white space alone makes a null value. Default false.
+    /// `tombstone_on_empty`: an empty payload, or one of white space only, becomes a null value. Default false.
     pub tombstone_on_empty: bool,
-    /// `missing_columns = "ignore"`: what is made of a column that the table lacks is left out. Default false.
+    /// `missing_columns = "ignore"`: headers and members from a column that the table lacks are left out. Default false.
     pub ignore_missing_columns: bool,
     /// `unmatched`
     pub unmatched: Unmatched,
-    /// `rules`: the first that matches replaces parts of the above.
+    /// `rules`: the first rule that matches overrides parts of the above.
     pub rules: Vec<Rule>,
 }
 
@@ -58,7 +58,7 @@ impl Default for Route {
 }
 
 impl Route {
-    /// Whether values of this form are made, by `value` or by a rule.
+    /// Whether `value` or a rule produces values of this form.
     pub fn makes(&self, form: ValueForm) -> bool {
         self.value == form
             || self
@@ -72,7 +72,7 @@ impl Route {
         self.makes(ValueForm::CloudEventsBinary) || self.makes(ValueForm::CloudEventsStructured)
     }
 
-    /// All templates that make topics, that of `topic` first, each once.
+    /// All templates for topics without duplicates, starting with `topic`.
     pub fn topics(&self) -> Vec<&Template> {
         let mut topics = vec![&self.topic];
         for rule in &self.rules {
@@ -91,7 +91,7 @@ impl Route {
 pub struct NamedTemplate {
     /// Its name.
     pub name: String,
-    /// Its value. One value alone that is NULL makes a null value.
+    /// Its value. If it is a single value that is NULL, the result is null.
     pub value: Template,
 }
 
@@ -104,30 +104,31 @@ pub enum RecordTimestamp {
     CreatedAt,
 }
 
-/// How a column's value becomes text.
+/// How a column's value is written as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextForm {
     /// As Postgres prints it.
     Postgres,
-    /// As Kafka Connect's converters write what Debezium makes of it, by the column's type.
+    /// As Kafka Connect's converters write Debezium's values, depending on the column's type.
     Connect,
 }
 
-/// What a record's value is.
+/// What a record's value contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueForm {
     /// The payload alone (the default).
     Payload,
     /// A JSON object with the payload and further members.
     Envelope,
-    /// A CloudEvent in the binary mode of the Kafka protocol binding: the payload, its attributes as headers.
+    /// A CloudEvent in the binary mode of the Kafka protocol binding: the value is the payload, and the attributes are
+    /// headers.
     CloudEventsBinary,
     /// A CloudEvent in the structured mode: a JSON object with attributes and data.
     CloudEventsStructured,
 }
 
 impl ValueForm {
-    /// All, by the words of the configuration.
+    /// All forms, with their words in the configuration.
     pub const ALL: [(&str, ValueForm); 4] = [
         ("payload", ValueForm::Payload),
         ("envelope", ValueForm::Envelope),
@@ -136,14 +137,14 @@ impl ValueForm {
     ];
 }
 
-/// What is done to a payload that is JSON.
+/// What happens to a payload that is JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadJson {
-    /// Its own text (the default).
+    /// It is sent unchanged (the default).
     Raw,
-    /// A JSON string that holds the text: what Connect's `JsonConverter` makes of it.
+    /// It is sent as a JSON string that contains the text, as Connect's `JsonConverter` does.
     String,
-    /// Read and written anew, as Debezium's `table.expand.json.payload` and `JsonConverter` do.
+    /// It is parsed and written again, as Debezium's `table.expand.json.payload` and `JsonConverter` do.
     Expand {
         /// `expand.null = "optional_bytes"`: members that are null are kept. Default false.
         keep_nulls: bool,
@@ -152,56 +153,56 @@ pub enum PayloadJson {
     },
 }
 
-/// What becomes of an event that no rule matches.
+/// What happens to an event that no rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmatched {
     /// It is routed as `[route]` says (the default).
     Route,
     /// It is dropped and counted.
     Drop,
-    /// It cannot be sent.
+    /// It counts as an event that cannot be sent.
     Stop,
 }
 
 /// One of `[[route.rules]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// `match`: all of them have to hold.
+    /// `match`: all of them must hold.
     pub conditions: Vec<Condition>,
-    /// What becomes of the events that match.
+    /// What happens to the events that match.
     pub action: Action,
 }
 
-/// A value of the event and what it may be.
+/// A value of the event, and what it may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// Which value.
     pub name: Name,
-    /// One of them has to fit.
+    /// At least one of them must match.
     pub any_of: Vec<Accepted>,
 }
 
 /// What a condition accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Accepted {
-    /// NULL, or a member that is not there: `false`.
+    /// NULL, or a missing member: `false`.
     Null,
-    /// A text that fits the pattern as a whole.
+    /// A text that the whole pattern matches.
     Text(Pattern),
 }
 
 /// What a rule does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// `drop = true`: counted, and not sent.
+    /// `drop = true`: the event is counted and not sent.
     Drop,
-    /// Each part that is set takes the place of `[route]`'s.
+    /// Each part that is set overrides that of `[route]`.
     Route {
         /// `topic`
         topic: Option<Template>,
         /// `partition`
         partition: Option<Template>,
-        /// `headers`: behind those of `[route.headers]`.
+        /// `headers`: added after those of `[route.headers]`.
         headers: Vec<NamedTemplate>,
         /// `value`
         value: Option<ValueForm>,
@@ -215,9 +216,9 @@ pub struct CloudEvents {
     pub source: Template,
     /// `type`, default `${event_type}`.
     pub event_type: Template,
-    /// `subject`, default `${aggregate_id}`; left out where that is NULL.
+    /// `subject`, default `${aggregate_id}`; left out if that is NULL.
     pub subject: Template,
-    /// `datacontenttype`; `None`: by the payload column's type.
+    /// `datacontenttype`; `None`: follows from the payload column's type.
     pub datacontenttype: Option<Template>,
     /// `dataschema`
     pub dataschema: Option<Template>,

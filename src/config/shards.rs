@@ -1,4 +1,4 @@
-//! `[shards]`: one outbox read by several slots, each with a part of its aggregates.
+//! `[shards]`: several slots read one outbox, each for some of its aggregates.
 
 use std::fmt::{self, Write};
 
@@ -11,15 +11,15 @@ use super::{Config, Postgres};
 use crate::reserved::handover_key;
 use crate::shards::Shard;
 
-/// The most that there can be: each is a slot, a walsender and a producer.
+/// The maximum number of shards. Each has a slot, a walsender and a producer.
 const MOST: u32 = 64;
 
 /// `[shards]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shards {
-    /// `count`. 1, the default: there are no shards.
+    /// `count`. 1, the default, means no shards.
     pub count: u32,
-    /// `only`: those that this process is for. Empty: all.
+    /// `only`: the shards that this process runs. Empty: all.
     pub only: Vec<u32>,
 }
 
@@ -30,7 +30,7 @@ impl Default for Shards {
 }
 
 impl Config {
-    /// The configuration of each shard, of all that there are. Without shards: this one.
+    /// The configuration of each shard; without shards, this one.
     pub fn every_shard(&self) -> Vec<Config> {
         match self.shard {
             Some(_) => vec![self.clone()],
@@ -38,7 +38,7 @@ impl Config {
         }
     }
 
-    /// The same of those that this process is for.
+    /// The same for the shards that this process runs.
     pub fn shards_here(&self) -> Vec<Config> {
         match self.shards.only.as_slice() {
             [] => self.every_shard(),
@@ -46,7 +46,7 @@ impl Config {
         }
     }
 
-    /// This configuration with another number of shards, of which the process is for all.
+    /// This configuration with another number of shards, all of them in this process.
     pub fn with_shards(&self, count: u32) -> Config {
         Config { shards: Shards { count, only: Vec::new() }, ..self.clone() }
     }
@@ -65,7 +65,7 @@ impl Config {
         config
     }
 
-    /// The slots of all shards, also where this is the configuration of one.
+    /// The slots of all shards, even if this is the configuration of one shard.
     pub fn slots_of_all_shards(&self) -> Vec<String> {
         match self.shards.count {
             1 => vec![self.postgres.slot.clone()],
@@ -73,7 +73,7 @@ impl Config {
         }
     }
 
-    /// With the key of the record of a handover for a name: that record is none of a router's own.
+    /// This configuration under a name that belongs to no router: the key of the handover record.
     pub fn of_handover(&self) -> Config {
         Config { name: handover_key(self.name_of_all()), ..self.clone() }
     }
@@ -85,7 +85,7 @@ impl Config {
         number.and_then(|number| name.strip_suffix(&number)).unwrap_or(name)
     }
 
-    /// The name of the slot without the part that says which shard it is of.
+    /// The name of the slot without the suffix of the shard.
     pub fn slot_of_all(&self) -> &str {
         let slot = &self.postgres.slot;
         self.shard.and_then(|shard| slot.strip_suffix(&suffix(shard))).unwrap_or(slot)
@@ -100,7 +100,7 @@ fn object_of(name: &str, shard: Shard) -> String {
     name.to_owned() + &suffix(shard)
 }
 
-/// The number of shards is in it, so that two sets can be there at once while the number is changed.
+/// The suffix includes the number of shards, so that two sets can coexist while it is changed.
 fn suffix(Shard { number, of }: Shard) -> String {
     format!("_{number}_of_{of}")
 }
@@ -133,7 +133,7 @@ pub(super) fn shards(reader: &mut Reader<'_>, raw: RawShards) -> Shards {
     Shards { count, only }
 }
 
-/// A number, or several in an array; in a variable commas stand between them.
+/// A number or an array of numbers; in a variable, a list with commas.
 fn numbers(listed: Spanned<Node>) -> Vec<Option<u32>> {
     match listed.into_inner() {
         Node::Array(items) => items.into_iter().flat_map(numbers).collect(),
@@ -144,7 +144,7 @@ fn numbers(listed: Spanned<Node>) -> Vec<Option<u32>> {
     }
 }
 
-/// What is handed over when the number is changed is written into the positions topic.
+/// A change of the number is recorded in the positions topic, so there must be one.
 pub(super) fn check_positions(reader: &mut Reader<'_>, shards: &Shards, positions_topic: Option<&str>) {
     if shards.count > 1 && positions_topic.is_none() {
         reader.problems.push(
@@ -155,7 +155,7 @@ pub(super) fn check_positions(reader: &mut Reader<'_>, shards: &Shards, position
     }
 }
 
-/// Names that are too long with what is added to them for the last shard, which is the longest.
+/// Refuses names that would be too long with the suffix of the last shard, which is the longest.
 pub(super) fn check_names(reader: &mut Reader<'_>, shards: &Shards, name: &str, postgres: &Postgres) {
     if shards.count == 1 {
         return;

@@ -1,7 +1,7 @@
-//! Where a value was written: a line of the file or a variable, and what is wrong with it.
+//! Where a value was written, in a line of the file or in a variable, and the problems with it.
 //!
-//! The parsed tree knows byte ranges of the file only. A value from the environment gets a range beyond the end
-//! of the file, so that both kinds go through the same tree.
+//! The parsed tree only knows byte ranges of the file. Values from the environment get ranges beyond its end, so that both
+//! kinds can be in one tree.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Where the configuration file is looked for when none is named, in this order.
+/// Where a configuration file is looked for if none is named, in this order.
 pub(super) const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];
 
-/// How many ranges each variable has: one for each level of its name, the last for its value.
+/// The ranges of one variable: one for each level of its name, and the last for its value.
 const RANGES_PER_VARIABLE: usize = 32;
 
-/// The texts that a configuration is made of.
+/// The texts that make up a configuration.
 pub(super) struct Sources<'a> {
     path: Option<&'a Path>,
     text: &'a str,
@@ -23,13 +23,13 @@ pub(super) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// The file, if there is one; variables are added as they are laid over it.
+    /// Starts with the file, if there is one; variables are added later.
     pub(super) fn new(file: Option<(&'a Path, &'a str)>) -> Self {
         let (path, text) = file.unzip();
         Self { path, text: text.unwrap_or_default(), variables: Vec::new() }
     }
 
-    /// The ranges that stand for the variable `name`.
+    /// Reserves ranges for the variable `name`.
     pub(super) fn add_variable(&mut self, name: &str) -> VariableRanges {
         let start = self.text.len() + 1 + self.variables.len() * RANGES_PER_VARIABLE;
         self.variables.push(name.to_owned());
@@ -41,7 +41,7 @@ impl<'a> Sources<'a> {
         span.start > self.text.len()
     }
 
-    /// What a person calls this range.
+    /// The place of this range, as shown to a person.
     pub(super) fn place(&self, span: &Range<usize>) -> Place {
         if self.is_variable(span) {
             let variable = self.variables.get((span.start - self.text.len() - 1) / RANGES_PER_VARIABLE);
@@ -57,12 +57,12 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// The directory of the file, which paths in it are relative to.
+    /// The directory of the file; paths in the file are relative to it.
     pub(super) fn directory(&self) -> Option<&'a Path> {
         self.path.and_then(Path::parent)
     }
 
-    /// Where something was looked for that is missing.
+    /// Where a missing value was looked for.
     pub(super) fn searched(&self) -> String {
         match self.path {
             Some(path) => format!("neither in {} nor in the environment", path.display()),
@@ -73,25 +73,25 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// The ranges of one variable, all different, so that a range finds one entry of the tree.
+/// The ranges of one variable. All differ, so a range identifies one entry of the tree.
 pub(super) struct VariableRanges {
     start: usize,
 }
 
 impl VariableRanges {
-    /// The key at this depth of the variable's name.
+    /// For the key at this depth of the variable's name.
     pub(super) fn key(&self, depth: usize) -> Range<usize> {
         let start = self.start + depth.min(RANGES_PER_VARIABLE - 2);
         start..start + 1
     }
 
-    /// A table that had to be made for the key at this depth.
+    /// For a table that was created for the key at this depth.
     pub(super) fn table(&self, depth: usize) -> Range<usize> {
         let key = self.key(depth);
         key.start..key.end + 1
     }
 
-    /// The variable's value.
+    /// For the variable's value.
     pub(super) fn value(&self) -> Range<usize> {
         let start = self.start + RANGES_PER_VARIABLE - 1;
         start..start + 1
@@ -103,9 +103,9 @@ impl VariableRanges {
 pub(super) enum Place {
     /// Counted from 1; the column in characters.
     File { path: PathBuf, line: usize, column: usize },
-    /// By its full name.
+    /// A variable by its full name.
     Variable(String),
-    /// Not written anywhere: a default, or something missing.
+    /// Not written anywhere: a default, or a missing value.
     Nowhere,
 }
 
@@ -119,17 +119,17 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with the configuration, everything at once, so that one look mends it.
+/// All problems of a configuration, so that they can be fixed at once.
 #[derive(Default)]
 pub(super) struct Problems(Vec<(Place, String, String)>);
 
 impl Problems {
-    /// Notes one: where, what, and what to do about it. Neither sentence holds a full stop at its end, or a secret.
+    /// Notes one problem: place, what, and remedy. Neither sentence ends in a full stop or contains a secret.
     pub(super) fn push(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
         self.0.push((place, what.into(), remedy.into()));
     }
 
-    /// Nothing, or all of them as one error, in the order of the file.
+    /// All problems as one error, in the order of the file, if there are any.
     pub(super) fn into_result(mut self) -> Result<(), Error> {
         self.0.sort_by(|(a, ..), (b, ..)| a.cmp(b));
         let Some((place, what, last_remedy)) = self.0.pop() else { return Ok(()) };
@@ -137,7 +137,7 @@ impl Problems {
         if self.0.is_empty() {
             return Err(Error::usage(last, last_remedy));
         }
-        // the error ends in the remedy of the last, so that it reads as a list
+        // the last problem becomes the error's own text and remedy, so that the whole reads as a list
         let mut list = format!("The configuration has {} faults:", self.0.len() + 1);
         for (place, what, remedy) in self.0 {
             list.push_str(&format!("\n  {place}{what}. {remedy}"));

@@ -1,9 +1,9 @@
-//! Templates: text with values of the event in it, `outbox.event.${aggregate_type | lower}`. Syntax only; what the names
-//! stand for is known to `routing`.
+//! Templates: text with values of the event in it, `outbox.event.${aggregate_type | lower}`. This is only the syntax;
+//! `routing` looks up the names.
 
 use std::fmt;
 
-/// Why a text is no template. Places are characters, counted from 1.
+/// Why a text is not a template. Positions are characters, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// A `${` without its `}`.
@@ -32,21 +32,21 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
-/// One piece of a template.
+/// One part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// Stands for itself.
+    /// Literal text.
     Text(String),
-    /// Is put in.
+    /// A value to insert.
     Value(Value),
 }
 
-/// A value of the event, and what is done to it.
+/// A value of the event, and the filters applied to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// Which.
+    /// The value's name.
     pub name: Name,
-    /// In the order in which they apply.
+    /// The filters, in the order in which they apply.
     pub filters: Vec<Filter>,
 }
 
@@ -55,26 +55,26 @@ pub struct Value {
 pub enum Name {
     /// A key of `[outbox] columns`, or any other column of the table.
     Column(String),
-    /// `column.x`: the table's column of that name, whatever keys are called.
+    /// `column.x`: the table's column of that name, even if a key has the same name.
     OwnColumn(String),
     /// `headers.x`: a member of the `headers` column.
     Header(String),
     /// `source.x`: where the event comes from.
     Source(SourceValue),
-    /// `match.x`: what a group of the rule's pattern matched, by name or number.
+    /// `match.x`: the text that a group of the rule's pattern matched, by name or number.
     Match(String),
 }
 
-/// What is known of every event besides its row. The names are those of Debezium's `source` block.
+/// What is known about every event besides its row. The names are from Debezium's `source` block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceValue {
     /// `source.schema`
     Schema,
     /// `source.table`
     Table,
-    /// `source.lsn`: where the transaction's commit begins, as `0/16B3748`.
+    /// `source.lsn`: the LSN of the transaction's commit record, as `0/16B3748`.
     Lsn,
-    /// `source.xid`: the transaction's number.
+    /// `source.xid`: the transaction id.
     Xid,
     /// `source.commit_time`: RFC 3339 in UTC, with milliseconds.
     CommitTime,
@@ -92,7 +92,7 @@ impl SourceValue {
         SourceValue::Sequence,
     ];
 
-    /// The name behind `source.`.
+    /// The name after `source.`.
     pub fn key(self) -> &'static str {
         match self {
             SourceValue::Schema => "schema",
@@ -109,22 +109,22 @@ impl SourceValue {
     }
 }
 
-/// Changes a value on its way.
+/// Changes a value before it is inserted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
     /// `lower`: Unicode lower case.
     Lower,
     /// `kebab`: `OrderPlaced`, `order_placed` and `order placed` become `order-placed`.
     Kebab,
-    /// `default('x')`: in place of NULL and of an empty text.
+    /// `default('x')`: replaces NULL and an empty text.
     Default(String),
 }
 
 impl Template {
-    /// Reads a text.
+    /// Parses a template.
     ///
     /// # Errors
-    /// It is no template.
+    /// The text is not a template.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut template = Template { parts: Vec::new() };
         let mut rest = text;
@@ -151,7 +151,7 @@ impl Template {
         Ok(template)
     }
 
-    /// A text, and the value of a column behind it.
+    /// A fixed text followed by the value of a column.
     pub(super) fn of(text: &str, column: &str) -> Self {
         let mut template = Template { parts: Vec::new() };
         template.push_text(text);
@@ -181,12 +181,12 @@ impl Template {
         }
     }
 
-    /// The pieces, in order.
+    /// The parts, in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// The values that it puts in.
+    /// The values that it inserts.
     pub fn values(&self) -> impl Iterator<Item = &Value> {
         self.parts.iter().filter_map(|part| match part {
             Part::Text(_) => None,
@@ -194,7 +194,7 @@ impl Template {
         })
     }
 
-    /// The text in front of the first value: what everything made by this template begins with.
+    /// The text before the first value, with which every result begins.
     pub fn prefix(&self) -> &str {
         match self.parts.first() {
             Some(Part::Text(text)) => text,
@@ -202,7 +202,7 @@ impl Template {
         }
     }
 
-    /// Whether it may make this text, as far as its beginning tells.
+    /// Whether the result may be this text, judged by its beginning only.
     pub fn may_make(&self, text: &str) -> bool {
         match self.fixed() {
             Some(fixed) => text == fixed,
@@ -210,7 +210,7 @@ impl Template {
         }
     }
 
-    /// The text itself, if no value is put in.
+    /// The text itself, if it inserts no values.
     pub fn fixed(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [Part::Text(text)] => Some(text),
@@ -219,7 +219,7 @@ impl Template {
     }
 }
 
-/// Where the `}` is that ends an expression; one inside of quotes does not.
+/// The position of the `}` that ends an expression; quoted ones do not count.
 fn closing(expression: &str) -> Option<usize> {
     let mut quoted = false;
     expression.char_indices().find_map(|(index, character)| {
@@ -242,7 +242,7 @@ impl Value {
 }
 
 impl Name {
-    /// Reads a name as it stands between `${` and `}`.
+    /// Parses a name from between `${` and `}`.
     pub(super) fn parse(name: &str) -> Result<Self, TemplateError> {
         Ok(match name.split_once('.') {
             Some(("headers", member)) if !member.is_empty() => Name::Header(member.to_owned()),

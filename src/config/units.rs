@@ -1,4 +1,4 @@
-//! Durations (`5s`, `1h30m`) and sizes (`32MiB`) as a person writes them.
+//! Durations (`5s`, `1h30m`) and sizes (`32MiB`) as people write them.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ pub(super) const DURATION_FORM: &str = "a duration like \"500ms\", \"10s\" or \"
 /// What a size looks like, for an error.
 pub(super) const SIZE_FORM: &str = "a size like \"512KiB\", \"32MiB\" or a number of bytes";
 
-/// Reads a duration: numbers with the units d, h, m, s, ms, added up. A bare `0` is zero; any other number
-/// without a unit is refused, because nobody could say what it means.
+/// Reads a duration: the sum of numbers with the units d, h, m, s and ms. A bare `0` is zero; any other number without a unit
+/// is refused as ambiguous.
 pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest == "0" {
@@ -44,14 +44,14 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     (!text.trim().is_empty()).then_some(Duration::from_millis(millis))
 }
 
-/// Writes a duration in the largest unit that loses nothing; below a millisecond it is cut off.
+/// Writes a duration in the largest unit that is exact; fractions of a millisecond are dropped.
 pub(super) fn format_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let unit = DURATION_UNITS.iter().find(|(_, scale)| millis > 0 && millis.is_multiple_of(*scale));
     unit.map_or_else(|| "0s".to_owned(), |(name, scale)| format!("{}{name}", millis / scale))
 }
 
-/// Reads a size: a whole number and a unit, or a number of bytes.
+/// Reads a size: a whole number with a unit, or a number of bytes.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = split_number(text.trim())?;
     match unit.trim_start() {
@@ -63,7 +63,7 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
     }
 }
 
-/// Writes a size in the largest binary unit that loses nothing.
+/// Writes a size in the largest binary unit that is exact.
 pub(super) fn format_size(bytes: u64) -> String {
     let binary = SIZE_UNITS.iter().filter(|(name, _)| name.ends_with("iB") || *name == "B");
     let unit = binary.into_iter().find(|(_, scale)| bytes > 0 && bytes.is_multiple_of(*scale));

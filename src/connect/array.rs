@@ -7,7 +7,7 @@ pub(super) fn elements(
     text: &str,
     mut each: impl FnMut(Option<&str>) -> Result<(), Unwritable>,
 ) -> Result<(), Unwritable> {
-    // bounds that do not begin at 1 stand in front: [2:3]={1,2}
+    // bounds that do not begin at 1 are printed in front: [2:3]={1,2}
     let braces = match text.strip_prefix('[') {
         Some(bounds) => bounds.split_once('=').map_or("", |(_, braces)| braces),
         None => text,
@@ -51,7 +51,7 @@ pub(super) fn elements(
     }
 }
 
-/// The place of the first quotation mark without a backslash.
+/// The position of the first quotation mark without a backslash.
 pub(super) fn closing_quote(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.bytes().position(|byte| {

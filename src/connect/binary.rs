@@ -1,11 +1,11 @@
-//! Bytes: base64, `bytea`, `bit(n)`, and points.
+//! Bytes, `bytea`, `bit(n)` and points, in base64.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::Unwritable;
 
-/// Standard base64 with padding, of a slice.
+/// Standard base64 with padding, from a slice.
 pub(super) fn write_base64_bytes(bytes: &[u8], into: &mut String) {
     STANDARD.encode_string(bytes, into);
 }
@@ -29,7 +29,7 @@ fn nibble(digit: u8) -> u8 {
     char::from(digit).to_digit(16).unwrap_or_default() as u8
 }
 
-/// The bytes of a text of `0` and `1`: the last bit is the lowest of the first byte, zeros in front are left out
+/// The bytes of a text of `0` and `1`. The last bit is the lowest bit of the first byte, and leading zeros are dropped
 /// (`java.util.BitSet.toByteArray`).
 pub(super) fn bits(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
     if !text.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
@@ -46,7 +46,7 @@ pub(super) fn point(text: &str) -> Result<(f64, f64), Unwritable> {
     Ok((x.parse().map_err(|_| Unwritable::Malformed)?, y.parse().map_err(|_| Unwritable::Malformed)?))
 }
 
-/// A point in the well-known binary form, little-endian.
+/// A point as well-known binary, little-endian.
 pub(super) fn well_known(x: f64, y: f64) -> impl Iterator<Item = u8> {
     // Java has one NaN
     let bytes = |number: f64| (if number.is_nan() { f64::NAN } else { number }).to_le_bytes();

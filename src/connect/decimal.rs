@@ -6,19 +6,19 @@ use super::Unwritable;
 use super::binary::write_base64_bytes;
 use super::scratch::Scratch;
 
-/// A number by its decimal digits: what Postgres prints, taken apart. The value is `whole.fraction`.
+/// The decimal digits of a number that Postgres printed. The value is `whole.fraction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decimal<'a> {
     negative: bool,
     /// Without leading zeros.
     whole: &'a str,
     fraction: &'a str,
-    /// Zeros behind the fraction.
+    /// The number of zeros after the fraction.
     padding: usize,
 }
 
 impl<'a> Decimal<'a> {
-    /// Of a `numeric` with a scale, which Java's number has then, too.
+    /// A `numeric` with a scale, which Java's number has as well.
     pub(super) fn with_scale(text: &'a str, scale: u16) -> Result<Self, Unwritable> {
         let parsed = Decimal::parse(text)?;
         let scale = usize::from(scale);
@@ -29,7 +29,7 @@ impl<'a> Decimal<'a> {
         Ok(Decimal { fraction: kept, padding: scale - kept.len(), ..parsed })
     }
 
-    /// Of a `numeric` without scale: zeros at the end are dropped, but not those before the point.
+    /// A `numeric` without scale: trailing zeros are dropped, but not those before the point.
     pub(super) fn stripped(text: &'a str) -> Result<Self, Unwritable> {
         let parsed = Decimal::parse(text)?;
         Ok(Decimal { fraction: parsed.fraction.trim_end_matches('0'), ..parsed })
@@ -55,7 +55,7 @@ impl<'a> Decimal<'a> {
         self.fraction.len() + self.padding
     }
 
-    /// `BigDecimal.toString`: scientific from six zeros behind the point on.
+    /// `BigDecimal.toString`: scientific notation from six zeros after the point on.
     pub(super) fn write(&self, into: &mut String) {
         let significant = self.fraction.trim_start_matches('0');
         let zero = self.whole.is_empty() && significant.is_empty();
@@ -67,7 +67,7 @@ impl<'a> Decimal<'a> {
             (0, false) => significant.len() + self.padding,
             (whole, false) => whole + self.scale(),
         };
-        // precision - 1 - scale, where it would be below -6
+        // the exponent, precision - 1 - scale, would be below -6
         if precision + 5 < self.scale() {
             let mut digits = significant.chars().chain(std::iter::repeat_n('0', self.padding));
             into.push(if zero { '0' } else { digits.next().unwrap_or('0') });
@@ -86,8 +86,7 @@ impl<'a> Decimal<'a> {
         }
     }
 
-    /// The unscaled value's bytes, big-endian, two's complement, as few as possible (`BigInteger.toByteArray`), in
-    /// base64.
+    /// The unscaled value's bytes, big-endian, two's complement, as short as possible (`BigInteger.toByteArray`), in base64.
     pub(super) fn write_unscaled(&self, into: &mut String) {
         let digits = self
             .whole
@@ -106,8 +105,8 @@ impl<'a> Decimal<'a> {
     }
 }
 
-/// `money` has Debezium's default scale of 2 (`money.fraction.digits`). The currency's sign is one character, the
-/// thousands are set apart by commas; other settings of `lc_monetary` are not read, as Debezium does not either.
+/// `money` has Debezium's default scale of 2 (`money.fraction.digits`). The currency sign is one character, and commas
+/// separate thousands. Like Debezium, this reads no other `lc_monetary` settings.
 pub(super) fn money<T>(text: &str, write: impl FnOnce(&Decimal<'_>) -> T) -> Result<T, Unwritable> {
     let mut plain = Scratch::new();
     let unsigned = match text.strip_prefix('-') {
@@ -125,7 +124,7 @@ pub(super) fn money<T>(text: &str, write: impl FnOnce(&Decimal<'_>) -> T) -> Res
     Ok(write(&Decimal::with_scale(plain.as_str(), 2)?))
 }
 
-/// Without the bytes in front that only repeat the sign.
+/// Removes leading bytes that only repeat the sign.
 fn minimal(mut bytes: &[u8]) -> &[u8] {
     while let [first, rest @ ..] = bytes {
         match (first, rest.first()) {
@@ -161,7 +160,7 @@ fn big_bytes(digits: impl Iterator<Item = u8>, negative: bool) -> Vec<u8> {
         }
     }
     add(factor, chunk);
-    // a limb of nothing keeps the sign's bit free
+    // a zero limb keeps the sign bit free
     limbs.push(0);
     if negative {
         let mut carry = true;

@@ -36,10 +36,10 @@ fn special(value: f64) -> Option<&'static str> {
 
 fn write_finite<T: LowerExp + Copy>(value: T, into: &mut String) {
     let mut scratch = Scratch::new();
-    // neither form is longer than the scratch
+    // neither form exceeds the scratch
     let _ = write!(scratch, "{value:e}");
     if scratch.as_str().split_once('e').is_some_and(|(mantissa, _)| !mantissa.contains('.')) {
-        // Java considers two digits where one would do: 4.9E-324, not 5.0E-324
+        // Java picks the closest of two digits where one would do: 4.9E-324, not 5.0E-324
         scratch = Scratch::new();
         let _ = write!(scratch, "{value:.1e}");
     }

@@ -1,4 +1,4 @@
-//! The tables of what Debezium and Kafka Connect wrote.
+//! Tables of what Debezium and Kafka Connect wrote.
 
 /// The rows of a golden file; a backslash escapes tab, line feed, carriage return and itself.
 pub(super) fn rows<const COLUMNS: usize>(file: &str) -> impl Iterator<Item = [String; COLUMNS]> + '_ {

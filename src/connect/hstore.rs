@@ -4,10 +4,10 @@ use super::Unwritable;
 use super::array::closing_quote;
 use super::json::write_unit;
 
-/// A `HashMap` that holds nothing.
+/// The initial capacity of a `HashMap`.
 const CAPACITY: usize = 16;
 
-/// One pair, its texts with the backslashes that Postgres sets.
+/// One pair; its texts still have the backslashes of Postgres.
 struct Pair<'t> {
     hash: u32,
     key: &'t str,
@@ -15,11 +15,11 @@ struct Pair<'t> {
     value: Option<&'t str>,
 }
 
-/// Writes the pairs that Postgres prints (`"a"=>"1", "b"=>NULL`) as `{"a":"1","b":null}`.
+/// Writes pairs that Postgres printed (`"a"=>"1", "b"=>NULL`) as `{"a":"1","b":null}`.
 pub(super) fn write(text: &str, into: &mut String) -> Result<(), Unwritable> {
     let mut pairs = pairs(text)?;
     let capacity = capacity(pairs.len());
-    // one bucket's pairs stay in their order
+    // a stable sort keeps the order within a bucket
     pairs.sort_by_key(|pair| pair.hash as usize & (capacity - 1));
     let mut separator = '{';
     for pair in &pairs {
@@ -36,8 +36,8 @@ pub(super) fn write(text: &str, into: &mut String) -> Result<(), Unwritable> {
     Ok(())
 }
 
-/// The buckets of a map that so many pairs were put into, one after the other: twice as many whenever three quarters are
-/// exceeded. (It has more of them, or trees in them, where nine keys meet in one; that is not imitated.)
+/// The number of buckets of a map with this many pairs: it doubles whenever three quarters are exceeded. (A map with nine
+/// keys in one bucket grows further or has trees in it; that is not imitated.)
 fn capacity(pairs: usize) -> usize {
     let mut capacity = CAPACITY;
     while pairs > capacity / 4 * 3 {
@@ -66,7 +66,7 @@ fn pairs(text: &str) -> Result<Vec<Pair<'_>>, Unwritable> {
     Ok(pairs)
 }
 
-/// The inside of the quotation marks that a text begins with, and what follows them.
+/// The content of the quoted string at the start of the text, and the rest.
 fn quoted(text: &str) -> Result<(&str, &str), Unwritable> {
     let inside = text.strip_prefix('"').ok_or(Unwritable::Malformed)?;
     let end = closing_quote(inside).ok_or(Unwritable::Malformed)?;
@@ -74,7 +74,7 @@ fn quoted(text: &str) -> Result<(&str, &str), Unwritable> {
     Ok((inside, after.strip_prefix('"').unwrap_or(after)))
 }
 
-/// `String.hashCode`, as `HashMap` spreads it.
+/// `String.hashCode`, spread as in `HashMap`.
 fn hash(key: &str) -> u32 {
     let mut units = [0; 2];
     let mut hash: u32 = 0;
@@ -94,7 +94,7 @@ fn unescaped(text: &str) -> impl Iterator<Item = char> + '_ {
     })
 }
 
-/// Debezium's own Jackson writes characters, not bytes: those beyond the basic plane stay as they are here.
+/// Debezium's own Jackson writes characters, not bytes, so those beyond the basic plane are not escaped here.
 fn write_string(text: &str, into: &mut String) {
     into.push('"');
     for character in unescaped(text) {

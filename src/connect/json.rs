@@ -2,8 +2,8 @@
 
 use super::binary;
 
-/// Writes a JSON string as Jackson does: only what must be is escaped, and characters beyond the basic plane
-/// (emoji, for one), as two `\uXXXX`.
+/// Writes a JSON string as Jackson does: it escapes only what it has to, and characters beyond the basic plane (such as
+/// emoji) as two `\uXXXX`.
 pub fn write_json_string(text: &str, into: &mut String) {
     into.reserve(text.len() + 2);
     into.push('"');
@@ -18,7 +18,7 @@ pub fn write_json_bytes(bytes: &[u8], into: &mut String) {
     into.push('"');
 }
 
-/// The inside of [`write_json_string`].
+/// The content of [`write_json_string`].
 pub(super) fn write_escaped(text: &str, into: &mut String) {
     let mut rest = text;
     while let Some(plain) = rest.bytes().position(needs_escape) {
@@ -36,12 +36,12 @@ pub(super) fn write_escaped(text: &str, into: &mut String) {
     into.push_str(rest);
 }
 
-/// Whether Jackson writes the character that begins with this byte otherwise than as it is.
+/// Whether Jackson escapes the character that begins with this byte.
 pub(super) fn needs_escape(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\' || byte >= 0xf0
 }
 
-/// One UTF-16 unit of a string, half a pair included.
+/// One UTF-16 unit of a string, which may be half a pair.
 pub(super) fn write_unit(unit: u16, into: &mut String) {
     let short = match unit {
         0x08 => "\\b",

@@ -1,4 +1,4 @@
-//! A few bytes on the stack, to format a number into before it is laid out.
+//! A small buffer on the stack for formatting numbers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Dates, times and intervals, from the ISO text of Postgres to Debezium's numbers and texts.
+//! Dates, times and intervals: from the ISO text of Postgres to Debezium's numbers and texts.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use super::types::Unit;
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// What is left of a text that is read from the front.
+/// The rest of a text that is read from the front.
 struct Cursor<'a>(&'a [u8]);
 
 /// A moment without a time zone.
 #[derive(Clone, Copy)]
 struct Moment {
-    /// Since 1970-01-01.
+    /// Seconds since 1970-01-01.
     seconds: i64,
     /// 0..1_000_000
     microseconds: i64,
@@ -30,7 +30,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// A number of so many digits, eighteen at most.
+    /// A number with this many digits, at most eighteen.
     fn number(&mut self, digits: std::ops::RangeInclusive<usize>) -> Option<i64> {
         let length = self.0.iter().take(*digits.end()).take_while(|byte| byte.is_ascii_digit()).count();
         if length < *digits.start() {
@@ -41,7 +41,7 @@ impl Cursor<'_> {
         Some(number.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')))
     }
 
-    /// Days since 1970-01-01 if the year is of our era, and the year before Christ that the text may yet turn it into.
+    /// Days since 1970-01-01, for the year AD and for the same year BC, which a suffix may still turn it into.
     fn date(&mut self) -> Option<(i64, i64)> {
         let year = self.number(4..=10)?;
         let month = self.take(b"-").then(|| self.number(2..=2)).flatten()?;
@@ -53,7 +53,7 @@ impl Cursor<'_> {
         Some((days(year, month, day), days(1 - year, month, day)))
     }
 
-    /// `HH:MM:SS` and up to six digits of a second. Hours go to 24, in an interval further.
+    /// `HH:MM:SS` with up to six digits of a fraction. Hours end at 24, or later in an interval.
     fn time(&mut self, hours: std::ops::RangeInclusive<usize>) -> Option<(i64, i64, i64, i64)> {
         let hours = self.number(hours)?;
         let minutes = self.take(b":").then(|| self.number(2..=2)).flatten()?;
@@ -89,16 +89,16 @@ impl Cursor<'_> {
     }
 }
 
-/// Days from 1970-01-01 in the proleptic Gregorian calendar; a year before 1 counts from 0 down.
+/// Days since 1970-01-01 in the proleptic Gregorian calendar; years before 1 are 0 and negative.
 fn days(year: i64, month: i64, day: i64) -> i64 {
-    // years that begin in March, so that a leap day is the last of them
+    // years begin in March here, so that a leap day is the last day
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// Year, month and day of days from 1970-01-01.
+/// Year, month and day from days since 1970-01-01.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -110,7 +110,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (if month <= 2 { year + 1 } else { year }, month, day)
 }
 
-/// Days since 1970-01-01. For an infinity the days that Debezium gives.
+/// Days since 1970-01-01. Infinities get Debezium's numbers.
 pub(super) fn date(text: &str) -> Result<i64, Unwritable> {
     match text {
         "infinity" => return Ok(-2_147_472_692),
@@ -126,7 +126,7 @@ pub(super) fn date(text: &str) -> Result<i64, Unwritable> {
     read(&mut cursor).ok_or(Unwritable::Malformed)
 }
 
-/// A `timestamp`, since 1970-01-01. For an infinity what Debezium gives.
+/// A `timestamp` since 1970-01-01. Infinities get Debezium's numbers.
 pub(super) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     match (text, unit) {
         ("infinity", Unit::Milliseconds) => return Ok(9_223_372_036_825_200),
@@ -138,12 +138,12 @@ pub(super) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     let at = moment(text, false).ok_or(Unwritable::Malformed)?;
     Ok(match unit {
         Unit::Milliseconds => at.seconds * 1_000 + at.microseconds / 1_000,
-        // in the last 29 years that Postgres knows, Debezium's number does not fit, and wraps
+        // in the last 29 years of Postgres's range, Debezium's number overflows and wraps
         Unit::Microseconds => at.seconds.saturating_mul(1_000_000).wrapping_add(at.microseconds),
     })
 }
 
-/// A `timestamptz` in UTC: `2024-02-29T12:34:56.700Z`, with `digits` of a second; 0: as many as there are.
+/// A `timestamptz` in UTC: `2024-02-29T12:34:56.700Z`, with `digits` for the fraction; 0: as many as needed.
 pub(super) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> Result<(), Unwritable> {
     if matches!(text, "infinity" | "-infinity") {
         into.push_str(text);
@@ -173,7 +173,7 @@ pub(super) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     })
 }
 
-/// The same as an array's element: whole milliseconds of one day.
+/// The same in an array: whole milliseconds within a day.
 pub(super) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     let milliseconds = time(text, Unit::Milliseconds)? % (SECONDS_PER_DAY * 1_000);
     Ok(match unit {
@@ -193,7 +193,7 @@ pub(super) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Re
     Ok(())
 }
 
-/// An `interval` in microseconds, by the formula of Debezium's `MicroDuration`, in its floating point.
+/// An `interval` in microseconds, by the formula of Debezium's `MicroDuration`, with its rounding.
 pub(super) fn interval(text: &str) -> Result<i64, Unwritable> {
     let (mut months, mut days, mut hours, mut minutes, mut seconds) = (0_i32, 0_i32, 0.0, 0.0, 0.0);
     for part in Parts(text) {
@@ -257,7 +257,7 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// `2024-02-29 12:34:56.789`, `0044-03-15 01:02:03 BC`; with `zone` an offset behind the time, which is taken off.
+/// `2024-02-29 12:34:56.789`, `0044-03-15 01:02:03 BC`; with `zone`, an offset follows the time and is subtracted.
 fn moment(text: &str, zone: bool) -> Option<Moment> {
     let mut cursor = Cursor(text.as_bytes());
     let (after, before) = cursor.date()?;

@@ -25,7 +25,7 @@ fn values_are_what_debezium_writes() {
     let mut count = 0;
     for [name, oid, modifier, value, as_key, as_header, as_json] in rows(VALUES) {
         let connect_type = ConnectType::of(oid.parse().unwrap(), modifier.parse().unwrap());
-        // that of bytea is the same for all values of one length
+        // the text of a bytea is the same for all values of one length
         let expected =
             if as_key == "!" || name.starts_with("bytea") { Err(Unwritable::NoKeyText) } else { Ok(as_key) };
         assert_eq!(key(connect_type, &value), expected, "{name} {value} as key");
@@ -123,7 +123,7 @@ fn a_value_that_cannot_be_written_leaves_the_buffer() {
     }
 }
 
-/// Values that look like those of some type, and some that do not.
+/// Values that resemble those of some type, and some that do not.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),

@@ -1,26 +1,26 @@
-//! Values as the text of keys and headers, and as `JsonConverter` writes them, without schemas.
+//! Values as text in keys and headers, and as JSON like that of `JsonConverter` without schemas.
 
 use super::json::write_json_string;
 use super::types::Scalar;
 use super::{ConnectType, Unwritable, array, binary, decimal, float, hstore, temporal};
 
-/// How a value stands in its surroundings.
+/// Where the value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// `toString` of the Java object.
+    /// In a key: `toString` of the Java object.
     Key,
-    /// `Values.convertToString`.
+    /// In a header: `Values.convertToString`.
     Header,
-    /// The same within an array: texts are quoted.
+    /// In an array in a header: texts are quoted.
     HeaderElement,
-    /// A JSON value.
+    /// As a JSON value.
     Json,
 }
 
-/// Writes a value as `StringConverter` does, which is what Java's `toString` gives.
+/// Writes a value as `StringConverter` does, with Java's `toString`.
 ///
 /// # Errors
-/// [`Unwritable`]; `into` is then as it was.
+/// [`Unwritable`]; `into` is unchanged then.
 pub fn write_key(connect_type: ConnectType, value: &str, into: &mut String) -> Result<(), Unwritable> {
     if !connect_type.has_key_text() {
         return Err(Unwritable::NoKeyText);
@@ -28,19 +28,18 @@ pub fn write_key(connect_type: ConnectType, value: &str, into: &mut String) -> R
     write(connect_type, Form::Key, value, into)
 }
 
-/// Writes a value as `SimpleHeaderConverter` does, Kafka Connect's own choice for headers.
+/// Writes a value as `SimpleHeaderConverter` does, the default of Kafka Connect for headers.
 ///
 /// # Errors
-/// [`Unwritable`]; `into` is then as it was.
+/// [`Unwritable`]; `into` is unchanged then.
 pub fn write_header(connect_type: ConnectType, value: &str, into: &mut String) -> Result<(), Unwritable> {
     write(connect_type, Form::Header, value, into)
 }
 
-/// Writes a value as a JSON value: numbers as such, bytes and decimals in base64, everything else as strings.
-/// `None` is `null`.
+/// Writes a value as JSON: numbers as such, bytes and decimals in base64, everything else as strings. `None` is `null`.
 ///
 /// # Errors
-/// [`Unwritable`]; `into` is then as it was.
+/// [`Unwritable`]; `into` is unchanged then.
 pub fn write_json(
     connect_type: ConnectType,
     value: Option<&str>,
@@ -55,10 +54,10 @@ pub fn write_json(
     }
 }
 
-/// Writes a value or an array of them in a form.
+/// Writes a value, or an array of values.
 fn write(connect_type: ConnectType, form: Form, value: &str, into: &mut String) -> Result<(), Unwritable> {
     let start = into.len();
-    // a type of the user's own that is no array may have a name like one
+    // a user-defined type that is no array may have a name that begins with `_`
     let array = connect_type.array && (connect_type.scalar != Scalar::String || value.ends_with('}'));
     let written = if array {
         write_array(connect_type.scalar, form, value, into)
@@ -145,7 +144,7 @@ fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> R
                 Ok(())
             })?;
         }
-        // a Struct is JSON in headers, too
+        // a Struct is JSON in headers as well
         Scalar::VariableDecimal => {
             let number = decimal::Decimal::stripped(value)?;
             into.push_str("{\"scale\":");
@@ -168,11 +167,11 @@ fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> R
     Ok(())
 }
 
-/// Digits as they are, checked so far that JSON stays JSON.
+/// Digits as they are, after a check that they are valid in JSON.
 fn integer(value: &str) -> Result<&str, Unwritable> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // neither "007" nor "-0", which Postgres does not print
+    // Postgres prints neither "007" nor "-0"
     let plain = digits == value && digits == "0" || !digits.starts_with('0');
     if number && plain { Ok(value) } else { Err(Unwritable::Malformed) }
 }
@@ -233,7 +232,7 @@ fn quoted_in(
     Ok(())
 }
 
-/// A text in an array in a header: `Values` escapes backslashes and quotation marks and nothing else.
+/// A text in an array in a header: `Values` only escapes backslashes and quotation marks.
 fn write_quoted(text: &str, into: &mut String) {
     into.push('"');
     for character in text.chars() {

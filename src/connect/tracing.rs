@@ -1,9 +1,8 @@
-//! A span's context in a column, as Debezium's `tracingspancontext` holds it.
+//! The context of a span in a column, as in Debezium's `tracingspancontext`.
 
 use crate::java_properties;
 
-/// The members of a span's context that become headers. They are not checked: a propagator ignores what it cannot
-/// read.
+/// The entries of a span's context that become headers. They are not checked, because propagators ignore invalid ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpanContext {
     /// W3C Trace Context's `traceparent`.
@@ -12,8 +11,7 @@ pub struct SpanContext {
     pub tracestate: Option<String>,
 }
 
-/// Reads a text in the form of `java.util.Properties`; nothing of one that Java refuses. Of a name that is there twice the
-/// last value counts.
+/// Reads a text in the format of `java.util.Properties`; empty if Java refuses it. The last of duplicate names counts.
 pub fn span_context(text: &str) -> SpanContext {
     let mut context = SpanContext::default();
     for (name, value) in java_properties::parse(text).unwrap_or_default() {

@@ -1,6 +1,6 @@
-//! The form that a column's type takes in Kafka Connect.
+//! The representation of a column's type in Kafka Connect.
 
-/// What Debezium makes of the type of a column (`PostgresValueConverter`, with `time.precision.mode=adaptive`,
+/// How Debezium represents a column's type (`PostgresValueConverter`, with `time.precision.mode=adaptive`,
 /// `decimal.handling.mode=precise`, `binary.handling.mode=bytes`, `interval.handling.mode=numeric`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectType {
@@ -8,11 +8,11 @@ pub struct ConnectType {
     pub(super) array: bool,
 }
 
-/// The form of a value, or of an array's elements.
+/// The representation of a value, or of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scalar {
     Boolean,
-    /// Of two, four or eight bytes: the text is the same in each.
+    /// With two, four or eight bytes: the text is the same.
     Integer,
     Float32,
     Float64,
@@ -26,11 +26,11 @@ pub(super) enum Scalar {
     Date,
     /// Since 1970-01-01.
     Timestamp(Unit),
-    /// ISO 8601 in UTC with so many digits of a second; 0: as many as there are.
+    /// ISO 8601 in UTC with this many digits of a fraction; 0: as many as needed.
     TimestampTz(u8),
     /// Since midnight.
     Time(Unit),
-    /// Since midnight; `java.sql.Time`, of which arrays are made, knows milliseconds only.
+    /// Since midnight, in milliseconds only, because arrays contain `java.sql.Time`.
     TimeInArray(Unit),
     /// ISO 8601 in UTC.
     TimeTz,
@@ -40,12 +40,12 @@ pub(super) enum Scalar {
     Interval,
     /// One bit, as a boolean.
     Bit,
-    /// Bytes, the last bit first.
+    /// Bytes, beginning with the last bit.
     Bits,
     Bytes,
     /// `io.debezium.data.geometry.Point`.
     Point,
-    /// JSON of its pairs, as a string.
+    /// A string with a JSON object of its pairs.
     Hstore,
     /// As Postgres prints it.
     String,
@@ -57,7 +57,8 @@ pub(super) enum Unit {
     Microseconds,
 }
 
-/// OID, OID of its array (0: Debezium leaves such a column out), name in `pg_type`. Everything else is a string.
+/// The OID, the OID of the array type (0: Debezium leaves such columns out), and the name in `pg_type`. Everything else is a
+/// string.
 const TYPES: &[(u32, u32, &str)] = &[
     (16, 1000, "bool"),
     (17, 1001, "bytea"),
@@ -106,8 +107,8 @@ impl ConnectType {
     /// Bytes.
     pub const BYTES: ConnectType = ConnectType { scalar: Scalar::Bytes, array: false };
 
-    /// By a Relation message's type OID and type modifier (-1: none). A type that is not built in, and one
-    /// that Debezium leaves out, is a string.
+    /// From a Relation message's type OID and type modifier (-1: none). Types that are not built in, and those that Debezium
+    /// leaves out, are strings.
     pub fn of(type_oid: u32, type_modifier: i32) -> ConnectType {
         TYPES
             .iter()
@@ -120,15 +121,15 @@ impl ConnectType {
             .map_or(ConnectType::STRING, |(name, array)| ConnectType::new(name, array, type_modifier))
     }
 
-    /// By the name of a type that is not one of Postgres itself. An array's name begins with `_`; that of another type may,
-    /// too, which is why a text that is no array counts as the string that it is.
+    /// From the name of a type that does not belong to Postgres. The name of an array type begins with `_`, but so may that
+    /// of another type, so a text that is no array counts as a string.
     pub fn of_own(name: &str) -> ConnectType {
         let (element, array) = element(name);
         let scalar = if element == "hstore" { Scalar::Hstore } else { Scalar::String };
         ConnectType { scalar, array }
     }
 
-    /// Whether keys, headers and JSON strings hold the text of Postgres as it is.
+    /// Whether keys, headers and JSON strings contain the text of Postgres unchanged.
     pub fn is_string(self) -> bool {
         self == ConnectType::STRING
     }
@@ -147,7 +148,7 @@ impl ConnectType {
             "float4" => Scalar::Float32,
             "float8" => Scalar::Float64,
             "numeric" if modifier < 4 => Scalar::VariableDecimal,
-            // a negative scale -n becomes 2048 - n zeros behind the point, as it does in Debezium's driver
+            // as in Debezium's driver, a negative scale -n becomes 2048 - n zeros after the point
             "numeric" => Scalar::Decimal(((modifier - 4) & 0x7ff) as u16),
             "money" => Scalar::Money,
             "date" => Scalar::Date,
@@ -174,8 +175,8 @@ fn unit(modifier: i32) -> Unit {
     if (0..=3).contains(&modifier) { Unit::Milliseconds } else { Unit::Microseconds }
 }
 
-/// The OID of a type in `pg_catalog`, by its name: a Type message of pgoutput tells so what a domain is based on. The
-/// domain's own type modifier is not in the stream, so a `numeric` has no scale then.
+/// The OID of a type in `pg_catalog` by its name, which a Type message of pgoutput gives for the base type of a domain. The
+/// domain's own type modifier is not in the stream, so a `numeric` then has no scale.
 pub fn oid_of(name: &str) -> Option<u32> {
     let (element, array) = element(name);
     let (oid, array_oid, _) = TYPES.iter().find(|(_, _, listed)| *listed == element)?;
@@ -183,7 +184,7 @@ pub fn oid_of(name: &str) -> Option<u32> {
     (oid != 0).then_some(oid)
 }
 
-/// The name of the elements' type, and whether it is an array's at all.
+/// The name of the element type, and whether the type is an array at all.
 fn element(name: &str) -> (&str, bool) {
     name.strip_prefix('_').map_or((name, false), |element| (element, true))
 }

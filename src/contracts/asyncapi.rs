@@ -1,8 +1,7 @@
 //! Contracts as an AsyncAPI 3.0.0 document (<https://www.asyncapi.com/docs/reference/specification/v3.0.0>).
 //!
-//! A channel for each topic, a message for each contract, and the schemas of all files under `components`. AsyncAPI's
-//! Schema Object is draft 07 with more; keywords of later drafts stay as they are, and tools that do not know them pass
-//! over them.
+//! It has a channel for each topic, a message for each contract, and the schemas of all files under `components`. AsyncAPI's
+//! Schema Object extends draft 07. Keywords of later drafts are kept; tools that do not know them ignore them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +18,11 @@ use super::{Contract, Contracts};
 pub struct Info {
     /// `info.title`
     pub title: String,
-    /// `info.version`: of what is described, not of the program.
+    /// `info.version`: the version of the contracts, not of the program.
     pub version: String,
 }
 
-/// The members in the order in which people read them.
+/// The members in a readable order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
@@ -49,10 +48,10 @@ struct Components {
     schemas: BTreeMap<String, Value>,
 }
 
-/// The document as JSON, which is YAML too.
+/// The document as JSON, which is also YAML.
 ///
 /// # Errors
-/// None is known; the JSON writer's.
+/// Those of the JSON writer; none is known.
 pub fn document(
     contracts: &Contracts,
     info: &Info,
@@ -137,7 +136,7 @@ fn message(contract: &Contract, name: &str) -> Value {
             members.insert(name.to_owned(), json!(texts));
         }
     }
-    // those of AsyncAPI are objects; what an example of another kind shows, the schema's own examples show too
+    // examples in AsyncAPI are objects; others are still among the schema's own examples
     let examples: Vec<Value> = facts
         .examples
         .iter()
@@ -150,7 +149,7 @@ fn message(contract: &Contract, name: &str) -> Value {
     message
 }
 
-/// What the files are called under `components`.
+/// The names of the files under `components`.
 struct Names(Vec<String>);
 
 impl Names {
@@ -179,7 +178,7 @@ impl Names {
     }
 }
 
-/// As the keys of components may be written.
+/// Replaces what a key of `components` must not contain.
 fn identifier(text: &str) -> String {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     text.chars().map(|c| if legal(c) { c } else { '_' }).collect()
@@ -189,7 +188,7 @@ fn reference(path: &[&str]) -> Value {
     json!({ "$ref": format!("#/{}", path.join("/")) })
 }
 
-/// The schemas of all files, referring to each other within the document.
+/// The schemas of all files, with references within the document.
 fn schemas(documents: &Documents, names: &Names) -> BTreeMap<String, Value> {
     let schema = |(number, document): (usize, &super::documents::Document)| {
         let mut schema = document.schema.clone();
@@ -201,7 +200,7 @@ fn schemas(documents: &Documents, names: &Names) -> BTreeMap<String, Value> {
             if let Some(Value::String(written)) = members.get_mut("$ref")
                 && let Some((number, place)) = documents.parse_reference(written)
             {
-                // a place may hold anything, as a fragment of an address it is encoded
+                // a path may contain anything, so it is encoded as a fragment
                 let fragment = super::documents::percent_encoded(&place);
                 *written = format!("#/components/schemas/{}{fragment}", names.get(number));
             }
@@ -211,7 +210,7 @@ fn schemas(documents: &Documents, names: &Names) -> BTreeMap<String, Value> {
     documents.iter().map(schema).collect()
 }
 
-/// In draft 07 nothing counts beside a reference, so that it is put into an `allOf`.
+/// Draft 07 ignores the keywords beside a `$ref`, so the reference is moved into an `allOf`.
 fn apart_from_reference(members: &mut Map<String, Value>) {
     let beside = members.keys().any(|keyword| !matches!(keyword.as_str(), "$ref" | "$defs" | "$comment"));
     if let (true, Some(target)) = (beside, members.get("$ref").cloned()) {

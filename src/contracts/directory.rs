@@ -1,5 +1,5 @@
-//! The files of a directory of contracts: `<aggregate>/<event>.json`. What begins with an underscore, a file or a
-//! directory, holds parts that contracts refer to.
+//! The files of a directory of contracts: `<aggregate>/<event>.json`. Files and directories that begin with an underscore
+//! hold parts that contracts refer to.
 
 use std::fs;
 use std::io;
@@ -12,11 +12,11 @@ use super::fault::Fault;
 pub struct SourceFile {
     /// Relative to the directory, with `/` between its parts.
     pub path: String,
-    /// What is in it.
+    /// Its content.
     pub text: String,
 }
 
-/// How deep directories are looked into: no contract is deeper than one, parts may be.
+/// The maximum depth of directories. Contracts are one level deep; parts may be deeper.
 const MAX_DEPTH: usize = 8;
 
 /// Whether the file holds parts rather than a contract.
@@ -69,7 +69,7 @@ fn read_into(
             continue;
         }
         let (below, inside) = (entry.path(), format!("{path}{name}"));
-        // a link counts as what it leads to
+        // follows symbolic links
         let kind = fs::metadata(&below).map(|file| file.file_type());
         if kind.as_ref().is_ok_and(fs::FileType::is_dir) && depth < MAX_DEPTH {
             read_into(&below, &format!("{inside}/"), depth + 1, files, faults);
@@ -78,7 +78,7 @@ fn read_into(
                 .and_then(|kind| if kind.is_file() { fs::read_to_string(&below).map(Some) } else { Ok(None) })
             {
                 Ok(Some(text)) => files.push(SourceFile { path: inside, text }),
-                // reading a FIFO would wait for who writes to it
+                // reading a FIFO would wait for a writer
                 Ok(None) => faults.push(Fault::new(
                     inside,
                     "",
@@ -152,7 +152,7 @@ mod tests {
             std::process::Command::new("mkfifo").args([path("pipe.json"), path("pipe")]).status().unwrap();
         assert!(made.success());
         let mut faults = Vec::new();
-        // a read of the pipe would wait for ever
+        // a read of the pipe would block for ever
         let (sender, receiver) = std::sync::mpsc::channel();
         let of = directory.path().to_owned();
         std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! The schemas of a directory, with their references resolved: each `$ref` is replaced by one form that names the
-//! document by its number, whatever `$id`, anchor or relative path it was written with.
+//! The schemas of a directory with resolved references: each `$ref` is replaced by a canonical form with the number of the
+//! document, whatever `$id`, anchor or relative path it used.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,17 +10,17 @@ use super::fault::Fault;
 use super::json;
 use super::keywords::{OWN_KEYS, join, known, nearest, nearest_keyword, walk, walk_mut};
 
-/// Of schemas that do not say which draft they are written in.
+/// The draft of schemas without `$schema`.
 const DEFAULT_DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// The drafts that are read, as `$schema` names them.
+/// The supported drafts, as `$schema` names them.
 const DRAFTS: &[&str] = &[
     DEFAULT_DRAFT,
     "https://json-schema.org/draft/2019-09/schema",
     "http://json-schema.org/draft-07/schema",
 ];
 
-/// The base of the addresses that stand for documents. Nothing is ever looked up there.
+/// The base URI of the documents. Nothing is ever fetched from it.
 const BASE: &str = "contract:///";
 
 /// One file.
@@ -28,9 +28,9 @@ const BASE: &str = "contract:///";
 pub(super) struct Document {
     /// Relative to the directory.
     pub(super) path: String,
-    /// The schema, references resolved.
+    /// The schema, with references resolved.
     pub(super) schema: Value,
-    /// Written in draft 07, where nothing beside a `$ref` counts.
+    /// Whether it is written in draft 07, which ignores the keywords beside a `$ref`.
     pub(super) is_draft_07: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Document {
 #[derive(Debug, Default)]
 pub(super) struct Documents {
     list: Vec<Document>,
-    /// The names of properties in the order of the file, by the identity of the object that holds them.
+    /// The names of properties in the order of the file, by the identity of the containing object.
     order: HashMap<usize, Vec<String>>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The value of a keyword. In draft 07 nothing counts beside a `$ref`.
+    /// The value of a keyword. Draft 07 ignores the keywords beside a `$ref`.
     pub(super) fn keyword(&self, keyword: &str) -> Option<&'a Value> {
         let members = self.schema.as_object()?;
         if keyword != "$ref" && self.is_draft_07() && members.contains_key("$ref") {
@@ -61,12 +61,12 @@ impl<'a> Node<'a> {
         members.get(keyword)
     }
 
-    /// A schema that stands in this one.
+    /// A schema within this one.
     pub(super) fn child(&self, schema: &'a Value) -> Self {
         Node { schema, ..*self }
     }
 
-    /// The schemas of a keyword that holds a list of them.
+    /// The schemas of a keyword with a list of schemas.
     pub(super) fn list(&self, keyword: &str) -> impl Iterator<Item = Node<'a>> {
         let node = *self;
         self.keyword(keyword)
@@ -76,19 +76,19 @@ impl<'a> Node<'a> {
             .map(move |schema| node.child(schema))
     }
 
-    /// The schemas of a keyword that holds them by name.
+    /// The schemas of a keyword with named schemas.
     pub(super) fn named(&self, keyword: &str) -> impl Iterator<Item = (&'a str, Node<'a>)> {
         let node = *self;
         let members = self.keyword(keyword).and_then(Value::as_object).into_iter().flatten();
         members.map(move |(name, schema)| (name.as_str(), node.child(schema)))
     }
 
-    /// What its `$ref` leads to.
+    /// The target of its `$ref`.
     pub(super) fn target(&self) -> Option<Node<'a>> {
         self.documents.target(self.keyword("$ref")?.as_str()?).map(|(node, _)| node)
     }
 
-    /// Different for any two schemas.
+    /// A number that differs for any two schemas.
     pub(super) fn identity(&self) -> usize {
         identity(self.schema)
     }
@@ -103,14 +103,14 @@ impl<'a> Node<'a> {
         properties
     }
 
-    /// Written in draft 07, where nothing beside a `$ref` counts.
+    /// Whether it is written in draft 07, which ignores the keywords beside a `$ref`.
     pub(super) fn is_draft_07(&self) -> bool {
         self.documents.list.get(self.document).is_some_and(|document| document.is_draft_07)
     }
 }
 
 impl Documents {
-    /// Reads the files and notes what is wrong with them; `warnings` are what is odd and does no harm.
+    /// Reads the files and notes what is wrong with them; `warnings` are oddities that do no harm.
     pub(super) fn of(files: Vec<SourceFile>, faults: &mut Vec<Fault>, warnings: &mut Vec<Fault>) -> Self {
         let mut documents: Vec<Document> = Vec::new();
         let mut orders = Vec::new();
@@ -162,7 +162,7 @@ impl Documents {
         Documents { list: documents, order }
     }
 
-    /// All of them with their numbers.
+    /// All documents with their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Document)> {
         self.list.iter().enumerate()
     }
@@ -173,26 +173,26 @@ impl Documents {
         Some(Node { documents: self, document: number, schema: &document.schema })
     }
 
-    /// What a resolved `$ref` leads to, and its place in its document.
+    /// The target of a resolved `$ref`, and its place in its document.
     pub(super) fn target(&self, reference: &str) -> Option<(Node<'_>, String)> {
         let (number, place) = self.parse_reference(reference)?;
         let root = self.root(number)?;
         Some((root.child(root.schema.pointer(&place)?), place))
     }
 
-    /// The document's number and the place in it, of a resolved `$ref`.
+    /// The document's number and the place in it, from a resolved `$ref`.
     pub(super) fn parse_reference(&self, reference: &str) -> Option<(usize, String)> {
         let (number, fragment) = reference.strip_prefix(BASE)?.split_once('#').unwrap_or((reference, ""));
         Some((number.parse().ok()?, percent_decoded(fragment)?))
     }
 }
 
-/// Different for any two values that stay where they are, as those of documents do.
+/// A number that differs for any two values, as long as they do not move; documents keep theirs in place.
 fn identity(value: &Value) -> usize {
     std::ptr::from_ref(value).addr()
 }
 
-/// The address of a document, and with a fragment of a place in it.
+/// The URI of a document; with a fragment, of a place in it.
 pub(super) fn address(number: usize) -> String {
     format!("{BASE}{number}")
 }
@@ -202,7 +202,7 @@ fn draft(schema: &Value) -> &str {
     written.trim_end_matches('#')
 }
 
-/// What is wrong with a schema by itself, besides what its draft says of it.
+/// Finds what is wrong with a schema beyond the rules of its draft.
 fn check_shape(path: &str, schema: &Value, faults: &mut Vec<Fault>, warnings: &mut Vec<Fault>) {
     let draft = draft(schema);
     if !DRAFTS.contains(&draft) {
@@ -248,7 +248,7 @@ fn check_shape(path: &str, schema: &Value, faults: &mut Vec<Fault>, warnings: &m
     });
 }
 
-/// What references may lead to.
+/// The possible targets of references.
 struct Index {
     by_path: BTreeMap<String, usize>,
     by_id: BTreeMap<String, usize>,
@@ -286,7 +286,7 @@ impl Index {
         index
     }
 
-    /// Brings the references of a document into their one form, and takes out what they were written with.
+    /// Replaces the references of a document by their canonical form, and removes the keywords they depended on.
     fn resolve(&self, number: usize, document: &Document, schema: &mut Value, faults: &mut Vec<Fault>) {
         walk(&document.schema, "", &mut |at, schema| {
             let Some(Value::String(written)) = schema.get("$ref") else { return };
@@ -308,7 +308,7 @@ impl Index {
         }
     }
 
-    /// The document and the place in it that a reference leads to; else what is wrong and what to do.
+    /// The document and the place in it that a reference points to, or else what is wrong and what to do.
     fn target(&self, from: usize, path: &str, written: &str) -> Result<(usize, String), (String, String)> {
         let (file, fragment) = written.split_once('#').unwrap_or((written, ""));
         let number = if file.is_empty() { Some(from) } else { self.document(from, path, file) };
@@ -363,7 +363,7 @@ fn beside(path: &str, other: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// As a fragment of an address takes it (RFC 3986).
+/// Encodes a text for the fragment of a URI (RFC 3986).
 pub(super) fn percent_encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! What a contract says besides its schema, under keys that JSON Schema ignores.
+//! What a contract says besides its schema, with keywords that JSON Schema ignores.
 
 use serde_json::Value;
 
@@ -8,27 +8,27 @@ use super::fault::Fault;
 use super::keywords::{COMPATIBILITY, GUARANTEES, IDEMPOTENCY_KEY, ORDERING_KEY, OWNER, TOPIC, join, names};
 use crate::topic_name;
 
-/// What they say.
+/// Their values.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Facts {
     /// `title`
     pub title: Option<String>,
     /// `description`
     pub description: Option<String>,
-    /// `deprecated`: the event is to go away.
+    /// `deprecated`: the event will be removed.
     pub deprecated: bool,
-    /// `x-owner`: who answers for it.
+    /// `x-owner`: who is responsible for it.
     pub owner: Option<String>,
-    /// `x-topic`: the topic, where it does not follow from `[route]`.
+    /// `x-topic`: the topic, if it does not follow from `[route]`.
     pub topic: Option<String>,
-    /// `x-idempotency-key`: JSON pointers into the payload; together they are the same for every repetition of what
-    /// happened, also where it is reported by another event.
+    /// `x-idempotency-key`: JSON pointers into the payload. Together their values identify what happened, even if another
+    /// event reports it again.
     pub idempotency_key: Vec<String>,
-    /// `x-ordering-key`: a JSON pointer to the property that has the aggregate's id.
+    /// `x-ordering-key`: a JSON pointer to the property with the aggregate's id.
     pub ordering_key: Option<String>,
-    /// `x-compatibility`, if it is there.
+    /// `x-compatibility`, if it is set.
     pub compatibility: Option<Rule>,
-    /// `x-guarantees`: what consumers may count on besides, a sentence each.
+    /// `x-guarantees`: what else consumers can rely on, a sentence each.
     pub guarantees: Vec<String>,
     /// `examples`
     pub examples: Vec<Value>,
@@ -114,7 +114,7 @@ impl Reader<'_> {
         rule
     }
 
-    /// A key must be in every event.
+    /// Checks that a key is in every event.
     fn check_property(&mut self, key: &str, pointer: &str) {
         if !pointer.starts_with('/') {
             let what = format!("{pointer:?} is no JSON pointer");
@@ -135,7 +135,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether the property at `pointer` is in every payload; `None` if the schema declares no such property.
+/// Whether the property at `pointer` is in every payload; `None` if the schema does not declare it.
 fn presence(root: Node<'_>, pointer: &str) -> Option<bool> {
     let mut nodes = conjuncts(root);
     let mut always = true;
@@ -152,7 +152,7 @@ fn presence(root: Node<'_>, pointer: &str) -> Option<bool> {
     Some(always)
 }
 
-/// The schema with everything that applies together with it: what `$ref` and `allOf` name.
+/// All schemas that apply together with this one: the targets of `$ref` and `allOf`.
 pub(super) fn conjuncts(node: Node<'_>) -> Vec<Node<'_>> {
     let mut found: Vec<Node<'_>> = Vec::new();
     let mut open = vec![node];

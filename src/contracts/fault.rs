@@ -1,18 +1,18 @@
-//! What is wrong with the files of a directory of contracts: all of it at once, so that one look mends it.
+//! The faults of a directory of contracts, collected so that they can be fixed at once.
 
 use std::fmt;
 use std::path::Path;
 
 use crate::error::Error;
 
-/// One fault, or one thing to look at.
+/// One fault or warning.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
     /// The file, relative to the directory, with `/` between its parts; empty for the directory itself.
     pub file: String,
-    /// The place in it, a JSON pointer (RFC 6901); empty for all of it.
+    /// The place in it, a JSON pointer (RFC 6901); empty for the whole file.
     pub at: String,
-    /// What was found, a sentence without a full stop.
+    /// The finding, a sentence without a full stop.
     pub what: String,
     /// What to do about it, a sentence without a full stop.
     pub remedy: String,
@@ -46,12 +46,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Everything that is wrong with a directory, in the order of the files; never empty.
+/// All faults of a directory, in the order of the files; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults(pub Vec<Fault>);
 
 impl Faults {
-    /// As one error with exit code 2, for a command that needs the contracts of `directory`.
+    /// One error with exit code 2, for a command that needs the contracts of `directory`.
     pub fn into_error(self, directory: &Path) -> Error {
         let number = self.0.len();
         let list: String = self.0.iter().map(|fault| format!("\n  {fault}")).collect();

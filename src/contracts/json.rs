@@ -1,5 +1,5 @@
-//! A JSON text, read so that the order of its members is kept and a name that stands twice is found: serde_json's own
-//! tree sorts the members and lets the last one win.
+//! Reads JSON, keeps the order of members and finds duplicate names: serde_json's own tree sorts the members and keeps the
+//! last duplicate.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,11 +15,11 @@ pub(super) struct Parsed {
     pub(super) value: Value,
     /// The names of each object's members in the order of the text, by the object's JSON pointer.
     pub(super) order: HashMap<String, Vec<String>>,
-    /// The pointers of members whose name stands twice in its object.
+    /// The pointers of members whose name occurs twice in its object.
     pub(super) twice: Vec<String>,
 }
 
-/// Reads a text.
+/// Parses a text.
 ///
 /// # Errors
 /// It is not JSON; the error names line and column.

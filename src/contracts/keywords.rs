@@ -1,15 +1,15 @@
-//! The shape of a JSON Schema: which keywords hold schemas, and how a place in one is written.
+//! The structure of a JSON Schema: which keywords hold schemas, and how a place in a schema is written.
 
 use serde_json::{Map, Value};
 
-/// What stands under a keyword that holds schemas.
+/// What a keyword that holds schemas contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
     /// One schema; `items` of draft 07 may be a list of them.
     Schema,
     /// A list of them.
     List,
-    /// An object of them, by name; a list among them, as `dependencies` has, is none.
+    /// An object of named schemas; `dependencies` may also contain lists, which are not schemas.
     Named,
 }
 
@@ -41,11 +41,11 @@ pub(super) const ORDERING_KEY: &str = "x-ordering-key";
 pub(super) const COMPATIBILITY: &str = "x-compatibility";
 pub(super) const GUARANTEES: &str = "x-guarantees";
 
-/// The keys that this project adds to those of the drafts.
+/// The keywords of this project.
 pub(super) const OWN_KEYS: &[&str] =
     &[OWNER, TOPIC, IDEMPOTENCY_KEY, ORDERING_KEY, COMPATIBILITY, GUARANTEES];
 
-/// Every other keyword of the drafts that are read.
+/// All other keywords of the supported drafts.
 const OTHERS: &[&str] = &[
     "$anchor",
     "$comment",
@@ -84,19 +84,19 @@ const OTHERS: &[&str] = &[
     "writeOnly",
 ];
 
-/// Whether `keyword` means something in a schema.
+/// Whether `keyword` has a meaning in a schema.
 pub(super) fn known(keyword: &str) -> bool {
     holds(keyword).is_some() || OTHERS.contains(&keyword)
 }
 
-/// The known keyword that `typed` was most likely meant to be.
+/// The known keyword that `typed` was probably meant to be.
 pub(super) fn nearest(typed: &str, among: &[&'static str]) -> Option<&'static str> {
     let score = |name: &'static str| (name, strsim::jaro_winkler(typed, name));
     let best = among.iter().copied().map(score).max_by(|(_, a), (_, b)| a.total_cmp(b));
     best.filter(|(_, score)| *score >= 0.9).map(|(name, _)| name)
 }
 
-/// The same among all keywords that are no keys of this project's.
+/// The same among the keywords of the drafts.
 pub(super) fn nearest_keyword(typed: &str) -> Option<&'static str> {
     const HOLDING: &[&str] = &[
         "additionalProperties",
@@ -114,17 +114,17 @@ pub(super) fn nearest_keyword(typed: &str) -> Option<&'static str> {
     nearest(typed, OTHERS).or_else(|| nearest(typed, HOLDING))
 }
 
-/// The place of a member or item within `at`, a JSON pointer.
+/// The JSON pointer to a member or item of `at`.
 pub(super) fn join(at: &str, name: &str) -> String {
     format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-/// The names that a JSON pointer is made of.
+/// The names in a JSON pointer.
 pub(super) fn names(pointer: &str) -> impl Iterator<Item = String> {
     pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~"))
 }
 
-/// The schemas under a keyword, each with its place from there; `None` if the keyword holds no schemas.
+/// The schemas under a keyword, each with its place relative to it; `None` if the keyword holds no schemas.
 pub(super) fn under<'a>(keyword: &str, value: &'a Value) -> Option<Vec<(String, &'a Value)>> {
     match (holds(keyword)?, value) {
         (Holds::Schema | Holds::List, Value::Array(list)) => {
@@ -140,7 +140,7 @@ pub(super) fn under<'a>(keyword: &str, value: &'a Value) -> Option<Vec<(String, 
     }
 }
 
-/// The schemas directly within the schema `members`, each with its place.
+/// The schemas directly in the schema `members`, each with its place.
 fn children<'a>(members: &'a Map<String, Value>, at: &str) -> Vec<(String, &'a Value)> {
     let mut found = Vec::new();
     for (keyword, value) in members {
@@ -151,7 +151,7 @@ fn children<'a>(members: &'a Map<String, Value>, at: &str) -> Vec<(String, &'a V
     found
 }
 
-/// Calls `see` with every schema in `schema` and its place, from the outside in.
+/// Calls `see` for `schema` and every schema in it, outer ones first, with their places.
 pub(super) fn walk<'a>(schema: &'a Value, at: &str, see: &mut impl FnMut(&str, &'a Value)) {
     see(at, schema);
     let Value::Object(members) = schema else { return };

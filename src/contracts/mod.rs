@@ -50,7 +50,7 @@ pub struct Contracts {
     warnings: Vec<Fault>,
 }
 
-/// What the payload of one event type looks like.
+/// The contract of one event type: what its payload looks like.
 #[derive(Debug)]
 pub struct Contract {
     /// The aggregate's type: the directory's name.
@@ -77,23 +77,23 @@ impl Contract {
     }
 }
 
-/// What became of looking at a payload.
+/// The result of checking a payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is no contract for this event type.
+    /// The event type has no contract.
     NoContract,
-    /// The payload is as its contract says.
+    /// The payload satisfies its contract.
     Kept,
-    /// It is not.
+    /// It violates its contract.
     Broken(Violation),
 }
 
-/// How a payload breaks its contract. Says nothing of what is in the payload.
+/// How a payload violates its contract. It quotes nothing from the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The contract's file, relative to the directory.
     pub contract: String,
-    /// Where and why, a sentence without a full stop that goes on from "the payload".
+    /// Where and why, a sentence without a full stop that continues "the payload".
     pub what: String,
 }
 
@@ -107,27 +107,27 @@ impl Contracts {
     /// Reads the contracts of a directory.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// All their faults.
     pub fn load(directory: &Path) -> Result<Self, Faults> {
         let mut faults = Vec::new();
         let files = directory::read(directory, &mut faults);
         Self::read(files, faults)
     }
 
-    /// Reads those that the configuration names; `None` if it names none.
+    /// Reads the contracts that the configuration names; `None` if it names none.
     ///
     /// # Errors
-    /// Everything that is wrong with them, with exit code 2.
+    /// All their faults, with exit code 2.
     pub fn configured(config: &Config) -> Result<Option<Self>, Error> {
         let Some(settings) = &config.contracts else { return Ok(None) };
         let contracts = Self::load(&settings.directory);
         contracts.map(Some).map_err(|faults| faults.into_error(&settings.directory))
     }
 
-    /// The same of files that were read before.
+    /// The same from files that were already read.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// All their faults.
     pub fn of(files: Vec<SourceFile>) -> Result<Self, Faults> {
         Self::read(files, Vec::new())
     }
@@ -138,7 +138,7 @@ impl Contracts {
         check_against_the_drafts(&documents, &mut faults);
         let mut by_event: BTreeMap<String, BTreeMap<String, Contract>> = BTreeMap::new();
         let mut names = KnownNames::default();
-        // what is wrong by itself would be said once more, in other words
+        // otherwise the drafts would report the same faults again in other words
         if faults.is_empty() {
             for contract in compile(&documents, &mut faults) {
                 let events = by_event.entry(contract.aggregate_type.clone()).or_default();
@@ -155,13 +155,12 @@ impl Contracts {
             return Ok(Contracts { documents, by_event, names, warnings });
         }
         faults.sort();
-        // several vocabularies of a draft say the same of what is no schema at all
+        // several vocabularies of a draft report a value that is no schema at all
         faults.dedup();
         Err(Faults(faults))
     }
 
-    /// Looks at the payload of one event. A NULL payload is judged as JSON's `null` is. Without a contract this costs a
-    /// look-up.
+    /// Checks the payload of one event. A NULL payload is checked as JSON `null`. Without a contract this costs one look-up.
     pub fn judge(&self, aggregate_type: &str, event_type: &str, payload: Option<&[u8]>) -> Verdict {
         let Some(contract) = self.get(aggregate_type, event_type) else { return Verdict::NoContract };
         let what = match payload.map_or(Ok(Value::Null), serde_json::from_slice) {
@@ -180,8 +179,8 @@ impl Contracts {
         Verdict::Broken(Violation { contract: contract.path.clone(), what })
     }
 
-    /// The same for columns of a row: how the payload breaks its contract, if it does. What is NULL or no text names no
-    /// contract.
+    /// The same for the columns of a row: how the payload violates its contract, if it does. A value that is NULL or not text
+    /// names no contract.
     pub fn violation(
         &self,
         aggregate_type: Option<&[u8]>,
@@ -204,7 +203,7 @@ impl Contracts {
         self.by_event.values().flat_map(BTreeMap::values)
     }
 
-    /// What is odd in the files and does no harm.
+    /// Oddities in the files that do no harm.
     pub fn warnings(&self) -> &[Fault] {
         &self.warnings
     }
@@ -214,7 +213,7 @@ impl Contracts {
     }
 }
 
-/// Notes where schemas are not as their draft wants them.
+/// Notes where schemas break the rules of their draft.
 fn check_against_the_drafts(documents: &Documents, faults: &mut Vec<Fault>) {
     for (_, document) in documents.iter() {
         let Ok(validator) = jsonschema::meta::validator_for(&document.schema) else { continue };

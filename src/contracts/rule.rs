@@ -10,18 +10,18 @@ pub enum Rule {
     Backward,
     /// Consumers with the former schema read new events.
     Forward,
-    /// Both. The default: events stay in their topic, and consumers follow when they can.
+    /// Both. The default, because events stay in their topic and consumers are upgraded at any time.
     #[default]
     Full,
-    /// Anyhow.
+    /// In any way.
     None,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Rule; 4] = [Rule::Backward, Rule::Forward, Rule::Full, Rule::None];
 
-    /// As `x-compatibility` has it.
+    /// The word in `x-compatibility`.
     pub fn word(self) -> &'static str {
         match self {
             Rule::Backward => "backward",

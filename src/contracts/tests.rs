@@ -212,7 +212,7 @@ fn every_reference_leads_somewhere(document: &Value, value: &Value) {
     }
 }
 
-/// JSON in which every text and every name is a secret.
+/// JSON in which all texts and names are secret.
 fn secrets() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(null)),

@@ -1,10 +1,10 @@
 //! The topic of a contract.
 
-/// A topic's name, with parameters where it depends on the single event.
+/// A topic's name, with parameters if it depends on the event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
     /// `outbox.event.order`, or `orders.{region}`.
     pub address: String,
-    /// The parameters in it, by name, each with what it stands for.
+    /// The parameters in it by name, each with its meaning.
     pub parameters: Vec<(String, String)>,
 }

@@ -1,5 +1,5 @@
-//! Why a payload breaks its contract, in words that quote nothing of the payload: neither values, nor names of
-//! properties that no contract knows.
+//! Why a payload violates its contract, without quoting the payload: neither values nor names of properties that no contract
+//! has.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::keywords::walk;
 
-/// The names of properties that schemas know and that may therefore be said.
+/// The names of properties in schemas, which may be shown.
 #[derive(Debug, Default)]
 pub(super) struct KnownNames(HashSet<String>);
 
@@ -22,7 +22,7 @@ impl KnownNames {
         });
     }
 
-    /// The place as a JSON pointer, with `*` for a name that came from the payload.
+    /// The place as a JSON pointer, with `*` for a name that comes from the payload.
     fn place(&self, place: &Location) -> String {
         let mut text = String::new();
         for segment in place.segments() {
@@ -36,7 +36,7 @@ impl KnownNames {
         text
     }
 
-    /// What the first fault of a payload is: where, and which keyword asks for what.
+    /// The first fault of a payload: where it is, and which keyword requires what.
     pub(super) fn sentence(&self, error: &ValidationError<'_>) -> String {
         let kind = error.kind();
         let place = match self.place(error.instance_path()).as_str() {
@@ -47,7 +47,7 @@ impl KnownNames {
     }
 }
 
-/// What the schema asks for. Of `kind` only those parts are used that come from the schema.
+/// What the schema requires. Only the parts of `kind` that come from the schema are used.
 fn demand(kind: &ValidationErrorKind) -> String {
     use ValidationErrorKind as Kind;
     match kind {

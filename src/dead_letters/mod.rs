@@ -1,5 +1,5 @@
-//! Parked events: what cannot be sent, and what came after it of the same aggregate. Pure; `postgres::dead_letters` keeps
-//! them in a table, and the relay decides.
+//! Parked events: those that cannot be sent, and later ones of the same aggregate. This module is pure:
+//! `postgres::dead_letters` stores them in a table, and the dead-letter sink decides.
 
 mod original_event;
 mod parked;
@@ -15,12 +15,12 @@ pub use original_event::{Column, NotAnEvent, OriginalEvent};
 pub use parked::{Parked, TooMany};
 pub use resolved_rows::ResolvedRows;
 
-/// Which event: its transaction, and its number among the changes of that, from 1 on.
+/// Identifies an event by its transaction and by its number among the transaction's changes, from 1 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Where its transaction's commit begins.
+    /// The LSN of its transaction's commit record.
     pub final_lsn: Lsn,
-    /// Its number.
+    /// The number of the change.
     pub change: u64,
 }
 
@@ -30,23 +30,23 @@ impl fmt::Display for Key {
     }
 }
 
-/// A value as the table can hold it: no text of Postgres has a zero character.
+/// A value as the table can store it: texts in Postgres cannot contain a zero character.
 pub fn text(value: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(value);
     if value.contains(&0) { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { text }
 }
 
-/// What a person has decided.
+/// The decision of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It is sent again.
+    /// Send it again.
     Retry,
-    /// It is thrown away.
+    /// Discard it.
     Discard,
 }
 
 impl Decision {
-    /// As the table has it.
+    /// The word in the table.
     pub fn name(self) -> &'static str {
         match self {
             Decision::Retry => "retry",
@@ -54,7 +54,7 @@ impl Decision {
         }
     }
 
-    /// That of a name.
+    /// The decision for a word in the table.
     pub fn of(name: &str) -> Option<Decision> {
         [Decision::Retry, Decision::Discard].into_iter().find(|decision| decision.name() == name)
     }
@@ -63,29 +63,29 @@ impl Decision {
 /// One parked event.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Which.
+    /// Which event it is.
     pub key: Key,
-    /// Its transaction's number.
+    /// Its transaction id.
     pub xid: u32,
-    /// When that was committed.
+    /// When its transaction committed.
     pub commit_time: PgTimestamp,
     /// The table that it was written to, or `message:` and the prefix.
     pub source: String,
-    /// Its id.
+    /// The event's id.
     pub event_id: Option<String>,
-    /// Its aggregate's type.
+    /// The type of its aggregate.
     pub aggregate_type: Option<String>,
-    /// Its aggregate, by which order is kept; `None`: it has none.
+    /// The id of its aggregate, within which order is kept; `None`: it has no aggregate.
     pub aggregate_id: Option<String>,
-    /// Its type.
+    /// The event's type.
     pub event_type: Option<String>,
     /// Why it is parked.
     pub reason: Reason,
-    /// The same as a sentence, with what to do.
+    /// The reason as a sentence, with a remedy.
     pub detail: String,
     /// The event as it was written.
     pub whole: OriginalEvent,
-    /// The mark of the reset that asked for it again; `None`: it is new.
+    /// The mark of the reset that sent it again; `None`: it is new.
     pub replay: Option<String>,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Debug for DeadLetter {
 }
 
 impl DeadLetter {
-    /// About what it takes in memory.
+    /// Roughly the memory it takes.
     pub fn size(&self) -> usize {
         let texts = [&self.event_id, &self.aggregate_type, &self.aggregate_id, &self.event_type];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();

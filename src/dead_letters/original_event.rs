@@ -1,12 +1,12 @@
-//! An event as it was written: every column of its row, or the content of its message. What is made of it when it is sent
-//! again is decided by the configuration of that time.
+//! An event as it was written: all columns of its row, or the content of its message. How it is sent later depends on the
+//! configuration at that time.
 
 use std::fmt;
 
 use pg_logical::Redacted;
 use serde::{Deserialize, Serialize};
 
-/// The event, as the table's column `event` has it in JSON.
+/// The event, stored as JSON in the column `event`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OriginalEvent {
@@ -21,12 +21,12 @@ pub enum OriginalEvent {
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// The OID of its type; of a domain that of the type that it is based on.
+    /// The OID of its type; for a domain, that of its base type.
     #[serde(rename = "type")]
     pub type_id: u32,
     /// `atttypmod`
     pub modifier: i32,
-    /// The name of a type that is not one of Postgres itself.
+    /// The name of a type that does not belong to Postgres.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub type_name: Option<String>,
     /// As Postgres prints it; `None` for NULL.
@@ -53,21 +53,21 @@ impl fmt::Debug for Column {
     }
 }
 
-/// The column `event` holds what no router writes.
+/// The column `event` contains something that no router writes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the row's column event is not what a router writes: {0}")]
 pub struct NotAnEvent(String);
 
 impl OriginalEvent {
-    /// As the table has it.
+    /// The JSON for the table.
     pub fn encode(&self) -> String {
-        // texts and numbers only: there is nothing that JSON could not hold
+        // cannot fail: texts and numbers only
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads what the table has.
+    /// Parses the JSON from the table.
     pub fn decode(json: &str) -> Result<Self, NotAnEvent> {
-        // serde's own words may quote the event
+        // serde's message may quote the event
         serde_json::from_str(json)
             .map_err(|error| NotAnEvent(format!("line {}, column {}", error.line(), error.column())))
     }

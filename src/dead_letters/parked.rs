@@ -1,35 +1,35 @@
-//! Which aggregates are parked: those of which a row is in the table, or on its way there.
+//! The parked aggregates: those with rows in the table, or on their way to it.
 
 use std::collections::HashMap;
 
 use super::Key;
 
-/// Counts the rows of each aggregate. Only the relay's loop changes it, between two events.
+/// Counts the rows of each aggregate. It only changes in the relay's loop, between two events.
 #[derive(Debug, Default)]
 pub struct Parked {
     rows: HashMap<Box<str>, Rows>,
-    /// All rows.
+    /// The number of all rows.
     all: u64,
-    /// Those of events without an aggregate, each of which is parked by itself.
+    /// The number of rows without an aggregate; each of these is parked on its own.
     without: usize,
     most: usize,
 }
 
-/// Those of one aggregate.
+/// The rows of one aggregate.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     count: u64,
-    /// What comes before it, after a reset or a crash, is not held up by it.
+    /// The first of its events. Earlier ones, read again after a reset or a crash, are not held back.
     first: Key,
 }
 
-/// One more aggregate would be more than may be parked.
+/// Another aggregate would exceed the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("as many aggregates are parked as `[dead_letters] max_aggregates` allows: {0}")]
 pub struct TooMany(pub usize);
 
 impl Parked {
-    /// As the table has them. `most`: how many aggregates may be parked.
+    /// Starts with the rows of the table. `most` is the maximum number of parked aggregates.
     pub fn new(rows: impl IntoIterator<Item = (Option<String>, u64, Key)>, most: usize) -> Self {
         let mut parked = Parked { most, ..Parked::default() };
         for (aggregate, count, first) in rows {
@@ -42,15 +42,15 @@ impl Parked {
         parked
     }
 
-    /// Whether this event of this aggregate has to be parked, whatever it is.
+    /// Whether this event has to be parked because its aggregate is.
     pub fn holds(&self, aggregate: Option<&str>, event: Key) -> bool {
         aggregate.and_then(|aggregate| self.rows.get(aggregate)).is_some_and(|rows| rows.first <= event)
     }
 
-    /// One more row of it. True for its first one.
+    /// Adds a row. True if it is the first of its aggregate.
     ///
     /// # Errors
-    /// It would be one aggregate too many; an event without one counts as one.
+    /// The number of aggregates would exceed the limit; an event without one counts as one.
     pub fn add(&mut self, aggregate: Option<&str>, event: Key) -> Result<bool, TooMany> {
         if let Some(rows) = aggregate.and_then(|aggregate| self.rows.get_mut(aggregate)) {
             rows.count += 1;
@@ -69,7 +69,7 @@ impl Parked {
         Ok(true)
     }
 
-    /// One row less. True if it was the last: the aggregate's events flow again.
+    /// Removes a row. True if it was the last of its aggregate, whose events are sent again from now on.
     pub fn remove(&mut self, aggregate: Option<&str>) -> bool {
         let Some(aggregate) = aggregate else {
             (self.all, self.without) = (self.all.saturating_sub(1), self.without.saturating_sub(1));
@@ -89,7 +89,7 @@ impl Parked {
         }
     }
 
-    /// How many aggregates are parked, and how many rows there are in all.
+    /// The number of parked aggregates, and of all rows.
     pub fn count(&self) -> (usize, u64) {
         (self.rows.len(), self.all)
     }

@@ -1,5 +1,5 @@
-//! Rows that are out of the table because their events were sent. A server that has not heard of that, after a failover, has
-//! them again; so they are remembered until the position is past the end of the log that says so.
+//! Rows deleted from the table because their events were sent. After a failover, a server may not know of the deletion and
+//! have the rows again. So they are remembered until the position is past the end of the log with the deletion.
 
 use std::collections::VecDeque;
 
@@ -7,20 +7,20 @@ use pg_logical::Lsn;
 
 use super::Key;
 
-/// A position has to fit into a record.
+/// The limit, because a checkpoint has to fit into a record.
 const MOST: usize = 500;
 
-/// In the order of their commits.
+/// In the order of the deletions' commits.
 #[derive(Debug, Default)]
 pub struct ResolvedRows(VecDeque<(Lsn, Vec<Key>)>);
 
 impl ResolvedRows {
-    /// What an earlier session has left, however many they are.
+    /// The rows that an earlier session has left, however many there are.
     pub fn left(keys: Vec<Key>, committed: Lsn) -> Self {
         ResolvedRows(VecDeque::from([(committed, keys)]))
     }
 
-    /// These are out of the table, and the log that says so ends at `committed`. False if there are too many already.
+    /// Adds rows whose deletion is in the log before `committed`. False if there are too many already.
     pub fn add(&mut self, keys: Vec<Key>, committed: Lsn) -> bool {
         let count: usize = self.0.iter().map(|(_, keys)| keys.len()).sum();
         let room = count + keys.len() <= MOST;
@@ -30,14 +30,14 @@ impl ResolvedRows {
         room
     }
 
-    /// This one is parked again, as after a reset: a row of it is another one.
+    /// The event is parked again, for example after a reset; its new row is a different one.
     pub fn is_back(&mut self, key: Key) {
         for (_, keys) in &mut self.0 {
             keys.retain(|gone| *gone != key);
         }
     }
 
-    /// Those that a server may have again whose log is known to reach as far as `position`.
+    /// Rows that may exist again on a server whose log is known to reach at least `position`.
     pub fn behind(&mut self, position: Lsn) -> impl Iterator<Item = &Key> {
         while self.0.front().is_some_and(|(committed, _)| *committed <= position) {
             self.0.pop_front();

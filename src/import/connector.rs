@@ -1,4 +1,4 @@
-//! The four forms of a connector's configuration, recognised by what is in them, as one.
+//! Reads the four forms of a connector's configuration, told apart by their content.
 
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ pub(super) enum Form {
 pub(super) struct Connector {
     pub(super) form: Form,
     pub(super) settings: Settings,
-    /// Options of converters that it does not name: Connect does not read them.
+    /// Options of converters that the connector does not name. Connect ignores them.
     pub(super) unread: Vec<Setting>,
 }
 
@@ -33,10 +33,10 @@ const REMEDY: &str = "Name the JSON that was sent to Connect's REST interface, i
 /// Reads a connector's configuration.
 ///
 /// # Errors
-/// The text is none of the forms.
+/// The text has none of the forms.
 pub(super) fn read(text: &str) -> Result<Connector, Error> {
     let (form, mut settings) = form_and_settings(text)?;
-    // a worker's converter takes none of the connector's options (`Plugins.newConverter`)
+    // a worker's converter ignores the connector's options (`Plugins.newConverter`)
     let unnamed = CONVERTERS.into_iter().filter(|name| settings.get(name).is_none()).collect::<Vec<_>>();
     let mut unread = Vec::new();
     for name in unnamed {
@@ -61,12 +61,12 @@ fn form_and_settings(text: &str) -> Result<(Form, Settings), Error> {
     Ok((Form::Connect, settings))
 }
 
-/// The settings of a worker that its connectors fall back on: converters, brokers, producers.
+/// Adds the worker's settings that apply to its connectors by default: converters, brokers, producers.
 ///
 /// # Errors
-/// The text is no properties file.
+/// The text is not a properties file.
 pub(super) fn lay_under(settings: &mut Settings, worker: &str) -> Result<(), Error> {
-    // a connector that names a converter takes none of the worker's settings for it
+    // if the connector names a converter, the worker's settings for that converter are ignored
     let own: Vec<&str> = CONVERTERS.into_iter().filter(|name| settings.get(name).is_some()).collect();
     for (name, value) in entries(worker)? {
         let shown = format!("{name} (worker)");
@@ -95,7 +95,7 @@ fn entries(text: &str) -> Result<Vec<(String, String)>, Error> {
 fn json(text: &str) -> Result<Settings, Error> {
     let not = |what: String| Error::usage(what, REMEDY);
     let mut root: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
-        // its message could repeat a value
+        // serde_json's message could repeat a value
         not(format!("Not JSON, from line {} column {} on", error.line(), error.column()))
     })?;
     if let Some(Value::Object(config)) = root.get_mut("config") {
@@ -118,7 +118,7 @@ fn json(text: &str) -> Result<Settings, Error> {
     Ok(settings)
 }
 
-/// Debezium Server hands its settings on under other names.
+/// Debezium Server uses other names for the same settings.
 fn server(entries: Vec<(String, String)>) -> Settings {
     let mut settings = Settings::default();
     let mut formats = Vec::new();
@@ -162,7 +162,7 @@ fn server(entries: Vec<(String, String)>) -> Settings {
     settings
 }
 
-/// The converter behind a name of Debezium Server (`io.debezium.embedded.ConverterBuilder`).
+/// The converter class for a format of Debezium Server (`io.debezium.embedded.ConverterBuilder`).
 fn format_class(format: &str) -> &str {
     match format {
         "json" | "jsonbytearray" => "org.apache.kafka.connect.json.JsonConverter",

@@ -1,25 +1,25 @@
-//! What there is to know of a setting besides its translation.
+//! What the user should know about a setting besides its translation.
 
 use serde::Serialize;
 
-/// How much it matters, the worst first.
+/// How much a finding matters, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// The router cannot do it.
     NoEquivalent,
-    /// It does something else, or it cannot be known from the file whether it does the same.
+    /// It behaves differently, or the file does not tell whether it does.
     Differs,
-    /// It can do the same; somebody has to do something first.
+    /// It can do the same after the user has done something.
     ToDo,
     /// Worth knowing.
     Note,
-    /// It concerns only what does not exist beside the router, and changes no record.
+    /// It concerns something the router does not have, and changes no record.
     Ignored,
 }
 
 impl Level {
-    /// As it is printed.
+    /// The text in the printed report.
     pub fn label(self) -> &'static str {
         match self {
             Level::NoEquivalent => "no equivalent",
@@ -36,23 +36,23 @@ impl Level {
     }
 }
 
-/// One setting. The members are the keys of `--json` and stay what they are.
+/// A finding about one setting. The members are the keys of `--json` and must not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How much it matters.
     pub level: Level,
-    /// The setting's name as the file has it, or would have it.
+    /// The setting's name as it is, or would be, in the file.
     pub setting: String,
-    /// Its value, without secrets; `None`: it is not set.
+    /// Its value, with secrets replaced; `None`: not set.
     pub value: Option<String>,
     /// What it means, a sentence or two without the last full stop.
     pub meaning: String,
 }
 
-/// What a secret is replaced by.
+/// The text in place of a secret.
 const REDACTED: &str = "********";
 
-/// Whether a setting's value must not be shown, whatever it is. A reference to where it is kept may be.
+/// Whether a setting's value must never be shown. A reference to where it is stored may be.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words = [
@@ -74,8 +74,7 @@ fn is_secret(name: &str) -> bool {
         || (name.contains("api") && name.contains("key"))
 }
 
-/// Whether a value looks as if it had a secret in it, whatever setting it is of: a URL with a user, a part of a
-/// connection string, a header.
+/// Whether a value of any setting may contain a secret: a URL with a user, a part of a connection string, a header.
 fn has_secret(value: &str) -> bool {
     let value = value.to_ascii_lowercase();
     let words = [
@@ -89,14 +88,14 @@ fn has_secret(value: &str) -> bool {
         "accesskey",
         "private key",
     ];
-    // the user of a URL may be a token, and a password may have any character
+    // the user of a URL may be a token, and a password may contain any character
     let user_of_url = value.split_once("://").is_some_and(|(_, rest)| rest.contains('@'));
     user_of_url || words.iter().any(|word| value.contains(word))
 }
 
-/// A value as it may be shown. `is_reference`: it says where the value is kept, and nothing else.
+/// The value as it may be shown. `is_reference`: it only says where the actual value is stored.
 pub(super) fn shown(name: &str, value: &str, is_reference: bool) -> String {
-    // a salt is part of the name: column.mask.hash.SHA-256.with.salt.XYZ
+    // the name may contain a salt: column.mask.hash.SHA-256.with.salt.XYZ
     if !is_reference && (is_secret(name) || has_secret(value)) {
         REDACTED.to_owned()
     } else {
@@ -104,7 +103,7 @@ pub(super) fn shown(name: &str, value: &str, is_reference: bool) -> String {
     }
 }
 
-/// A name as it may be shown: Debezium's masking by hash has the salt in it.
+/// The name as it may be shown: with Debezium's masking by hash, it contains the salt.
 pub(super) fn shown_name(name: &str) -> String {
     match name.split_once(".with.salt.") {
         Some((before, _)) => format!("{before}.with.salt.{REDACTED}"),

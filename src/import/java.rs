@@ -1,20 +1,20 @@
-//! Regular expressions and replacements as Java writes them (`java.util.regex.Pattern`, `Matcher`), in ours.
+//! Translates Java's regular expressions and replacements (`java.util.regex.Pattern`, `Matcher`) into the router's syntax.
 
 use fancy_regex::Regex;
 
 /// A Java expression in the router's syntax.
 #[derive(Debug)]
 pub(super) struct Expression {
-    /// As `[[route.rules]]` takes it, without the slashes.
+    /// For `[[route.rules]]`, without the slashes.
     pub(super) text: String,
     regex: Regex,
 }
 
 impl Expression {
-    /// Translates what is written differently.
+    /// Translates the constructs that differ.
     ///
     /// # Errors
-    /// It is no expression, or has something that the router's syntax lacks: says what, without a full stop.
+    /// The expression is invalid or uses something that the router's syntax lacks. The text says what, without a full stop.
     pub(super) fn translate(java: &str) -> Result<Self, String> {
         let text = Translator { rest: java, text: String::new(), depth: 0 }.run()?;
         let regex = Regex::new(&format!(r"\A(?:{text})\z")).map_err(|error| {
@@ -25,12 +25,12 @@ impl Expression {
         Ok(Expression { text, regex })
     }
 
-    /// Whether it matches the whole text, as `Matcher.matches` does. One that takes too long does not.
+    /// Whether it matches the whole text, as `Matcher.matches` does. False if matching takes too long.
     pub(super) fn matches(&self, text: &str) -> bool {
         self.regex.is_match(text).unwrap_or(false)
     }
 
-    /// How many groups it has besides the whole.
+    /// The number of its groups, without the whole match.
     fn groups(&self) -> usize {
         self.regex.captures_len().saturating_sub(1)
     }
@@ -39,7 +39,7 @@ impl Expression {
         self.regex.capture_names().flatten().any(|known| known == name)
     }
 
-    /// Whether a group matches the whole text whatever it is: the default expression of the outbox event router.
+    /// Whether one group matches any text, as in the default expression of the outbox event router.
     pub(super) fn takes_everything(&self) -> bool {
         let inside = self.text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
         let inside =
@@ -54,7 +54,7 @@ impl Expression {
 struct Translator<'a> {
     rest: &'a str,
     text: String,
-    /// Of brackets: in a class most characters stand for themselves.
+    /// The depth of brackets: within a class, most characters are literal.
     depth: usize,
 }
 
@@ -88,7 +88,7 @@ impl Translator<'_> {
         Ok(self.text)
     }
 
-    /// Flags: those of Java that have a namesake.
+    /// The start of a group. Only flags that exist in both syntaxes are accepted.
     fn group(&mut self) -> Result<(), String> {
         self.text.push('(');
         let flags: String =
@@ -103,7 +103,7 @@ impl Translator<'_> {
         let in_class = self.depth > 0;
         let Some(escaped) = self.next() else { return Err("it ends in a backslash".to_owned()) };
         match escaped {
-            // Java's are those of ASCII
+            // Java's are ASCII only
             'd' => self.class("0-9", false),
             'D' => self.class("0-9", true),
             'w' => self.class("A-Za-z0-9_", false),
@@ -134,7 +134,7 @@ impl Translator<'_> {
         }
     }
 
-    /// `\p{Alpha}` and its like are of ASCII in Java; categories and scripts are Unicode's in both.
+    /// `\p{Alpha}` and the like are ASCII only in Java; categories and scripts are Unicode in both.
     fn property(&mut self, negated: bool) -> Result<(), String> {
         let name = match self.rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
             Some((name, rest)) => {
@@ -179,18 +179,18 @@ fn push_literal(text: &mut String, character: char) {
     text.push(character);
 }
 
-/// One piece of a replacement.
+/// One part of a replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Text(String),
-    /// By name or number.
+    /// A group, by name or number.
     Group(String),
 }
 
-/// Reads a replacement (`Matcher.appendReplacement`): `$1`, `${name}`, and a backslash before what stands for itself.
+/// Parses a replacement (`Matcher.appendReplacement`): `$1`, `${name}`, and backslashes before literal characters.
 ///
 /// # Errors
-/// Java would refuse it, at the first record: says why, without a full stop.
+/// Java would refuse it at the first record. The text says why, without a full stop.
 pub(super) fn replacement(java: &str, expression: &Expression) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut text = String::new();
@@ -232,7 +232,7 @@ fn group(rest: &mut std::str::Chars<'_>, expression: &Expression) -> Result<Stri
     let first = digits.next().ok_or("a `$` is followed by neither a number nor a name in braces")?;
     let mut number = usize::try_from(first).unwrap_or(0);
     let mut length = 1;
-    // Java takes as many digits as make the number of a group
+    // Java takes digits as long as they form the number of a group
     for digit in digits {
         let longer = number * 10 + usize::try_from(digit).unwrap_or(0);
         if longer > expression.groups() {

@@ -27,35 +27,35 @@ pub use findings::{Finding, Level};
 
 use crate::error::Error;
 
-/// What is known besides the connector's file.
+/// What is known in addition to the connector's file.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
-    /// `host:port`, with commas between several: a connector's file does not have it.
+    /// `host:port` of the brokers, separated by commas; a connector's file does not contain them.
     pub bootstrap_servers: Option<String>,
-    /// The text of the worker's properties file, whose converters and producer settings a connector falls back on.
+    /// The worker's properties file, which has the default converters and producer settings of its connectors.
     pub worker: Option<String>,
 }
 
-/// A translation. The members are the keys of `--json` and stay what they are.
+/// A translation. The members are the keys of `--json` and must not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Import {
     /// The text of an `outbox-router.toml`.
     pub configuration: String,
-    /// What there is to know besides, the worst first.
+    /// What the user should know, the worst first.
     pub findings: Vec<Finding>,
 }
 
 impl Import {
-    /// Whether the router does all that the connector did: nothing would change a record or be lost.
+    /// Whether the router does everything that the connector did: no record changes and nothing is lost.
     pub fn is_complete(&self) -> bool {
         !self.findings.iter().any(|finding| finding.level.matters())
     }
 }
 
-/// Translates the text of a connector's configuration.
+/// Translates a connector's configuration.
 ///
 /// # Errors
-/// It is no such text, there is no outbox event router in it, or the database is not Postgres.
+/// The text is not such a configuration, it has no outbox event router, or the database is not Postgres.
 pub fn import(text: &str, surroundings: &Surroundings) -> Result<Import, Error> {
     let mut connector = connector::read(text)?;
     if let Some(worker) = &surroundings.worker {

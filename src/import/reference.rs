@@ -1,26 +1,26 @@
-//! Values that stand elsewhere: `${file:/run/secrets.properties:password}` for Connect's config providers,
+//! References to values stored elsewhere: `${file:/run/secrets.properties:password}` for Connect's config providers,
 //! `${DB_PASSWORD}` for Debezium Server.
 
-/// Where a value is kept.
+/// Where a value is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reference {
-    /// A file that holds this value and nothing else (`DirectoryConfigProvider`).
+    /// A file that contains only this value (`DirectoryConfigProvider`).
     WholeFile(String),
-    /// A member of a properties file (`FileConfigProvider`).
+    /// An entry of a properties file (`FileConfigProvider`).
     Property {
         /// The file.
         path: String,
-        /// The member's name.
+        /// The entry's name.
         key: String,
     },
-    /// A variable of the environment (`EnvVarConfigProvider`, or an expression of Debezium Server).
+    /// An environment variable (`EnvVarConfigProvider`, or an expression of Debezium Server).
     Variable(String),
-    /// Some other provider, in its own words.
+    /// The reference of some other provider, as it was written.
     Other(String),
 }
 
 /// The reference in a setting of a connector, if there is one: `${provider:path:key}` or `${provider:key}`
-/// (`ConfigTransformer`). How a provider is called is set in the worker; these are the usual names.
+/// (`ConfigTransformer`). The worker defines the providers' names; these are the usual ones.
 pub(super) fn in_connect(value: &str) -> Option<Reference> {
     let (start, _) = value.match_indices("${").find(|(at, _)| {
         let inside = value.get(at + 2..).unwrap_or_default();
@@ -28,7 +28,7 @@ pub(super) fn in_connect(value: &str) -> Option<Reference> {
     })?;
     let (inside, after) = value.get(start + 2..)?.split_once('}')?;
     let (provider, rest) = inside.split_once(':')?;
-    // what stands around it makes it something else than the kept value
+    // with text around it, the setting is more than the stored value
     let alone = start == 0 && after.is_empty();
     Some(match (provider, rest.rsplit_once(':')) {
         ("file", Some((path, key))) if alone => {

@@ -1,4 +1,4 @@
-//! The configuration as text: keys in the order of `outbox-router.example.toml`, each with where it came from.
+//! Writes the configuration: keys in the order of `outbox-router.example.toml`, each with its origin.
 
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ impl Section {
     }
 }
 
-/// Keys that have a place of their own within a section; those that end in a dot are tables.
+/// Keys with a fixed place within a section; those that end in a dot are tables.
 const ORDER: [&str; 16] = [
     "table",
     "columns.",
@@ -46,7 +46,7 @@ const ORDER: [&str; 16] = [
     "config.",
 ];
 
-/// The others come first, in the order of their coming.
+/// The place of a key. Others come first, in the order in which they were added.
 fn rank(section: Section, key: &str) -> Option<usize> {
     let fits = |name: &&str| if name.ends_with('.') { key.starts_with(*name) } else { key == *name };
     let ordered = matches!(section, Section::Outbox | Section::Route | Section::Topics);
@@ -60,12 +60,12 @@ struct Entry {
     from: String,
 }
 
-/// What will be written.
+/// The configuration to write.
 #[derive(Default)]
 pub(super) struct Document(Vec<Entry>);
 
 impl Document {
-    /// Adds a key behind those of its section. `value` is TOML, `from` becomes a comment.
+    /// Adds a key to a section. `value` is TOML, and `from` becomes a comment.
     pub(super) fn set(
         &mut self,
         section: Section,
@@ -81,7 +81,7 @@ impl Document {
         self.0.iter().any(|entry| entry.section == section && entry.key == key)
     }
 
-    /// The file.
+    /// The text of the file.
     pub(super) fn text(mut self) -> String {
         self.0.sort_by_key(|entry| (entry.section, rank(entry.section, &entry.key)));
         let mut text = "preset = \"debezium\"\n".to_owned();
@@ -101,9 +101,9 @@ impl Document {
     }
 }
 
-/// A text as TOML writes it on one line.
+/// A text as a TOML string on one line.
 pub(super) fn quoted(text: &str) -> String {
-    // for instance a regular expression
+    // a regular expression, for example
     let literal = text.contains(['\\', '"']) && !text.contains('\'') && !text.chars().any(char::is_control);
     if literal {
         return format!("'{text}'");
@@ -129,7 +129,7 @@ pub(super) fn key(name: &str) -> String {
     if !name.is_empty() && name.chars().all(bare) { name.to_owned() } else { quoted(name) }
 }
 
-/// Texts as an array, or the one text alone.
+/// An array of texts, or a single text without one.
 pub(super) fn one_or_list(texts: &[String]) -> String {
     match texts {
         [one] => quoted(one),

@@ -1,5 +1,5 @@
-//! Log lines on their way to standard error, written by a thread of their own. A reader that has stopped, or a full disk,
-//! blocks only that thread.
+//! Queues log lines, which a thread writes to standard error. A reader that has stopped, or a full disk, only blocks that
+//! thread.
 
 use std::io::{self, ErrorKind, Write};
 use std::mem;
@@ -7,33 +7,33 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How many bytes wait at most; what comes then is dropped. A single longer line still passes an empty queue.
+/// The limit of waiting bytes; further lines are dropped. A single longer line still passes an empty queue.
 const CAPACITY: usize = 1024 * 1024;
 
-/// How long to wait before the next attempt where standard error is non-blocking and full.
+/// How long to wait before the next attempt if standard error is non-blocking and full.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Lines that wait to be written. Writing to it never blocks.
+/// Lines to be written. Adding to it never blocks.
 #[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// There is something to write.
+    /// Signals that there is something to write.
     filled: Condvar,
-    /// Everything is written.
+    /// Signals that everything is written.
     emptied: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     text: Vec<u8>,
-    /// Lines that found the queue full.
+    /// The number of lines that found the queue full.
     dropped: u64,
-    /// The thread is writing what it took.
+    /// Whether the thread is writing what it took.
     writing: bool,
 }
 
 impl Queue {
-    /// Starts the thread that writes to `out`. `note` makes the line that says how many were dropped.
+    /// Starts the thread that writes to `out`. `note` formats the line about dropped lines.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         note: impl Fn(u64) -> Vec<u8> + Send + 'static,
@@ -44,14 +44,14 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Waits until everything is written, at most so long.
+    /// Waits until everything is written, at most for `timeout`.
     pub(super) fn flush(&self, timeout: Duration) {
         let waits = |state: &mut State| state.writing || !state.text.is_empty();
-        // what is not written by now is lost
+        // what is unwritten by now is lost
         drop(self.emptied.wait_timeout_while(self.lock(), timeout, waits));
     }
 
-    /// What waits to be written.
+    /// Takes what is to be written.
     pub(super) fn take(&self) -> Vec<u8> {
         mem::take(&mut self.lock().text)
     }
@@ -76,7 +76,7 @@ impl Queue {
         }
     }
 
-    /// Waits for lines. Those that were dropped came after them.
+    /// Waits for lines. Dropped lines came after these.
     fn next(&self) -> (Vec<u8>, u64) {
         let mut state = self.lock();
         state.writing = false;
@@ -91,7 +91,7 @@ impl Queue {
 }
 
 impl Write for &Queue {
-    /// `lines` are whole lines. They are taken or dropped together.
+    /// `lines` are complete lines. They are queued or dropped together.
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         let mut state = self.lock();
         if state.text.is_empty() || state.text.len() + lines.len() <= CAPACITY {
@@ -108,7 +108,7 @@ impl Write for &Queue {
     }
 }
 
-/// Writes one line, if that is possible: the other end may be closed, or the disk full.
+/// Writes one line, if possible: the other end may be closed, or the disk full.
 fn is_written(out: &mut impl Write, mut line: &[u8]) -> bool {
     while !line.is_empty() {
         match out.write(line) {
@@ -129,7 +129,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Says that it is about to write, and writes when it is told to, with this result.
+    /// Announces each write, and completes it with this result when told to.
     struct Gate {
         about_to: Sender<Vec<u8>>,
         told: Receiver<io::Result<()>>,
@@ -157,7 +157,7 @@ mod tests {
         let (queue, writes, tell) = gated();
         (&*queue).write_all(b"first\n").unwrap();
         assert_eq!(writes.recv().unwrap(), b"first\n");
-        // it is stuck in writing the first
+        // the thread is blocked in writing the first
         let long = [vec![b'x'; CAPACITY - 1], vec![b'\n']].concat();
         (&*queue).write_all(&long).unwrap();
         (&*queue).write_all(b"dropped\n").unwrap();

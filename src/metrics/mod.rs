@@ -1,37 +1,37 @@
 //! The metrics by name, kind, unit and meaning. Names are stable: they follow semantic versioning.
 //!
-//! Their values are the monitor's, which turns them into text.
+//! The monitor has their values and renders them.
 
 pub(crate) mod histogram;
 
 use ::metrics::Unit;
 
-/// How a metric behaves.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, and starts at zero with the process.
+    /// Only increases, starting at zero with the process.
     Counter,
     /// Goes up and down.
     Gauge,
-    /// Counts by bucket.
+    /// Counts values in buckets.
     Histogram,
 }
 
-/// The label of what is of one shard.
+/// The label with the number of the shard.
 pub(crate) const SHARD: &str = "shard";
 
-/// One metric, its labels apart.
+/// One metric, without its label values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
     /// The full name.
     pub name: &'static str,
-    /// How it behaves.
+    /// Its type.
     pub kind: Kind,
-    /// What it counts in; `None`: nothing that has a unit.
+    /// The unit of its values; `None` if they have none.
     pub unit: Option<Unit>,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it means, as the `# HELP` line says.
+    /// Its meaning, as in the `# HELP` line.
     pub help: &'static str,
 }
 

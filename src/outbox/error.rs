@@ -1,11 +1,11 @@
-//! What a table or a row can lack.
+//! Why a table, a row or a message cannot be read.
 
 use super::{IN_PARTITION, IN_TOPIC};
 
-/// Why the stream cannot be read on as it is. Each names the table's column or the table.
+/// Why the stream cannot be read any further. Each error names the table or column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
-    /// The table has no such column (any more).
+    /// The table does not, or no longer, have such a column.
     #[error("table {table} has no column {column:?}, which {}", named_by(.key))]
     MissingColumn {
         /// The table.
@@ -15,19 +15,19 @@ pub enum OutboxError {
         /// The key under `[outbox] columns`, or [`super::ExtraColumn::key`].
         key: &'static str,
     },
-    /// A column's type cannot hold what is expected of it.
+    /// A column's type does not fit its use.
     #[error("column {column:?} of table {table} has type {}, where {expected} is needed", type_name(*.type_id))]
     ColumnType {
         /// The table.
         table: String,
         /// The column's name.
         column: String,
-        /// The type that it has.
+        /// Its type.
         type_id: u32,
-        /// The types that would do.
+        /// The types that fit.
         expected: &'static str,
     },
-    /// The outbox table's OID now goes by another name.
+    /// The outbox table was renamed.
     #[error("the outbox table {table} is now called {now}")]
     Renamed {
         /// The configured table.
@@ -35,14 +35,14 @@ pub enum OutboxError {
         /// Its present name.
         now: String,
     },
-    /// A message is not what an event can be read from. The text of the error quotes none of it.
+    /// A message cannot be decoded as an event. The text of the error does not quote it.
     #[error(
         "the content of a message with the prefix {prefix:?} is not a JSON object of an event (at byte {at})"
     )]
     Message {
         /// Its prefix.
         prefix: String,
-        /// Where reading stopped.
+        /// Where parsing stopped.
         at: usize,
     },
     /// A message lacks a member that the configuration names.
@@ -52,25 +52,25 @@ pub enum OutboxError {
         prefix: String,
         /// The member's name.
         member: String,
-        /// Where it is named.
+        /// Where the configuration names it.
         key: &'static str,
     },
-    /// A row refers to a table that the stream has not described, or has another number of values.
+    /// A row refers to a table that the stream has not described, or has a different number of values.
     #[error("a row does not fit its table's description (relation {0})")]
     Mismatch(u32),
-    /// A value came in a form that the router did not ask for.
+    /// A value arrived in a format that the router did not request.
     #[error("column {column:?} of table {table} came in a form that cannot be read ({form})")]
     Form {
         /// The table.
         table: String,
         /// The column's name.
         column: String,
-        /// What came.
+        /// The format.
         form: &'static str,
     },
 }
 
-/// Where the configuration names a column, as the beginning of a sentence.
+/// Where the configuration names a column, as the start of a sentence.
 pub fn named_by(key: &str) -> String {
     match key {
         IN_TOPIC => "`[route] topic` names".to_owned(),
@@ -80,7 +80,7 @@ pub fn named_by(key: &str) -> String {
     }
 }
 
-/// A type as SQL calls it, if it is one of the usual (`pg_type.dat`).
+/// The SQL name of a common type (`pg_type.dat`), or its OID.
 fn type_name(type_id: u32) -> String {
     let name = match type_id {
         16 => "boolean",

@@ -1,4 +1,4 @@
-//! One event as it was written, by meaning.
+//! One event, by the meaning of its columns.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ use crate::dead_letters::Column;
 /// A column's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnType {
-    /// The type's OID; of a domain that of the type that it is based on.
+    /// The type's OID; for a domain, that of its base type.
     pub id: Oid,
-    /// The form that its values take in Kafka Connect.
+    /// How Kafka Connect represents its values.
     pub connect: ConnectType,
 }
 
@@ -26,23 +26,23 @@ const XML: u32 = 142;
 const JSONB: u32 = 3802;
 
 impl ColumnType {
-    /// That of a column which is not there.
+    /// The type of a missing column.
     pub(super) const NONE: ColumnType = ColumnType { id: Oid(0), connect: ConnectType::STRING };
     pub(super) const BYTES: ColumnType = ColumnType { id: Oid(BYTEA), connect: ConnectType::BYTES };
     pub(super) const TEXT: ColumnType = ColumnType { id: Oid(TEXT), connect: ConnectType::STRING };
     pub(super) const JSONB: ColumnType = ColumnType { id: Oid(JSONB), connect: ConnectType::STRING };
 
-    /// A type of Postgres itself. The modifier is `atttypmod`: precision, scale or length; -1 for none.
+    /// A type that belongs to Postgres. The modifier is `atttypmod`: precision, scale or length; -1 for none.
     pub fn built_in(id: Oid, modifier: i32) -> ColumnType {
         ColumnType { id, connect: ConnectType::of(id.0, modifier) }
     }
 
-    /// A type of the user's own, or of an extension.
+    /// A user-defined type, or one of an extension.
     pub fn own(id: Oid, name: &str) -> ColumnType {
         ColumnType { id, connect: ConnectType::of_own(name) }
     }
 
-    /// That of a column.
+    /// The type of a column.
     pub(super) fn of(column: &Column) -> ColumnType {
         match &column.type_name {
             Some(name) => ColumnType::own(Oid(column.type_id), name),
@@ -50,35 +50,35 @@ impl ColumnType {
         }
     }
 
-    /// Bytes, which Postgres prints in hexadecimal.
+    /// Whether its values are bytes, which Postgres prints in hexadecimal.
     pub fn is_bytea(self) -> bool {
         self.id.0 == BYTEA
     }
 
-    /// Its values are JSON.
+    /// Whether its values are JSON.
     pub fn is_json(self) -> bool {
         matches!(self.id.0, JSON | JSONB)
     }
 
-    /// Its values are XML.
+    /// Whether its values are XML.
     pub fn is_xml(self) -> bool {
         self.id.0 == XML
     }
 }
 
-/// Where the values of the other columns are.
+/// Where the values of the additional columns are.
 #[derive(Clone, Copy)]
 pub(super) enum Extra<'a> {
-    /// In the row, at these places; `None` for a column that the table lacks. The rest is what is behind the last field.
+    /// In the row, at these indexes; `None` for a missing column. `rest` is what follows the last field.
     Row { tuple: Tuple<'a>, rest: Tuple<'a>, places: &'a [Option<(usize, ColumnType)>] },
-    /// In one text, at these places; `None` for a column that is not there.
+    /// In one text, at these ranges; `None` for a missing column.
     Owned { text: &'a str, places: &'a [Option<(Range, ColumnType)>] },
 }
 
-/// Where a value's text begins and ends; `None` for NULL.
+/// The start and end of a value's text; `None` for NULL.
 pub(super) type Range = Option<(usize, usize)>;
 
-/// One row of the outbox, or one message, by meaning.
+/// One row of the outbox, or one message, by the meaning of its columns.
 #[derive(Clone, Copy)]
 pub struct OutboxEvent<'a> {
     pub(super) fields: [Option<&'a [u8]>; FIELDS.len()],
@@ -94,7 +94,7 @@ impl fmt::Debug for OutboxEvent<'_> {
 }
 
 impl<'a> OutboxEvent<'a> {
-    /// A field's value as Postgres prints it; `None` for NULL and for a column that the table does not have.
+    /// A field's value as Postgres prints it; `None` for NULL and for a missing column.
     pub fn field(&self, field: Field) -> Option<&'a [u8]> {
         self.fields.get(field as usize).copied().flatten()
     }
@@ -104,18 +104,18 @@ impl<'a> OutboxEvent<'a> {
         self.types.get(field as usize).copied().unwrap_or(ColumnType::NONE)
     }
 
-    /// The outbox table that it was written to. For a message the schema is `message`, and the name its prefix.
+    /// The outbox table that it was written to. For a message, the schema is `message` and the name is its prefix.
     pub fn table(&self) -> &'a TableName {
         self.table
     }
 
-    /// The value of the n-th of the other columns that [`super::Outbox::new`] was asked for; `None` for NULL and for a
-    /// column that the table does not have.
+    /// The value of the n-th of the additional columns that [`super::Outbox::new`] was given; `None` for NULL and for a
+    /// missing column.
     pub fn extra(&self, n: usize) -> Option<&'a [u8]> {
         match self.extra {
             Extra::Row { tuple, rest, places } => {
                 let (index, _) = places.get(n).copied().flatten()?;
-                // further columns are most often behind the fields
+                // most additional columns are behind the fields
                 let value = match index.checked_sub(tuple.len() - rest.len()) {
                     Some(index) => rest.values().nth(index)?,
                     None => tuple.values().nth(index)?,
@@ -132,7 +132,7 @@ impl<'a> OutboxEvent<'a> {
         }
     }
 
-    /// The type of that column; `None` if the table does not have it.
+    /// The type of that column; `None` if it is missing.
     pub fn extra_type(&self, n: usize) -> Option<ColumnType> {
         match self.extra {
             Extra::Row { places, .. } => places.get(n).copied().flatten().map(|(_, of)| of),
@@ -140,13 +140,13 @@ impl<'a> OutboxEvent<'a> {
         }
     }
 
-    /// The event's id for a message to a person: printable, of bounded length.
+    /// The event's id for messages: printable, of bounded length.
     pub fn printable_id(&self) -> String {
         self.field(Field::Id).map_or_else(|| "NULL".to_owned(), printable)
     }
 }
 
-/// A value of a row for a message to a person: control characters escaped, of bounded length.
+/// A value of a row for messages: control characters escaped, of bounded length.
 pub fn printable(value: &[u8]) -> String {
     const SHOWN: usize = 64;
     let text = String::from_utf8_lossy(value);

@@ -1,8 +1,8 @@
-//! Which columns there may be, and what they are for.
+//! The columns of an outbox and what they are for.
 
 use crate::config::Columns;
 
-/// The columns that the router itself gives a meaning to, in the order of [`Columns`].
+/// The columns with a meaning to the router, in the order of [`Columns`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// `id`
@@ -23,7 +23,7 @@ pub enum Field {
     TracingSpanContext,
 }
 
-/// All of them.
+/// All fields.
 pub const FIELDS: [Field; 8] = [
     Field::Id,
     Field::AggregateType,
@@ -50,7 +50,7 @@ impl Field {
         }
     }
 
-    /// The name of the table's column; `None` if the configuration says that it has none.
+    /// The name of the table's column; `None` if the configuration says there is none.
     pub fn column(self, columns: &Columns) -> Option<&str> {
         match self {
             Field::Id => Some(&columns.id),
@@ -64,7 +64,7 @@ impl Field {
         }
     }
 
-    /// Whether a table may go without the column: `headers` and `created_at`, unless the user gave them a name.
+    /// Whether the column may be missing: `headers` and `created_at`, unless the user set their names.
     pub fn optional(self, columns: &Columns) -> bool {
         match self {
             Field::Headers => !columns.headers_named,
@@ -74,14 +74,14 @@ impl Field {
     }
 }
 
-/// A column that a template names and that is none of the [`Field`]s.
+/// A column that a template names and that is not one of the [`Field`]s.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtraColumn {
     /// Its name.
     pub name: String,
-    /// Where in the configuration.
+    /// The key in the configuration that names it.
     pub key: &'static str,
-    /// The table may lack it.
+    /// Whether it may be missing.
     pub optional: bool,
 }
 

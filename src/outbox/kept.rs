@@ -1,4 +1,4 @@
-//! Events that do not come with the stream: rows of a query, and what was kept of a parked event.
+//! Events that are not from the stream: queried rows, and stored parked events.
 
 use super::event::{ColumnType, OutboxEvent};
 use super::message;
@@ -7,17 +7,17 @@ use super::{Outbox, OutboxError};
 use crate::config::TableName;
 use crate::dead_letters::OriginalEvent;
 
-/// What the source of a kept message begins with.
+/// The prefix in the source of a stored message.
 const MESSAGE: &str = "message:";
 
-/// Reads rows that came by a query instead of the stream: for a look at what would become of them.
+/// Decodes rows that were queried rather than streamed, for commands that show what they would become.
 impl Outbox {
-    /// Memory for the rows of a table.
+    /// Memory for a row of a table.
     pub fn owned_row(&self, table: &TableName) -> OwnedRow {
         OwnedRow::new(table.clone())
     }
 
-    /// Reads one row: names, types and texts of all its columns.
+    /// Decodes one row from the names, types and texts of all its columns.
     pub fn read_row<'a, 'v>(
         &self,
         row: &'a mut OwnedRow,
@@ -33,7 +33,7 @@ impl Outbox {
         Ok(row.event())
     }
 
-    /// Reads an event that was kept. `row` is of its table, or of its message's prefix.
+    /// Decodes an event that was stored. `row` is for its table, or for its message's prefix.
     pub fn read_whole<'a>(
         &self,
         row: &'a mut OwnedRow,
@@ -50,7 +50,7 @@ impl Outbox {
         }
     }
 
-    /// Memory for an event that was kept, by its source.
+    /// Memory for an event that was stored, by its source.
     pub fn kept_row(&self, source: &str) -> OwnedRow {
         let (schema, name) = match source.split_once(MESSAGE) {
             Some(("", prefix)) => (message::SCHEMA, prefix),
@@ -59,7 +59,7 @@ impl Outbox {
         OwnedRow::new(TableName { schema: schema.to_owned(), name: name.to_owned() })
     }
 
-    /// Reads one JSON object with members named like columns, as a message holds it.
+    /// Decodes a JSON object with members named like columns, as in a message.
     pub fn read_json<'a>(&self, row: &'a mut OwnedRow, json: &[u8]) -> Result<OutboxEvent<'a>, OutboxError> {
         message::read(&self.wanted, json, row)?;
         Ok(row.event())

@@ -1,4 +1,4 @@
-//! Where a relation's columns are, found once and used for each row.
+//! Where a relation's columns are: looked up once, and used for each row.
 
 use std::collections::HashMap;
 
@@ -17,18 +17,18 @@ const TIMESTAMP: u32 = 1114;
 const TIMESTAMPTZ: u32 = 1184;
 const JSONB: u32 = 3802;
 
-/// Types from here on are the user's own, domains among them; what they are based on is not in the stream.
+/// Types from this OID on are user-defined. For domains among them, the Relation message does not tell the base type.
 const FIRST_NORMAL_OBJECT_ID: u32 = 16_384;
 
-/// An outbox table's columns as of one Relation message.
+/// An outbox table's columns, as described by one Relation message.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// The number of the table among the outboxes.
+    /// The index of the table among the outboxes.
     pub(super) table: usize,
-    /// For each column up to the last one of a field, which fields it holds: one column may serve several.
+    /// For each column up to the last field, the fields it is used for; there may be several.
     fields: Vec<Vec<Field>>,
     types: [ColumnType; FIELDS.len()],
-    /// Where the other columns are that are wanted; `None` for one that the table may lack.
+    /// Where the additional columns are; `None` for a missing one.
     extra: Vec<Option<(usize, ColumnType)>>,
     /// All columns, without values.
     columns: Vec<Column>,
@@ -121,7 +121,7 @@ impl Layout {
     }
 }
 
-/// What is wrong with a table whose columns have these types.
+/// The faults of a table whose columns have these types.
 pub(super) fn faults(
     wanted: &Wanted,
     table: &TableName,

@@ -1,4 +1,4 @@
-//! The table-less outbox: a logical message (`pg_logical_emit_message`) that is an event, its content a JSON object with
+//! The outbox without a table: a logical message (`pg_logical_emit_message`) is an event. Its content is a JSON object with
 //! members named like the columns of a table.
 
 use base64::Engine;
@@ -11,10 +11,10 @@ use super::owned::OwnedRow;
 use super::{Field, OutboxError, Wanted};
 use crate::json;
 
-/// The member that holds a payload of bytes, in Base64.
+/// The member with a payload of bytes, in Base64.
 const PAYLOAD_BASE64: &str = "payload_base64";
 
-/// What stands for a schema where an event has no table.
+/// The schema of events without a table.
 pub(super) const SCHEMA: &str = "message";
 
 /// Reads the content of one message.
@@ -36,14 +36,14 @@ pub(super) fn read(wanted: &Wanted, content: &[u8], row: &mut OwnedRow) -> Resul
     }
 }
 
-/// Takes the members that are wanted.
+/// Takes the members that are needed.
 struct Members<'m> {
     row: &'m mut OwnedRow,
     wanted: &'m Wanted,
 }
 
 impl Members<'_> {
-    /// A string counts as it is, unless it is to stay JSON; anything else as JSON.
+    /// A string counts as its content, unless it is to stay JSON; anything else as JSON.
     fn take(&mut self, name: &str, value: &RawValue) -> Result<(), serde_json::Error> {
         let text = json::text(value)?;
         let columns = &self.wanted.columns;
@@ -56,13 +56,13 @@ impl Members<'_> {
         Ok(())
     }
 
-    /// Bytes become what Postgres prints for a `bytea`, so that routing reads both alike.
+    /// Converts bytes to the text of a `bytea`, so that routing reads both the same way.
     fn take_bytes(&mut self, value: &RawValue) -> Result<(), serde_json::Error> {
         let Some(encoded) = json::text(value)? else {
             self.row.put_field(Field::Payload, ColumnType::BYTES, None);
             return Ok(());
         };
-        // encode() of Postgres breaks lines
+        // encode() in Postgres inserts line breaks
         let compact: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
         let bytes = STANDARD.decode(compact).map_err(|_| serde_json::Error::custom("not Base64"))?;
         let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -149,7 +149,7 @@ mod tests {
             let error = read_with(content, |_| ()).unwrap_err();
             assert!(error.contains("\"outbox\"") && !error.contains("s3cret"), "{error}");
         }
-        // a misspelt member must not become a tombstone, or an event without a key
+        // a misspelt member must not lead to a tombstone, or to an event without a key
         let whole =
             r#"{"id": "1", "aggregate_type": "t", "aggregate_id": "1", "event_type": "e", "payload": 1}"#;
         assert_eq!(read_with(whole, |_| ()), Ok(()));

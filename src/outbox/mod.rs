@@ -1,7 +1,7 @@
-//! The outbox tables: a relation and a tuple in, an [`OutboxEvent`] out, still borrowed from the receive buffer.
+//! The outbox tables: from a relation and a tuple to an [`OutboxEvent`], which still borrows from the receive buffer.
 //!
-//! Columns are found by name once per Relation message, so the cost per row does not grow with names, and a table that
-//! is altered while the stream runs is read as it was at each row.
+//! Columns are looked up by name once per Relation message. So the cost per row does not depend on names, and each row of a
+//! table that is altered during streaming is read with the columns of its time.
 
 mod error;
 mod event;
@@ -28,52 +28,52 @@ pub use owned::OwnedRow;
 use pg_logical::Oid;
 use pg_logical::pgoutput::{Insert, LogicalMessage, Relation, TypeName};
 
-/// Knows the outbox tables' layouts as of the present place in the stream.
+/// The layouts of the outbox tables at the current position of the stream.
 #[derive(Debug)]
 pub struct Outbox {
     tables: Vec<Table>,
     wanted: Wanted,
-    /// `None` for a table that is not ours. It is asked for each row: a few comparisons take less than a hash.
+    /// `None` for a table that is not an outbox. Looked up for each row: a few comparisons are faster than a hash.
     relations: BTreeMap<Oid, Option<Layout>>,
-    /// Those that cannot be read, of which no row was asked for yet.
+    /// Outbox tables that cannot be read, none of whose rows has arrived yet.
     unreadable: HashMap<Oid, OutboxError>,
-    /// The types that are not those of Postgres itself.
+    /// The types that do not belong to Postgres.
     types: HashMap<Oid, Named>,
-    /// `None` where messages are no events.
+    /// `None` if messages are not events.
     messages: Option<OwnedRow>,
-    /// Whose messages are events: every slot gets all of them.
+    /// The shard whose messages are events, because every slot receives all messages.
     shard: Option<(Shard, Ids)>,
 }
 
-/// What the stream says of a type.
+/// What the stream says about a type.
 #[derive(Debug, Clone)]
 enum Named {
-    /// A domain, based on this type of Postgres itself.
+    /// A domain over this type of Postgres.
     Domain(Oid),
-    /// Another one, of this name.
+    /// Another type, of this name.
     Own(String),
 }
 
 #[derive(Debug)]
 struct Table {
     name: TableName,
-    /// The OID of the table that bears the name now, as the catalogues say.
+    /// The OID of the table that has the name now, from the catalogues.
     known: Option<Oid>,
-    /// The OID of the table that bore the name when the stream described it last.
+    /// The OID of the table that had the name when the stream last described it.
     id: Option<Oid>,
 }
 
-/// What is read of each table.
+/// What is needed from each table.
 #[derive(Debug)]
 struct Wanted {
     columns: Columns,
     extra: Vec<ExtraColumn>,
-    /// A wrong type of `created_at` is an error.
+    /// Whether a wrong type of `created_at` is an error.
     created_at: bool,
 }
 
 impl Outbox {
-    /// The outbox of `config`, with these columns besides, which its routes name.
+    /// The outbox of `config`, with these additional columns, which its routes name.
     pub fn of(config: &Config, extra: &[ExtraColumn]) -> Self {
         let needs_created_at = config.route.timestamp == RecordTimestamp::CreatedAt;
         let (tables, columns) = (config.outbox.tables.clone(), config.outbox.columns.clone());
@@ -81,8 +81,8 @@ impl Outbox {
             .with_messages(config.outbox.message_prefix.as_deref())
     }
 
-    /// Reads `tables` by `columns`. `extra` names further columns whose values are wanted; `needs_created_at` makes
-    /// a wrong type of that column an error.
+    /// Reads `tables` with `columns`. `extra` names additional columns whose values are needed; with `needs_created_at`, a
+    /// wrong type of that column is an error.
     pub fn new(
         tables: Vec<TableName>,
         columns: Columns,
@@ -108,19 +108,19 @@ impl Outbox {
         self
     }
 
-    /// Of the messages, those of this shard are events. Rows are dealt out by Postgres.
+    /// Only messages of this shard are events. Postgres itself filters the rows.
     pub fn of_shard(mut self, shard: Option<(Shard, Ids)>) -> Self {
         self.shard = shard;
         self
     }
 
-    /// The shard that this is the outbox of.
+    /// The shard of this outbox.
     pub fn shard(&self) -> Option<Shard> {
         self.shard.map(|(shard, _)| shard)
     }
 
-    /// The tables that bear the names now have these OIDs: rows in the log that were written before one was renamed to
-    /// that are the outbox's too.
+    /// Sets the OIDs of the tables that have the names now. Rows written before such a table got its present name belong to
+    /// the outbox too.
     pub fn known_as(mut self, oids: impl IntoIterator<Item = Option<Oid>>) -> Self {
         for (table, oid) in self.tables.iter_mut().zip(oids) {
             table.known = oid;
@@ -128,16 +128,16 @@ impl Outbox {
         self
     }
 
-    /// What is wrong with a table, if its columns have these types: all that a Relation message would be refused for.
+    /// The faults of a table whose columns have these types: everything for which a Relation message would be refused.
     pub fn faults(&self, table: &TableName, type_of: impl Fn(&str) -> Option<Oid>) -> Vec<OutboxError> {
         layout::faults(&self.wanted, table, type_of)
     }
 
-    /// Takes in a type's definition. It names what a domain is based on, and comes before the tables that use it.
+    /// Takes in a Type message. It names the base type of a domain, and precedes the tables that use it.
     pub fn type_name(&mut self, named: &TypeName<'_>) {
         let of_postgres = matches!(named.namespace, "" | "pg_catalog");
         let known = if of_postgres {
-            // a numeric without the domain's own precision would be another type
+            // without the domain's own precision, numeric would be read as a different type
             let base = connect::oid_of(named.name).filter(|_| named.name != "numeric");
             base.map(|base| Named::Domain(Oid(base)))
         } else {
@@ -149,13 +149,13 @@ impl Outbox {
         };
     }
 
-    /// Takes in a table's definition, ours or not. In the log from before [`Outbox::known_as`] was asked for
-    /// (`of_the_past`) a table that bears a name of ours now may have had any name.
+    /// Takes in a Relation message, for any table. In log from before [`Outbox::known_as`] was called (`of_the_past`), an
+    /// outbox table may have had any name.
     pub fn relation(&mut self, relation: &Relation<'_>, of_the_past: bool) -> Result<(), OutboxError> {
         self.unreadable.remove(&relation.id);
         let named =
             |table: &Table| relation.namespace == table.name.schema && relation.name == table.name.name;
-        // an earlier name, unless the stream has shown the table under its present one: then it is a later one
+        // an earlier name, unless the stream has already described the table under its present name; then it is a later one
         let once_named =
             |table: &Table| table.known == Some(relation.id) && (of_the_past || table.id != table.known);
         let by_name = self.tables.iter().position(named);
@@ -176,13 +176,13 @@ impl Outbox {
         Ok(())
     }
 
-    /// Keeps what is wrong with a relation until one of its rows is read.
+    /// Stores the error of a relation until one of its rows is read.
     pub fn unreadable(&mut self, relation: Oid, error: OutboxError) {
         self.relations.remove(&relation);
         self.unreadable.insert(relation, error);
     }
 
-    /// Reads one new row; `None` if its table is no outbox.
+    /// Decodes one new row; `None` if its table is not an outbox.
     pub fn event<'a>(&'a self, insert: &Insert<'a>) -> Result<Option<OutboxEvent<'a>>, OutboxError> {
         let mismatch = || OutboxError::Mismatch(insert.relation.0);
         let Some(layout) = self.relations.get(&insert.relation) else {
@@ -198,7 +198,7 @@ impl Outbox {
         self.messages.as_ref().is_some_and(|row| row.source().name == prefix)
     }
 
-    /// Reads one message; `None` if it is no event, or one of another shard.
+    /// Decodes one message; `None` if it is not an event, or belongs to another shard.
     pub fn message<'a>(
         &'a mut self,
         message: &LogicalMessage<'_>,
@@ -215,13 +215,13 @@ impl Outbox {
         }
     }
 
-    /// A row as it was written, to be kept: the event that [`Outbox::event`] has read.
+    /// The complete row, with its own memory, of an event that [`Outbox::event`] has read.
     pub fn whole(&self, insert: &Insert<'_>) -> OriginalEvent {
         let layout = self.relations.get(&insert.relation).and_then(Option::as_ref);
         OriginalEvent::Columns(layout.map_or_else(Vec::new, |layout| layout.whole(insert)))
     }
 
-    /// The outbox table whose rows have this relation; `None` if they are no events.
+    /// The outbox table of this relation; `None` if its rows are not events.
     pub fn table_of(&self, relation: Oid) -> Option<&TableName> {
         let layout = self.relations.get(&relation)?.as_ref()?;
         self.tables.get(layout.table).map(|table| &table.name)

@@ -1,4 +1,4 @@
-//! An event with its own memory: what a logical message holds, or a row that was read by a query.
+//! An event with its own memory, from a logical message or from a row that was queried.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::event::{ColumnType, Extra, OutboxEvent, Range};
 use super::{FIELDS, Field, Wanted};
 use crate::config::TableName;
 
-/// The values of one event, in one text that is used again for the next.
+/// The values of one event, in one text that is reused for the next.
 pub struct OwnedRow {
     source: TableName,
     text: String,
@@ -49,7 +49,7 @@ impl OwnedRow {
         self.extra.resize(wanted.extra.len(), None);
     }
 
-    /// Takes a column's value, if it is wanted.
+    /// Stores a column's value, if it is needed.
     pub(super) fn put(&mut self, wanted: &Wanted, column: &str, of: ColumnType, value: Option<&str>) {
         for field in FIELDS {
             if field.column(&wanted.columns) == Some(column) {
@@ -80,7 +80,7 @@ impl OwnedRow {
         (start, self.text.len())
     }
 
-    /// A field that is needed and was not put. Other columns are NULL then: no function writes them.
+    /// A required field that was not stored. Other columns are NULL then, because functions do not write them.
     pub(super) fn missing(&self, wanted: &Wanted) -> Option<Field> {
         let needed = |field: &Field| {
             *field != Field::TracingSpanContext

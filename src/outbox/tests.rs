@@ -36,7 +36,7 @@ fn describe(
     outbox.relation(&relation, false)
 }
 
-/// The fields of one row as text, then the extra columns.
+/// The fields of one row as text, then the additional columns.
 fn read(outbox: &Outbox, id: u32, values: &[Option<&str>], extra: usize) -> Option<Vec<Option<String>>> {
     let bytes = wire::insert(id, values);
     let Ok(Message::Insert(insert)) = Message::decode(&bytes) else { panic!("not an insert") };
@@ -68,7 +68,7 @@ fn a_row_is_read_by_column_name() {
     describe(&mut outbox, 7, ("public", "outbox"), &TABLE).unwrap();
     assert_eq!(read(&outbox, 7, &ROW, 0), Some(texts(&ROW)));
 
-    // the same columns the other way round
+    // the same columns in reverse order
     let (mut columns, mut row) = (TABLE, ROW);
     columns.reverse();
     row.reverse();
@@ -154,7 +154,7 @@ fn a_type_is_what_the_stream_last_called_it() {
         outbox.event(&insert).unwrap().and_then(|event| event.extra_type(0)).unwrap()
     };
     assert_eq!(type_of("public", "_mood"), ColumnType::own(Oid(16_500), "_mood"));
-    // no JSON, whatever else bears the name
+    // a type of another schema is not JSON, even under the same name
     assert_eq!(type_of("public", "jsonb"), ColumnType::own(Oid(16_500), "jsonb"));
     // domains
     assert_eq!(type_of("", "_int4"), ColumnType::built_in(Oid(1007), -1));
@@ -187,7 +187,7 @@ fn rows_from_before_the_table_got_its_name_are_events_too() {
     assert_eq!(read(&outbox, 7, &ROW, 0), Some(texts(&ROW)));
     describe(&mut outbox, 7, ("public", "outbox"), &TABLE).unwrap();
     assert_eq!(read(&outbox, 7, &ROW, 0), Some(texts(&ROW)));
-    // and one that gets another name afterwards is still found out
+    // a later name is still noticed
     assert!(describe(&mut outbox, 7, ("public", "outbox_after"), &TABLE).is_err());
 }
 
@@ -208,7 +208,7 @@ fn printable_values_are_short_and_harmless() {
     assert_eq!(printable(&[b'x'; 100]).len(), 67);
 }
 
-/// A table that was renamed and got its name back is read under both names, once its log is of the past.
+/// A table that was renamed and renamed back is read under both names, once that log is of the past.
 #[test]
 fn what_bears_our_name_now_may_have_had_any_name() {
     let mut outbox = outbox(Columns::default(), &[]).known_as([Some(Oid(7))]);

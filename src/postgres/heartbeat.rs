@@ -1,8 +1,8 @@
-//! The heartbeat: a logical message that the router writes by SQL and meets again in its own stream.
+//! The heartbeat: a logical message that the router writes with SQL and receives in its own stream.
 //!
-//! It is transactional, so that it takes the way of an event: it is flushed with its commit and decoded at it. One that
-//! is not would be flushed whenever the log writer gets to it, and would measure that. In the stream it is a transaction
-//! of its own without a change, so positions within transactions do not know of it.
+//! It is transactional, so it takes the same path as an event: it is flushed and decoded with its commit. Otherwise it would
+//! be flushed whenever the WAL writer gets to it, and would measure that. In the stream it is a transaction without changes,
+//! so positions within transactions are not affected.
 
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ pub fn prefix(router: &str) -> String {
     format!("{HEARTBEAT_PREFIX}{router}")
 }
 
-/// When a heartbeat was written, by the clock of the router that wrote it; `None`: it is none.
+/// When a heartbeat was written, by the clock of the router that wrote it; `None` if this is not a heartbeat.
 pub fn written_at(content: &[u8]) -> Option<PgTimestamp> {
     std::str::from_utf8(content).ok()?.parse().ok().map(PgTimestamp)
 }
 
-/// What the writer has to say.
+/// The state of the writer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Written {
     /// When the last one was written.
     pub last: Option<PgTimestamp>,
-    /// Why none can be written, if so.
+    /// Why none can be written; `None` if they can.
     pub refused: Option<String>,
 }
 
-/// Writes one whenever it is due.
+/// Writes a heartbeat whenever it is due.
 #[derive(Debug)]
 pub(super) struct Writer {
     prefix: String,
@@ -51,12 +51,12 @@ impl Writer {
         &self.written
     }
 
-    /// How long until the next one.
+    /// The time until the next one.
     pub(super) fn due_in(&self) -> Duration {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Writes one if it is due. A refusal is said once, and tried again: the privilege may be granted.
+    /// Writes a heartbeat if it is due. A refusal is logged once and retried, because the privilege may be granted.
     ///
     /// # Errors
     /// The session is lost.
@@ -82,7 +82,7 @@ impl Writer {
                 Err(error) if error.code().is_some_and(|code| code.code() == "42501") => format!(
                     "{error}: grant EXECUTE on pg_logical_emit_message, as `outbox-router init --print-sql` shows"
                 ),
-                // the server asks everybody to leave
+                // the server is shutting down or ending the session
                 Err(error) if error.code().is_none_or(|code| code.code().starts_with("57P")) => {
                     return Err(error);
                 }
@@ -105,8 +105,8 @@ fn emit(prefix: &str, at: PgTimestamp) -> String {
     format!("SELECT pg_catalog.pg_logical_emit_message(true, {}, '{}')", literal(prefix), at.0)
 }
 
-/// A query for the function as this server has it (17 gave it one argument more), and whether the role `role`, an SQL
-/// expression, may call it.
+/// A query for the function as this server has it (17 added an argument), and for whether the role `role`, an SQL expression,
+/// may call it.
 pub fn privilege(role: &str) -> String {
     format!(
         "SELECT p.oid::pg_catalog.regprocedure, pg_catalog.has_function_privilege({role}, p.oid, 'EXECUTE') \

@@ -4,14 +4,13 @@
 //! pg_logical::session::Session
 //!    |
 //!    +--> catalog, timeline        what is asked before the start
-//!    +--> watch                    a second session that looks on meanwhile
-//!    +--> slot_*, bookmarks, room  the slot, who holds it, copies of it
+//!    +--> watch                    a second session that checks meanwhile
+//!    +--> slot_*, bookmarks        the slot, who holds it, copies of it
 //!    +--> dead_letters             the events that could not be sent
-//!    +--> sql                      the same session as a tokio_postgres::Client
 //! ```
 //!
-//! There is one way in: every connection of the router, whatever it is for, tries the same hosts by the same rules and
-//! fails with the same sentences.
+//! Every connection of the router is opened the same way: it tries the same hosts by the same rules, and fails with the same
+//! messages.
 
 pub mod bookmarks;
 pub mod catalog;
@@ -22,7 +21,6 @@ pub mod slot_functions;
 pub mod slot_headroom;
 pub mod slot_lock;
 pub mod slot_record;
-pub mod sql;
 pub mod standby_slots;
 pub mod timeline;
 pub mod watch;

@@ -1,11 +1,11 @@
-//! The row filters that deal the rows out to shards, as SQL, and the question whether a filter is one of them.
+//! The row filters that distribute rows over shards, and a check whether a filter is one of them.
 
 use pg_logical::quoting;
 
 use crate::shards::{Ids, Shard};
 
-/// The row filter of one shard on a table whose aggregates are in `column`. Each function is one of Postgres itself, for
-/// filters take no others, and the sign is taken off, for `%` keeps it.
+/// The row filter of one shard on a table with the aggregate ids in `column`. Filters may only use functions of Postgres
+/// itself. The sign bit is masked, because `%` keeps the sign.
 pub fn row_filter(ids: Ids, column: &str, shard: Shard) -> String {
     let column = quoting::name(column);
     let hash = match ids {
@@ -16,14 +16,14 @@ pub fn row_filter(ids: Ids, column: &str, shard: Shard) -> String {
     format!("({hash} & 2147483647) % {} = {}", shard.of, shard.number)
 }
 
-/// Whether `filter`, as the catalogues give it, is that of the shard. One that only seems to be, because it decides alike on
-/// any number of ids, may leave out another.
+/// Whether `filter`, as the catalogues give it, is that of the shard. It must be the same expression: a different one may
+/// agree on many ids and still leave out another.
 pub fn is_that_of(filter: &str, ids: Ids, column: &str, shard: Shard) -> bool {
     bare(filter) == bare(&row_filter(ids, column, shard))
 }
 
-/// Without what Postgres adds when it prints an expression: brackets, casts between types of text or integers, schemas. What
-/// is left has one reading, for each operator in it binds differently.
+/// Removes what Postgres adds when it prints an expression: brackets, casts between types of text or integers, schemas. The
+/// rest is unambiguous, because each operator in it has a different precedence.
 fn bare(filter: &str) -> String {
     let mut text: String = filter.chars().filter(|c| !matches!(c, '(' | ')' | ' ')).collect();
     for added in ["pg_catalog.", "::text", "::charactervarying", "::bigint"] {

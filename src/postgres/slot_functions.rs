@@ -1,17 +1,18 @@
-//! Postgres' functions that copy, move and drop slots, as statements (Postgres manual, "Replication Management Functions").
+//! Statements with Postgres's functions to copy, advance and drop slots (Postgres manual, "Replication Management
+//! Functions").
 
 use pg_logical::Lsn;
 use pg_logical::quoting::literal;
 
-/// What the names of the slots begin with that bulk reads are of.
+/// The prefix of the names of slots for bulk reads.
 pub const BULK_READ_COPIES: &str = "outbox_router_bites_";
 
-/// The slot that bulk reads are of: a copy of the router's own, for this session, named after its server process.
+/// The slot for bulk reads: this session's copy of the router's own, named after the server process.
 pub fn bulk_read_copy(backend_pid: i32) -> String {
     format!("{BULK_READ_COPIES}{backend_pid}")
 }
 
-/// Makes `to` a copy of `from` with all that it keeps. A temporary one ends with its session, and with any error in it.
+/// Makes `to` a copy of `from` with the log that it retains. A temporary one ends with its session, and with any error in it.
 pub fn copy(from: &str, to: &str, temporary: bool) -> String {
     format!(
         "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
@@ -25,7 +26,7 @@ pub fn drop(slot: &str) -> String {
     format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(slot))
 }
 
-/// Moves a slot forward to `to`. The server reads what it is moved past.
+/// Advances a slot to `to`. The server decodes everything in between.
 pub fn advance(slot: &str, to: Lsn) -> String {
     format!("SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')", literal(slot))
 }

@@ -1,8 +1,8 @@
-//! How near the slot is to being lost: what Postgres says of it, and how fast its room shrinks.
+//! How close the slot is to being lost: the server's own figures, and how fast the headroom shrinks.
 //!
-//! `safe_wal_size` is how much log may be written until the slot may be invalidated. It shrinks as the log grows, and
-//! grows as the slot moves; what counts is the two together, over the looks of the last minute. Where no limit is set the
-//! slot holds the log back until the disk is full, and what counts is how fast that grows.
+//! `safe_wal_size` is how much log may be written before the slot may be invalidated. It shrinks as the log grows, and grows
+//! as the slot advances; what counts is the sum of both over the last minute. Without a limit the slot retains log until the
+//! disk is full, and what counts is how fast that grows.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,23 +15,24 @@ use crate::quantity::{bytes, time};
 /// How far back the rate is measured.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// No rate is told of a shorter time.
+/// Over a shorter time, no rate is computed.
 const SHORTEST: Duration = Duration::from_secs(5);
 
-/// Less than this part of the limit is short, however slowly it shrinks; and once it was, less than the other.
+/// A smaller share of the limit than the first is short, however slowly it shrinks; once it is short, the second share
+/// applies.
 const LITTLE: (f64, f64) = (0.2, 0.3);
 
-/// Less than half of the limit is short if it lasts for less than this; and once it was, for less than the other.
+/// Less than half of the limit is short if it lasts for less than the first time; once it is short, the second time applies.
 const SOON: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(1200));
 
-/// How much room there is, from well to bad.
+/// How much headroom there is, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Enough.
     #[default]
     Ample,
-    /// `wal_status` is extended: the slot holds back more than `max_wal_size`, which the disk has to have room for.
+    /// `wal_status` is extended: the slot retains more than `max_wal_size`, for which the disk must have room.
     Extended,
     /// Less than a fifth of `max_slot_wal_keep_size` is left, or less than half of it and ten minutes.
     Short,
@@ -40,13 +41,13 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level of a slot that was at `before`, and whose room lasts for `left`, if it shrinks.
+    /// The level of a slot whose last level was `before` and whose headroom lasts for `left`, if it shrinks.
     pub fn of(slot: &Slot, left: Option<Duration>, before: Level) -> Self {
         let status = slot.wal_status.as_deref();
         if status == Some("unreserved") {
             return Level::Unreserved;
         }
-        // what shrank once may hover about the threshold
+        // after it was short once, it may hover about the threshold
         let (little, soon) = if before >= Level::Short { (LITTLE.1, SOON.1) } else { (LITTLE.0, SOON.0) };
         if let Some(part) = part_left(slot)
             && (part < little || part < 0.5 && left.is_some_and(|left| left < soon))
@@ -57,19 +58,19 @@ impl Level {
     }
 }
 
-/// How much of the limit is left; `None`: there is no limit.
+/// The share of the limit that is left; `None`: there is no limit.
 fn part_left(slot: &Slot) -> Option<f64> {
     let (safe, retained) = (safe_bytes(slot)?, slot.retained_bytes?);
     Some(safe as f64 / (safe + retained).max(1) as f64)
 }
 
-/// Bytes that may be written until the slot may be lost; `None`: there is no limit.
+/// Bytes that may be written before the slot may be lost; `None`: there is no limit.
 pub fn safe_bytes(slot: &Slot) -> Option<u64> {
-    // negative once it is behind
+    // negative once the slot is beyond the limit
     slot.safe_wal_size.map(|size| u64::try_from(size).unwrap_or(0))
 }
 
-/// The looks of the last minute, and what was made of them.
+/// The samples of the last minute, and the resulting level.
 #[derive(Debug)]
 pub struct SlotHeadroom {
     looks: VecDeque<(Instant, i64)>,
@@ -77,17 +78,17 @@ pub struct SlotHeadroom {
 }
 
 impl SlotHeadroom {
-    /// Before the first look of a session; `told` is the level that the operator knows of.
+    /// Before the first sample of a session; `told` is the level that was last reported.
     pub fn new(told: Level) -> Self {
         SlotHeadroom { looks: VecDeque::new(), level: told }
     }
 
-    /// Takes in a look, and returns the new level if it is another one.
+    /// Adds a sample, and returns the new level if it changed.
     pub fn looked(&mut self, at: Instant, slot: &Slot) -> Option<Level> {
-        // without a limit it is the disk's room that goes
+        // without a limit, the log uses up the disk
         let retained = || slot.retained_bytes.map(|bytes| -i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Some(room) = slot.safe_wal_size.or_else(retained) {
-            // another limit: what was measured before it says nothing
+            // the limit was set or removed, so earlier samples do not count
             if self.looks.back().is_some_and(|(_, last)| (*last < 0) != (room < 0)) {
                 self.looks.clear();
             }
@@ -100,12 +101,12 @@ impl SlotHeadroom {
         (std::mem::replace(&mut self.level, level) != level).then_some(level)
     }
 
-    /// How it is now.
+    /// The current level.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Bytes per second by which the room shrinks, if it does.
+    /// Bytes per second by which the headroom shrinks, if it does.
     fn rate(&self) -> Option<f64> {
         let ((first, before), (last, now)) = (self.looks.front()?, self.looks.back()?);
         let span = last.duration_since(*first);
@@ -113,7 +114,7 @@ impl SlotHeadroom {
         (span >= SHORTEST && gone > 0).then(|| gone as f64 / span.as_secs_f64())
     }
 
-    /// How long the room lasts at the present rate; `None`: it does not shrink, or has no limit.
+    /// How long the headroom lasts at the current rate; `None`: it does not shrink, or has no limit.
     pub fn left(&self) -> Option<Duration> {
         let (_, now) = self.looks.back()?;
         // a century is as good as never
@@ -129,7 +130,7 @@ impl SlotHeadroom {
     }
 }
 
-/// The same of a single look, which knows no rate.
+/// The same for a single sample, without a rate.
 pub fn at_a_glance(name: &str, slot: &Slot) -> (Level, String, &'static str) {
     let level = Level::of(slot, None, Level::Ample);
     let (what, remedy) = describe(level, name, slot, None, None);
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Looks, one a second, at a slot that is not moved while 2 MiB are written in each.
+    /// Adds one sample a second of a slot that does not move while 2 MiB are written each second.
     fn stuck(room: &mut SlotHeadroom, limit: i64, seconds: std::ops::Range<i64>) -> Vec<(i64, Level)> {
         let begin = Instant::now();
         let look = |second: i64| look(2 * second, Some(limit - 2 * second), "reserved");
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn a_slow_log_is_short_of_room_in_the_last_fifth() {
         let mut room = SlotHeadroom::new(Level::Ample);
-        // half of the limit is left for longer than ten minutes
+        // half of the limit lasts for more than ten minutes
         assert_eq!(stuck(&mut room, 10_000, 0..5_000), [(4_001, Level::Short)]);
     }
 
@@ -226,7 +227,7 @@ mod tests {
     fn a_slot_that_moves_along_is_not_short_of_room() {
         let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
         for second in 0..600 {
-            // 2 MiB a second, and every 15 seconds the slot follows
+            // 2 MiB a second, and the slot advances every 15 seconds
             let retained = 2 * (second % 15);
             let look = look(retained, Some(100 - retained), "reserved");
             assert_eq!(room.looked(begin + Duration::from_secs(second as u64), &look), None, "{second}");

@@ -1,7 +1,7 @@
-//! The advisory lock that goes with a slot: who holds it may read the slot, or move it.
+//! The advisory lock of a slot. Its holder may read the slot, or move it.
 //!
-//! A session takes it before it looks at anything else and holds it to its end, so a router and a command that moves the
-//! slot, or two routers, never act at once.
+//! A session takes it before anything else and holds it to its end. So a router and a command that moves the slot, or two
+//! routers, never act at once.
 
 use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
@@ -9,25 +9,25 @@ use pg_logical::session::Session;
 
 use super::catalog;
 
-/// The lock's key, as an expression. Slots are of one database, and so are advisory locks.
+/// The lock's key, as an expression. Slots belong to one database, and so do advisory locks.
 fn key(slot: &str) -> String {
     format!("pg_catalog.hashtextextended({}, 0)", literal(&format!("outbox-router slot {slot}")))
 }
 
-/// Takes the lock if nobody has it.
+/// Takes the lock if it is free.
 pub async fn try_take(session: &mut Session, slot: &str) -> Result<bool, QueryError> {
     let taken = session.query_one(&format!("SELECT pg_catalog.pg_try_advisory_lock({})", key(slot))).await?;
     Ok(taken.as_deref() == Some("t"))
 }
 
-/// Waits for the lock, before anybody who asks later.
+/// Waits for the lock, in the order of requests.
 pub async fn take(session: &mut Session, slot: &str) -> Result<(), QueryError> {
     session.query(&format!("SELECT pg_catalog.pg_advisory_lock({})", key(slot))).await.map(drop)
 }
 
-/// A query for the server process that has it.
+/// A query for the server process that holds it.
 pub fn holders(slot: &str) -> String {
-    // a key of 64 bits is shown as two of 32 (Postgres manual, "pg_locks")
+    // a 64-bit key is shown as two of 32 bits (Postgres manual, "pg_locks")
     format!(
         "SELECT l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
          AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) \
@@ -36,12 +36,12 @@ pub fn holders(slot: &str) -> String {
     )
 }
 
-/// The server process that has it.
+/// The server process that holds it.
 pub async fn holder(session: &mut Session, slot: &str) -> Result<Option<i32>, QueryError> {
     Ok(session.query_one(&holders(slot)).await?.and_then(|pid| pid.parse().ok()))
 }
 
-/// Who has it, for a message.
+/// Its holder, for a message.
 pub async fn named_holder(session: &mut Session, slot: &str) -> Result<Option<(i32, String)>, QueryError> {
     match holder(session, slot).await? {
         Some(pid) => Ok(Some((pid, catalog::holder(session, pid).await?))),

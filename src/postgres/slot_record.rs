@@ -1,4 +1,4 @@
-//! The table of the slots' records: reading and writing them.
+//! Reads and writes the table of the slots' records.
 
 use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
@@ -8,7 +8,7 @@ use crate::checkpoint::SlotRecord;
 
 const TABLE: &str = SlotRecord::TABLE;
 
-/// The privileges that the router needs of it.
+/// The privileges that the router needs on it.
 pub const NEEDED: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
 
 /// Reads the record of a slot.
@@ -28,7 +28,7 @@ pub async fn read(session: &mut Session, slot: &str) -> Result<SlotRecord, Query
     })
 }
 
-/// Writes down that this router reads the slot, unless that is known or the role may not.
+/// Records that this router reads the slot, unless that is already recorded or the role may not write it.
 ///
 /// # Errors
 /// The server refuses, or the session is lost.
@@ -39,7 +39,7 @@ pub async fn claim(session: &mut Session, slot: &str, router: &str) -> Result<()
     Ok(())
 }
 
-/// Asks the catalogues alone, so that a role without rights leaves no errors in the server's log.
+/// Asks only the catalogues, so that a role without rights causes no errors in the server's log.
 async fn usable(session: &mut Session) -> Result<bool, QueryError> {
     let privileges = NEEDED.map(|privilege| format!("pg_catalog.has_table_privilege(c.oid, '{privilege}')"));
     let sql = format!(
@@ -51,14 +51,14 @@ async fn usable(session: &mut Session) -> Result<bool, QueryError> {
     Ok(session.query_one(&sql).await?.as_deref() == Some("t"))
 }
 
-/// A lock on the table becomes an error with a reason, and not a silent wait.
+/// A locked table leads to an error with a reason instead of a silent wait.
 const BRIEFLY: &str = "SET LOCAL lock_timeout = '2s'";
 
 fn select(slot: &str) -> String {
     format!("{BRIEFLY}; SELECT created_at, router FROM {TABLE} WHERE slot = {}", literal(slot))
 }
 
-/// The commit does not wait for synchronous standbys: without them the router may still have events to deliver.
+/// The commit does not wait for synchronous standbys: the router may have events to deliver even without them.
 fn write(slot: &str, router: &str) -> String {
     let (slot, router) = (literal(slot), literal(router));
     format!(
@@ -69,13 +69,14 @@ fn write(slot: &str, router: &str) -> String {
     )
 }
 
-/// Forgets a slot that is gone, before one of its name is created. That cannot be done in one statement: Postgres cannot always create
-/// a slot within another ("tupdesc reference is not owned by resource owner", on 15).
+/// Deletes the record of a dropped slot before one of the same name is created. This cannot be part of the statement that
+/// creates it: Postgres may fail to create a slot within another statement ("tupdesc reference is not owned by resource
+/// owner", on 15).
 pub fn forget(slot: &str) -> String {
     format!("DELETE FROM {TABLE} WHERE slot = {}", literal(slot))
 }
 
-/// Writes down that a slot was created with this first position, an expression, unless a router reads it by now.
+/// Records that a slot was created with this first position, an expression, unless a router already reads it.
 pub fn created(slot: &str, position: &str) -> String {
     format!(
         "INSERT INTO {TABLE} (slot, created_at) VALUES ({}, {position}) ON CONFLICT DO NOTHING",

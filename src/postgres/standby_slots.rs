@@ -1,5 +1,5 @@
-//! The physical slots of `synchronized_standby_slots`: Postgres sends a change of a failover slot only when the standbys that
-//! read these have confirmed it (Postgres manual, "Replication", the parameter of that name; from 17 on).
+//! The physical slots in `synchronized_standby_slots`: Postgres sends a change of a failover slot only after the standbys
+//! that read these have confirmed it (Postgres manual, "Replication", the parameter of that name; from 17 on).
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
-/// The names in the value of `synchronized_standby_slots`.
+/// The names in a value of `synchronized_standby_slots`.
 pub fn names(setting: &str) -> Vec<String> {
     let names = setting.split(',').map(|name| name.trim().trim_matches('"'));
     names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// One that has not confirmed what was asked for.
+/// A slot that has not confirmed the requested position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unconfirmed {
     name: String,
@@ -30,7 +30,8 @@ enum Why {
     Behind,
 }
 
-/// Which of `names` have not confirmed the log up to `flushed`, where Postgres sends nothing beyond what they have.
+/// The slots among `names` that have not confirmed the log up to `flushed`. Postgres sends nothing beyond what they have
+/// confirmed.
 pub async fn unconfirmed(
     session: &mut Session,
     names: &[String],
@@ -75,7 +76,7 @@ impl fmt::Display for Unconfirmed {
     }
 }
 
-/// Why nothing comes while `slots` have not confirmed.
+/// Why nothing arrives while `slots` have not confirmed.
 pub fn reason(slots: &[Unconfirmed]) -> String {
     let slots: Vec<String> = slots.iter().map(Unconfirmed::to_string).collect();
     format!(

@@ -1,11 +1,11 @@
-//! Which cluster this is, and the history of its timeline.
+//! The identity of the cluster, and the history of its timeline.
 
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use crate::checkpoint::System;
 
-/// Asks a replication session: `IDENTIFY_SYSTEM` (Postgres manual, "Streaming Replication Protocol").
+/// Runs `IDENTIFY_SYSTEM` in a replication session (Postgres manual, "Streaming Replication Protocol").
 ///
 /// # Errors
 /// The server refuses, or the session is lost.
@@ -21,7 +21,7 @@ pub async fn identify(session: &mut Session) -> Result<System, QueryError> {
     system.ok_or_else(|| pg_logical::Error::transient("IDENTIFY_SYSTEM gave no answer").into())
 }
 
-/// The history file of a timeline: which timelines it came from, and where it left them.
+/// The history file of a timeline: its earlier timelines, and where each of them was left.
 ///
 /// # Errors
 /// The server refuses, or the session is lost.

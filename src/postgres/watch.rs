@@ -1,8 +1,8 @@
-//! The watch: a second session that looks at slot, publication and table while the stream runs.
+//! The watch: a second session that checks the slot, the publication and the tables while the stream runs.
 //!
-//! Postgres tells a logical stream nothing about a publication that was dropped: rows written meanwhile are just not
-//! in it. Each look takes the server's flush LSN first and the catalogues second, so that a look which finds all well
-//! vouches for the log up to that LSN; the slot is never confirmed past it.
+//! Postgres does not tell a logical stream that its publication was dropped: rows written meanwhile are simply missing from
+//! it. Each check reads the server's flush LSN before the catalogues, so a check without findings vouches for the log up to
+//! that LSN. The slot is never confirmed past it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,49 +25,50 @@ use crate::config::{Outbox, OutboxSource, Postgres};
 use crate::error::{Error, Peer, Transient};
 use crate::shards::Shard;
 
-/// How often it looks when nobody asks.
+/// How often it checks without being asked.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long one look may take before its session is given up.
+/// How long a check may take before its session is abandoned.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a look found.
+/// The result of a check.
 #[derive(Debug)]
 pub enum Report {
-    /// Of the session that streams.
+    /// The session that streams.
     Seen {
-        /// When it was asked for.
+        /// When the check was requested.
         asked: Instant,
-        /// The server process of the session, if it was there after that.
+        /// The server process of the session, if it existed after that.
         walsender: Option<Walsender>,
     },
-    /// All is well up to this position.
+    /// No findings up to this position.
     Well {
-        /// The server's flush LSN, taken before the look.
+        /// The server's flush LSN from before the check.
         checked: Lsn,
-        /// The slot as it was then.
+        /// The slot at that time.
         slot: Box<Slot>,
         /// The standbys that Postgres waits for and that have not confirmed `checked`.
         unconfirmed: Vec<Unconfirmed>,
-        /// What was written of the heartbeat; `None`: it is switched off.
+        /// The state of the heartbeat; `None`: it is switched off.
         heartbeat: Option<Written>,
     },
-    /// The catalogues cannot be looked at, for this reason.
+    /// The catalogues cannot be checked, for this reason.
     Unwell(String),
-    /// Events may be missing from the stream, or the server asks everybody to leave. Either way the session is over.
+    /// Events may be missing from the stream, or the server is ending its sessions. Either way the session is over.
     Over(Error),
 }
 
-/// What the server shows of a session for replication. As long as it is there, it holds the slot's lock.
+/// What the server shows about a replication session. As long as it exists, it holds the slot's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walsender {
-    /// The timestamp in the last status update that it has taken in (`reply_time`); `None`: there was none, or it is `hidden`.
+    /// The timestamp of the last status update that the server has processed (`reply_time`); `None`: there was none, or it is
+    /// `hidden`.
     pub taken_in: Option<PgTimestamp>,
-    /// The role may not see more than that the process is there: that takes `pg_read_all_stats`.
+    /// The role may only see that the process exists; the rest takes `pg_read_all_stats`.
     pub hidden: bool,
 }
 
-/// A running watch; dropping it ends it.
+/// A running watch; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Watch {
     reports: mpsc::Receiver<Report>,
@@ -78,8 +79,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts looking, at the server that the stream comes from, from its process `walsender`. `baseline` is what the start of
-    /// the session found.
+    /// Starts to check the server that the stream comes from, where its process is `walsender`. `baseline` is what the
+    /// session found at its start.
     pub fn start(
         router: &str,
         source: OutboxSource<'_>,
@@ -88,11 +89,11 @@ impl Watch {
         walsender: i32,
         baseline: Reading,
     ) -> Self {
-        // one report at a time: a relay that does not take it needs no second one
+        // one report at a time: a reader that does not take it needs no second one
         let (sender, reports) = mpsc::channel(1);
         let look_now = Arc::new(Notify::new());
         let mut conninfo = source.postgres.conninfo.clone();
-        // another of several hosts has another idea of slot and log
+        // other hosts may have a different slot and log
         conninfo.hosts = vec![host.clone()];
         let see_now = Arc::new(Notify::new());
         let (look_now_too, see_now_too) = (Arc::clone(&look_now), Arc::clone(&see_now));
@@ -114,26 +115,26 @@ impl Watch {
         Watch { reports, look_now, see_now, task: tokio::spawn(watcher.run()), host }
     }
 
-    /// The next report. May be dropped at any await.
+    /// The next report. Cancel-safe.
     pub async fn report(&mut self) -> Report {
         match self.reports.recv().await {
             Some(report) => report,
-            // it ends only after it has said that all is over
+            // the task only ends after it has reported the end
             None => std::future::pending().await,
         }
     }
 
-    /// The server that is looked at.
+    /// The server that is checked.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Asks for a look without waiting for its turn.
+    /// Requests a check now.
     pub fn look_now(&self) {
         self.look_now.notify_one();
     }
 
-    /// Asks for [`Report::Seen`] alone, which costs the server little.
+    /// Requests only [`Report::Seen`], which costs the server little.
     pub fn see_now(&self) {
         self.see_now.notify_one();
     }
@@ -146,19 +147,19 @@ impl Drop for Watch {
 }
 
 struct Watcher {
-    /// What its sessions are called.
+    /// The `application_name` of its sessions.
     name: String,
     postgres: Postgres,
     outbox: Outbox,
     shard: Option<Shard>,
     conninfo: ConnInfo,
     walsender: i32,
-    /// What the last look found, or the start of the session.
+    /// What the last check found, or the start of the session.
     last: Reading,
     sender: mpsc::Sender<Report>,
     look_now: Arc<Notify>,
     see_now: Arc<Notify>,
-    /// Why the last look failed, as it was said.
+    /// Why the last check failed, as it was logged.
     blind: Option<String>,
     heartbeat: Option<Writer>,
 }
@@ -168,14 +169,14 @@ impl Watcher {
         loop {
             let no_look = match self.connect().await {
                 Ok(mut session) => self.look_on(&mut session).await,
-                // over a unix socket the server may be gone before it is asked, and only who comes anew is told why
+                // over a unix socket, the server may have ended before it could say why; a new connection is told
                 Err(error) => error.into(),
             };
             match no_look {
                 NoLook::Blind(error) => self.failed(error.to_string(), None).await,
                 NoLook::Locked(reason, remedy) => self.failed(reason, remedy).await,
                 NoLook::Over(error) => {
-                    // nobody listens any more: the session has ended already
+                    // if nobody listens, the session has already ended
                     let _ = self.sender.send(Report::Over(error)).await;
                     return;
                 }
@@ -184,7 +185,7 @@ impl Watcher {
         }
     }
 
-    /// Says once that no look can be had, and again when another session has the lock, which `remedy` is for.
+    /// Logs once that checks fail, and again when another session holds the lock, for which there is `remedy`.
     async fn failed(&mut self, reason: String, remedy: Option<&str>) {
         if self.blind.as_ref().is_none_or(|said| remedy.is_some() && *said != reason) {
             tracing::warn!(
@@ -203,14 +204,14 @@ impl Watcher {
         let lock_timeout = patience.as_millis().to_string();
         let mut settings = vec![STAYS_OPEN, ("lock_timeout", &lock_timeout)];
         if self.heartbeat.is_some() {
-            // it does not wait for standbys, for neither does the stream
+            // the heartbeat does not wait for standbys, because the stream does not either
             settings.push(("synchronous_commit", "local"));
         }
         let startup = Startup { replication: false, application_name: &self.name, settings: &settings };
         let session = Session::connect(&self.conninfo, &startup);
         let mut session = match timeout(LOOK_TIMEOUT, session).await.map(|opened| opened.map_err(Error::from))
         {
-            // the stream runs with the same credentials, so a refusal here must not end it
+            // the stream uses the same credentials, so a refusal here must not end it
             Ok(Err(Error::Definite(refused))) => {
                 return Err(Error::transient(Peer::Postgres, refused.to_string()));
             }
@@ -223,11 +224,11 @@ impl Watcher {
         Ok(session)
     }
 
-    /// Looks until something fails.
+    /// Checks until something fails.
     async fn look_on(&mut self, session: &mut Session) -> NoLook {
         let mut look_at = Instant::now();
         loop {
-            // first, because the session that streams may end without it
+            // done first, because the session that streams may depend on it
             match in_time(Walsender::look(session, self.walsender)).await {
                 Ok(seen) => self.report(seen).await,
                 Err(error) => return error,
@@ -246,7 +247,7 @@ impl Watcher {
                         }
                         self.report(report).await;
                     }
-                    // the session goes on
+                    // the session can be used again
                     Err(NoLook::Locked(reason, remedy)) => self.failed(reason, remedy).await,
                     Err(error) => return error,
                 }
@@ -298,7 +299,7 @@ async fn in_time<E: Into<NoLook>>(look: impl Future<Output = Result<Report, E>>)
 }
 
 impl Walsender {
-    /// Asks the function below `pg_stat_replication`, which does not look at all the server's processes as the view does.
+    /// Calls the function behind `pg_stat_replication`, because the view reads all server processes.
     async fn look(session: &mut Session, pid: i32) -> Result<Report, QueryError> {
         let asked = Instant::now();
         // microseconds since 2000, as in the protocol
@@ -315,7 +316,7 @@ impl Walsender {
     }
 }
 
-/// The publication or the table is not the one that the stream was started with.
+/// The error if the publication or a table is not the one that the stream was started with.
 pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
     let (publication, tables) = (&source.postgres.publication, source.outbox.table_names());
     Error::not_safe(
@@ -327,7 +328,7 @@ pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
     )
 }
 
-/// Says which tables were rewritten while nothing kept them from being unlogged for a time.
+/// Warns of tables that were rewritten while nothing prevented them from being unlogged for a time.
 pub fn warn_of_rewritten(now: &Reading, before: &Reading) {
     for table in now.rewritten_since(before) {
         tracing::warn!(
@@ -340,11 +341,11 @@ pub fn warn_of_rewritten(now: &Reading, before: &Reading) {
     }
 }
 
-/// Why a look gave no report.
+/// Why a check gave no report.
 enum NoLook {
-    /// It cannot be had now; the next one may.
+    /// It failed; the next one may succeed.
     Blind(Error),
-    /// The same, because another session has a lock. With what to do, if it is known which one.
+    /// Another session holds a lock; with a remedy, if it is known which one.
     Locked(String, Option<&'static str>),
     /// The session is over.
     Over(Error),
@@ -365,7 +366,8 @@ impl From<Error> for NoLook {
     fn from(error: Error) -> Self {
         match error {
             Error::Definite(_) => NoLook::Over(error),
-            // A server that shuts down waits for its walsenders, and they wait for the router: it has to leave first.
+            // A server that shuts down waits for its walsenders, and they wait for the router, so the router has to
+            // disconnect first.
             Error::Transient(Transient { leaves: true, what, .. }) => NoLook::Over(Error::transient(
                 Peer::Postgres,
                 format!("the server asks its clients to leave: {what}"),

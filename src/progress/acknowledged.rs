@@ -1,8 +1,8 @@
-//! A set of numbers that fills up from below: one bit for each number above the longest full prefix.
+//! A set of numbers that fills up from below: one bit for each number after the longest complete prefix.
 
 use std::collections::VecDeque;
 
-/// Numbers in any order in, the first missing one out.
+/// Takes numbers in any order and tells the first missing one.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged {
     /// Bit `n` of word `w` stands for the number `64 * (words_done + w) + n`.
@@ -11,7 +11,7 @@ pub(super) struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// Adds `number`; false if it was there.
+    /// Adds `number`; false if it was already there.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         let Some(word) = (number / 64).checked_sub(self.words_done) else {
             return false;
@@ -35,7 +35,7 @@ impl Acknowledged {
         added
     }
 
-    /// Whether all numbers from `first` up to and without `end` are there.
+    /// Whether all numbers from `first` to `end`, exclusive, are in the set.
     pub(super) fn has_all(&self, first: u64, end: u64) -> bool {
         (first.max(self.prefix())..end).all(|number| {
             let word =
@@ -44,7 +44,7 @@ impl Acknowledged {
         })
     }
 
-    /// The smallest number that is missing: all below it are there.
+    /// The smallest missing number; all lower ones are in the set.
     pub(super) fn prefix(&self) -> u64 {
         let in_first = self.words.front().map_or(0, |word| u64::from(word.trailing_ones()));
         self.words_done * 64 + in_first

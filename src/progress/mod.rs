@@ -3,12 +3,12 @@
 //! ```text
 //!   begin A   change change   commit A   begin B   change change change ...
 //!             #0     #1                            #2     #3     #4
-//!   acknowledged:  #0 #1 #3   ->   flush LSN = end of A;  of B nothing, for #2 is missing
+//!   acknowledged:  #0 #1 #3   ->   flush LSN = end of A;  of B nothing, because #2 is missing
 //! ```
 //!
-//! Every change of the stream gets the next [`Sequence`], in the order in which Postgres sent it, and every change is
-//! acknowledged exactly once, in whatever order its outcome becomes known. [`Progress::position`] is what has been
-//! acknowledged without a hole: the end of the last whole transaction, and how many changes of the one after it.
+//! Every change of the stream gets the next [`Sequence`], in the order in which Postgres sent it. Every change is
+//! acknowledged exactly once, in any order. [`Progress::position`] is what is acknowledged without a gap: the end of the last
+//! complete transaction, and the number of changes of the next one.
 
 mod acknowledged;
 
@@ -22,40 +22,40 @@ use pg_logical::{Lsn, PgTimestamp};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
-/// Where to go on after a restart without losing an event, and with as few repetitions as can be.
+/// Where to continue after a restart without losing an event, and with as few repetitions as possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// The `end_lsn` of the last transaction that is acknowledged as a whole, or a later position up to which the
-    /// stream held nothing.
+    /// The `end_lsn` of the last transaction that is completely acknowledged, or a later position up to which the stream had
+    /// no changes.
     pub flush: Lsn,
-    /// What is acknowledged of the transaction after it.
+    /// The acknowledged part of the next transaction.
     pub partial: Option<Partial>,
 }
 
 impl Position {
-    /// Whether the change with this number, of the transaction with this `final_lsn`, lies before it.
+    /// Whether this change, of the transaction with this `final_lsn`, lies before the position.
     pub fn covers(self, final_lsn: Lsn, ordinal: u64) -> bool {
-        // a commit begins before the `end_lsn` that it makes the flush LSN
+        // a commit record begins before its `end_lsn`, which becomes the flush LSN
         final_lsn < self.flush
             || self.partial.is_some_and(|done| done.final_lsn == final_lsn && ordinal <= done.changes)
     }
 }
 
-/// The beginning of one transaction. Unlike a [`Sequence`] it means the same in every session.
+/// The first changes of one transaction. Unlike a [`Sequence`], this means the same in every session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Partial {
-    /// The transaction's `final_lsn`. In the order of the stream, as those of later transactions are greater.
+    /// The transaction's `final_lsn`, which increases in the order of the stream.
     pub final_lsn: Lsn,
-    /// How many of its changes, from the first one on and without a hole.
+    /// How many of its changes, counted from the first without a gap.
     pub changes: u64,
 }
 
-/// A transaction by which a log is known again: in another one, another lies there.
+/// A transaction that identifies a log: another log has a different one at this place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Landmark {
-    /// Where its commit begins.
+    /// The LSN of its commit record.
     pub final_lsn: Lsn,
-    /// Its number.
+    /// The transaction id.
     pub xid: u32,
     /// When it was committed.
     pub commit_time: PgTimestamp,
@@ -67,11 +67,11 @@ impl From<Begin> for Landmark {
     }
 }
 
-/// A transaction that is not yet acknowledged as a whole.
+/// A transaction that is not yet completely acknowledged.
 #[derive(Debug)]
 struct Transaction {
     itself: Landmark,
-    /// The last one whose end it has taken over, if that had changes; else itself.
+    /// The last transaction with changes among those whose end it has taken over; else itself.
     last: Landmark,
     first: Sequence,
     /// Known once its Commit was read: the sequence after its last change, and its `end_lsn`.
@@ -86,40 +86,40 @@ pub struct Progress {
     next: Sequence,
     transactions: VecDeque<Transaction>,
     resume: Option<Partial>,
-    /// Transactions whose commits begin before it were acknowledged by an earlier session.
+    /// An earlier session has acknowledged the transactions whose commit records begin before this LSN.
     covered: Lsn,
-    /// How many changes of the transaction under way an earlier session has acknowledged already.
+    /// How many changes of the current transaction an earlier session has acknowledged.
     skip: u64,
-    /// How many were acknowledged so in this session.
+    /// How many changes were skipped in this session for that reason.
     skipped: u64,
-    /// The last transaction with changes that this session has acknowledged as a whole.
+    /// The last transaction with changes that was completely acknowledged in this session.
     landmark: Option<Landmark>,
-    /// What the last keepalive said that nothing has followed yet.
+    /// The position of the last keepalive, unless something followed it.
     reached: Lsn,
 }
 
-/// A change's number, and whether an earlier session has already delivered it.
+/// A change's number, or that an earlier session has already delivered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// To be handled, and then acknowledged under this number.
+    /// Handle it, then acknowledge this number.
     New(Sequence),
-    /// Delivered before the restart. Acknowledged; nothing to do.
+    /// It was delivered before the restart and is already acknowledged.
     Delivered,
 }
 
-/// The stream broke its own rules, so no position can be trusted any more.
+/// The stream violated the protocol, so no position can be trusted any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfStep {
-    /// A Begin came inside a transaction.
+    /// A Begin arrived inside a transaction.
     #[error("a transaction began before the one before it was complete")]
     BeginInside,
-    /// A change or Commit came outside of one.
+    /// A change or Commit arrived outside of a transaction.
     #[error("a change or commit arrived outside of a transaction")]
     Outside,
 }
 
 impl Progress {
-    /// Goes on at `position`. The stream must have been started there, or before.
+    /// Continues at `position`. The stream must start there or earlier.
     pub fn new(position: Position) -> Self {
         Progress {
             flush: position.flush,
@@ -135,13 +135,13 @@ impl Progress {
         }
     }
 
-    /// A transaction starts.
+    /// Takes in a Begin.
     pub fn begin(&mut self, transaction: Landmark) -> Result<(), OutOfStep> {
         if self.inside_transaction() {
             return Err(OutOfStep::BeginInside);
         }
         let final_lsn = transaction.final_lsn;
-        // the transaction that was under way is the first to arrive with its final LSN, or it is not in the stream at all
+        // the partly acknowledged transaction is the first to arrive with its final LSN, or it is not in the stream
         self.skip = match self.resume {
             _ if final_lsn < self.covered => u64::MAX,
             Some(partial) if partial.final_lsn == final_lsn => partial.changes,
@@ -161,7 +161,7 @@ impl Progress {
         Ok(())
     }
 
-    /// The next change of the transaction.
+    /// Takes in the next change of the transaction.
     pub fn change(&mut self) -> Result<Change, OutOfStep> {
         if !self.inside_transaction() {
             return Err(OutOfStep::Outside);
@@ -177,14 +177,14 @@ impl Progress {
         Ok(Change::Delivered)
     }
 
-    /// The transaction is complete.
+    /// Takes in a Commit.
     pub fn commit(&mut self, end_lsn: Lsn) -> Result<(), OutOfStep> {
         let next = self.next;
         let last =
             self.transactions.back_mut().filter(|last| last.end.is_none()).ok_or(OutOfStep::Outside)?;
         last.end = Some((next, end_lsn));
         let settled = self.acknowledged.has_all(last.first.0, next.0);
-        // What has nothing left to acknowledge must not pile up behind a transaction that waits: its end takes theirs over.
+        // Transactions without open changes must not pile up behind one that waits: it takes over their end.
         if settled && self.transactions.len() > 1 {
             let settled = self.transactions.pop_back();
             if let Some((before, settled)) = self.transactions.back_mut().zip(settled) {
@@ -198,15 +198,15 @@ impl Progress {
         Ok(())
     }
 
-    /// The outcome of `sequence` is certain. Saying so twice, or of a number never given out, changes nothing.
+    /// Marks `sequence` as settled. Repetitions, and numbers that were never issued, have no effect.
     pub fn acknowledge(&mut self, sequence: Sequence) {
         if sequence < self.next && self.acknowledged.insert(sequence.0) {
             self.advance();
         }
     }
 
-    /// The server says that it has sent all of the log up to `wal_end`. Counts as soon as all that was sent before is
-    /// acknowledged, if nothing has come since: the server may not say it again for a while.
+    /// The server has sent all of the log up to `wal_end`. This counts once everything sent before is acknowledged, if
+    /// nothing has followed since: the server may not repeat it for a while.
     pub fn reached(&mut self, wal_end: Lsn) {
         if !self.inside_transaction() {
             self.reached = wal_end;
@@ -214,7 +214,7 @@ impl Progress {
         }
     }
 
-    /// The stream begins anew at the position, when every change that came was acknowledged.
+    /// The stream starts again at the position, after all changes were acknowledged.
     pub fn begin_again(&mut self) {
         debug_assert_eq!(self.span(), 0, "there are changes under way");
         let position = self.position();
@@ -223,7 +223,7 @@ impl Progress {
         (self.skip, self.reached) = (0, Lsn::INVALID);
     }
 
-    /// What may be confirmed, and where to go on after a restart.
+    /// The position that may be confirmed, and at which to continue after a restart.
     pub fn position(&self) -> Position {
         let done = self.acknowledged.prefix();
         let partial = self.transactions.front().map(|transaction| Partial {
@@ -242,7 +242,7 @@ impl Progress {
         partial.filter(|partial| partial.final_lsn >= self.covered).or(self.landmark)
     }
 
-    /// Whether every change so far is acknowledged and no transaction is under way.
+    /// Whether all changes so far are acknowledged and no transaction is open.
     pub fn is_idle(&self) -> bool {
         self.transactions.is_empty() && self.resume.is_none()
     }
@@ -252,32 +252,32 @@ impl Progress {
         self.transactions.back().is_some_and(|last| last.end.is_none())
     }
 
-    /// Whether the transaction under way was acknowledged as a whole by an earlier session.
+    /// Whether an earlier session has completely acknowledged the current transaction.
     pub fn repeats(&self) -> bool {
         self.transactions.back().is_some_and(|last| last.itself.final_lsn < self.covered)
     }
 
-    /// How many changes lie between the oldest unacknowledged one and the newest.
+    /// The number of changes from the oldest unacknowledged one to the newest.
     pub fn span(&self) -> u64 {
         self.next.0 - self.acknowledged.prefix()
     }
 
-    /// How many changes are acknowledged without a hole.
+    /// The number of changes acknowledged without a gap.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.prefix()
     }
 
-    /// Whether anything was acknowledged that was not before.
+    /// Whether anything was acknowledged that earlier sessions had not.
     pub fn has_advanced(&self) -> bool {
         self.acknowledged.prefix() > self.skipped
     }
 
-    /// The number of a change of the transaction under way within it, counted from 1.
+    /// The number of a change of the current transaction within it, counted from 1.
     pub fn ordinal(&self, sequence: Sequence) -> u64 {
         self.transactions.back().map_or(0, |last| sequence.0.saturating_sub(last.first.0) + 1)
     }
 
-    /// Its transaction up to and including a change, if that transaction is not yet acknowledged as a whole.
+    /// Its transaction up to and including this change, unless that transaction is completely acknowledged.
     pub fn up_to(&self, sequence: Sequence) -> Option<Partial> {
         if sequence >= self.next {
             return None;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the stream brings, in order: one transaction after the other with its number of changes.
+/// The contents of the stream in order: transactions with their number of changes.
 #[derive(Debug, Clone)]
 struct Sent {
     final_lsn: Lsn,
@@ -25,7 +25,7 @@ fn stream() -> impl Strategy<Value = Vec<Sent>> {
     })
 }
 
-/// The definition itself, by counting from the start each time.
+/// The definition itself, which counts from the start each time.
 fn naive(start: Lsn, sent: &[Sent], read: u64, committed: usize, acknowledged: &BTreeSet<u64>) -> Position {
     let mut position = Position { flush: start, partial: None };
     let mut first = 0;
@@ -46,8 +46,7 @@ fn naive(start: Lsn, sent: &[Sent], read: u64, committed: usize, acknowledged: &
     position
 }
 
-/// The stream and the reports, interleaved: at each step either the next message is read or one of the open changes
-/// is acknowledged, as `choices` say.
+/// Interleaves stream and reports: at each step, `choices` either reads the next message or acknowledges an open change.
 fn run(sent: &[Sent], choices: &[prop::sample::Index]) -> Result<(), TestCaseError> {
     let start = Lsn(10);
     let mut progress = Progress::new(Position { flush: start, partial: None });
@@ -138,7 +137,7 @@ proptest! {
     }
 }
 
-/// Reads all of `sent`, acknowledges what `acknowledge` says; how many changes had to be handled.
+/// Reads all of `sent` and acknowledges what `acknowledge` selects; returns how many changes had to be handled.
 fn feed(progress: &mut Progress, sent: &[Sent], acknowledge: impl Fn(u64) -> bool) -> u64 {
     let mut handled = 0;
     let mut before = progress.position();
@@ -306,7 +305,7 @@ fn a_stream_that_begins_anew_goes_on_where_everything_is_acknowledged() {
 
     progress.begin_again();
     assert_eq!(progress.position(), position);
-    // one that was passed comes as a whole once more, and of the next what was left
+    // a transaction before the position arrives again completely, and then the rest of the next
     progress.begin(transaction(100)).unwrap();
     assert_eq!(progress.change(), Ok(Change::Delivered));
     progress.commit(Lsn(150)).unwrap();

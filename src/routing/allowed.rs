@@ -1,4 +1,4 @@
-//! Which topics may be written to: those whose names Kafka takes and `[topics] allow` lists, and never the one of the positions.
+//! Which topics may be written to: those with a valid name that `[topics] allow` lists, and never the positions topic.
 
 use std::collections::HashSet;
 
@@ -7,15 +7,15 @@ use crate::config::pattern::Pattern;
 use crate::outbox::printable;
 use crate::topic_name::{self, TopicNameError};
 
-/// How many topics are remembered that were found to be allowed.
+/// How many allowed topics are cached.
 const REMEMBERED: usize = 1_000;
 
-/// The patterns, and what they have allowed.
+/// The patterns, and a cache of topics that they allow.
 pub(super) struct Allowed {
     positions: Option<String>,
     patterns: Vec<Pattern>,
     known: HashSet<Box<str>>,
-    /// The one that was found to be allowed last; empty if there was none.
+    /// The topic that was allowed last; empty if there was none.
     last: String,
 }
 
@@ -29,9 +29,9 @@ impl Allowed {
         }
     }
 
-    /// Any name that Kafka takes is allowed where no pattern is given.
+    /// Checks a topic. Without patterns, any valid name is allowed.
     pub(super) fn check(&mut self, topic: &str) -> Result<(), Unroutable> {
-        // most events go where the one before them went; no topic has an empty name
+        // most events go to the same topic as the previous one; no topic has an empty name
         if topic == self.last && !topic.is_empty() {
             return Ok(());
         }
@@ -50,7 +50,7 @@ impl Allowed {
         if self.patterns.is_empty() || self.known.contains(topic) {
             return Ok(());
         }
-        // what takes too many steps to be found allowed is not
+        // a pattern that takes too many steps allows nothing
         if !self.patterns.iter().any(|pattern| pattern.fits(topic) == Ok(true)) {
             return Err(Unroutable::NotAllowed { name: topic.to_owned() });
         }

@@ -1,11 +1,11 @@
 //! What the groups of a pattern matched.
 
-/// What the groups of the rule's patterns matched, for `${match.x}`.
+/// What the groups in a rule's patterns matched, for `${match.x}`.
 #[derive(Debug, Default)]
 pub(super) struct Captures(Vec<(String, Option<String>)>);
 
 impl Captures {
-    /// Those of no rule.
+    /// The groups of no rule.
     pub(super) const NONE: &'static Captures = &Captures(Vec::new());
 
     pub(super) fn get(&self, group: &str) -> Option<&str> {

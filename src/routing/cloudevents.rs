@@ -15,7 +15,7 @@ use crate::utc::Utc;
 const CONTENT_TYPE: &str = "content-type";
 const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
 
-/// The templates of the attributes, bound.
+/// The templates of the attributes, bound to columns.
 pub(super) struct Attributes {
     source: Bound,
     event_type: Bound,
@@ -23,7 +23,7 @@ pub(super) struct Attributes {
     datacontenttype: Option<Bound>,
     dataschema: Option<Bound>,
     extensions: Vec<(String, Bound)>,
-    /// The attributes of one event: names and where their values end in `values`.
+    /// The attributes of the current event: names, and where their values end in `values`.
     made: Vec<(&'static str, usize)>,
     made_extensions: Vec<(usize, usize)>,
     values: String,
@@ -52,7 +52,7 @@ impl Attributes {
         }
     }
 
-    /// Makes the attributes of one event. `micros` is its time since the Unix epoch.
+    /// Computes the attributes of one event. `micros` is its time since the Unix epoch.
     fn make(&mut self, row: &Row<'_, '_>, kind: Kind, micros: i64) -> Result<(), Unroutable> {
         let Attributes { made, made_extensions, values, text, .. } = self;
         made.clear();
@@ -86,7 +86,7 @@ impl Attributes {
                 }
                 None => false,
             };
-            // an attribute that is there is not empty
+            // attributes must not be empty
             if present && !text.is_empty() {
                 values.push_str(text);
                 made.push((name, values.len()));
@@ -104,7 +104,7 @@ impl Attributes {
         self.all().try_for_each(|(name, value)| check(name, value))
     }
 
-    /// Names and values of the event that was made last.
+    /// Names and values for the current event.
     fn all(&self) -> impl Iterator<Item = (&str, &str)> {
         let defined = self.made.iter().map(|(name, end)| (*name, *end));
         let extensions = self
@@ -119,7 +119,7 @@ impl Attributes {
         })
     }
 
-    /// Binary mode: `ce_` headers, and the data's own type.
+    /// Binary mode: `ce_` headers, and the content type of the data.
     pub(super) fn push_headers(
         &mut self,
         row: &Row<'_, '_>,
@@ -137,7 +137,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// Structured mode: one JSON object. Data of a JSON type stand in it as JSON, other text as a string, bytes in
+    /// Structured mode: one JSON object. Data of a JSON type are included as JSON, other text as a string, and bytes in
     /// Base64 (CloudEvents 1.0, "JSON Event Format").
     pub(super) fn write(
         &mut self,
@@ -161,7 +161,7 @@ impl Attributes {
         let is_json = content_type.is_none_or(|(_, of)| is_json(of));
         match payload.bytes {
             None => {
-                // the comma behind the last attribute
+                // the comma after the last attribute
                 into.pop();
             }
             Some(bytes) if payload.kind == Kind::Bytes => {
@@ -192,7 +192,7 @@ fn content_type(kind: Kind) -> &'static str {
     }
 }
 
-/// Whether a media type is JSON's (RFC 6839: `+json` too).
+/// Whether a media type is JSON (including `+json`, RFC 6839).
 fn is_json(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.split_once('/').is_some_and(|(_, subtype)| subtype == "json" || subtype.ends_with("+json"))
@@ -202,7 +202,7 @@ fn attribute(name: &str, reason: &'static str) -> Unroutable {
     Unroutable::Attribute { name: name.to_owned(), reason }
 }
 
-/// What the specification asks of every attribute, and of two of them besides.
+/// Checks the rules for every attribute, and those for two particular ones.
 fn check(name: &str, value: &str) -> Result<(), Unroutable> {
     if value.is_empty() {
         return Err(attribute(name, "is empty, and every event needs it"));

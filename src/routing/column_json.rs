@@ -1,4 +1,4 @@
-//! A column's value put into JSON.
+//! A column's value as JSON.
 
 use super::text::null_or;
 use crate::config::TextForm;
@@ -10,8 +10,7 @@ const BOOLEAN: u32 = 16;
 /// `bigint`, `smallint`, `integer`, `oid`, `real`, `double precision`, `numeric`
 const NUMBERS: [u32; 7] = [20, 21, 23, 26, 700, 701, 1700];
 
-/// Writes what a column holds as a JSON value: numbers, truth values and JSON as such, bytes in Base64, and all else
-/// as a string.
+/// Writes a column's value as JSON: numbers, booleans and JSON as such, bytes in Base64, and everything else as a string.
 pub(super) fn write(
     form: TextForm,
     value: Option<&[u8]>,
@@ -32,7 +31,7 @@ pub(super) fn write(
     }
     match of.id.0 {
         BOOLEAN => into.push_str(if text == "t" { "true" } else { "false" }),
-        // NaN and infinity are no numbers of JSON
+        // JSON has no NaN or infinity
         number if NUMBERS.contains(&number) && check(text).is_ok() => into.push_str(text),
         _ if of.is_json() => into.push_str(text),
         _ if of.is_bytea() => {

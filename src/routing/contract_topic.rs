@@ -1,4 +1,4 @@
-//! The topic of an event type, as far as the configuration alone tells.
+//! The topic of an event type, as far as it follows from the configuration.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::config::template::{Name, Part, Template};
 use crate::contracts::{Contract, Topic};
 use crate::outbox::Field;
 
-/// The topic that events of `contract` go to: its `x-topic`, or what `template`, `[route] topic`, makes of its types.
+/// The topic for events of `contract`: its `x-topic`, or the result of `template` (`[route] topic`) for its types.
 pub fn contract_topic(contract: &Contract, template: &Template, columns: &Columns) -> Topic {
     match &contract.facts.topic {
         Some(topic) => Topic { address: topic.clone(), parameters: Vec::new() },

@@ -1,10 +1,10 @@
-//! What a template may do to a value on its way.
+//! The filters of templates.
 
 use std::borrow::Cow;
 
 use crate::config::template::Filter;
 
-/// The value after all of them; `None` stays NULL unless a default takes its place.
+/// Applies all filters. `None` stays NULL unless a default replaces it.
 pub(crate) fn apply<'a>(filters: &[Filter], value: Option<Cow<'a, str>>) -> Option<Cow<'a, str>> {
     filters.iter().fold(value, |value, filter| match (filter, value) {
         (Filter::Default(text), None) => Some(text.clone().into()),
@@ -15,9 +15,8 @@ pub(crate) fn apply<'a>(filters: &[Filter], value: Option<Cow<'a, str>>) -> Opti
     })
 }
 
-/// Words in lower case with `-` between them. A word ends before a capital that follows a small letter or a digit, before
-/// the last of several capitals that a small letter follows (`HTTPServer`), and at anything but letters and digits; dots
-/// stay.
+/// Lower-case words with `-` between them. A word ends before a capital after a small letter or digit, before the last of
+/// several capitals if a small letter follows (`HTTPServer`), and at anything but letters and digits. Dots are kept.
 fn kebab(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let mut kebab = String::with_capacity(text.len() + 4);
@@ -48,7 +47,7 @@ fn kebab(text: &str) -> String {
     kebab
 }
 
-/// One that has a small form; some mathematical letters are capitals for ever.
+/// Whether it is a capital with a small form; some mathematical capitals have none.
 fn capital(character: char) -> bool {
     character.is_uppercase() && !character.to_lowercase().eq([character])
 }

@@ -1,4 +1,4 @@
-//! Record headers: the router's own, then the members of the `headers` column.
+//! Record headers: first the router's own, then the members of the `headers` column.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use serde_json::value::RawValue;
 use crate::json;
 use crate::reserved::REPLAY_HEADER;
 
-/// The header that holds the event's id.
+/// The header with the event's id.
 pub(super) const ID: &str = "id";
-/// The header that holds the event's type.
+/// The header with the event's type.
 pub(super) const TYPE: &str = "type";
 
-/// A record's headers, in buffers that are used again for each record.
+/// A record's headers, in buffers that are reused for each record.
 #[derive(Default)]
 pub struct Headers {
     names: String,
@@ -71,7 +71,7 @@ impl Headers {
         self.end(start, value);
     }
 
-    /// The same with a name of two parts.
+    /// The same for a name in two parts.
     pub(super) fn push_prefixed(&mut self, prefix: &str, name: &str, value: Option<&[u8]>) {
         let start = self.names.len();
         self.names.push_str(prefix);
@@ -90,16 +90,16 @@ impl Headers {
         self.entries.push(Entry { name, value });
     }
 
-    /// Whether one of the first `count` has this name.
+    /// Whether one of the first `count` headers has this name.
     fn first_have(&self, count: usize, name: &str) -> bool {
         let mut names = self.entries.iter().take(count).map(|entry| self.names.get(entry.name.clone()));
         names.any(|known| known == Some(name))
     }
 
-    /// Adds the members of a JSON object: strings as they are, other values as JSON text, null as a null value.
-    /// Returns how many were left out because they bear the name of a header that is there already.
+    /// Adds the members of a JSON object: strings as they are, other values as JSON text, null as a null value. Returns how
+    /// many were left out because a header of the same name exists.
     pub(super) fn push_members(&mut self, json: &[u8]) -> Result<u32, serde_json::Error> {
-        // what most rows hold
+        // the most common value
         if json == b"{}" {
             return Ok(0);
         }
@@ -111,10 +111,10 @@ impl Headers {
     }
 }
 
-/// Reads an object's members straight into the buffer.
+/// Deserializes an object's members directly into the buffer.
 struct Members<'h> {
     headers: &'h mut Headers,
-    /// How many of them are the router's own.
+    /// How many headers are the router's own.
     taken: usize,
 }
 
@@ -142,7 +142,7 @@ impl<'de> Visitor<'de> for Members<'_> {
         let mut dropped = 0;
         while let Some(name) = map.next_key_seed(json::Name)? {
             let value: &RawValue = map.next_value()?;
-            // a row that called itself sent again could be passed over by consumers who have not seen it
+            // consumers might skip an event whose row claims that it is a replay
             if name == REPLAY_HEADER || self.headers.first_have(self.taken, &name) {
                 dropped += 1;
                 continue;

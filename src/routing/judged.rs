@@ -1,4 +1,4 @@
-//! What the contract of its type says of a payload.
+//! Checks payloads against the contracts of their event types.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::config::contracts::OnViolation;
 use crate::contracts::{Contracts, Violation};
 use crate::outbox::{Field, OutboxEvent};
 
-/// The contracts, if there are any, and what the last payload broke.
+/// The contracts, if there are any, and the violation of the last payload.
 #[derive(Default)]
 pub(super) struct Judge {
     contracts: Option<Arc<Contracts>>,
@@ -23,7 +23,7 @@ impl Judge {
         Judge { contracts, rejects, violation: None }
     }
 
-    /// How the payload breaks its contract, if it does and may be sent.
+    /// How the payload violates its contract, if it does and may be sent all the same.
     pub(super) fn judge(
         &mut self,
         event: &OutboxEvent<'_>,

@@ -1,5 +1,4 @@
-//! What becomes of an event: an [`OutboxEvent`] in, a [`Record`] out. Pure, and without allocation for an event whose
-//! values go out as they are.
+//! From an [`OutboxEvent`] to a [`Record`]. Pure, and without allocations for an event whose values are sent unchanged.
 
 mod allowed;
 mod bytea;
@@ -51,7 +50,7 @@ use template::Bound;
 use text::Use;
 use value::{Kind, Payload, ValueMaker};
 
-/// What becomes of an event.
+/// The result for one event.
 #[derive(Debug, Clone, Copy)]
 pub enum Routed<'a> {
     /// It is sent.
@@ -60,35 +59,35 @@ pub enum Routed<'a> {
     Dropped,
 }
 
-/// Makes records. Holds the buffers that they borrow from.
+/// Turns events into records, which borrow from its buffers.
 pub struct Router {
     plan: Plan,
-    /// `None` where no value is a CloudEvent.
+    /// `None` if no value is a CloudEvent.
     attributes: Option<Attributes>,
     allowed: Allowed,
     captures: Captures,
     judge: Judge,
     buffers: Buffers,
-    /// What the header of a record says that is sent again on purpose.
+    /// The header value of records that are replayed.
     replay_mark: Option<Box<str>>,
 }
 
 #[derive(Default)]
 struct Buffers {
     topic: String,
-    /// Of the template that is filled in.
+    /// For the result of a template.
     text: String,
     key: String,
     headers: Headers,
-    /// A payload of bytes.
+    /// For a payload of bytes.
     bytes: Vec<u8>,
-    /// A payload in another form than Postgres's.
+    /// For a payload in another form than that of Postgres.
     written: String,
-    /// A value that the payload is put into.
+    /// For a value that contains the payload.
     value: String,
 }
 
-/// What is done, which no event changes.
+/// The configuration, which does not change from event to event.
 struct Plan {
     topic: Bound,
     partition: Option<Bound>,
@@ -106,14 +105,14 @@ struct Plan {
 }
 
 impl Router {
-    /// Routes as `config` says.
+    /// Routes as configured in `config`.
     pub fn of(config: &Config) -> Self {
         let router = Self::new(&config.route, &config.outbox.columns, &config.topics);
         let positions = config.delivery.positions_topic.as_deref();
         Router { allowed: Allowed::new(&config.topics.allow, positions), ..router }
     }
 
-    /// Routes by `route` to the topics that `topics` allows; `columns` names the columns of the fields.
+    /// Routes as configured in `route`, to the topics that `topics` allows. `columns` has the column names of the fields.
     pub fn new(route: &Route, columns: &Columns, topics: &Topics) -> Self {
         let mut binder = Binder { columns, extra: Extra::default(), key: IN_TOPIC, optional: false };
         let topic = Bound::new(&route.topic, &mut binder);
@@ -156,24 +155,24 @@ impl Router {
         }
     }
 
-    /// From now on records bear a header that says that they are sent again on purpose, or none.
+    /// From now on, records get a replay header with this mark, or none.
     pub fn marking(&mut self, mark: Option<&str>) {
         if self.replay_mark.as_deref() != mark {
             self.replay_mark = mark.map(Into::into);
         }
     }
 
-    /// The same, with payloads judged by `contracts` as `config` says.
+    /// The same, with payloads checked against `contracts` as `config` says.
     pub fn judging_by(self, config: &Config, contracts: Option<Arc<Contracts>>) -> Self {
         Router { judge: Judge::new(config, contracts), ..self }
     }
 
-    /// The columns that are wanted besides those of `[outbox] columns`, for [`crate::outbox::Outbox::of`].
+    /// The columns it needs in addition to those of `[outbox] columns`, for [`crate::outbox::Outbox::of`].
     pub fn extra_columns(&self) -> &[ExtraColumn] {
         self.plan.extra.columns()
     }
 
-    /// What becomes of one event.
+    /// Routes one event.
     pub fn route<'a>(
         &'a mut self,
         event: &OutboxEvent<'a>,
@@ -206,7 +205,7 @@ impl Router {
         let commit_timestamp = origin.commit_time.unix_millis();
         let timestamp = match plan.timestamp {
             RecordTimestamp::Commit => commit_timestamp,
-            // what no record can bear is left to the topic's bounds to replace
+            // a time that the topic does not accept is replaced in the sink
             RecordTimestamp::CreatedAt => {
                 event.field(Field::CreatedAt).and_then(timestamp::parse_millis).unwrap_or(i64::MIN)
             }
@@ -308,7 +307,7 @@ impl Plan {
     }
 }
 
-/// A field in the configured form: borrowed as it is, or from `written`.
+/// A field in the configured form: borrowed unchanged, or from `written`.
 fn plain<'b>(
     row: &Row<'_, 'b>,
     field: Field,
@@ -331,7 +330,7 @@ fn plain<'b>(
     }
 }
 
-/// The aggregate as a JSON value; `null` for NULL.
+/// The aggregate id as a JSON value; `null` for NULL.
 fn json_key<'b>(row: &Row<'_, 'b>, written: &'b mut String) -> Result<&'b [u8], Unroutable> {
     written.clear();
     let (value, of) = (row.event.field(Field::AggregateId), row.event.field_type(Field::AggregateId));
@@ -341,7 +340,7 @@ fn json_key<'b>(row: &Row<'_, 'b>, written: &'b mut String) -> Result<&'b [u8], 
     Ok(written.as_bytes())
 }
 
-/// The payload, with a `bytea` decoded and anything else in the configured form.
+/// The payload: a `bytea` decoded, anything else in the configured form.
 fn payload<'b>(
     row: &Row<'_, 'b>,
     decoded: &'b mut Vec<u8>,
@@ -359,7 +358,7 @@ fn payload<'b>(
     Ok(Payload { bytes, kind })
 }
 
-/// The number that a template makes; `None` for NULL and for a column that the table lacks.
+/// The number from a template; `None` for NULL and for a missing column.
 fn number(template: &Bound, row: &Row<'_, '_>, text: &mut String) -> Result<Option<i32>, Unroutable> {
     if template.lacks_column(row) {
         return Ok(None);
@@ -372,7 +371,7 @@ fn number(template: &Bound, row: &Row<'_, '_>, text: &mut String) -> Result<Opti
     number.map(Some).ok_or_else(|| Unroutable::Partition(printable(text.as_bytes())))
 }
 
-/// The time of a CloudEvent: the record's, as far as it is one.
+/// The time of a CloudEvent: that of the record, or the commit time if that is out of range.
 fn timestamp_micros(millis: i64, origin: &Origin) -> i64 {
     millis.checked_mul(1_000).unwrap_or_else(|| origin.commit_time.unix_micros())
 }

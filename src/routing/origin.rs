@@ -1,25 +1,24 @@
-//! Where an event comes from, besides its row.
+//! Where an event comes from.
 
 use std::fmt;
 
 use pg_logical::{Lsn, PgTimestamp};
 
-/// The place of one event in the stream, which is the same each time that it is sent.
+/// The place of one event in the stream. It is the same whenever the event is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// Where the commit of its transaction begins.
+    /// The LSN of its transaction's commit record.
     pub final_lsn: Lsn,
-    /// The number of its transaction.
+    /// Its transaction id.
     pub xid: u32,
-    /// When that committed.
+    /// When its transaction committed.
     pub commit_time: PgTimestamp,
     /// The number of the change within its transaction, counted from 1.
     pub ordinal: u64,
 }
 
 impl Origin {
-    /// A text that grows, byte by byte compared, in the order of delivery: 16 hexadecimal digits of the commit's LSN,
-    /// then 16 of the ordinal.
+    /// A text whose byte order is the delivery order: 16 hexadecimal digits of the commit's LSN, then 16 of the ordinal.
     pub fn sequence(&self) -> impl fmt::Display + use<> {
         Sequence { lsn: self.final_lsn.0, ordinal: self.ordinal }
     }

@@ -7,26 +7,26 @@ use pg_logical::Redacted;
 use super::Headers;
 use crate::contracts::Violation;
 
-/// What goes to the sink. It borrows from the receive buffer and from the [`super::Router`], until the next event.
+/// A record for the sink. Until the next event, it borrows from the receive buffer and from the [`super::Router`].
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
-    /// A name that Kafka takes.
+    /// A valid topic name.
     pub topic: &'a str,
     /// The number of the partition; `None`: the key decides.
     pub partition: Option<i32>,
-    /// The text of `aggregate_id`; `None` for NULL: an event that has no order.
+    /// The text of `aggregate_id`; `None` for NULL: an event without an order.
     pub key: Option<&'a [u8]>,
-    /// The payload's bytes, or what is made of them; `None` for NULL: a tombstone.
+    /// The payload's bytes, or a value made from them; `None` for NULL: a tombstone.
     pub value: Option<&'a [u8]>,
-    /// `id`, `type`, those of `[route.headers]` and of a rule, then the members of the `headers` column.
+    /// `id`, `type`, the headers of `[route.headers]` and of a rule, then the members of the `headers` column.
     pub headers: &'a Headers,
-    /// Milliseconds since the Unix epoch, as `[route] timestamp` says.
+    /// Milliseconds since the Unix epoch, from the source in `[route] timestamp`.
     pub timestamp: i64,
-    /// The commit time in the same unit, for a topic that does not take `timestamp`.
+    /// The commit time in the same unit, for topics that do not accept `timestamp`.
     pub commit_timestamp: i64,
-    /// Members of the `headers` column that bore the name of one of the router's own.
+    /// How many members of the `headers` column had the name of one of the router's own headers.
     pub headers_dropped: u32,
-    /// How the payload breaks its contract, if it does and is sent all the same.
+    /// How the payload violates its contract, if it does and is sent all the same.
     pub violation: Option<&'a Violation>,
 }
 
@@ -42,12 +42,12 @@ impl fmt::Debug for Record<'_> {
     }
 }
 
-/// What librdkafka keeps for each record, and for each header, besides their bytes: about.
+/// Roughly what librdkafka stores for each record and each header besides their bytes.
 const MEMORY_PER_RECORD: usize = 256;
 const MEMORY_PER_HEADER: usize = 80;
 
 impl Record<'_> {
-    /// The memory that it takes while it is under way: what the window counts.
+    /// The memory it takes while in flight, which counts towards the window.
     pub fn memory(&self) -> usize {
         self.size() + MEMORY_PER_RECORD + self.headers.len() * MEMORY_PER_HEADER
     }

@@ -12,7 +12,7 @@ use crate::json::member;
 use crate::outbox::{ColumnType, ExtraColumn, FIELDS, Field, OutboxEvent};
 use crate::utc::Utc;
 
-/// The columns that are wanted besides the [`Field`]s, each once.
+/// The columns that are needed besides the [`Field`]s, without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Extra(Vec<ExtraColumn>);
 
@@ -37,14 +37,13 @@ impl Extra {
     }
 }
 
-/// The field that a template means by a column's name: a key of `[outbox] columns` first, a column that serves as one
-/// second.
+/// The field that a column name in a template refers to: first by its key in `[outbox] columns`, then by its column.
 pub(crate) fn field(name: &str, columns: &Columns) -> Option<Field> {
     let by_key = FIELDS.into_iter().find(|field| field.key() == name && field.column(columns).is_some());
     by_key.or_else(|| serving(name, columns))
 }
 
-/// The field that a column serves as.
+/// The field that a column is used for.
 fn serving(column: &str, columns: &Columns) -> Option<Field> {
     FIELDS.into_iter().find(|field| field.column(columns) == Some(column))
 }
@@ -53,19 +52,19 @@ fn serving(column: &str, columns: &Columns) -> Option<Field> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Field(Field),
-    /// The n-th of [`Extra`].
+    /// An index into [`Extra`].
     Extra(usize),
-    /// Not in a column of its own: the name itself says.
+    /// Not in a column of its own; the name says where.
     Elsewhere,
 }
 
-/// What places are made with.
+/// Resolves names to places.
 pub(super) struct Binder<'c> {
     pub(super) columns: &'c Columns,
     pub(super) extra: Extra,
-    /// Which part of the configuration is bound, for a message about a column that it names.
+    /// The part of the configuration that is being bound, for messages about missing columns.
     pub(super) key: &'static str,
-    /// Columns that it names may be missing.
+    /// Whether the columns it names may be missing.
     pub(super) optional: bool,
 }
 
@@ -83,7 +82,7 @@ impl Binder<'_> {
     }
 }
 
-/// One event, and what else a template may name.
+/// One event, and the other values that a template may name.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'e, 'a> {
     pub(super) event: &'e OutboxEvent<'a>,
@@ -113,7 +112,7 @@ impl<'e, 'a: 'e> Row<'e, 'a> {
         }
     }
 
-    /// What a column holds and of which type that is; `None` for what is no column's value.
+    /// A column's value and type; `None` if the place is not a column.
     pub(super) fn column(&self, place: Place) -> Option<(Option<&'a [u8]>, ColumnType)> {
         match place {
             Place::Field(field) => Some((self.event.field(field), self.event.field_type(field))),
@@ -122,7 +121,7 @@ impl<'e, 'a: 'e> Row<'e, 'a> {
         }
     }
 
-    /// Whether the value would be in a column that the table lacks.
+    /// Whether the value is in a column that the table lacks.
     pub(super) fn lacks(&self, place: Place) -> bool {
         matches!(place, Place::Extra(n) if self.event.extra_type(n).is_none())
     }

@@ -1,4 +1,4 @@
-//! `[[route.rules]]` at work: the first whose conditions all hold says what becomes of the event.
+//! Applies `[[route.rules]]`: the first rule whose conditions all hold decides.
 
 use std::borrow::Cow;
 
@@ -15,13 +15,13 @@ use crate::outbox::IN_ROUTE_RULES;
 #[derive(Debug)]
 pub(super) struct BoundRule {
     conditions: Vec<(Name, Place, Vec<Accepted>)>,
-    /// Its templates name groups, so that they have to be remembered.
+    /// Whether its templates refer to groups, so that these have to be captured.
     wants_captures: bool,
     /// `None`: the event is dropped.
     pub(super) parts: Option<Parts>,
 }
 
-/// What takes the place of the parts of `[route]`.
+/// The parts that override those of `[route]`.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) topic: Option<Bound>,
@@ -61,7 +61,7 @@ impl BoundRule {
         BoundRule { conditions, wants_captures, parts }
     }
 
-    /// Whether all conditions hold. If so, and if it is wanted, `captures` holds what groups matched.
+    /// Whether all conditions hold. If so, and if the rule needs them, `captures` holds what the groups matched.
     pub(super) fn matches(&self, row: &Row<'_, '_>, captures: &mut Captures) -> Result<bool, Unroutable> {
         captures.clear();
         for (name, place, any_of) in &self.conditions {

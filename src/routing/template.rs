@@ -1,4 +1,4 @@
-//! Templates at work: bound to the table's columns once, filled in for each event.
+//! Templates bound to the table's columns, which is done once, and rendered for each event.
 
 use super::filters;
 use super::row::{Binder, Place, Row};
@@ -26,7 +26,7 @@ impl NoValue {
 
 pub(super) const NULL: &str = "is NULL";
 
-/// The name of the value, of a template that is one alone.
+/// The name of the value, if the template is a single value.
 impl std::fmt::Display for Bound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.parts.iter().try_for_each(|(part, _)| match part {
@@ -45,12 +45,12 @@ impl Bound {
         Bound { parts: template.parts().iter().map(|part| (part.clone(), place(part))).collect() }
     }
 
-    /// Whether it names a column that the table lacks, and may lack.
+    /// Whether it names a column that is missing and may be.
     pub(super) fn lacks_column(&self, row: &Row<'_, '_>) -> bool {
         self.parts.iter().any(|(_, place)| row.lacks(*place))
     }
 
-    /// The place of the value, if the template is a value as it is and nothing else.
+    /// The place of the value, if the template is a single value without filters.
     pub(super) fn lone(&self) -> Option<Place> {
         match self.parts.as_slice() {
             [(Part::Value(value), place)] if value.filters.is_empty() => Some(*place),
@@ -58,7 +58,7 @@ impl Bound {
         }
     }
 
-    /// Fills `into`. False if the template is one value alone, and that is NULL.
+    /// Renders into `into`. False if the template is a single value that is NULL.
     pub(super) fn render_or_null(&self, row: &Row<'_, '_>, into: &mut String) -> Result<bool, NoValue> {
         match self.render(row, into) {
             Err(NoValue { reason: NULL, .. }) if self.parts.len() == 1 => Ok(false),
@@ -66,7 +66,7 @@ impl Bound {
         }
     }
 
-    /// Fills `into`.
+    /// Renders into `into`.
     pub(super) fn render(&self, row: &Row<'_, '_>, into: &mut String) -> Result<(), NoValue> {
         into.clear();
         for (part, place) in &self.parts {

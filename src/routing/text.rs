@@ -1,4 +1,4 @@
-//! How a column's value is written out.
+//! How a column's value is written as text.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,14 @@ use crate::config::TextForm;
 use crate::connect::{self, Unwritable};
 use crate::outbox::ColumnType;
 
-/// What a text is for: Connect's converters for keys and headers differ.
+/// Where a text is used: Connect's converters for keys and headers differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     Key,
     Other,
 }
 
-/// The value in this form; `None` for what Debezium delivers as NULL.
+/// The value in this form; `None` if Debezium delivers it as NULL.
 pub(super) fn written<'t>(
     form: TextForm,
     of: ColumnType,
@@ -37,7 +37,7 @@ pub(super) fn written<'t>(
     }
 }
 
-/// Debezium logs a `numeric` that is no number, and delivers NULL.
+/// Debezium logs a `numeric` without a finite value, and delivers NULL.
 pub(super) fn null_or(error: Unwritable) -> Result<(), &'static str> {
     match error {
         Unwritable::NotFinite => Ok(()),

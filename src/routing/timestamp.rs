@@ -1,7 +1,7 @@
-//! The text of a timestamp column, as Postgres prints it with `DateStyle` ISO.
+//! Parses a timestamp that Postgres printed with `DateStyle` ISO.
 
-/// Milliseconds since the Unix epoch of `2026-11-21 09:06:15.123456+00`, `2026-11-21 09:06:15`; without a zone the
-/// time is read as UTC. `None` for `infinity`, dates before Christ and anything else: no record can bear them.
+/// Milliseconds since the Unix epoch for `2026-11-21 09:06:15.123456+00` or `2026-11-21 09:06:15`; without a zone, the time
+/// is in UTC. `None` for `infinity`, dates BC and anything else, which no record can have.
 pub(super) fn parse_millis(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let (date, time) = text.split_once(' ')?;
@@ -13,13 +13,13 @@ pub(super) fn parse_millis(text: &[u8]) -> Option<i64> {
     };
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
     let seconds = clock_seconds(clock)?;
-    // 24:00:00 is what Postgres prints for it, and 60 for a leap second that it has already carried over
+    // Postgres prints 24:00:00 as such, and carries leap seconds over
     let valid = (1..=12).contains(&month) && (1..=31).contains(&day) && year <= 300_000;
     let days = valid.then(|| days_from_civil(year, month, day))?;
     Some((days * 86_400 + seconds - offset) * 1_000 + millis(fraction)?)
 }
 
-/// Only digits: `parse` alone would take a sign.
+/// Digits only: `parse` would also accept a sign.
 fn digits(text: &str) -> Option<i64> {
     let plain = !text.is_empty() && text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()
@@ -51,8 +51,7 @@ fn millis(fraction: &str) -> Option<i64> {
     Some(digits(shown)? * [100, 10, 1].get(shown.len() - 1)?)
 }
 
-/// Days since 1970-01-01 in the proleptic Gregorian calendar. Years start in March here, so that the leap day is
-/// the last of its year.
+/// Days since 1970-01-01 in the proleptic Gregorian calendar. Years begin in March here, so that a leap day is the last day.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let month_from_march = (month + 9) % 12;
@@ -107,7 +106,7 @@ mod tests {
 
         #[test]
         fn days_follow_one_another(day in -100_000i64..4_000_000) {
-            // the inverse by search: the civil date of `day`, found by stepping from the day before
+            // the inverse by search: steps from the civil date of the day before
             let (year, month, dom) = civil(day);
             prop_assert_eq!(days_from_civil(year, month, dom), day);
         }

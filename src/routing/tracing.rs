@@ -1,9 +1,9 @@
-//! The context of a trace that the application stored with its event (W3C Trace Context).
+//! The trace context that the application stored with its event (W3C Trace Context).
 
 use super::headers::Headers;
 use crate::connect::span_context;
 
-/// Adds `traceparent` and `tracestate` as far as the text of `java.util.Properties` holds them.
+/// Adds `traceparent` and `tracestate`, if the text in the format of `java.util.Properties` has them.
 pub(super) fn push(context: &[u8], headers: &mut Headers) {
     let Ok(text) = std::str::from_utf8(context) else { return };
     let context = span_context(text);

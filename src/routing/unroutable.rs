@@ -1,4 +1,4 @@
-//! Why an event has no place to go.
+//! Why an event cannot be routed.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::contracts::Violation;
 use crate::topic_name::TopicNameError;
 use crate::unsendable::{Reason, Unsendable};
 
-/// What is made of the event's values.
+/// What the event's values were needed for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Made {
     /// The topic's name.
@@ -16,7 +16,7 @@ pub enum Made {
     Partition,
     /// The record key.
     Key,
-    /// The record value, made of the payload.
+    /// The record value, built from the payload.
     Value,
     /// The header of this name.
     Header(String),
@@ -24,7 +24,7 @@ pub enum Made {
     Member(String),
     /// The CloudEvents attribute of this name.
     Attribute(String),
-    /// What a rule matches.
+    /// The condition of a rule.
     Condition,
 }
 
@@ -43,13 +43,13 @@ impl fmt::Display for Made {
     }
 }
 
-/// Why an event has no place to go. Says nothing of payloads.
+/// Why an event cannot be routed. It quotes nothing from payloads.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unroutable {
-    /// The template's result is no topic.
+    /// The template's result is not a valid topic name.
     #[error("the topic \"{name}\" is not possible: {error}")]
     Topic {
-        /// What the template gave, printable.
+        /// The template's result, with control characters escaped.
         name: String,
         /// Why Kafka would refuse it.
         error: TopicNameError,
@@ -57,23 +57,23 @@ pub enum Unroutable {
     /// The topic is not one of those that may be written to.
     #[error("the topic \"{name}\" is not among those that `[topics] allow` names")]
     NotAllowed {
-        /// What the template gave.
+        /// The template's result.
         name: String,
     },
-    /// A column that something is made of has no usable value.
+    /// A column that something needs has no usable value.
     #[error("{made} cannot be made: `{name}` {reason}")]
     NoValue {
-        /// What is made of it.
+        /// What needs it.
         made: Made,
-        /// As the configuration names it.
+        /// The column's name in the configuration.
         name: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The template's result is no partition's number.
+    /// The template's result is not a partition number.
     #[error("the partition \"{0}\" is not a number from 0 to 2147483647")]
     Partition(String),
-    /// An attribute of a CloudEvent that may not be empty, or holds a character that none may hold.
+    /// A CloudEvents attribute is empty although it must not be, or contains a forbidden character.
     #[error("the CloudEvents attribute `{name}` {reason}")]
     Attribute {
         /// The attribute's name.
@@ -81,32 +81,32 @@ pub enum Unroutable {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The `headers` column is not what headers can be made of. The text of the error quotes none of it.
+    /// The `headers` column cannot be turned into headers. The text of the error does not quote it.
     #[error("the headers column is not a JSON object, or a name in it holds a zero character (at byte {at})")]
     Headers {
-        /// Where reading stopped.
+        /// Where parsing stopped.
         at: usize,
     },
-    /// The payload is put into JSON and is none. The text of the error quotes none of it.
+    /// The payload is included in JSON but is not JSON. The text of the error does not quote it.
     #[error("the column {column:?} is put into a JSON value and is not JSON (at byte {at})")]
     NotJson {
         /// The payload's column.
         column: String,
-        /// Where reading stopped.
+        /// Where parsing stopped.
         at: usize,
     },
-    /// The payload is JSON that Debezium's expansion cannot take. The text of the error quotes none of it.
+    /// The payload is JSON that Debezium's expansion fails on. The text of the error does not quote it.
     #[error("the column {column:?} cannot be expanded (`[route] payload_json = \"expand\"`): {error}")]
     NotExpanded {
         /// The payload's column.
         column: String,
-        /// What it holds.
+        /// What is in it.
         error: Unexpandable,
     },
     /// A `bytea` payload that is not in hexadecimal.
     #[error("the payload is a bytea that the server did not print in hexadecimal (bytea_output)")]
     Bytea,
-    /// The payload breaks its contract, and `[contracts] on_violation` is `"reject"`.
+    /// The payload violates its contract, and `[contracts] on_violation` is `"reject"`.
     #[error("{0}")]
     Contract(Violation),
     /// No rule matches, and `[route] unmatched` is `"stop"`.
@@ -115,9 +115,9 @@ pub enum Unroutable {
     /// A rule's regular expression took too many steps.
     #[error("the regular expression {pattern} of a rule takes too many steps for `{name}`")]
     TooHard {
-        /// The expression as it was written.
+        /// The expression as it is in the configuration.
         pattern: String,
-        /// What it is matched against.
+        /// The name of the value that it was matched against.
         name: String,
     },
 }
@@ -131,7 +131,7 @@ impl From<Unroutable> for Unsendable {
 }
 
 impl Unroutable {
-    /// What can be done so that the event can be sent.
+    /// What to do so that the event can be sent.
     pub fn remedy(&self) -> &'static str {
         match self {
             Unroutable::NoValue { made: Made::Header(_), .. } => {

@@ -1,4 +1,4 @@
-//! The record value: the payload as it is, or put into JSON.
+//! The record value: the payload unchanged, or as part of JSON.
 
 use super::column_json;
 use super::row::Row;
@@ -9,7 +9,7 @@ use crate::connect::{Behaviour, EmptyArray, NullMember, expand, write_json_bytes
 use crate::json;
 use crate::outbox::Field;
 
-/// The payload of one event, decoded where it is bytes.
+/// The payload of one event; bytes are decoded.
 #[derive(Clone, Copy)]
 pub(super) struct Payload<'p> {
     /// `None` for NULL.
@@ -18,14 +18,14 @@ pub(super) struct Payload<'p> {
 }
 
 impl Payload<'_> {
-    /// Whether it is NULL, or a text of nothing but what Java's `String.trim` takes away.
+    /// Whether it is NULL, or a text of only what Java's `String.trim` removes.
     pub(super) fn is_blank(&self) -> bool {
         let trimmed = |bytes: &[u8]| bytes.iter().all(|byte| *byte <= b' ');
         self.bytes.is_none_or(|bytes| self.kind != Kind::Bytes && trimmed(bytes))
     }
 }
 
-/// What a payload is, by its column's type.
+/// The kind of a payload, by its column's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Json,
@@ -34,16 +34,16 @@ pub(super) enum Kind {
     Text,
 }
 
-/// How values are made.
+/// Builds values.
 pub(super) struct ValueMaker {
     pub(super) payload_json: PayloadJson,
     pub(super) envelope: Vec<(String, Bound)>,
-    /// The payload's column, for a message about it.
+    /// The payload's column, for messages.
     pub(super) column: String,
 }
 
 impl ValueMaker {
-    /// Whether a payload that stands alone goes out as it is.
+    /// Whether a payload that is the whole value is sent unchanged.
     pub(super) fn passes_through(&self) -> bool {
         self.payload_json == PayloadJson::Raw
     }
@@ -124,7 +124,7 @@ impl ValueMaker {
     }
 }
 
-/// The payload's kind, by the type of its column.
+/// The payload's kind, by its column's type.
 pub(super) fn kind(row: &Row<'_, '_>) -> Kind {
     let of = row.event.field_type(Field::Payload);
     if of.is_json() {

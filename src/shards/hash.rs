@@ -1,13 +1,13 @@
-//! Postgres' own hash functions, on the bytes that its row filters hash: `hashtext`, `uuid_hash` and `hashint8`.
+//! Postgres's own hash functions, on the bytes that its row filters hash: `hashtext`, `uuid_hash` and `hashint8`.
 //!
-//! Bob Jenkins' lookup3 with Postgres' start value, the words read as little-endian, which the servers' processors are.
+//! They are Bob Jenkins's lookup3 with Postgres's start value. Words are little-endian, as on the processors of the servers.
 
-/// Added to the length of what is hashed (Postgres, `hash_bytes`).
+/// Added to the length of the input (Postgres, `hash_bytes`).
 const START: u32 = 0x9e37_79b9_u32.wrapping_add(3_923_095);
 
-/// `hashtext(value)`, with a deterministic collation; `uuid_hash(value)` of the sixteen bytes of one.
+/// `hashtext(value)` with a deterministic collation, or `uuid_hash(value)` of the sixteen bytes.
 pub(super) fn bytes(value: &[u8]) -> u32 {
-    // as in Postgres, whose lengths have 32 bits
+    // as in Postgres, where lengths have 32 bits
     let start = START.wrapping_add(value.len() as u32);
     let mut state = [start; 3];
     let (blocks, rest) = value.as_chunks::<12>();
@@ -17,7 +17,7 @@ pub(super) fn bytes(value: &[u8]) -> u32 {
     }
     let (words, last) = rest.split_at(rest.len().min(8));
     add(&mut state, words);
-    // the lowest byte of the third word is left free
+    // the lowest byte of the third word stays free
     let [_, _, c] = &mut state;
     for (place, byte) in last.iter().enumerate() {
         *c = c.wrapping_add(u32::from(*byte) << (8 * (place + 1)));
@@ -25,7 +25,7 @@ pub(super) fn bytes(value: &[u8]) -> u32 {
     end(state)
 }
 
-/// `hashint8(value)`, which is `hashint4` and `hashint2` of values that fit these.
+/// `hashint8(value)`, which equals `hashint4` and `hashint2` for values that fit them.
 pub(super) fn integer(value: i64) -> u32 {
     let (low, high) = (value as u32, (value >> 32) as u32);
     let folded = low ^ if value >= 0 { high } else { !high };

@@ -1,18 +1,18 @@
-//! Shards: the aggregates of an outbox, dealt out to several slots by a hash of their id.
+//! Shards: a hash of the aggregate id distributes the aggregates of an outbox over several slots.
 //!
-//! Postgres deals out the rows, by the row filters of as many publications; messages ignore publications, so each shard
+//! Postgres distributes rows with the row filters of the publications. Publications do not filter messages, so each shard
 //! drops those of the others, by the same hash.
 
 mod hash;
 
 use std::fmt;
 
-/// One of several.
+/// One of several shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
-    /// Which, from 0.
+    /// Its number, from 0.
     pub number: u32,
-    /// Of how many.
+    /// How many shards there are.
     pub of: u32,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Shard {
     }
 }
 
-/// What the ids of aggregates are, which decides by which function of Postgres they are hashed.
+/// The type of aggregate ids, which decides on the hash function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ids {
     /// `text`, `varchar`
@@ -34,7 +34,7 @@ pub enum Ids {
 }
 
 impl Ids {
-    /// Those of a column of this type, by its OID in Postgres; `None`: Postgres has no filter for them.
+    /// The ids in a column of this type, by its OID in Postgres; `None`: the type cannot be filtered.
     pub fn of_type(oid: u32) -> Option<Self> {
         match oid {
             25 | 1043 => Some(Ids::Texts),
@@ -44,7 +44,7 @@ impl Ids {
         }
     }
 
-    /// For a message to a person.
+    /// The name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Ids::Texts => "texts",
@@ -54,13 +54,13 @@ impl Ids {
     }
 }
 
-/// What a command line needs besides to be for this shard alone; nothing where there are none.
+/// The argument that restricts a command line to this shard; empty without shards.
 pub fn argument(shard: Option<Shard>) -> String {
     shard.map_or_else(String::new, |shard| format!(" --shard {}", shard.number))
 }
 
 impl Shard {
-    /// Whether an aggregate is its own, by the text of the id as Postgres prints it; `None` is NULL.
+    /// Whether an aggregate belongs to it, by the text of the id as Postgres prints it; `None` is NULL.
     pub fn holds(self, ids: Ids, aggregate: Option<&[u8]>) -> bool {
         let hash = match (ids, aggregate) {
             (Ids::Texts, aggregate) => hash::bytes(aggregate.unwrap_or_default()),
@@ -74,7 +74,7 @@ impl Shard {
     }
 }
 
-/// The bytes of a UUID as Postgres prints it. Another form of it is another text, and so another aggregate.
+/// The bytes of a UUID as Postgres prints it. Any other notation is another text, and so another aggregate.
 fn uuid(text: &[u8]) -> Option<[u8; 16]> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 36)?;
     let hyphens = [8, 13, 18, 23].iter().all(|place| text.as_bytes().get(*place) == Some(&b'-'));

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use outbox_router::postgres::sql;
 use pg_logical::Secret;
+use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ChannelBinding, ConnInfo, Password, RootCert, SslMode};
+use pg_logical::session::Session;
 
 use super::{Case, Expect, PLAIN, TLS, try_all};
 use crate::support::certificates::{Authority, Identity, self_signed};
@@ -269,10 +270,9 @@ async fn channel_binding(setting: &Setting) {
         },
     ])
     .await;
-    let client = sql::connect(&bound("scram"), "bound").await.unwrap();
-    let row =
-        client.query_one("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", &[]).await.unwrap();
-    assert!(row.get::<_, bool>(0));
+    let mut session = Session::connect(&bound("scram"), &Startup::default()).await.unwrap();
+    let ssl = session.query_one("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").await.unwrap();
+    assert_eq!(ssl.as_deref(), Some("t"));
 }
 
 async fn client_certificates(setting: &Setting, authority: &Authority) {

@@ -4,10 +4,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 
 use outbox_router::error::{Error, Transient};
-use outbox_router::postgres::sql;
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, Host, HostAddr, TargetSessionAttrs};
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use tokio::net::TcpSocket;
 use tokio_postgres::error::SqlState;
@@ -22,7 +20,6 @@ async fn sessions_run_queries_and_several_hosts_are_tried_in_turn() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     queries(&server).await;
     walsender(&server).await;
-    client(&server).await;
     several_hosts(&server).await;
     read_only_server(&server).await;
     server_that_starts_up(&server).await;
@@ -88,30 +85,6 @@ async fn walsender(server: &PrivatePostgres) {
     let Err(Error::Definite(refused)) = refused else { panic!("let in") };
     assert!(refused.what.contains("42501"), "{refused}");
     assert!(refused.remedy.contains("ALTER ROLE \"weak\" LOGIN REPLICATION"), "{refused}");
-}
-
-async fn client(server: &PrivatePostgres) {
-    for host in [server.tcp("db"), server.unix()] {
-        let client = sql::connect(&conninfo([host], "postgres"), "the client").await.unwrap();
-        let row = client
-            .query_one("SELECT $1::int4 + 1, current_setting('application_name')", &[&41])
-            .await
-            .unwrap();
-        assert_eq!((row.get::<_, i32>(0), row.get::<_, &str>(1)), (42, "the client"));
-
-        let refused = client.execute("SELECT * FROM nowhere", &[]).await.unwrap_err();
-        let refused = sql::query_error(&refused, "db");
-        assert_eq!(refused.code(), Some(&SqlState::UNDEFINED_TABLE));
-        assert!(matches!(Error::from(refused), Error::Definite(_)));
-
-        let gone = client.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await.unwrap_err();
-        assert!(matches!(sql::server_error(&gone, "db"), Error::Transient(_)));
-        let gone = client.batch_execute("SELECT 1").await.unwrap_err();
-        assert!(matches!(
-            sql::query_error(&gone, "db"),
-            QueryError::Connection(pg_logical::Error::Transient(_))
-        ));
-    }
 }
 
 async fn several_hosts(server: &PrivatePostgres) {

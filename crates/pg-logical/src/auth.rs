@@ -1,4 +1,4 @@
-//! Proving who we are: cleartext, md5 and SCRAM passwords (Postgres manual, "Authentication" under "Message Flow").
+//! Authentication: cleartext, md5 and SCRAM passwords (Postgres manual, "Authentication" under "Message Flow").
 
 use std::fs;
 
@@ -20,21 +20,21 @@ use crate::conninfo::{ChannelBinding, ConnInfo, Host, Password};
 use crate::error::{Error, Remedy};
 use crate::secret::Secret;
 
-/// Who to be, and how far to trust the server.
+/// The user and database, and how far to trust the server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Login<'a> {
     pub(super) conninfo: &'a ConnInfo,
     pub(super) host: &'a Host,
 }
 
-/// A password and, for messages, where it came from.
+/// A password and its origin, for messages.
 struct Found {
     password: Secret,
     origin: String,
 }
 
 impl Login<'_> {
-    /// Looks the password up, now: a rotated file is picked up by the next connection.
+    /// Looks the password up at the time of use, so that the next connection uses a rotated file.
     fn password(&self) -> Result<Found, Failure> {
         let conninfo = self.conninfo;
         match &conninfo.password {
@@ -88,7 +88,7 @@ impl Login<'_> {
     }
 }
 
-/// Answers what the server asks until it lets us in.
+/// Answers the server's requests until it accepts the user.
 pub(super) async fn authenticate(wire: &mut Wire, login: Login<'_>) -> Result<(), Failure> {
     let user = login.conninfo.user.as_str();
     let mut reply = BytesMut::new();
@@ -128,7 +128,7 @@ pub(super) async fn authenticate(wire: &mut Wire, login: Login<'_>) -> Result<()
     }
 }
 
-/// `channel_binding=require` takes no way in that does not prove that the server knows the password too.
+/// `channel_binding=require` refuses methods that do not prove that the server knows the password.
 fn without_binding_allowed(login: Login<'_>) -> Result<(), Failure> {
     if login.conninfo.channel_binding != ChannelBinding::Require {
         return Ok(());
@@ -139,7 +139,7 @@ fn without_binding_allowed(login: Login<'_>) -> Result<(), Failure> {
     ))
 }
 
-/// SCRAM-SHA-256, bound to the TLS channel where both sides can (Postgres manual, "SASL Authentication").
+/// SCRAM-SHA-256, bound to the TLS channel if both sides support it (Postgres manual, "SASL Authentication").
 async fn scram(wire: &mut Wire, login: Login<'_>, offered: &AuthenticationSaslBody) -> Result<(), Failure> {
     let offered: Vec<&str> = offered.mechanisms().collect()?;
     let wanted = login.conninfo.channel_binding;
@@ -168,7 +168,7 @@ async fn scram(wire: &mut Wire, login: Login<'_>, offered: &AuthenticationSaslBo
                 Remedy::Scram,
             ));
         }
-        // Tells a server that does offer it that somebody in between hid the offer.
+        // If the server did offer it, this tells the server that somebody in between hid the offer.
         Some(_) => (SCRAM_SHA_256, sasl::ChannelBinding::unrequested()),
         None => (SCRAM_SHA_256, sasl::ChannelBinding::unsupported()),
     };
@@ -207,7 +207,7 @@ async fn scram(wire: &mut Wire, login: Login<'_>, offered: &AuthenticationSaslBo
     }
 }
 
-/// The server's half of the proof does not hold: it does not know the password, or somebody is in between.
+/// The server's proof is wrong: it does not know the password, or somebody is in between.
 fn broken_scram(error: std::io::Error) -> Failure {
     Failure::stop(Error::definite(
         format!("the server failed to prove that it knows the password: {error}"),

@@ -1,18 +1,19 @@
-//! Bulk reads: what a slot holds, asked for by COPY many changes at a time. A walsender sends each message with a system call of its
-//! own; COPY sends the same bytes of pgoutput in full buffers.
+//! Bulk reads: the changes of a slot, many at a time by COPY. A walsender sends each message with a system call of its own;
+//! COPY sends the same bytes of pgoutput in full buffers.
 //!
-//! What is read is a temporary copy of the slot, which ends with the session. It is consumed, so that the next bulk read can be asked
-//! for before this one has arrived anywhere, and the slot itself follows when that is so.
+//! A bulk read consumes a temporary copy of the slot, which ends with the session. So the next one can be requested before
+//! this one has been processed, and the slot itself advances afterwards.
 //!
-//! Statements and rows only; nothing is sent or received here. Formats: Postgres manual, "Replication Management Functions",
-//! and "COPY", "Binary Format".
+//! This module has only statements and rows; it sends and receives nothing. Formats: Postgres manual, "Replication Management
+//! Functions", and "COPY", "Binary Format".
 
 use std::time::Duration;
 
 use crate::Lsn;
 use crate::quoting::{identifier, literal};
 
-/// The functions that the reader's role has to be allowed to call, with those that move the slot: everybody is unless it was revoked.
+/// The functions that the reader's role must be allowed to call, including those that move the slot. Every role may unless
+/// that was revoked.
 pub const FUNCTIONS: [&str; 4] = [
     "pg_catalog.pg_copy_logical_replication_slot(name, name, boolean)",
     "pg_catalog.pg_drop_replication_slot(name)",
@@ -20,19 +21,19 @@ pub const FUNCTIONS: [&str; 4] = [
     "pg_catalog.pg_replication_slot_advance(name, pg_lsn)",
 ];
 
-/// What begins a binary COPY: a signature, flags, and how long an extension of the header is.
+/// The start of a binary COPY; flags and the length of a header extension follow.
 const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
 
-/// How much a bulk read brings.
+/// How much a bulk read returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// It ends with the first transaction that is committed there or behind.
+    /// It ends with the first transaction committed at or after this position.
     pub upto: Lsn,
-    /// It ends with the transaction that makes it so many rows, which are messages of pgoutput.
+    /// It ends with the transaction in which it reaches this many rows, each a message of pgoutput.
     pub rows: u32,
 }
 
-/// Asks for a bulk read, and where the copy is then.
+/// A statement that reads in bulk, and then tells the position of the copy.
 pub fn read(copy: &str, publication: &str, messages: bool, extent: Extent) -> String {
     let Extent { upto, rows } = extent;
     format!(
@@ -45,7 +46,7 @@ pub fn read(copy: &str, publication: &str, messages: bool, extent: Extent) -> St
     )
 }
 
-/// Asks where a slot is, and what the server sorts in memory: `confirmed_flush_lsn`, `restart_lsn`, `work_mem` in bytes.
+/// A query for a slot's position and the server's sort memory: `confirmed_flush_lsn`, `restart_lsn`, `work_mem` in bytes.
 pub fn look(slot: &str) -> String {
     format!(
         "SELECT s.confirmed_flush_lsn, s.restart_lsn, \
@@ -55,8 +56,8 @@ pub fn look(slot: &str) -> String {
     )
 }
 
-/// Makes the server notice a reader that is gone, or stands still, inside a statement, and no later than a walsender would. What it
-/// does between two statements holds for the whole session.
+/// Makes the server notice within a statement that the reader is gone or has stopped, as soon as a walsender would. What it
+/// does between two statements applies to the whole session.
 pub fn prepare(timeout: Duration) -> String {
     let millis = timeout.as_millis();
     format!(
@@ -65,29 +66,29 @@ pub fn prepare(timeout: Duration) -> String {
     )
 }
 
-/// Before the stream is started: TCP's own timeout would end the connection of one that lives and reads nothing for a while.
+/// Run before the stream is started: TCP's own timeout would end the connection of a reader that reads nothing for a while.
 pub const BEFORE_STREAMING: &str = "SET tcp_user_timeout = 0";
 
-/// One piece of a COPY.
+/// One part of a COPY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A message of pgoutput, and its place in the log.
+    /// A message of pgoutput, and its position in the log.
     Row {
-        /// As in the column `lsn`.
+        /// From the column `lsn`.
         lsn: Lsn,
-        /// As in the column `data`.
+        /// From the column `data`.
         data: &'a [u8],
     },
-    /// There are no more rows.
+    /// The end of the rows.
     End,
 }
 
-/// Bytes that are no such COPY.
+/// The bytes are not such a COPY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a row of the COPY cannot be read")]
 pub struct Malformed;
 
-/// Reads the body of one CopyData, which holds one row; `first` is for the one that the header comes with.
+/// Decodes the body of one CopyData, which contains one row; the `first` one also has the header.
 pub fn decode(body: &[u8], first: bool) -> Result<Piece<'_>, Malformed> {
     let body = if first { without_header(body).ok_or(Malformed)? } else { body };
     let (count, rest) = body.split_first_chunk::<2>().ok_or(Malformed)?;

@@ -1,10 +1,10 @@
-//! The order in which a connection is tried, and what each failure means for the next attempt.
+//! The order of connection attempts, and what each failure means for the next.
 //!
-//! As libpq (Postgres manual, "Specifying Multiple Hosts"): every host in turn, every address of it, with and without TLS
-//! as `sslmode` says. What concerns one server alone (unreachable, starting up, full, not of the wanted kind) moves on
-//! to the next; a definite answer (wrong password, no such database, a certificate that does not hold) ends the search,
-//! so that no password is tried on one server after another. Unlike libpq, a password that was refused over TLS is
-//! never sent again without.
+//! As in libpq (Postgres manual, "Specifying Multiple Hosts"), every address of every host is tried in turn, with and without
+//! TLS as `sslmode` says. After a failure of one server (unreachable, starting up, full, not of the wanted kind) the next is
+//! tried. A definite answer (wrong password, no such database, an invalid certificate) ends the search, so that the password
+//! is not tried on one server after another. Unlike in libpq, a password that was refused over TLS is never sent again
+//! without TLS.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ use super::tls;
 use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode, TargetSessionAttrs};
 use crate::error::{Definite, Error, Remedy, Transient};
 
-/// Settings of a session that reads events: the text of values is part of what consumers see, so it must not depend on a
-/// role's or a database's settings.
+/// Settings for a session that reads events. Consumers see the text of values, so it must not depend on settings of a role or
+/// database.
 pub const VALUE_TEXT: [(&str, &str); 6] = [
     ("client_encoding", "UTF8"),
     ("DateStyle", "ISO"),
@@ -33,21 +33,21 @@ pub const VALUE_TEXT: [(&str, &str); 6] = [
     ("bytea_output", "hex"),
 ];
 
-/// For a session that may have nothing to ask for long. A server's limit on idle sessions is meant for those that applications forget.
+/// For a session that may be idle for long. A server's limit on idle sessions is meant for those that applications forget.
 pub const STAYS_OPEN: (&str, &str) = ("idle_session_timeout", "0");
 
 /// What a session is for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Startup<'a> {
-    /// `replication=database`: a walsender session, which takes replication commands and SQL alike.
+    /// `replication=database`: a walsender session, which accepts replication commands and SQL.
     pub replication: bool,
     /// `application_name`, unless the connection string has one.
     pub application_name: &'a str,
-    /// Settings of the session, name and value; they win over those in the connection string's `options`.
+    /// Settings of the session, name and value. They override those in the connection string's `options`.
     pub settings: &'a [(&'a str, &'a str)],
 }
 
-/// Opens a session with the first server of `conninfo` that takes us and is of the wanted kind.
+/// Opens a session with the first server of `conninfo` that accepts it and is of the wanted kind.
 ///
 /// # Errors
 /// One error that lists every attempt with its reason: transient if a later try may succeed, else definite.
@@ -65,7 +65,7 @@ pub async fn connect(conninfo: &ConnInfo, startup: &Startup<'_>) -> Result<Sessi
     Err(attempts.conclude(conninfo))
 }
 
-/// `prefer-standby` looks twice at the list.
+/// `prefer-standby` goes through the list twice.
 fn passes(wanted: TargetSessionAttrs) -> &'static [TargetSessionAttrs] {
     use TargetSessionAttrs as Attrs;
     match wanted {
@@ -139,14 +139,14 @@ async fn try_host(
     Search::GoOn
 }
 
-/// Where one attempt goes.
+/// The target of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// The host as this address of it.
+/// The host with only this address.
 fn exact(host: &Host, address: &Address) -> Host {
     let addr = match (&host.addr, address) {
         (HostAddr::Tcp { name, .. }, Address::Tcp(address)) => {
@@ -202,7 +202,7 @@ fn name(host: &Host) -> String {
     }
 }
 
-/// The same with the address that the name stands for.
+/// The same with the address that the name resolved to.
 fn place(host: &Host, address: &Address) -> String {
     let name = name(host);
     match address {
@@ -220,7 +220,7 @@ enum Encryption {
 }
 
 impl Encryption {
-    /// What was tried before this.
+    /// What was tried before.
     fn other(self) -> &'static str {
         match self {
             Encryption::Plain => "with TLS",
@@ -229,7 +229,7 @@ impl Encryption {
     }
 }
 
-/// What to try on one address (Postgres manual, "SSL Mode Descriptions"). A unix socket has no TLS, whatever `sslmode` says.
+/// What to try on one address (Postgres manual, "SSL Mode Descriptions"). Unix sockets never have TLS.
 fn encryptions(mode: SslMode, address: &Address) -> &'static [Encryption] {
     match (address, mode) {
         (Address::Unix(_), _) | (_, SslMode::Disable) => &[Encryption::Plain],
@@ -239,7 +239,7 @@ fn encryptions(mode: SslMode, address: &Address) -> &'static [Encryption] {
     }
 }
 
-/// `sslmode`, as strict as `sslrootcert=system` makes it: a public authority signs for anybody, so the name must fit.
+/// `sslmode`, made stricter by `sslrootcert=system`: public authorities sign for anybody, so the name must match.
 pub(super) fn ssl_mode(conninfo: &ConnInfo) -> SslMode {
     match conninfo.ssl_root_cert {
         Some(RootCert::System) => SslMode::VerifyFull,
@@ -302,7 +302,7 @@ impl Target<'_> {
         };
         let in_vain = encryption == Encryption::Tls && !stream.is_tls();
         Session::start(stream, self.login, self.place, self.startup).await.map_err(|mut failure| {
-            // The server has no TLS, and without it was what failed just now.
+            // The server has no TLS, and without TLS it has just failed.
             if in_vain && failure.next == Next::Encryption {
                 failure.next = Next::Stop;
             }
@@ -321,13 +321,13 @@ struct Attempts {
 impl Attempts {
     fn note(&mut self, place: String, error: Error) {
         let attempt = (place, error);
-        // The second pass of prefer-standby mostly finds what the first found.
+        // The second pass of prefer-standby mostly repeats what the first found.
         if !self.failed.contains(&attempt) {
             self.failed.push(attempt);
         }
     }
 
-    /// One error for all: transient if any server may take us later, unless a definite answer ended the search.
+    /// One error for all attempts: transient if any server may accept later, unless a definite answer ended the search.
     fn conclude(self, conninfo: &ConnInfo) -> Error {
         let who = format!("user \"{}\", database \"{}\"", conninfo.user, conninfo.dbname);
         let what = match self.failed.as_slice() {
@@ -355,14 +355,14 @@ impl Attempts {
     }
 }
 
-/// What kind of session a server offers.
+/// The kind of session that a server offers.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     hot_standby: bool,
     read_only: bool,
 }
 
-/// Why `session` is not of the `wanted` kind, if so.
+/// Why `session` is not of the `wanted` kind, if it is not.
 async fn mismatch(
     wanted: TargetSessionAttrs,
     session: &mut Session,
@@ -370,7 +370,7 @@ async fn mismatch(
     if wanted == TargetSessionAttrs::Any {
         return Ok(None);
     }
-    // Reported from Postgres 14 on; what stands in for Postgres may not.
+    // Reported from Postgres 14 on; a pooler may not report it.
     let parameter = |name| session.parameters().get(name).map(|value| value == "on");
     let (hot_standby, read_only) = (parameter("in_hot_standby"), parameter("default_transaction_read_only"));
     let hot_standby = match hot_standby {

@@ -1,11 +1,11 @@
-//! What the process's surroundings say: variables, the user, the home directory, which files there are.
+//! The environment of the process: variables, user, home directory, and which files exist.
 //!
-//! It is handed to the parsers as a value, so that they are pure and a test can describe any machine.
+//! It is passed to the parsers as a value, so that they are pure and tests can describe any machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The surroundings of the process. [`Environment::process`] takes the real ones.
+/// The environment of a process. [`Environment::process`] returns the real one.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
@@ -22,7 +22,7 @@ pub struct NotUtf8 {
     pub variable: String,
 }
 
-/// Where the answer to "is there such a file" comes from.
+/// How to find out whether a file exists.
 #[derive(Clone)]
 enum Files {
     Real,
@@ -36,10 +36,10 @@ impl Default for Files {
 }
 
 impl Environment {
-    /// The surroundings of this process. `prefix` is what the program's own variables begin with.
+    /// The environment of this process. The program's own variables begin with `prefix`.
     ///
     /// # Errors
-    /// A variable that matters, one of the program's own or of libpq's (`PG*`), is not UTF-8.
+    /// One of the program's own variables or one of libpq's (`PG*`) is not UTF-8.
     pub fn process(prefix: &str) -> Result<Self, NotUtf8> {
         let mut variables = BTreeMap::new();
         for (name, value) in std::env::vars_os() {
@@ -62,7 +62,7 @@ impl Environment {
         })
     }
 
-    /// Surroundings without variables, user, home directory or files: the start of a described machine.
+    /// An environment without variables, user, home directory or files, which tests can add to.
     pub fn empty() -> Self {
         Self::default()
     }
@@ -81,14 +81,14 @@ impl Environment {
         self
     }
 
-    /// Sets the operating system's name of the user.
+    /// Sets the user's name in the operating system.
     #[must_use]
     pub fn with_user(mut self, user: &str) -> Self {
         self.user = Some(user.to_owned());
         self
     }
 
-    /// Pretends that there is such a file or directory, and from then on that there are only those.
+    /// Adds a file or directory. From then on only added ones exist.
     #[must_use]
     pub fn with_file(mut self, path: impl Into<PathBuf>) -> Self {
         let mut files = match self.files {
@@ -105,7 +105,7 @@ impl Environment {
         self.variables.get(name).map(String::as_str)
     }
 
-    /// The variables whose names begin with `prefix`, in the order of their names.
+    /// The variables whose names begin with `prefix`, sorted by name.
     pub fn variables_with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.variables
             .iter()
@@ -118,12 +118,12 @@ impl Environment {
         self.home.as_deref()
     }
 
-    /// The operating system's name of the user.
+    /// The user's name in the operating system.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// Whether there is such a file or directory.
+    /// Whether this file or directory exists.
     pub fn has_file(&self, path: &Path) -> bool {
         match &self.files {
             Files::Real => path.exists(),

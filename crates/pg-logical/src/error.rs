@@ -1,4 +1,4 @@
-//! What a failure means: wait and try again, or stop until somebody acts.
+//! Errors, which either may pass by themselves or stay until somebody acts.
 
 use std::fmt;
 
@@ -12,9 +12,10 @@ use crate::server_error::{Outlook, ServerError};
 pub struct Transient {
     /// What happened and where, as one sentence without a full stop.
     pub what: String,
-    /// Whether the server said that it shuts down, or is not up yet: it waits for who has a session with it.
+    /// Whether the server said that it is shutting down or not up yet. A server that shuts down waits for replication
+    /// sessions.
     pub leaves: bool,
-    /// What the server said, if it did.
+    /// The server's message, if there is one.
     pub server: Option<Box<ServerError>>,
 }
 
@@ -24,19 +25,19 @@ pub struct Transient {
 pub struct Definite {
     /// What was found and where, as one sentence without a full stop.
     pub what: String,
-    /// The kind of thing to do about it.
+    /// What kind of remedy there is.
     pub remedy: Remedy,
-    /// What the server said, if it did.
+    /// The server's message, if there is one.
     pub server: Option<Box<ServerError>>,
 }
 
-/// A failure of either kind. No message holds a secret or the contents of a row.
+/// A failure of either kind. No message contains a secret or the contents of a row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Try again.
     #[error(transparent)]
     Transient(#[from] Transient),
-    /// Stop and say what to do.
+    /// Stop, and tell the user what to do.
     #[error(transparent)]
     Definite(#[from] Definite),
 }
@@ -60,7 +61,7 @@ impl Error {
         }
     }
 
-    /// What the server said, if it did.
+    /// The server's message, if there is one.
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {
             Error::Transient(error) => error.server.as_deref(),
@@ -68,12 +69,12 @@ impl Error {
         }
     }
 
-    /// The SQLSTATE, if the server said something.
+    /// The SQLSTATE, if there is a message of the server.
     pub fn code(&self) -> Option<&SqlState> {
         self.server_error().map(|error| &error.code)
     }
 
-    /// What the server said `at` a place, such as "postgres at db:5432"; `remedy` counts if it stays.
+    /// A message of the server `at` a place, such as "postgres at db:5432"; `remedy` is for an error that stays.
     pub(crate) fn of_server(at: &str, error: ServerError, remedy: Remedy) -> Self {
         let what = format!("{at}: {error}");
         let outlook = error.outlook();
@@ -85,8 +86,7 @@ impl Error {
     }
 }
 
-/// The kind of thing to do about a failure that stays. A program puts it into its own words: it knows what its settings are
-/// called.
+/// What to do about a failure that stays. The program words it, because it knows the names of its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remedy {
     /// Name a host: the list is empty.
@@ -131,56 +131,56 @@ pub enum Remedy {
     },
     /// Correct `options`, or use a newer server.
     CorrectOptions,
-    /// What the server's hint or its SQLSTATE suggests.
+    /// Do what the server's hint or SQLSTATE suggests.
     AskServerError,
-    /// Give a password: the server asks for one.
+    /// Set a password: the server requires one.
     GivePassword,
-    /// Make the password file one that can be read and is not empty.
+    /// Make the password file readable and not empty.
     PasswordFile,
-    /// Let `pg_hba.conf` ask for a password or a certificate.
+    /// Configure `pg_hba.conf` to require a password or a certificate.
     PasswordMethod {
         /// The user.
         user: String,
     },
-    /// Let `pg_hba.conf` ask for SCRAM.
+    /// Configure `pg_hba.conf` to require SCRAM.
     Scram,
-    /// Let `pg_hba.conf` ask for SCRAM over TLS and renew the password, or relax `channel_binding`.
+    /// Configure `pg_hba.conf` to require SCRAM over TLS and set the password again, or relax `channel_binding`.
     ScramOverTls,
-    /// Connect by TLS to a server that offers channel binding, or relax `channel_binding`.
+    /// Connect with TLS to a server that offers channel binding, or relax `channel_binding`.
     ChannelBinding,
-    /// Connect past whatever ends TLS in between, or give up channel binding.
+    /// Bypass whatever terminates TLS in between, or do without channel binding.
     TlsEndsInBetween,
     /// Make sure that this is the right server: it does not know the password.
     DoubtServer,
-    /// Give the server TLS, or relax `sslmode`.
+    /// Enable TLS on the server, or relax `sslmode`.
     ServerTls,
-    /// Install the machine's trusted authorities, or name a file.
+    /// Install the system's trusted authorities, or name a file.
     SystemRoots,
     /// Set `sslrootcert`.
     SetRootCertificate,
-    /// Put certificates of authorities into `sslrootcert`.
+    /// Put certificates of authorities into the file in `sslrootcert`.
     RootCertificates,
-    /// None is known: it is a bug.
+    /// No remedy: this is a bug.
     ReportBug,
-    /// Make `sslkey` the key of the first certificate in `sslcert`.
+    /// Set `sslkey` to the key of the first certificate in `sslcert`.
     MatchKey,
-    /// Make the file that this parameter names a PEM file that can be read.
+    /// Make the file that this parameter names a readable PEM file.
     PemFile {
         /// `sslrootcert`, `sslcert` or `sslkey`.
         parameter: &'static str,
     },
-    /// Let nobody else read `sslkey`.
+    /// Make `sslkey` unreadable for others.
     ProtectKey,
     /// Set `sslcert` and `sslkey` to a certificate that the server trusts.
     ClientCertificate,
     /// Allow TLS 1.2 or later on the server.
     TlsVersion,
-    /// Connect by a name that the server's certificate has.
+    /// Connect with a name that is in the server's certificate.
     CertificateName {
-        /// The name that it does not have.
+        /// The name that is not.
         host: String,
     },
-    /// Trust the self-signed certificate by `sslrootcert`, if it is known.
+    /// Trust the self-signed certificate with `sslrootcert`, if it is known.
     TrustSelfSigned,
     /// Set `sslrootcert` to the authority that signed the server's certificate.
     TrustAuthority,
@@ -188,7 +188,7 @@ pub enum Remedy {
     RenewCertificate,
     /// Set the clock, or replace the server's certificate.
     SetClock,
-    /// Give the server a certificate for servers.
+    /// Give the server a certificate for server authentication.
     ServerCertificate,
     /// The stream cannot be read past this place.
     StreamEnded {
@@ -197,14 +197,14 @@ pub enum Remedy {
     },
 }
 
-/// A connection string that cannot be used, or an environment that it does not go with. Never repeats a password.
+/// A connection string that is invalid, or inconsistent with the environment. It never contains a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidConnInfo {
-    /// What is wrong, as a clause that follows a colon.
+    /// What is wrong, as a clause after a colon.
     pub what: String,
     /// What to do about it, in terms of the string and libpq's variables.
     pub remedy: String,
-    /// The parameter, if it is one of libpq's that is not supported here.
+    /// The parameter, if libpq supports it and this crate does not.
     pub unsupported: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! Why one attempt to connect failed, what may be tried after it, and what the operator should do.
+//! Why an attempt to connect failed, what to try next, and what the operator should do.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::tls;
 use crate::conninfo::ConnInfo;
 use crate::error::{Definite, Error, Remedy, Transient};
 
-/// Where the search goes after a failure.
+/// Where the search continues after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// The same address with the other choice of TLS.
@@ -28,7 +28,7 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Failure {
     cause: Cause,
-    /// Words that follow the cause.
+    /// Text that follows the cause.
     addition: String,
     pub(super) next: Next,
 }
@@ -40,7 +40,7 @@ enum Cause {
 }
 
 impl Failure {
-    /// Ends the search.
+    /// A failure that ends the search.
     pub(super) fn stop(error: Error) -> Self {
         Failure { cause: Cause::Ours(error), addition: String::new(), next: Next::Stop }
     }
@@ -50,13 +50,13 @@ impl Failure {
         Failure::stop(Error::definite(what, remedy))
     }
 
-    /// A failure of this address alone that may pass.
+    /// A failure of only this address, which may pass.
     pub(super) fn passing(what: impl Into<String>) -> Self {
         let cause = Cause::Ours(Error::transient(what));
         Failure { cause, addition: String::new(), next: Next::Address }
     }
 
-    /// A failure to connect a unix socket.
+    /// A failure to connect to a unix socket.
     pub(super) fn of_socket(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => {
@@ -71,18 +71,18 @@ impl Failure {
         }
     }
 
-    /// What the server answered.
+    /// An error from the server.
     pub(super) fn from_server(body: &ErrorResponseBody) -> Self {
         ServerError::from_fields(body.fields()).into()
     }
 
-    /// Another choice of TLS may do.
+    /// Another choice of TLS may succeed.
     pub(super) fn or_other_encryption(mut self) -> Self {
         self.next = Next::Encryption;
         self
     }
 
-    /// There was none.
+    /// There is no other choice of TLS.
     pub(super) fn without_another_encryption(mut self) -> Self {
         let lasting = match &self.cause {
             Cause::Server(error) => error.outlook() == Outlook::Lasting,
@@ -92,7 +92,7 @@ impl Failure {
         self
     }
 
-    /// The server has seen the password by now, or a proof of it: nothing more is tried with it there.
+    /// The server has seen the password or a proof of it, so nothing else is tried there.
     pub(super) fn after_login(mut self) -> Self {
         if self.next == Next::Encryption {
             self.next = Next::Stop;
@@ -108,7 +108,7 @@ impl Failure {
         self.after_login()
     }
 
-    /// The later of two failures on one address tells both.
+    /// Combines two failures on one address, the later of which is `self`.
     pub(super) fn after(mut self, first: &Failure, how: &str) -> Self {
         self.addition.push_str(&format!(" (before that, {how}: {})", first.reason()));
         self
@@ -181,7 +181,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// A message that has no place where it came.
+/// A message that is not valid at this point.
 pub(super) fn unexpected() -> Failure {
     Failure::refused("the server's answer does not follow the protocol", Remedy::CheckServerAndBetween)
 }

@@ -1,6 +1,6 @@
-//! The receive buffer: bytes from the socket in, whole protocol messages out, borrowed.
+//! The receive buffer: takes bytes from the socket, and gives borrowed protocol messages.
 //!
-//! A message stays in place until it is consumed, so a reader that cannot take it yet looks at it again later.
+//! A message stays in the buffer until it is consumed, so a reader that cannot take it yet can look at it again later.
 
 use std::fmt;
 use std::io;
@@ -12,11 +12,11 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::stream::Transport;
 
-/// What one read asks for. Large enough that a reader that fell behind takes many messages per system call.
+/// The size of one read, large enough for a lagging reader to take many messages per system call.
 const READ_SIZE: usize = 64 * 1024;
 
-/// What a reader that has far to go waits for, so that it deals with many messages in one turn. A thousand or so of a few
-/// hundred bytes: what costs something for each turn is shared by as many.
+/// How much a lagging reader waits for, so that it processes many messages in one turn: about a thousand of a few hundred
+/// bytes, which share the cost of the turn.
 pub(super) const GATHERED: usize = 512 * 1024;
 
 /// Postgres itself never sends more (`MaxAllocSize`).
@@ -28,7 +28,7 @@ const HEADER: usize = 5;
 /// One backend message: its tag byte and its body, without the length word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The message type, for instance `d` for CopyData.
+    /// The message type, for example `d` for CopyData.
     pub tag: u8,
     /// The rest of the message.
     pub body: &'a [u8],
@@ -44,13 +44,13 @@ impl fmt::Debug for Frame<'_> {
 }
 
 impl Frame<'_> {
-    /// How many bytes the message takes on the wire.
+    /// The size of the message on the wire.
     pub fn wire_len(&self) -> usize {
         HEADER + self.body.len()
     }
 }
 
-/// A message announced a length that no message can have: the connection is not speaking the protocol any more.
+/// A message has an impossible length, so the peer no longer speaks the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a message of type {tag:?} announced an impossible length of {length} bytes")]
 pub struct BadLength {
@@ -58,7 +58,7 @@ pub struct BadLength {
     length: i32,
 }
 
-/// Bytes received and not yet consumed.
+/// Bytes that were received and not yet consumed.
 pub struct FrameBuffer {
     bytes: Vec<u8>,
     start: usize,
@@ -72,14 +72,14 @@ impl fmt::Debug for FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// A buffer that already holds `received`, the bytes that an earlier reader of the socket left over.
+    /// A buffer that begins with `received`, the bytes left over by an earlier reader of the socket.
     pub fn new(mut received: Vec<u8>) -> Self {
         let end = received.len();
         received.resize(end.max(READ_SIZE), 0);
         FrameBuffer { bytes: received, start: 0, end }
     }
 
-    /// The next whole message, or `None` until more bytes are there. It is not consumed.
+    /// The next complete message, without consuming it; `None` if more bytes are needed.
     pub fn peek(&self) -> Result<Option<Frame<'_>>, BadLength> {
         let received = self.bytes.get(self.start..self.end).unwrap_or_default();
         let Some((&[tag, a, b, c, d], rest)) = received.split_first_chunk::<HEADER>() else {
@@ -89,7 +89,7 @@ impl FrameBuffer {
         Ok(rest.get(..body_len).map(|body| Frame { tag, body }))
     }
 
-    /// Whether there is as much as is worth waiting for.
+    /// Whether enough has gathered to be worth a turn.
     pub fn has_gathered(&self) -> bool {
         self.end - self.start >= GATHERED
     }
@@ -101,7 +101,7 @@ impl FrameBuffer {
             self.start = 0;
             self.end = 0;
         }
-        // one large message must not keep its memory for ever
+        // one large message must not occupy its memory for ever
         if self.bytes.len() > 2 * GATHERED && self.end - self.start < GATHERED {
             self.move_to_front();
             self.bytes.truncate(self.end.max(READ_SIZE));
@@ -124,7 +124,7 @@ impl FrameBuffer {
         Poll::Ready(Ok(count))
     }
 
-    /// Takes what lies in the socket already, all of it if that is not too much; `None` where only the runtime can read it.
+    /// Takes what is already in the socket, up to a limit; `None` if only the runtime can read it.
     pub fn fill_now<S: Transport>(&mut self, stream: &mut S) -> Option<io::Result<usize>> {
         let mut taken = 0;
         while !self.has_gathered() {
@@ -139,15 +139,15 @@ impl FrameBuffer {
                         break;
                     }
                 }
-                // an end is one for the next read too, an error is told once
+                // the next read sees the end of the stream again, but an error only once
                 Err(error) => return Some(Err(error)),
             }
         }
         Some(Ok(taken))
     }
 
-    /// Moves the unfinished message to the front, and grows only as fast as its bytes arrive: the length that
-    /// a peer announces is no reason to allocate it. But a large one needs no more than that.
+    /// Moves the incomplete message to the front, and grows only as fast as its bytes arrive, because the length may be
+    /// false. A large message gets no more room than it needs.
     fn make_room(&mut self) {
         if self.bytes.len() - self.end >= READ_SIZE / 2 {
             return;
@@ -169,7 +169,7 @@ impl FrameBuffer {
         }
     }
 
-    /// How many bytes the first message takes on the wire, or 0 before its header is there.
+    /// The size of the first message on the wire, or 0 before its header has arrived.
     fn announced(&self) -> usize {
         let received = self.bytes.get(self.start..self.end).unwrap_or_default();
         match received.first_chunk::<HEADER>() {
@@ -183,7 +183,7 @@ fn body_length(tag: u8, word: [u8; 4]) -> Result<usize, BadLength> {
     let length = i32::from_be_bytes(word);
     let bad = BadLength { tag: char::from(tag), length };
     let total = usize::try_from(length).map_err(|_| bad.clone())?;
-    // the length counts itself
+    // the length includes itself
     match total.checked_sub(4) {
         Some(body) if body <= MAX_MESSAGE => Ok(body),
         _ => Err(bad),

@@ -1,10 +1,10 @@
 //! Logical replication from Postgres: from a connection string to the messages of a publication, and the position back.
 //!
 //! ```text
-//!   "postgres://..."                 conninfo        read as libpq reads it, environment and defaults laid under
+//!   "postgres://..."                 conninfo        read as libpq reads it, completed by environment and defaults
 //!         |
 //!         v
-//!   hosts x addresses x TLS          connect         one after the other, by libpq's rules
+//!   hosts x addresses x TLS          connect         tried in turn, by libpq's rules
 //!         |   socket, TLS            stream, tls
 //!         |   password, SCRAM        auth, passfile
 //!         v
@@ -20,12 +20,12 @@
 //!      your program ---+             StandbyStatus   what the server may forget
 //! ```
 //!
-//! Two ways lead to a slot's changes. [`replication::ReplicationStream::begin`] streams them as they are committed.
-//! [`replication::ReplicationStream::bulk_read`] asks for many at a time, which is faster for a reader that is far behind; the
-//! statements are in [`bulk_read`]. Both bring the same messages.
+//! There are two ways to read a slot's changes. [`replication::ReplicationStream::begin`] streams them as they are committed.
+//! [`replication::ReplicationStream::bulk_read`] reads many at a time, which is faster for a lagging reader; its statements
+//! are in [`bulk_read`]. Both return the same messages.
 //!
-//! Every failure is an [`Error`]: transient, so that trying again may do, or definite, with the [`Remedy`] as a value. The program
-//! that uses this crate says it in its own words.
+//! Every failure is an [`Error`]: either transient, so that another try may succeed, or definite, with the [`Remedy`] as a
+//! value, which the program that uses this crate puts into words.
 
 mod auth;
 pub mod bulk_read;

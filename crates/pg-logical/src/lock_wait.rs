@@ -1,8 +1,8 @@
-//! What a session waits for, and which session it waits for: asked by a second session, because the first one is busy.
+//! What a session waits for, and for which other session. A second session asks, because the first one is busy.
 //!
-//! Every role may call `pg_blocking_pids` and read `pg_locks`. Of other roles' sessions `pg_stat_activity` shows everybody the process,
-//! the role, the database and the `application_name`; their state, and since when their transaction is open, take
-//! `pg_read_all_stats` (Postgres manual, "Viewing Statistics" and "System Information Functions").
+//! Every role may call `pg_blocking_pids` and read `pg_locks`. `pg_stat_activity` shows every role the process, role,
+//! database and `application_name` of other sessions; their state and the start of their transaction take `pg_read_all_stats`
+//! (Postgres manual, "Viewing Statistics" and "System Information Functions").
 
 use std::fmt;
 use std::future::Future;
@@ -18,13 +18,13 @@ use super::session::{Row, Session, SessionInfo};
 use crate::conninfo::ConnInfo;
 use crate::error::Error;
 
-/// When a session first looks, unless it gives up sooner.
+/// When to ask for the first time, unless the session gives up sooner.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
 
-/// How long a lock is waited for at most before it is said who has it.
+/// The longest wait for a lock before its holder is named.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 
-/// How long one look may take, with its connection.
+/// How long one check may take, including its connection.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a session waits for, as a clause: `waiting for ...`.
@@ -37,42 +37,42 @@ impl fmt::Display for LockWait {
     }
 }
 
-/// What one look has found.
+/// The result of a check.
 type Look = Result<Option<LockWait>, Error>;
 
-/// The `lock_timeout` of a session that looks at the catalogues beside a stream. While it waits for a lock it cannot tell whether
-/// the server still has the session that holds the slot, so this is a part of `wal_sender_timeout`.
+/// The `lock_timeout` of a session that queries the catalogues beside a stream. While it waits for a lock it cannot tell
+/// whether the session that holds the slot still exists, so this is a fraction of `wal_sender_timeout`.
 pub fn patience(wal_sender_timeout: Duration) -> Duration {
     GIVE_UP_AFTER.min(wal_sender_timeout / 4)
 }
 
-/// Whether a statement was given up because of `lock_timeout`.
+/// Whether a statement failed because of `lock_timeout`.
 pub fn is_locked(error: &QueryError) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
-/// Looks on while a session waits for an answer.
+/// Finds out what a session waits for.
 #[derive(Debug)]
 pub struct Watcher {
     conninfo: ConnInfo,
     application_name: String,
-    /// The server process of the session that waits.
+    /// The server process of that session.
     pid: i32,
-    /// When it is first looked what an answer waits for, and how long after one look the next follows.
+    /// The time before the first check, and between checks.
     every: Duration,
-    /// Is told what is waited for, once for each answer and again when that changes.
+    /// Called with what an answer waits for, once and again whenever that changes.
     say: Option<fn(&LockWait)>,
-    /// Puts into words why a look failed.
+    /// Words the failure of a check.
     words: fn(&Error) -> String,
-    /// What the last answer was last seen to wait for.
+    /// What the last answer was waiting for when it was last checked.
     found: Option<LockWait>,
 }
 
 impl Watcher {
-    /// One for the session that `info` is of, which was opened with `conninfo`.
+    /// A watcher for the session of `info`, which was opened with `conninfo`.
     pub fn new(conninfo: &ConnInfo, info: &SessionInfo, application_name: &str) -> Self {
         let mut conninfo = conninfo.clone();
-        // a process is of one server
+        // the process is on this server
         conninfo.hosts = vec![info.host.clone()];
         let application_name = application_name.to_owned();
         Watcher {
@@ -86,31 +86,31 @@ impl Watcher {
         }
     }
 
-    /// The same for a session that gives up a lock after `patience`.
+    /// For a session that gives up waiting for a lock after `patience`.
     pub fn within(self, patience: Duration) -> Self {
         Watcher { every: LOOK_AFTER.min(patience / 2), ..self }
     }
 
-    /// The same, which also tells what it finds.
+    /// Also passes what it finds to `say`.
     pub fn saying(self, say: fn(&LockWait)) -> Self {
         Watcher { say: Some(say), ..self }
     }
 
-    /// The same, which puts a failure of its own into these words rather than those of [`Error`].
+    /// Words its own failures with `words` instead of those of [`Error`].
     pub fn in_words(self, words: fn(&Error) -> String) -> Self {
         Watcher { words, ..self }
     }
 
-    /// What the last answer waited for, if it was seen to wait.
+    /// What the last answer was waiting for, if anything was found.
     pub fn found(&self) -> Option<&LockWait> {
         self.found.as_ref()
     }
 
-    /// Looks on until `answer` is there.
+    /// Checks repeatedly until `answer` is complete.
     pub async fn during<T>(&mut self, answer: impl Future<Output = T>) -> T {
         self.found = None;
         let mut answer = pin!(answer);
-        // most take milliseconds, and cost no second connection
+        // most answers take milliseconds and need no second connection
         if let Ok(answer) = timeout(self.every, &mut answer).await {
             return answer;
         }
@@ -143,7 +143,7 @@ impl Watcher {
         }
     }
 
-    /// Boxed, because the second session's queries could be watched too, for all that the compiler knows.
+    /// Boxed, because to the compiler this is recursive: the second session's queries might be watched too.
     fn look<'a>(&'a self, kept: &'a mut Option<Session>) -> Pin<Box<dyn Future<Output = Look> + Send + 'a>> {
         Box::pin(async {
             let mut session = match kept.take() {
@@ -164,7 +164,7 @@ fn unknown(reason: &str) -> LockWait {
     LockWait(format!("waiting for Postgres; the cause is unknown: {reason}"))
 }
 
-/// What the server process `pid` waits for. `None`: for nothing that another session could end.
+/// What the server process `pid` waits for. `None`: nothing that another session could end.
 ///
 /// # Errors
 /// The server refuses, or the session is lost.
@@ -173,7 +173,8 @@ pub async fn look(session: &mut Session, pid: i32) -> Result<Option<LockWait>, Q
     Ok(rows.first().and_then(describe))
 }
 
-/// One row, if the process waits. The blocking sessions may wait themselves: those are named that do not, the oldest transaction first.
+/// Returns a row if the process waits. Blocking sessions may be waiting themselves; it names those that are not, the oldest
+/// transaction first.
 fn query(pid: i32) -> String {
     format!(
         "WITH RECURSIVE waiting AS (SELECT * FROM pg_catalog.pg_locks WHERE pid = {pid} AND NOT granted LIMIT 1), \
@@ -202,7 +203,7 @@ fn query(pid: i32) -> String {
     )
 }
 
-/// The clause about one row of [`query`].
+/// The clause for one row of [`query`].
 fn describe(row: &Row) -> Option<LockWait> {
     let value = |index| row.get(index).filter(|text| !text.is_empty());
     let Some(kind) = value(0) else {

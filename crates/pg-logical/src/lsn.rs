@@ -1,11 +1,11 @@
-//! The write-ahead log position.
+//! Positions in the write-ahead log.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A byte position in the write-ahead log, as Postgres's `pg_lsn`.
+/// A byte position in the write-ahead log, like `pg_lsn` in Postgres.
 ///
-/// Zero (`0/0`) is Postgres's `InvalidXLogRecPtr`.
+/// Zero (`0/0`) is `InvalidXLogRecPtr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
@@ -13,7 +13,7 @@ impl Lsn {
     /// `InvalidXLogRecPtr`: no position.
     pub const INVALID: Lsn = Lsn(0);
 
-    /// How many bytes of log lie between `earlier` and `self`; 0 if `earlier` is not earlier.
+    /// The number of bytes of log between `earlier` and `self`; 0 if `earlier` is not earlier.
     pub fn bytes_since(self, earlier: Lsn) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -25,7 +25,7 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// The text was not of the form `16/B374D848`.
+/// The text does not have the form `16/B374D848`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a log position of the form 16/B374D848")]
 pub struct ParseLsnError(String);
@@ -35,7 +35,7 @@ impl FromStr for Lsn {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let half = |digits: &str| {
-            // from_str_radix alone would take a sign
+            // from_str_radix would also accept a sign
             let hex = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
             hex.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
         };

@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use crate::conninfo::{Host, HostAddr};
 use crate::secret::Secret;
 
-/// Where Postgres and its packages put the socket: as a host these read `localhost` in a password file. libpq knows the
-/// one that it was built with.
+/// Socket directories that Postgres and its packages use. In a password file, these hosts are `localhost`; libpq only treats
+/// the directory it was built with that way.
 const DEFAULT_SOCKET_DIRECTORIES: [&str; 3] = ["/tmp", "/var/run/postgresql", "/run/postgresql"];
 
-/// What asking the password file came to.
+/// The result of a look-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
-    /// The first line that fits has this password.
+    /// The password of the first line that matches.
     Found(Secret),
-    /// There is no such file, or no line in it fits.
+    /// The file does not exist, or no line matches.
     NotFound,
-    /// The file is not read, for this reason; libpq warns and goes on.
+    /// The file is not used, for this reason; libpq warns and continues.
     Ignored(String),
 }
 
-/// Asks the file at `path` for the password of `user` on `dbname` at `host`.
+/// Looks up the password of `user` on `dbname` at `host` in the file at `path`.
 pub fn look_up(path: &Path, host: &Host, dbname: &str, user: &str) -> Lookup {
     let text = match read(path) {
         Ok(Contents::Text(text)) => text,
@@ -57,7 +57,7 @@ fn read(path: &Path) -> io::Result<Contents> {
     Ok(Contents::Text(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// The host field that a line must have.
+/// The host as a line must have it.
 fn host_as_written(host: &Host) -> String {
     match &host.addr {
         HostAddr::Tcp { name, hostaddr } if name.is_empty() => hostaddr.clone().unwrap_or_default(),
@@ -69,7 +69,7 @@ fn host_as_written(host: &Host) -> String {
     }
 }
 
-/// The password in the first line of `text` whose `hostname:port:database:username` fits.
+/// The password in the first line of `text` whose `hostname:port:database:username` matches.
 pub fn password(text: &str, host: &str, port: &str, dbname: &str, user: &str) -> Option<String> {
     let fits = |line: &str| {
         let rest =
@@ -79,7 +79,7 @@ pub fn password(text: &str, host: &str, port: &str, dbname: &str, user: &str) ->
     text.lines().filter(|line| !line.starts_with('#')).find_map(fits)
 }
 
-/// What follows the field that `line` begins with, if that field is `*` or, unescaped, `value`.
+/// What follows the first field of `line`, if that field is `*` or, unescaped, `value`.
 fn after_field<'a>(line: &'a str, value: &str) -> Option<&'a str> {
     if let Some(rest) = line.strip_prefix("*:") {
         return Some(rest);
@@ -98,7 +98,7 @@ fn after_field<'a>(line: &'a str, value: &str) -> Option<&'a str> {
     }
 }
 
-/// The password field: up to a colon that is not escaped, without the escapes.
+/// The password field, up to an unescaped colon, with escapes resolved.
 fn unescape(field: &str) -> String {
     let mut password = String::new();
     let mut rest = field.chars();

@@ -1,7 +1,7 @@
 //! Names and texts in SQL.
 
-/// Words that SQL takes for something else when they stand unquoted as a name (Postgres manual, "SQL Key Words": all
-/// that are reserved in PostgreSQL in any way, 14 to 18).
+/// Words with another meaning in SQL when used unquoted as a name (Postgres manual, "SQL Key Words": all that PostgreSQL 14
+/// to 18 reserve in any way).
 const RESERVED: &[&str] = &[
     "all",
     "analyse",
@@ -146,7 +146,7 @@ const RESERVED: &[&str] = &[
     "with",
 ];
 
-/// A string literal. With a backslash in it Postgres wants the escape form, whatever `standard_conforming_strings` says.
+/// A string literal. One with a backslash uses the escape form, so that `standard_conforming_strings` does not matter.
 pub fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     if quoted.contains('\\') { format!("E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
@@ -157,15 +157,14 @@ pub fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// An identifier for a person to read, in quotes only where SQL needs them.
+/// An identifier for people, quoted only where SQL requires it.
 pub fn name(name: &str) -> String {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let bare = name.chars().all(plain) && name.starts_with(|c: char| !c.is_ascii_digit());
     if bare && !RESERVED.contains(&name) { name.to_owned() } else { identifier(name) }
 }
 
-/// A text between dollar signs, with a tag that the text does not hold (Postgres manual, "Dollar-Quoted String
-/// Constants").
+/// A dollar-quoted text, with a tag that does not occur in it (Postgres manual, "Dollar-Quoted String Constants").
 pub fn dollar_quoted(text: &str) -> String {
     let mut tag = "$$".to_owned();
     let mut number = 0;
@@ -176,7 +175,7 @@ pub fn dollar_quoted(text: &str) -> String {
     format!("{tag}{text}{tag}")
 }
 
-/// The same in a replication command, whose grammar knows no escape form: a backslash is a character there.
+/// A literal in a replication command. Its grammar has no escape form, and a backslash is an ordinary character.
 pub fn replication_literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

@@ -1,8 +1,8 @@
-//! What `Debug` shows of bytes that come from a row: how many there are.
+//! `Debug` for bytes from a row: it only shows how many there are.
 
 use std::fmt;
 
-/// Bytes that may be a payload, and so must not reach a log, an error or a panic message.
+/// Bytes that may be a payload, and so must not appear in a log, an error or a panic message.
 #[derive(Clone, Copy)]
 pub struct Redacted<'a>(pub &'a [u8]);
 

@@ -1,7 +1,8 @@
-//! The replication stream: CopyData in both directions after START_REPLICATION, or one way in a [bulk read](bulk_read).
+//! The replication stream: CopyData in both directions after START_REPLICATION, or in one direction in a [bulk
+//! read](bulk_read).
 //!
-//! Reading and writing share one future, [`ReplicationStream::io`], so that status updates go out while the reader is
-//! held back, and nothing is lost when the future is dropped. Formats: Postgres manual, "Streaming Replication Protocol".
+//! Reading and writing share one future, [`ReplicationStream::io`], so that status updates are sent while the reader is held
+//! back, and nothing is lost when the future is dropped. Formats: Postgres manual, "Streaming Replication Protocol".
 
 mod message;
 mod phase;
@@ -27,24 +28,24 @@ pub use message::{ReplicationMessage, StandbyStatus};
 use phase::Phase;
 pub use phase::{Answer, BulkRead};
 
-/// How long the server may take to answer START_REPLICATION: building the snapshot of old log can take a while.
+/// How long the server may take to answer START_REPLICATION: building the snapshot from old log can take a while.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many bytes are worked off between two looks at the socket.
+/// How many bytes are processed before the socket is read again.
 const LOOK_EVERY: usize = 8 * 1024;
 
-/// How long what the server said before it ended a session may take to be read: it is in the socket already.
+/// How long reading the last message of an ended session may take; it is already in the socket.
 const LAST_WORD: Duration = Duration::from_millis(200);
 
-/// How long the server may take to answer CopyDone at the end.
+/// How long the server may take to answer the final CopyDone.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether bytes are received.
+/// Whether to receive bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receiving {
-    /// They stay in the socket.
+    /// Leave them in the socket.
     Not,
-    /// As soon as any have come.
+    /// Return as soon as any have arrived.
     AtOnce,
 }
 
@@ -59,30 +60,30 @@ pub enum NotStarted {
     Failed(Error),
 }
 
-/// The running stream over `S`, a socket that has been authenticated.
+/// The running stream over `S`, an authenticated socket.
 #[derive(Debug)]
 pub struct ReplicationStream<S> {
     stream: S,
     frames: FrameBuffer,
     outgoing: Vec<u8>,
-    /// How much of `outgoing` is on its way.
+    /// How many bytes of `outgoing` have been sent.
     written: usize,
     flushed: bool,
-    /// An error that a read has met behind bytes that it has brought.
+    /// An error of a read that comes after bytes that it has received.
     failed: Option<io::Error>,
-    /// How many bytes the last read has brought.
+    /// How many bytes the last read received.
     last_read: usize,
-    /// How many bytes were worked off since the last look at the socket, and how many more may be taken before the next turn:
-    /// there are other things to do.
+    /// How many bytes were processed since the socket was last read, and how many more may be taken before the next turn, so
+    /// that other work gets done.
     worked_off: usize,
     may_take: usize,
     recovery_sql: String,
     sent_away: bool,
     phase: Phase,
-    /// What has come of the last command, and what the server has refused in it.
+    /// The result of the last command, and an error within it.
     answer: Option<Answer>,
     refused: Option<Box<ServerError>>,
-    /// What was sent behind the command that is under way, and when the last was sent.
+    /// The commands sent after the current one, and when the last was sent.
     behind: VecDeque<Phase>,
     commanded: Instant,
 }
@@ -97,15 +98,15 @@ pub struct StreamOf<'a> {
     pub slot: &'a str,
     /// The publication.
     pub publication: &'a str,
-    /// Where to begin.
+    /// The position to start from.
     pub start: Lsn,
-    /// Logical messages too, those of all prefixes.
+    /// Whether to include logical messages, with any prefix.
     pub messages: bool,
 }
 
 impl<S: Transport> ReplicationStream<S> {
-    /// The session as it is, waiting for a command. `unread` are bytes that were received from `stream` already, and `recovery_sql`
-    /// statements that read what this stream may fail to, which the error then hands back.
+    /// Takes over a session that waits for a command. `unread` are bytes already received from `stream`; `recovery_sql` are
+    /// statements that read what this stream may be unable to, and are returned with such an error.
     pub fn at_rest(stream: S, unread: Vec<u8>, recovery_sql: &str) -> Self {
         ReplicationStream {
             stream,
@@ -127,7 +128,7 @@ impl<S: Transport> ReplicationStream<S> {
         }
     }
 
-    /// Starts the slot's stream in a session at rest, and waits until it has begun.
+    /// Starts streaming the slot in a session at rest, and waits until it has begun.
     pub async fn start(mut self, what: StreamOf<'_>) -> Result<Self, NotStarted> {
         self.begin(what);
         match tokio::time::timeout(START_TIMEOUT, self.answered()).await {
@@ -138,11 +139,11 @@ impl<S: Transport> ReplicationStream<S> {
         }
     }
 
-    /// The next message, with the number of bytes to [`consume`](Self::consume) once it is dealt with; `None` until
-    /// more bytes have come.
+    /// The next message, with the number of bytes to [`consume`](Self::consume) once it is processed; `None` if more bytes
+    /// are needed.
     pub fn peek(&mut self) -> Result<Option<(ReplicationMessage<'_>, usize)>, Error> {
-        // Two looks at a frame: the first passes over what is not data, the second borrows what is. What lies behind an answer
-        // waits until that is taken.
+        // Looks at each frame twice: first to skip what is not data, then to borrow what is. What follows an answer waits
+        // until the answer is taken.
         loop {
             if self.answer.is_some() {
                 return Ok(None);
@@ -185,8 +186,8 @@ impl<S: Transport> ReplicationStream<S> {
         }
     }
 
-    /// Queues a StandbyStatusUpdate; [`io`](Self::io) sends it. Returns the timestamp in it, which the server shows as `reply_time`
-    /// once it has taken it in.
+    /// Queues a StandbyStatusUpdate; [`io`](Self::io) sends it. Returns its timestamp, which the server shows as `reply_time`
+    /// once it has processed the update.
     pub fn queue_status(&mut self, status: StandbyStatus, reply_requested: bool) -> PgTimestamp {
         let clock = PgTimestamp::now();
         self.queue(b'd', |body| {
@@ -200,8 +201,8 @@ impl<S: Transport> ReplicationStream<S> {
         clock
     }
 
-    /// Reads what the server said last, of a session that has failed: while reading was held back it was not read. Takes 200 ms
-    /// at most.
+    /// Reads the last message of the server after a session has failed, because nothing was read while the reader was held
+    /// back. Takes at most 200 ms.
     pub async fn hear_out(&mut self) {
         let heard = async {
             loop {
@@ -212,20 +213,21 @@ impl<S: Transport> ReplicationStream<S> {
         let _: Result<Result<(), Error>, _> = tokio::time::timeout(LAST_WORD, heard).await;
     }
 
-    /// Whether somebody has ended the server's process: an administrator, or a command that moves the slot.
+    /// Whether somebody has terminated the server process: an administrator, or a command that moves the slot.
     pub fn was_sent_away(&self) -> bool {
         self.sent_away
     }
 
-    /// Sends what is queued and leaves the copy mode, so that the server has taken in the last status update when this
-    /// returns. What still arrives is thrown away. A session that does not stream tells it by `moved`, a statement.
+    /// Sends what is queued and ends the copy mode, so that the server has processed the last status update when this
+    /// returns. What still arrives is discarded. A session that does not stream runs the statement `moved` instead, which
+    /// reports the same.
     pub async fn finish(mut self, moved: Option<&str>) -> Result<Self, Error> {
         let left = async {
             if self.is_streaming() {
                 self.leave();
             }
             let streamed = self.phase == Phase::Leaving;
-            // refused or not: the server has read past the CopyDone
+            // refused or not: the server has read everything up to the CopyDone
             self.pass_over_all()?;
             while !self.is_at_rest() {
                 self.io(Receiving::AtOnce).await?;
@@ -277,7 +279,7 @@ impl From<bulk_read::Malformed> for Error {
 }
 
 fn ended(error: ServerError, recovery_sql: &str) -> Error {
-    // whatever the server refuses here, it would refuse at the same place again
+    // the server would refuse the same again at this place
     let remedy = Remedy::StreamEnded { recovery_sql: recovery_sql.to_owned() };
     Error::of_server("the server ended the replication stream", error, remedy)
 }

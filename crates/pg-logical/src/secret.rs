@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-/// What stands for a secret where a configuration is shown.
+/// The text in place of a secret when a configuration is shown.
 pub const REDACTED: &str = "****";
 
-/// A password or another value that must not reach a log, an error or a screen.
+/// A password or another value that must not appear in a log, an error or on a screen.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps `value` from `Debug`.
+    /// Hides `value` from `Debug`.
     pub fn new(value: impl Into<String>) -> Self {
         Secret(value.into())
     }
 
-    /// The value itself, for the one place that hands it to a server.
+    /// The value itself, only for handing it to a server.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What a Postgres server answers when it refuses, and what that means for us.
+//! Errors from a Postgres server, and what they mean for a client.
 
 use std::fmt;
 use std::io;
@@ -18,29 +18,29 @@ pub struct ServerError {
     pub code: SqlState,
     /// The primary message, in the server's language.
     pub message: String,
-    /// More of it.
+    /// The server's details.
     pub detail: Option<String>,
-    /// What the server suggests.
+    /// The server's suggestion.
     pub hint: Option<String>,
 }
 
 /// Whether a refusal may pass by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outlook {
-    /// Trying again may do.
+    /// Another try may succeed.
     Passing,
     /// It stays until somebody acts.
     Lasting,
 }
 
-/// Whether a server says with this that it shuts down, has crashed or is not up yet.
+/// Whether the server says with this code that it is shutting down, has crashed or is not up yet.
 pub fn leaves(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
 impl ServerError {
-    /// Takes the fields of an `ErrorResponse` or a `NoticeResponse`. What cannot be read is left empty: an error about
-    /// an error helps nobody.
+    /// Reads the fields of an `ErrorResponse` or a `NoticeResponse`. Fields that cannot be read are left empty: an error
+    /// about an error helps nobody.
     pub(super) fn from_fields(mut fields: ErrorFields<'_>) -> ServerError {
         let mut error = ServerError {
             severity: String::new(),
@@ -64,10 +64,10 @@ impl ServerError {
         error
     }
 
-    /// Reads an `ErrorResponse`'s body: what follows the tag and the length.
+    /// Reads the body of an `ErrorResponse`, after tag and length.
     ///
     /// # Errors
-    /// A body that is not a list of fields.
+    /// The body is not a list of fields.
     pub fn parse(body: &[u8]) -> io::Result<ServerError> {
         use postgres_protocol::message::backend::Message;
         let mut message = bytes::BytesMut::with_capacity(body.len() + 5);
@@ -81,23 +81,23 @@ impl ServerError {
         }
     }
 
-    /// Whether the same may work a little later. Restarts, crowding, locks and failovers pass; a wrong password does not.
+    /// Whether the same may succeed a little later. Restarts, crowding, locks and failovers pass; a wrong password does not.
     pub fn outlook(&self) -> Outlook {
         let code = self.code.code();
-        // PgBouncer's answer to a parameter that it does not pass on, under a code of the passing kind.
+        // PgBouncer's answer to a parameter that it does not pass on, with a code that otherwise passes.
         if self.refused_by_a_pooler() {
             return Outlook::Lasting;
         }
         let class = code.get(..2).unwrap_or_default();
         let passing = matches!(class, "08" | "40" | "53" | "57" | "XX")
-            // An I/O error on the server; another session holds it; a standby that may be promoted.
+            // An I/O error on the server; an object used by another session; a standby that may be promoted.
             || [SqlState::SYSTEM_ERROR, SqlState::IO_ERROR].contains(&self.code)
             || [SqlState::OBJECT_IN_USE, SqlState::LOCK_NOT_AVAILABLE].contains(&self.code)
             || self.code == SqlState::READ_ONLY_SQL_TRANSACTION;
         if passing { Outlook::Passing } else { Outlook::Lasting }
     }
 
-    /// Whether this came from a pooler that cannot carry a replication session.
+    /// Whether this is from a pooler that cannot carry a replication session.
     pub(super) fn refused_by_a_pooler(&self) -> bool {
         self.code == SqlState::PROTOCOL_VIOLATION && self.message.contains("startup parameter")
     }
@@ -106,7 +106,7 @@ impl ServerError {
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.message.trim_end_matches('.'))?;
-        // The details of data exceptions and violated constraints quote rows, and a payload may be among them.
+        // Details of data exceptions and constraint violations quote rows, which may include a payload.
         let quotes_rows = matches!(self.code.code().get(..2), Some("22" | "23"));
         if let Some(detail) = self.detail.as_deref().filter(|_| !quotes_rows) {
             write!(f, ": {}", detail.trim_end_matches('.'))?;
@@ -115,7 +115,7 @@ impl fmt::Display for ServerError {
     }
 }
 
-/// As the text, for what quotes rows is in neither.
+/// The same as `Display`, so that neither quotes rows.
 impl fmt::Debug for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ServerError({self})")
@@ -124,7 +124,7 @@ impl fmt::Debug for ServerError {
 
 impl std::error::Error for ServerError {}
 
-/// Why a query gave no rows: the server's refusal, for callers that branch on its SQLSTATE, or a lost connection.
+/// Why a query returned no rows: the server's refusal, for callers that branch on its SQLSTATE, or a lost connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// The server refused.
@@ -132,10 +132,10 @@ pub enum QueryError {
     Server {
         /// Host and port, as [`SessionInfo::place`](super::session::SessionInfo::place).
         place: String,
-        /// What it said.
+        /// Its message.
         error: Box<ServerError>,
     },
-    /// The connection failed, or what came over it made no sense.
+    /// The connection failed, or what arrived was invalid.
     #[error(transparent)]
     Connection(#[from] Error),
 }
@@ -146,7 +146,7 @@ impl QueryError {
         self.server_error().map(|error| &error.code)
     }
 
-    /// What the server said, if it did.
+    /// The server's error, if it refused.
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {
             QueryError::Server { error, .. } => Some(error),
@@ -166,7 +166,7 @@ impl From<QueryError> for Error {
     }
 }
 
-/// A failure of an I/O operation in the words of an operator, without the operating system's number for it.
+/// The cause of an I/O error in an operator's words, without the number from the operating system.
 pub(crate) fn io_reason(error: &io::Error) -> String {
     /// `EMFILE`
     const TOO_MANY_OPEN_FILES: i32 = 24;

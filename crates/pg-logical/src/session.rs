@@ -1,4 +1,4 @@
-//! An authenticated session of our own: simple queries and walsender commands, until the replication stream takes over.
+//! An authenticated session: simple queries and walsender commands, until the replication stream takes over.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,19 +23,19 @@ use super::wire::Wire;
 use crate::conninfo::{ConnInfo, Host};
 use crate::error::Error;
 
-/// What is known of a session besides its socket.
+/// What is known about a session besides its socket.
 #[derive(Clone)]
 pub struct SessionInfo {
-    /// Host and port, with the address that the name stood for: `db:5432 (10.0.0.7)`, or the path of a unix socket.
+    /// Host and port with the resolved address, `db:5432 (10.0.0.7)`, or the path of a unix socket.
     pub place: String,
-    /// The server itself, of all that the connection string names: with the address that was connected to.
+    /// The host that was connected to, with its address, out of all hosts in the connection string.
     pub host: Host,
-    /// What the server reported of itself: `server_version`, `in_hot_standby`, ... (`ParameterStatus`; Postgres manual,
+    /// Parameters reported by the server: `server_version`, `in_hot_standby`, ... (`ParameterStatus`; Postgres manual,
     /// "Asynchronous Operations").
     pub parameters: BTreeMap<String, String>,
-    /// The server process that serves this session, as in `pg_stat_activity.pid`.
+    /// The server process of this session, as in `pg_stat_activity.pid`.
     pub backend_pid: i32,
-    /// The key that cancels its queries (`BackendKeyData`), a secret.
+    /// The secret key that cancels its queries (`BackendKeyData`).
     pub cancel_key: i32,
 }
 
@@ -55,7 +55,7 @@ pub struct Row {
     columns: Vec<Option<String>>,
 }
 
-/// Without the values: a payload may be among them.
+/// Without the values, because a payload may be among them.
 impl fmt::Debug for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Row of {} columns", self.columns.len())
@@ -63,7 +63,7 @@ impl fmt::Debug for Row {
 }
 
 impl Row {
-    /// The column at `index`, from 0. `None`: NULL, or there is no such column.
+    /// The column at `index`, from 0. `None`: NULL, or no such column.
     pub fn get(&self, index: usize) -> Option<&str> {
         self.columns.get(index)?.as_deref()
     }
@@ -73,12 +73,12 @@ impl Row {
         self.columns.len()
     }
 
-    /// Whether there is no column at all.
+    /// Whether it has no columns.
     pub fn is_empty(&self) -> bool {
         self.columns.is_empty()
     }
 
-    /// One that no server sent.
+    /// A row for tests.
     #[cfg(test)]
     pub(super) fn of(columns: impl Iterator<Item = Option<String>>) -> Row {
         Row { columns: columns.collect() }
@@ -95,18 +95,18 @@ impl Row {
     }
 }
 
-/// There was no answer within this time.
+/// No answer arrived within this time.
 struct NoAnswer(Duration);
 
 /// An authenticated connection that waits for a command.
 pub struct Session {
     wire: Wire,
     info: SessionInfo,
-    /// A query was given up before its end, so that the next bytes belong to it.
+    /// Whether a query was abandoned before its end, so that the next bytes are part of its answer.
     midway: bool,
-    /// How long an answer may take; `None`: as long as the connection stands.
+    /// How long an answer may take; `None`: as long as the connection lasts.
     patience: Option<Duration>,
-    /// Finds out what an answer waits for that takes long.
+    /// Finds out what a slow answer waits for.
     watcher: Option<Box<Watcher>>,
 }
 
@@ -125,7 +125,7 @@ impl Session {
         connect::connect(conninfo, startup).await
     }
 
-    /// Goes from a connected stream to a session that is ready for queries (Postgres manual, "Start-up").
+    /// From a connected stream to a session that is ready for queries (Postgres manual, "Start-up").
     pub(super) async fn start(
         stream: Stream,
         login: Login<'_>,
@@ -134,7 +134,7 @@ impl Session {
     ) -> Result<Session, Failure> {
         let mut wire = Wire::new(stream);
         let message = startup_message(login.conninfo, startup)?;
-        // A server that does not want us may have closed already; what it said before is still to be read.
+        // A server that refuses the connection may have closed it already; its message must still be read.
         let sent = wire.send(&message).await;
         match auth::authenticate(&mut wire, login).await {
             Ok(()) => sent?,
@@ -170,29 +170,29 @@ impl Session {
         self.info.host = host;
     }
 
-    /// How long the answer to each query may take from now on. Without a limit, a server that takes a connection and then
-    /// says nothing is waited for until TCP gives it up, and one that is frozen for ever.
+    /// Limits the time for each answer from now on. Without a limit, a silent server is waited for until TCP gives up, and a
+    /// frozen one for ever.
     pub fn answers_within(&mut self, limit: Option<Duration>) {
         self.patience = limit;
     }
 
-    /// Has `watcher` find out what an answer waits for. An answer that does not come in time, or is refused because of
-    /// `lock_timeout`, says so then.
+    /// Has `watcher` find out what answers wait for. An error of a late answer, or one because of `lock_timeout`, then says
+    /// so.
     pub fn watched_by(&mut self, watcher: Watcher) {
         self.watcher = Some(Box::new(watcher));
     }
 
-    /// What the server reported of itself, kept up to date by every query.
+    /// The parameters reported by the server, updated by every query.
     pub fn parameters(&self) -> &BTreeMap<String, String> {
         &self.info.parameters
     }
 
-    /// The server process that serves this session.
+    /// The server process of this session.
     pub fn backend_pid(&self) -> i32 {
         self.info.backend_pid
     }
 
-    /// All that is known of it.
+    /// What is known about it.
     pub fn info(&self) -> &SessionInfo {
         &self.info
     }
@@ -202,11 +202,11 @@ impl Session {
         self.wire.stream().is_tls()
     }
 
-    /// Runs one statement, or one walsender command, by the simple query protocol and returns its rows as text.
+    /// Runs one statement, or one walsender command, with the simple query protocol and returns its rows as text.
     ///
     /// # Errors
-    /// [`QueryError::Server`] if the server refuses; the session can go on unless that was FATAL. Everything else ends
-    /// it, also that there was no answer in time. A call that is given up midway (a timeout around it) ends it too.
+    /// [`QueryError::Server`] if the server refuses; the session can be used again unless that was FATAL. All other errors
+    /// end it, including a missing answer. A call that is dropped midway (a timeout around it) ends it too.
     pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
         let mut watcher = self.watcher.take();
         let answer = match &mut watcher {
@@ -281,13 +281,13 @@ impl Session {
         Ok(rows.into_iter().next().and_then(|row| row.columns.into_iter().next()).flatten())
     }
 
-    /// Hands the socket over, with the bytes that were read from it and belong to no message yet taken.
+    /// Returns the socket, and the bytes that were read from it but are not part of a message taken so far.
     pub fn into_parts(self) -> (Stream, Vec<u8>, SessionInfo) {
         let (stream, unread) = self.wire.into_parts();
         (stream, unread.to_vec(), self.info)
     }
 
-    /// Says goodbye. A session that is only dropped ends as well, once the server notices.
+    /// Terminates the session. One that is dropped ends as well, once the server notices.
     pub async fn close(mut self) {
         let mut message = BytesMut::new();
         frontend::terminate(&mut message);
@@ -296,7 +296,7 @@ impl Session {
         }
     }
 
-    /// Handles what a server may send at any time (Postgres manual, "Asynchronous Operations").
+    /// Handles messages that a server may send at any time (Postgres manual, "Asynchronous Operations").
     fn took_note_of(&mut self, message: &Message) -> io::Result<bool> {
         match message {
             Message::ParameterStatus(status) => {
@@ -316,7 +316,7 @@ impl Session {
         QueryError::Server { place: self.info.place.clone(), error: Box::new(error) }
     }
 
-    /// The connection ended; a FATAL error just before says why.
+    /// The connection ended; a preceding FATAL error says why.
     fn ended(&self, refusal: Option<ServerError>, error: &io::Error) -> QueryError {
         match refusal {
             Some(refusal) => self.refused(refusal),
@@ -349,11 +349,12 @@ fn startup_message(conninfo: &ConnInfo, startup: &Startup<'_>) -> io::Result<Byt
     Ok(message)
 }
 
-/// The startup parameter `options`: the user's own, then `settings` as `-c name=value`, of which the last wins. Whitespace
-/// and backslashes within a value are escaped by a backslash (Postgres manual, "Database Connection Control Functions").
+/// The startup parameter `options`: first the user's own, then `settings` as `-c name=value`, because the last one wins.
+/// Whitespace and backslashes in a value are escaped with a backslash (Postgres manual, "Database Connection Control
+/// Functions").
 fn startup_options(given: Option<&str>, settings: &[(&str, &str)]) -> Option<String> {
     let mut options = given.unwrap_or_default().trim().to_owned();
-    // A backslash at the very end would escape what follows.
+    // A trailing backslash would escape what follows.
     let trailing = options.bytes().rev().take_while(|&byte| byte == b'\\').count();
     if trailing % 2 == 1 {
         options.push('\\');

@@ -1,4 +1,4 @@
-//! One byte stream to a server, whatever it runs over.
+//! The byte stream to a server, over any kind of socket.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -14,35 +14,35 @@ use tokio::time::timeout;
 
 use crate::conninfo::Tcp;
 
-/// A quiet connection is probed after this long, then every [`KEEPALIVE_INTERVAL`], unless the user says otherwise.
+/// The default idle time before a quiet connection is probed; more probes follow every [`KEEPALIVE_INTERVAL`].
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// A connection whose sent bytes nobody acknowledges for this long is given up. Without it the kernel goes on for a
+/// The default time after which a connection with unacknowledged bytes is abandoned. Without it the kernel continues for a
 /// quarter of an hour (tcp(7), `TCP_USER_TIMEOUT`).
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long one handshake may take, and how many are tried where the user sets no limit: two minutes, as the kernel would.
+/// How long one handshake may take, and how many are tried if the user sets no limit: two minutes in all, as in the kernel.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 const HANDSHAKES: u32 = 40;
 
-/// What the replication stream runs over.
+/// What the replication stream can run over.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Takes what lies in the socket already, without waiting and without the runtime: 0 if nothing does, or at the end.
-    /// `None` where only the runtime can read it.
+    /// Takes what is already in the socket, without waiting and without the runtime: 0 if it is empty or at its end. `None`
+    /// if only the runtime can read it.
     fn read_now(&mut self, _: &mut [u8]) -> Option<io::Result<usize>> {
         None
     }
 
-    /// Whether so little fits into the socket that the server soon waits for who does not read.
+    /// Whether the socket is so small that the server soon has to wait for a reader that does not read.
     fn holds_little(&self) -> bool {
         false
     }
 }
 
-/// A connected socket, with TLS where it was negotiated.
+/// A connected socket, with TLS if that was negotiated.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP without TLS.
@@ -54,7 +54,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Connects the unix socket at `path`.
+    /// Connects to the unix socket at `path`.
     pub(super) async fn unix(path: &Path) -> io::Result<Stream> {
         UnixStream::connect(path).await.map(Stream::Unix)
     }
@@ -64,7 +64,7 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
-    /// The certificate that the server showed.
+    /// The server's certificate.
     pub(super) fn server_certificate(&self) -> Option<&CertificateDer<'static>> {
         match self {
             Stream::Tls(tls) => tls.get_ref().1.peer_certificates()?.first(),
@@ -73,7 +73,7 @@ impl Stream {
     }
 }
 
-/// Connects by TCP: no delay for small writes, and a peer that vanished is noticed, as soon as `tcp` says.
+/// Connects with TCP. Small writes are not delayed, and a lost peer is noticed as `tcp` specifies.
 pub(super) async fn tcp(address: std::net::SocketAddr, tcp: &Tcp) -> io::Result<TcpStream> {
     let stream = handshake(address).await?;
     stream.set_nodelay(true)?;
@@ -91,7 +91,7 @@ pub(super) async fn tcp(address: std::net::SocketAddr, tcp: &Tcp) -> io::Result<
     Ok(stream)
 }
 
-/// Begins anew every few seconds: the kernel doubles the time between two tries, and a network that is back would be found
+/// Starts a new attempt every few seconds: the kernel doubles the time between its own, and would notice a recovered network
 /// seconds late.
 async fn handshake(address: std::net::SocketAddr) -> io::Result<TcpStream> {
     for _ in 0..HANDSHAKES {
@@ -107,7 +107,7 @@ impl Transport for Stream {
         let read = match self {
             Stream::Tcp(socket) => (&*SockRef::from(&*socket)).read(buffer),
             Stream::Unix(socket) => (&*SockRef::from(&*socket)).read(buffer),
-            // what is there may be less than a record
+            // the socket may contain only part of a record
             Stream::Tls(_) => return None,
         };
         match read {
@@ -123,7 +123,7 @@ impl Transport for Stream {
     }
 }
 
-/// A pipe in memory, for tests without a server.
+/// An in-memory pipe for tests without a server.
 impl Transport for tokio::io::DuplexStream {}
 
 impl AsyncRead for Stream {

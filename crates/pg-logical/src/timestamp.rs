@@ -1,4 +1,4 @@
-//! Points in time as Postgres counts them.
+//! Points in time as Postgres represents them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PgTimestamp(pub i64);
 
-/// Seconds from the Unix epoch to Postgres's.
+/// The seconds between the Unix epoch and that of Postgres.
 const PG_EPOCH_SECONDS: i64 = 946_684_800;
 
 impl PgTimestamp {
-    /// The machine's clock. One before 1970 has worse problems than a wrong lag.
+    /// The system's clock. If it is before 1970, a wrong lag is the smaller problem.
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         PgTimestamp::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
@@ -26,7 +26,7 @@ impl PgTimestamp {
         self.unix_micros().div_euclid(1_000)
     }
 
-    /// The timestamp of a moment of the Unix clock.
+    /// From microseconds since the Unix epoch.
     pub fn from_unix_micros(micros: i64) -> Self {
         PgTimestamp(micros.saturating_sub(PG_EPOCH_SECONDS * 1_000_000))
     }

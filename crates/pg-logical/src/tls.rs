@@ -32,13 +32,13 @@ use super::stream::Stream;
 use crate::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
 use crate::error::{Error, Remedy};
 
-/// Asks the server for TLS and goes on with it; without it where `sslmode=prefer` meets a server that has none.
+/// Requests TLS from the server and negotiates it. With `sslmode=prefer`, continues without TLS if the server has none.
 pub(super) async fn negotiate(mut tcp: TcpStream, login: Login<'_>) -> Result<Stream, Failure> {
     let mode = ssl_mode(login.conninfo);
     let mut request = BytesMut::new();
     frontend::ssl_request(&mut request);
     tcp.write_all(&request).await?;
-    // One byte and no more: what an attacker slips in behind it must end up in the handshake, where it fails.
+    // Exactly one byte: what an attacker inserts after it must become part of the handshake, where it fails.
     match tcp.read_u8().await? {
         b'S' => handshake(tcp, login, mode).await,
         b'N' if mode == SslMode::Prefer => Ok(Stream::Tcp(tcp)),
@@ -46,7 +46,7 @@ pub(super) async fn negotiate(mut tcp: TcpStream, login: Login<'_>) -> Result<St
             format!("the server does not support TLS, but sslmode={} asks for it", keyword(mode)),
             Remedy::ServerTls,
         )),
-        // Not read: nobody has proved yet that this comes from the server.
+        // Not read, because nothing proves yet that it comes from the server.
         b'E' => {
             Err(Failure::passing("the server answers the request for TLS with an error")
                 .or_other_encryption())
@@ -63,7 +63,7 @@ async fn handshake(tcp: TcpStream, login: Login<'_>, mode: SslMode) -> Result<St
     let trust = Trust::load(login.conninfo, mode)?;
     let verifier = Arc::new(trust.verifier(host)?);
     let config = config(login.conninfo, Arc::clone(&verifier))?;
-    // A number is sent as no SNI at all.
+    // With a numeric address, no SNI is sent.
     let server_name = ServerName::try_from(host.to_owned())
         .unwrap_or(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()));
     match TlsConnector::from(Arc::new(config)).connect(server_name, tcp).await {
@@ -92,16 +92,17 @@ fn keyword(mode: SslMode) -> &'static str {
     }
 }
 
-/// Whose signature under the server's certificate counts.
+/// The trusted authorities for the server's certificate.
 struct Trust {
     check: Check,
     roots: Vec<CertificateDer<'static>>,
-    /// Where the roots are from, for messages.
+    /// The origin of the roots, for messages.
     origin: String,
 }
 
 impl Trust {
-    /// A root certificate file that exists is checked against in every mode; only `verify-ca` and `verify-full` need it.
+    /// Loads the trusted roots. An existing root certificate file is used in every mode; only `verify-ca` and `verify-full`
+    /// require one.
     fn load(conninfo: &ConnInfo, mode: SslMode) -> Result<Trust, Failure> {
         let check = match mode {
             SslMode::VerifyFull => Check::ChainAndName,
@@ -173,12 +174,12 @@ fn config(conninfo: &ConnInfo, verifier: Arc<Verifier>) -> Result<ClientConfig, 
             })?
         }
     };
-    // Connections are rare, and Postgres resumes none.
+    // Connections are rare, and Postgres resumes no sessions.
     config.resumption = Resumption::disabled();
     Ok(config)
 }
 
-/// Why a PEM file gave nothing.
+/// Why a PEM file could not be used.
 enum PemFailure {
     Missing,
     Unusable(String),
@@ -238,13 +239,13 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Failure> {
     })
 }
 
-/// libpq's rule: nobody but the owner, except that root may let a group read.
+/// libpq's rule: nobody but the owner may read the key, except that root may allow a group.
 fn key_is_exposed(mode: u32, owner: u32) -> bool {
     let forbidden = if owner == 0 { 0o037 } else { 0o077 };
     mode & forbidden != 0
 }
 
-/// The server's "no" to our own certificate, which in TLS 1.3 comes only after the handshake.
+/// The server's refusal of the client's certificate, which in TLS 1.3 arrives only after the handshake.
 pub(super) fn client_certificate_refused(error: &io::Error) -> Option<Error> {
     use AlertDescription as Alert;
     let rustls::Error::AlertReceived(alert) = tls_error(error)? else { return None };

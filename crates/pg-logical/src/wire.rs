@@ -1,4 +1,4 @@
-//! Messages of the frontend/backend protocol over a stream, for everything but the replication stream's hot path.
+//! Messages of the frontend/backend protocol over a stream, except on the hot path of the replication stream.
 
 use std::io;
 
@@ -8,13 +8,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::stream::Stream;
 
-/// The longest message taken from a peer that has not yet authenticated us; libpq draws the line at 30,000 bytes.
+/// The longest message accepted from a server before authentication; libpq's limit is 30,000 bytes.
 const LIMIT_BEFORE_AUTHENTICATION: usize = 64 << 10;
 
-/// The longest message taken afterwards, the server's own limit for one.
+/// The longest message accepted afterwards, the server's own limit.
 const LIMIT: usize = 1 << 30;
 
-/// A stream and what was read from it but not yet asked for.
+/// A stream, and the bytes read from it that were not taken yet.
 pub(super) struct Wire {
     stream: Stream,
     unread: BytesMut,
@@ -30,7 +30,7 @@ impl Wire {
         &self.stream
     }
 
-    /// The server is who it should be, and may send long messages.
+    /// The server is authenticated and may send long messages.
     pub(super) fn authenticated(&mut self) {
         self.limit = LIMIT;
     }
@@ -40,8 +40,8 @@ impl Wire {
         self.stream.flush().await
     }
 
-    /// The next message. A peer that closes the connection is `UnexpectedEof`, one that speaks another protocol or sends
-    /// too much `InvalidData`.
+    /// The next message. The error is `UnexpectedEof` if the peer closes the connection, and `InvalidData` if it speaks
+    /// another protocol or sends too much.
     pub(super) async fn receive(&mut self) -> io::Result<Message> {
         loop {
             if let Some(message) = self.take_message()? {
@@ -58,7 +58,7 @@ impl Wire {
         if head.has_remaining() {
             let tag = head.get_u8();
             let length = head.get_u32() as usize;
-            // Looked at here: Message::parse reserves whatever a peer announces.
+            // Checked here, because Message::parse allocates the announced length.
             if !(4..=self.limit).contains(&length) {
                 let what = format!("not a Postgres message: tag {:?}, length {length}", char::from(tag));
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));

@@ -1,4 +1,4 @@
-//! Against the server of `TEST_POSTGRES_URL`, as a superuser; `scripts/test` brings one up. Each test has a database of its own.
+//! Tests with the server of `TEST_POSTGRES_URL`, as a superuser; `scripts/test` starts one. Each test has its own database.
 
 // A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -17,7 +17,7 @@ use pg_logical::stream::Stream;
 use pg_logical::{Environment, Error, Lsn, Remedy};
 use tokio::time::timeout;
 
-/// How long a server may take for anything here.
+/// How long the server may take for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn server() -> ConnInfo {
@@ -25,7 +25,7 @@ fn server() -> ConnInfo {
     ConnInfo::parse(&url, &Environment::process("PG").unwrap()).unwrap()
 }
 
-/// A database with a table of one column and a publication of it.
+/// A database with a table of one column, and a publication for it.
 struct Database {
     conninfo: ConnInfo,
     session: Session,
@@ -58,7 +58,7 @@ impl Database {
     }
 }
 
-/// Takes the next message, if one has come: the text of a row, or the end of a transaction.
+/// Takes the next message, if one has arrived: the text of a row, or the end of a transaction.
 fn take(stream: &mut ReplicationStream<Stream>, texts: &mut Vec<String>, ends: &mut Vec<Lsn>) -> bool {
     let Some((message, length)) = stream.peek().unwrap() else { return false };
     if let ReplicationMessage::XLogData { data, .. } = message {

@@ -1,6 +1,6 @@
-//! Whose an address is, which decides whether what is sent there has to be encrypted.
+//! Which machine an address belongs to, which decides whether connections to it should be encrypted.
 
-/// This machine, whose own network nobody else is on.
+/// Whether the address is on this machine, where nobody else can listen.
 pub(super) fn is_local(address: &str) -> bool {
     address.eq_ignore_ascii_case("localhost")
         || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())

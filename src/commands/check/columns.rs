@@ -12,11 +12,11 @@ pub(super) struct Column {
     pub(super) name: String,
     pub(super) type_id: Oid,
     pub(super) not_null: bool,
-    /// Its values are in the stream.
+    /// Whether its values are published.
     pub(super) sent: bool,
 }
 
-/// A column whose values arrive.
+/// A column whose values are published.
 pub(super) fn find<'c>(columns: &'c [Column], name: &str) -> Option<&'c Column> {
     columns.iter().find(|column| column.name == name && column.sent)
 }

@@ -11,7 +11,7 @@ use crate::postgres::dead_letters::sql::{
     NEEDED, READABLE, REMEDY, TABLE, count, count_both, count_of_others, left,
 };
 
-/// How many other routers are named.
+/// How many other routers are listed by name.
 const NAMED: usize = 5;
 
 pub(super) async fn judge(
@@ -22,7 +22,7 @@ pub(super) async fn judge(
     if !config.dead_letters.park() {
         return none_left(session, config, findings).await;
     }
-    // the schema may be one that the role cannot look into
+    // the role may have no USAGE on the schema
     let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                  WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters')";
     if session.query_one(there).await?.as_deref() != Some("t") {
@@ -60,7 +60,7 @@ pub(super) async fn judge(
     others(session, config, findings).await
 }
 
-/// A router that does not park does not start while there are some.
+/// A router that does not park refuses to start while there are parked events.
 async fn none_left(session: &mut Session, config: &Config, findings: &mut Findings) -> Result<(), Error> {
     if session.query_one(READABLE).await?.as_deref() != Some("t") {
         return Ok(());
@@ -73,7 +73,7 @@ async fn none_left(session: &mut Session, config: &Config, findings: &mut Findin
     Ok(())
 }
 
-/// Rows that this router does not see: of another one, or of itself under the name that it had.
+/// Rows that this router does not see: those of another router, or its own under an earlier name.
 async fn others(session: &mut Session, config: &Config, findings: &mut Findings) -> Result<(), Error> {
     let rows = session.query(&count_of_others(&config.name)).await?;
     let name = |row: &Row| {

@@ -1,8 +1,8 @@
-//! Whether the slot survives the loss of the primary: what is to be seen on it, and on the standbys that the URL names.
+//! Whether the slot survives the loss of the primary, as far as the primary and the standbys in the URL can tell.
 //!
-//! From 17 on a standby keeps a copy of a slot that has `failover` (Postgres manual, "Logical Decoding Concepts",
-//! "Replication Slot Synchronization"). Only if the primary also waits for the standby (`synchronized_standby_slots`) has
-//! the standby all that the router has sent.
+//! From Postgres 17 on, a standby keeps a copy of a slot that has `failover` (Postgres manual, "Logical Decoding Concepts",
+//! "Replication Slot Synchronization"). The standby is only sure to have everything the router has sent if the primary waits
+//! for it (`synchronized_standby_slots`).
 
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, Host, TargetSessionAttrs};
@@ -18,14 +18,14 @@ use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::standby_slots;
 
-/// What the primary knows of its standbys.
+/// What the primary knows about its standbys.
 #[derive(Debug, Default)]
 struct Standbys {
     /// Physical slots that are being read.
     slots: Vec<String>,
-    /// Those that follow, by a slot or without.
+    /// Whether a standby is streaming, with or without a slot.
     streaming: bool,
-    /// `synchronized_standby_slots`, and whether each of them is being read.
+    /// The slots in `synchronized_standby_slots`, and whether each is being read.
     waited_for: Vec<(String, bool)>,
 }
 
@@ -36,7 +36,7 @@ pub(super) async fn judge(
     catalog: &Catalog,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    // a warning about the standby itself is among the findings
+    // a connection to a standby already has a warning of its own
     let (false, Some(slot)) = (catalog.standby, &catalog.slot) else { return Ok(()) };
     let standbys = Standbys::look(session).await?;
     let hosts = &config.postgres.conninfo.hosts;
@@ -98,7 +98,7 @@ impl Standbys {
             .await?;
         let known: Vec<(String, bool)> =
             rows.iter().filter_map(|row| Some((row.get(0)?.to_owned(), row.get(1) == Some("t")))).collect();
-        // a role without pg_monitor sees no states, and then slots alone tell of standbys
+        // a role without pg_monitor sees no states; then only the slots show standbys
         let streaming = session
             .query_one(
                 "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r WHERE r.state IN ('streaming', 'catchup') \
@@ -163,7 +163,7 @@ impl Standbys {
     }
 }
 
-/// Asks the standbys among the hosts. What is not named there cannot be asked, and is explained.
+/// Asks the standbys among the hosts. If there are none, the finding explains what to look at.
 async fn ask_standbys(config: &Config, hosts: &[Host], findings: &mut Findings) {
     let mut known = false;
     if hosts.len() > 1 {
@@ -194,17 +194,17 @@ async fn ask_standbys(config: &Config, hosts: &[Host], findings: &mut Findings) 
     }
 }
 
-/// A standby, and its copy of the slot.
+/// A standby and its copy of the slot.
 #[derive(Debug)]
 struct KeptCopy {
     place: String,
     slot: Option<Slot>,
-    /// Settings that keep it from making one.
+    /// Settings that prevent a copy.
     wrong: Vec<&'static str>,
 }
 
 impl KeptCopy {
-    /// `None`: it is no standby.
+    /// `None`: the host is not a standby.
     async fn look(config: &Config, host: &Host) -> Result<Option<Self>, Error> {
         let mut conninfo = ConnInfo {
             hosts: vec![host.clone()],
@@ -225,7 +225,8 @@ impl KeptCopy {
         if !catalog.standby {
             return Ok(None);
         }
-        // the connection string may hold a password: it stays there. Who may not read it is told nothing of it
+        // primary_conninfo may hold a password, so it is evaluated on the server. A role that may not read it gets no answer
+        // about it
         let questions = [
             (
                 "sync_replication_slots = on",

@@ -11,16 +11,16 @@ use crate::terminal;
 pub enum Level {
     /// As it should be.
     Ok,
-    /// It could not be looked at, and the router does not depend on it.
+    /// It could not be checked, and the router does not depend on it.
     Skipped,
-    /// It works, and there is a risk to know of.
+    /// It works, but carries a risk.
     Warning,
-    /// It would lose or block events, or it cannot be known.
+    /// It would lose or block events, or that cannot be ruled out.
     Error,
 }
 
 impl Level {
-    /// As it is printed.
+    /// The text in the printed report.
     pub fn label(self) -> &'static str {
         match self {
             Level::Ok => "ok",
@@ -31,20 +31,20 @@ impl Level {
     }
 }
 
-/// What was found. The members are the keys of `--json` and stay what they are.
+/// One finding. The members are the keys of `--json` and must not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How much it matters.
     pub level: Level,
-    /// What was looked at, in snake case: `wal_level`. Several findings may have the same.
+    /// What was checked, in snake case: `wal_level`. Several findings may share it.
     pub check: &'static str,
-    /// What was found, a sentence without a full stop.
+    /// The finding, a sentence without a full stop.
     pub what: String,
-    /// What to do about it, a sentence without a full stop; none if all is well.
+    /// What to do about it, a sentence without a full stop; `None` if all is well.
     pub remedy: Option<String>,
 }
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct Findings(pub(in crate::commands) Vec<Finding>);
 
@@ -79,7 +79,7 @@ impl Findings {
         self.add(Finding { level, check, what, remedy: Some(remedy) });
     }
 
-    /// Servers are quoted in them, and they are read on terminals.
+    /// Findings quote servers and are read on terminals, so control characters are replaced.
     fn add(&mut self, finding: Finding) {
         let harmless = |text: String| terminal::harmless(&text).into_owned();
         self.0.push(Finding {
@@ -89,7 +89,7 @@ impl Findings {
         });
     }
 
-    /// A failure as a finding; `passing` is the remedy of one that may pass by itself.
+    /// Adds a failure as a finding. `passing` is the remedy if the failure may pass by itself.
     pub(super) fn failure(&mut self, check: &'static str, failure: Error, passing: &str) {
         match failure {
             Error::Definite(definite) => self.error(check, definite.what, definite.remedy),
@@ -97,7 +97,7 @@ impl Findings {
         }
     }
 
-    /// The same, or `fine` if there was none.
+    /// Adds the failure, or `fine` if there was none.
     pub(super) fn verdict(&mut self, check: &'static str, verdict: Result<(), Error>, fine: String) -> bool {
         match verdict {
             Ok(()) => {

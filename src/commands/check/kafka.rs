@@ -1,4 +1,4 @@
-//! The Kafka half: what the brokers say. `topics` judges it, once the outbox is known too.
+//! What the brokers say. `topics` judges it once the outbox is known too.
 
 use super::address::{host, is_local};
 use super::finding::Findings;
@@ -11,23 +11,23 @@ use crate::sink::kafka::cluster_info::{ClusterInfo, SeenTopic, Settings};
 const UNREACHABLE: &str = "Check that the brokers run, that `bootstrap.servers` and the addresses that they advertise \
      can be reached from here, and security.protocol under `[kafka]`";
 
-/// Settings of more topics than this are not asked for.
+/// With more topics than this, their settings are not asked for.
 const MOST_TOPICS: usize = 200;
 
-/// What was seen.
+/// What the brokers say.
 pub(super) struct Seen {
     pub(super) brokers: usize,
-    /// Topics that the template can name, each with its settings if they may be read.
+    /// Topics that the template can name, each with its settings if the principal may read them.
     pub(super) topics: Vec<(SeenTopic, Option<Settings>)>,
-    /// The topic of the positions, if it is there, with its settings if they may be read.
+    /// The positions topic, if it exists, with its settings if the principal may read them.
     pub(super) positions: Option<(SeenTopic, Option<Settings>)>,
-    /// What a new topic inherits, if it may be read.
+    /// The settings that a new topic inherits, if the principal may read them.
     pub(super) defaults: Option<Settings>,
-    /// Whether a topic could be made, as far as that was asked.
+    /// Whether a topic could be created, if that was asked.
     pub(super) may_create: Option<Result<(), Error>>,
 }
 
-/// Looks at Kafka.
+/// Asks the brokers.
 pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
     let mut findings = Findings::default();
     encryption(config, &mut findings);
@@ -44,7 +44,7 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
     }
 }
 
-/// Brokers that are not this machine should prove who they are before they are told a password.
+/// Warns if a broker on another machine does not have to prove its identity.
 fn encryption(config: &Config, findings: &mut Findings) {
     let property = |name: &str| {
         config.kafka.properties.get(name).map(|value| value.reveal().to_ascii_lowercase()).unwrap_or_default()
@@ -94,7 +94,7 @@ async fn look_with(survey: &ClusterInfo, config: &Config, findings: &mut Finding
     };
     let version = match &defaults {
         None => String::new(),
-        // gone with Kafka 4.0
+        // Kafka 4.0 removed this setting
         Some(settings) => match settings.get("inter.broker.protocol.version") {
             Some(version) => format!(", which speak version {version} among themselves"),
             None => ", of version 4.0 or later".to_owned(),
@@ -132,7 +132,7 @@ async fn look_with(survey: &ClusterInfo, config: &Config, findings: &mut Finding
     let settings = settings.into_iter().map(Result::ok).chain(std::iter::repeat(None));
     let topics: Vec<_> = cluster.topics.into_iter().zip(settings).collect();
 
-    // one name stands for all that may have to be made
+    // one name is asked about on behalf of all topics that may have to be created
     let mut missing = templates.iter().filter_map(|template| match template.fixed() {
         Some(fixed) if topics.iter().any(|(topic, _)| topic.name == fixed) => None,
         Some(fixed) => Some(fixed.to_owned()),

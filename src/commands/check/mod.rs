@@ -1,7 +1,7 @@
-//! `check`: looks at everything that has to be right, and says of each thing what to do about it.
+//! `check`: looks at everything that has to be right, and says what to do about each thing that is not.
 //!
-//! Postgres and Kafka are looked at side by side, so that one which cannot be reached hides nothing of the other. A
-//! finding is an error if it would lose or block events, a warning if it works and is a risk.
+//! Postgres and Kafka are checked side by side, so that a failure of one does not hide the findings of the other. A finding
+//! is an error if it would lose or block events, and a warning if it works but is a risk.
 
 mod address;
 mod columns;
@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::terminal;
 use finding::Findings;
 
-/// Looks and prints. The code is 1 if there is an error among the findings.
+/// Checks and prints the findings. The exit code is 1 if one of them is an error.
 ///
 /// # Errors
 /// Standard output cannot be written to.
@@ -58,7 +58,7 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<Verdict, Error> 
     Ok(if bad { Verdict::Amiss } else { Verdict::Fine })
 }
 
-/// The contracts, which `run` refuses to start with if they are faulty.
+/// Checks the contracts; `run` refuses to start if they are faulty.
 fn contracts(config: &Config, findings: &mut Findings) {
     match Contracts::configured(config) {
         Ok(None) => {}

@@ -16,12 +16,12 @@ use crate::outbox::{FIELDS, Field, Outbox};
 use crate::postgres::catalog::{self, Catalog, Missing, Publication, Table};
 use crate::routing::field;
 
-/// What the topics are judged by.
+/// What the topics are judged against.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OutboxLook {
-    /// Whether a row may have no aggregate, and so its record no key.
+    /// Whether a row may have no aggregate, so that its record has no key.
     pub(super) nullable_aggregate: bool,
-    /// How large the rows are, if they may be read.
+    /// How large the rows are, if the role may read them.
     pub(super) sizes: Option<RowSizes>,
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn judge(
         let type_of = |name: &str| find(&columns, name).map(|column| column.type_id);
         let complete = judge_columns(config, outbox, name, &columns, findings);
         if published {
-            // those of shards are judged together
+            // the publications of shards are judged together
             if config.shard.is_none() {
                 judge_row_filter(config, name, table, findings);
             }
@@ -68,7 +68,7 @@ pub(super) async fn judge(
     Ok(look)
 }
 
-/// Whether the publication is there and publishes what it has to.
+/// Whether the publication exists and publishes what it has to.
 pub(super) fn judge_published(config: &Config, catalog: &Catalog, findings: &mut Findings) -> bool {
     let verdict = catalog.publication_verdict(config.source(), Missing::AtStart);
     let name = &config.postgres.publication;
@@ -79,7 +79,7 @@ pub(super) fn judge_published(config: &Config, catalog: &Catalog, findings: &mut
     findings.verdict("publication", verdict, fine)
 }
 
-/// Whoever may write messages can forge events.
+/// A role that may write messages can forge events.
 async fn judge_messages(
     session: &mut Session,
     config: &Config,
@@ -108,7 +108,7 @@ async fn judge_messages(
     Ok(())
 }
 
-/// Whether the table has what is needed.
+/// Whether the table has the columns that are needed, with usable types.
 fn judge_columns(
     config: &Config,
     outbox: &Outbox,
@@ -154,7 +154,7 @@ fn judge_columns(
     true
 }
 
-/// A column with a value of its own in every row makes a topic of its own for every event.
+/// Warns about a column that is different in every row: it would lead to one topic per event.
 fn judge_template(config: &Config, findings: &mut Findings) {
     let of_each_event = |name: &Name| match name {
         Name::Column(name) => !matches!(
@@ -215,7 +215,7 @@ fn judge_row_filter(config: &Config, name: &TableName, table: &Table, findings: 
     }
 }
 
-/// The tables for `SET TABLE`, which replaces all of them.
+/// The tables for `SET TABLE`, which replaces the whole list.
 fn all_tables(config: &Config, one: &TableName) -> String {
     let others = config.outbox.tables.iter().filter(|table| *table != one);
     let names: Vec<String> = [one].into_iter().chain(others).map(TableName::in_sql).collect();
@@ -238,7 +238,7 @@ async fn published_columns(
     Ok(rows.iter().filter_map(|row| row.get(0).map(str::to_owned)).collect())
 }
 
-/// A publication may have a column list; what is not in it does not arrive.
+/// A publication may have a column list; columns that are not in it are not sent.
 fn judge_column_list(
     config: &Config,
     outbox: &Outbox,

@@ -1,4 +1,4 @@
-//! What is remembered in Kafka: whether it is kept, and whether the next start would go by it.
+//! The positions stored in Kafka: whether they are kept, and whether the next start would use them.
 
 use pg_logical::session::Session;
 use pg_logical::{Lsn, Secret};
@@ -13,20 +13,20 @@ use crate::postgres::catalog::Catalog;
 use crate::postgres::slot_record;
 use crate::sink::kafka::checkpoint_topic::look_up;
 
-/// What the catalogues say of the router's own.
+/// What the catalogues say about this router.
 pub(super) struct Ours {
-    /// The router's name; that of one shard where there are several.
+    /// The router's name; with shards, the name of one shard.
     name: String,
     confirmed: Lsn,
-    /// Whether a router reads the slot now.
+    /// Whether a router is reading the slot.
     active: bool,
     reading: Reading,
-    /// What the router's schema says of the slot; `None` where events may come twice.
+    /// What the router's schema says about the slot; `None` with at-least-once delivery.
     record: Option<SlotRecord>,
 }
 
 impl Ours {
-    /// `None` where there is no slot, which is a finding of its own.
+    /// `None` if there is no slot, which is a finding of its own.
     pub(super) async fn of(
         config: &Config,
         catalog: &Catalog,
@@ -47,7 +47,7 @@ impl Ours {
         }))
     }
 
-    /// Why a start without a remembered position would be refused.
+    /// Why a start without a stored position would be refused.
     fn not_new(&self, config: &Config) -> Option<ResumeConflict> {
         checkpoint::not_new(&self.name, &config.postgres.slot, self.confirmed, self.record.as_ref()?)
     }

@@ -1,4 +1,4 @@
-//! The Postgres half: the connections first, then everything that one of them shows.
+//! Everything that is checked in Postgres: first the connections, then what one of them shows.
 
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -15,14 +15,14 @@ use crate::outbox::Outbox;
 use crate::postgres::catalog::Catalog;
 use crate::routing::Router;
 
-/// What to do where Postgres was reached, and has not answered everything.
+/// What to do if Postgres was reached but has not answered everything.
 const BROKEN_OFF: &str = "The connection was made, and then Postgres refused what was asked, did not answer or ended the session, for the \
                           reason given. Checks that are not listed were not made: run check again";
 
-/// What to do where Postgres cannot be reached.
+/// What to do if Postgres cannot be reached.
 const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";
 
-/// Looks at Postgres. What is learnt of the table is needed to judge the topics.
+/// Checks Postgres. The topics are judged against what is learnt about the table.
 pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<positions::Ours>) {
     let mut findings = Findings::default();
     encryption(&config.postgres.conninfo, &mut findings);
@@ -52,7 +52,7 @@ async fn look_with(
     findings: &mut Findings,
 ) -> Result<(OutboxLook, Vec<positions::Ours>), Error> {
     let shards = config.every_shard();
-    // what is not a shard's own is looked at once
+    // what the shards have in common is checked once
     let Some((config, others)) = shards.split_first() else { return Ok((OutboxLook::default(), Vec::new())) };
     let server = server::Server::look(session).await?;
     let encrypted = if session.is_tls() { "with TLS" } else { "without TLS" };
@@ -86,7 +86,7 @@ async fn look_with(
     Ok((looked, ours))
 }
 
-/// A host that is not this machine should prove who it is.
+/// Warns if a host on another machine does not have to prove its identity.
 fn encryption(conninfo: &ConnInfo, findings: &mut Findings) {
     let verified =
         conninfo.ssl_mode == SslMode::VerifyFull || matches!(conninfo.ssl_root_cert, Some(RootCert::System));

@@ -1,4 +1,4 @@
-//! The role that the router runs as: whether it may stream, and whether it may more than that.
+//! The role that the router runs as: whether it may stream, and whether it has more rights than that.
 
 use pg_logical::connect::Startup;
 use pg_logical::quoting;
@@ -57,7 +57,7 @@ pub(super) async fn judge(
     Ok(())
 }
 
-/// Whether a replication connection is let in: `pg_hba.conf`, a pooler and a full server say so only then.
+/// Opens a replication connection, because `pg_hba.conf`, a pooler or a server without free places only refuse it then.
 async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &mut Findings) {
     let running = catalog.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
     if running && server.no_sender_left() {

@@ -17,13 +17,13 @@ const BYTEA: u32 = 17;
 const SAMPLE_BYTES: u64 = 8 << 20;
 const SAMPLE_ROWS: u32 = 2_000;
 
-/// How long that may take.
+/// How long the sample may take.
 const SAMPLE_TIMEOUT: &str = "3s";
 
 /// What the sample shows, in bytes of a record's key, value and headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RowSizes {
-    /// The largest.
+    /// The largest of them.
     pub(super) largest: u64,
 }
 
@@ -85,7 +85,7 @@ fn sample(config: &Config, table: &TableName, columns: &[Column], size: u64) -> 
             format!("coalesce(octet_length({value}), 0)")
         })
         .collect();
-    // a page at least, whatever the size
+    // at least one page, whatever the size
     let percent = (100.0 * SAMPLE_BYTES as f64 / size.max(1) as f64).min(100.0);
     format!(
         "SELECT count(*), avg(n)::bigint, max(n) FROM (SELECT {}::bigint AS n FROM {} \

@@ -14,10 +14,10 @@ use crate::postgres::catalog::Catalog;
 use crate::postgres::slot_functions::BULK_READ_COPIES;
 use crate::quantity::bytes;
 
-/// A difference of the clocks that is worth a word, in seconds.
+/// A clock difference that is worth a warning, in seconds.
 const SKEW: f64 = 5.0;
 
-/// What the server says of itself.
+/// What the server says about itself.
 pub(super) struct Server {
     /// `server_version`
     pub(super) version: String,
@@ -26,7 +26,7 @@ pub(super) struct Server {
     wal_level: String,
     slots: Places,
     senders: Places,
-    /// How many slots are copies that are read in bulk.
+    /// How many slots are copies for bulk reads.
     copies: u32,
     /// `max_slot_wal_keep_size` in bytes; `None`: no limit.
     keep_bytes: Option<u64>,
@@ -37,7 +37,7 @@ pub(super) struct Server {
     ahead: f64,
 }
 
-/// How many there may be, and how many there are.
+/// How many there may be, and how many are in use.
 struct Places {
     taken: u32,
     max: u32,
@@ -81,7 +81,7 @@ impl Server {
             slots: Places { max: number(3), taken: number(4) },
             senders: Places { max: number(5), taken: number(6) },
             copies: number(11),
-            // -1 is no limit and no u64
+            // -1 means no limit, and does not parse as u64
             keep_bytes: value(7).and_then(|text| text.parse().ok()),
             idle_timeout: value(8).filter(|timeout| !matches!(*timeout, "" | "0")).map(str::to_owned),
             standby: value(9) == Some("t"),
@@ -155,7 +155,7 @@ impl Server {
         } else {
             findings.ok("max_replication_slots", used);
         }
-        // with the router's own
+        // plus the router's own
         let wanted = bookmarks.map(|bookmarks| bookmarks.keep + 1);
         if let Some(wanted) = wanted.filter(|wanted| u32::try_from(*wanted).is_ok_and(|wanted| wanted > max))
         {
@@ -183,7 +183,7 @@ impl Server {
         }
     }
 
-    /// A router that reads in bulk has all that they take.
+    /// Whether the server has what bulk reads need.
     fn judge_bulk_reads(&self, catalog: &Catalog, findings: &mut Findings) {
         if self.copies > 0 {
             return;

@@ -1,4 +1,5 @@
-//! The shards together: whether every aggregate is in exactly one, and nothing is left of another number of them.
+//! The shards together: whether every aggregate belongs to exactly one, and whether slots for another number of shards are
+//! left.
 
 use pg_logical::session::Session;
 
@@ -7,7 +8,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_shards};
 
-/// `shards` are the configurations of all, and what was found of each.
+/// `shards` are the configurations of all shards, each with what was found of it.
 pub(super) async fn judge(
     session: &mut Session,
     shards: &[(&Config, &Catalog)],

@@ -1,4 +1,4 @@
-//! The slot: whether it is there, who reads it, and what it costs.
+//! The slot: whether it exists, who reads it, and how much log it retains.
 
 use pg_logical::session::Session;
 
@@ -38,7 +38,7 @@ fn describe(name: &str, slot: &Slot, reader: &str) -> String {
     )
 }
 
-/// How near the slot is to being lost.
+/// How close the slot is to being lost.
 fn judge_room(name: &str, slot: &Slot, findings: &mut Findings) {
     let (level, what, remedy) = slot_headroom::at_a_glance(name, slot);
     match level {

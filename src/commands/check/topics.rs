@@ -1,4 +1,4 @@
-//! Whether the topics keep what they are given, and take all of it.
+//! Whether the topics retain what they are sent, and accept all of it.
 
 use super::finding::Findings;
 use super::kafka::Seen;
@@ -10,13 +10,13 @@ use crate::sink::kafka::cluster_info::{SeenTopic, Settings};
 use crate::sink::kafka::durability::Durability;
 use crate::sink::kafka::properties;
 
-/// What a record batch and a record take besides the row's own bytes: names of headers, lengths, checksums.
+/// What a record batch and a record need besides the row's own bytes: header names, lengths, checksums.
 const OVERHEAD: u64 = 200;
 
-/// A consumer that is away for a day should find its events.
+/// A consumer that is away for a day should still find its events.
 const SHORT_RETENTION_MS: i64 = 24 * 3_600_000;
 
-/// Judges the topics that are there, and how new ones would be made. `outbox` is what is known of the rows.
+/// Judges the topics that exist, and how new ones would be created. `outbox` is what is known about the rows.
 pub(super) fn judge(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, findings: &mut Findings) {
     for template in config.route.topics() {
         presence(config, template, seen, findings);
@@ -176,7 +176,7 @@ fn size(
     }
 }
 
-/// What a topic would be that the router makes.
+/// How a topic would be set up if the router created it.
 fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, findings: &mut Findings) {
     let Some(defaults) = &seen.defaults else {
         return findings.skipped(

@@ -1,4 +1,4 @@
-//! `contracts check`: what is wrong with the contracts, and what changed in them that breaks consumers.
+//! `contracts check`: finds faults in the contracts, and changes that break consumers.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use crate::contracts::fault::Fault;
 use crate::contracts::{Contract, Contracts};
 use crate::error::Error;
 
-/// Looks and prints. The code is 1 if there is an error among the findings.
+/// Checks and prints the findings. The exit code is 1 if one of them is an error.
 pub(super) fn check(directory: &Path, args: &ContractsCheckArgs) -> Result<Verdict, Error> {
-    // what cannot be compared with is no finding about the contracts
+    // a fault in the former contracts is a failure, not a finding about the new ones
     let former = args.against.as_deref().map(load).transpose()?;
     let findings = findings(directory, former.as_ref(), args.allow_unjudged);
     report::print(&findings, args.json)?;

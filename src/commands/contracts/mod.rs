@@ -1,5 +1,5 @@
-//! `contracts`: checks the contracts of events, and renders them. Needs no server, and of the configuration only what
-//! tells where contracts are and which topics events go to.
+//! `contracts`: checks the contracts of events, and renders them. It needs no server, and from the configuration only the
+//! directory of the contracts and the topics of the events.
 
 mod check;
 mod pages;
@@ -22,10 +22,10 @@ use crate::error::Error;
 use crate::routing::contract_topic;
 use crate::terminal;
 
-/// Does what the arguments say. The code is 1 if something was found.
+/// Does what the arguments say. The exit code is 1 if something was found.
 ///
 /// # Errors
-/// There is no directory, something in it is wrong and it is not `check` that was asked, or something cannot be written.
+/// There is no directory, something in it is wrong (for commands other than `check`), or something cannot be written.
 pub fn contracts(config: Option<&Path>, args: &ContractsArgs, env: &Environment) -> Result<Verdict, Error> {
     let settings = load_for_contracts(config, env)?;
     match &args.command {

@@ -1,4 +1,4 @@
-//! `contracts docs`: the pages, and what stands in their directory already.
+//! `contracts docs`: writes the pages, or compares them with those on disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::contracts::{Contract, Contracts, Topic};
 use crate::error::Error;
 use crate::terminal;
 
-/// Writes what changed, or says it. The code is 1 if pages are not up to date and may not be written.
+/// Writes the pages that changed, or lists them. The exit code is 1 if pages are out of date and may not be written.
 pub(super) fn docs(
     contracts: &Contracts,
     args: &ContractsDocsArgs,
@@ -58,7 +58,7 @@ pub(super) fn docs(
     Ok(if args.check && !fine { Verdict::Amiss } else { Verdict::Fine })
 }
 
-/// The pages that an earlier run wrote: by the first line they are known, whatever else stands beside them.
+/// The pages that an earlier run wrote. Their first line tells them from other files in the directory.
 fn own_pages(directory: &Path, path: &str, found: &mut BTreeMap<String, String>) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

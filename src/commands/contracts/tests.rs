@@ -37,7 +37,7 @@ impl Place {
         contracts(cli.config.as_deref(), &args, &Environment::empty())
     }
 
-    /// What `check` finds, a line each.
+    /// What `check` finds, one finding a line.
     fn found(&self, allow_unjudged: bool) -> String {
         let former = load(&self.path("former")).unwrap();
         let found = findings(&self.path("now"), Some(&former), allow_unjudged);

@@ -1,4 +1,4 @@
-//! `dead-letters retry` and `discard`: what is chosen, the question, and the mark.
+//! `dead-letters retry` and `discard`: select events, ask for confirmation, and mark them.
 
 use pg_logical::quoting::literal;
 use pg_logical::session::{Row, Session};
@@ -16,7 +16,7 @@ use crate::postgres::dead_letters::sql::{self, REMEDY};
 use crate::terminal;
 use crate::unsendable::Reason;
 
-/// How many are listed before it is done.
+/// How many events are listed before the question.
 const SHOWN: u32 = 20;
 
 pub(super) async fn decide(
@@ -34,7 +34,7 @@ pub(super) async fn decide(
         ));
     }
     let chosen = condition(choose);
-    // what only waits behind another is sent by itself when that one is
+    // an event that only waits behind another is sent by itself once that one is
     let condition = match decision {
         Decision::Retry => format!("({chosen}) AND d.reason <> {}", literal(Reason::Behind.name())),
         Decision::Discard => chosen.clone(),
@@ -54,7 +54,7 @@ pub(super) async fn decide(
         terminal::print(if *json { "[]\n" } else { behind })?;
         return Ok(Verdict::Fine);
     }
-    // what is parked from here on is neither shown nor counted, so nobody has decided it
+    // events that are parked from here on are neither shown nor counted, so they are not marked either
     let text = |n: usize| counted.and_then(|row| row.get(n)).unwrap_or_default();
     let condition = sql::those(text(2), text(3));
     if *dry_run || ask {
@@ -96,6 +96,6 @@ fn number(row: Option<&Row>, column: usize) -> usize {
 }
 
 fn as_json(listed: &[Listed]) -> String {
-    // texts only
+    // cannot fail: texts only
     serde_json::to_string_pretty(listed).unwrap_or_default() + "\n"
 }

@@ -15,7 +15,7 @@ use crate::postgres::dead_letters::sql::{self, Waiting};
 use crate::terminal;
 use crate::utc::Utc;
 
-/// The members are keys of the JSON that commands print.
+/// One parked event. The members are keys of the JSON that commands print.
 #[derive(Debug, Serialize)]
 pub(super) struct Listed {
     /// The commit's LSN, and the number of the change within its transaction.
@@ -27,11 +27,11 @@ pub(super) struct Listed {
     event_type: Option<String>,
     reason: &'static str,
     detail: String,
-    /// `retry` or `discard`; null if nothing is decided.
+    /// `retry` or `discard`; null if no decision was made.
     decision: Option<&'static str>,
-    /// How often it was tried again in vain.
+    /// How many retries failed.
     attempts: u64,
-    /// The mark of the reset that asked for it again; null if it is new.
+    /// The mark of the reset that sent it again; null if it was not sent again.
     replay: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn list(
     let listed: Vec<Listed> =
         rows(config, session, &condition, Some(limit)).await?.iter().map(Listed::of).collect();
     if json {
-        // texts only
+        // cannot fail: texts only
         terminal::print(&(serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"))?;
         return Ok(Verdict::Fine);
     }
@@ -74,14 +74,14 @@ pub(super) async fn list(
     Ok(Verdict::Fine)
 }
 
-/// How many events there are, and of how many aggregates.
+/// The number of events, and of their aggregates.
 async fn count(config: &Config, session: &mut Session, condition: &str) -> Result<(usize, usize), Error> {
     let counted = session.query(&sql::count_both(&config.name, condition)).await?;
     let count = |n: usize| counted.first().and_then(|row| row.get(n)?.parse().ok()).unwrap_or(0);
     Ok((count(0), count(1)))
 }
 
-/// How many there are of all shards together.
+/// Prints how many there are in all shards together.
 pub(super) async fn sum(shards: &[Config], choose: &ChooseArgs) -> Result<(), Error> {
     let Some(first) = shards.first() else { return Ok(()) };
     let mut session = session(first).await?;
@@ -99,7 +99,7 @@ fn of_aggregates(count: usize) -> String {
     format!("{count} aggregate{}", if count == 1 { "" } else { "s" })
 }
 
-/// A line each, and how many there are in all.
+/// One line for each event, and the total.
 pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Look) -> String {
     if listed.is_empty() {
         return "No events are parked.\n".to_owned();
@@ -107,7 +107,7 @@ pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Lo
     let mut table = look.table();
     let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
     table.add_row(["position", "committed", "id", "aggregate", "type", "reason", "decision"].map(heading));
-    // a value of a row must not draw on the terminal
+    // values of a row must not control the terminal
     let text = |value: &Option<String>| {
         value.as_ref().map_or_else(|| "NULL".to_owned(), |text| printable(text.as_bytes()))
     };

@@ -1,4 +1,5 @@
-//! `dead-letters`: parked events, and what is decided of them. Commands only mark rows; the running router does it.
+//! `dead-letters`: shows parked events and takes decisions about them. The commands only mark rows; the running router
+//! carries the decisions out.
 
 mod decide;
 mod list;
@@ -41,7 +42,7 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Ver
     Ok(Verdict::Fine)
 }
 
-/// A shard of another number of them parks under the same names.
+/// Shards of a former number of shards may have parked events under the same names.
 async fn say_whose_they_may_be(config: &Config) -> Result<(), Error> {
     let mut session = session(config).await?;
     let others =
@@ -80,7 +81,7 @@ async fn session(config: &Config) -> Result<Session, Error> {
     connect(config, &Startup { application_name: &name, ..Startup::default() }).await
 }
 
-/// The rows that are chosen.
+/// The selected rows.
 async fn rows(
     config: &Config,
     session: &mut Session,

@@ -1,4 +1,4 @@
-//! `dead-letters show`: everything of the chosen events, their payloads too.
+//! `dead-letters show`: everything about the selected events, including payloads.
 
 use comfy_table::{Attribute, Cell};
 use pg_logical::session::Session;
@@ -23,7 +23,7 @@ struct Shown<'a> {
     #[serde(flatten)]
     listed: Listed,
     source: &'a str,
-    /// As it was written: its columns, or the content of the message.
+    /// The event as it was written: the row's columns, or the content of the message.
     event: &'a OriginalEvent,
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn show(
                 event: &row.letter.whole,
             })
             .collect();
-        // texts and numbers only
+        // cannot fail: texts and numbers only
         serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n"
     } else if rows.is_empty() {
         "No such event is parked.\n".to_owned()
@@ -72,8 +72,8 @@ fn render(row: &Waiting, look: &Look) -> String {
     trimmed(&table) + &written(&letter.whole)
 }
 
-/// Each value on one line, as long as it is: what is broken into lines cannot be taken for use elsewhere, and breaking it takes
-/// longer the longer it is.
+/// Each value on one line, however long: a value with inserted line breaks could not be copied, and wrapping long values is
+/// slow.
 fn written(whole: &OriginalEvent) -> String {
     let values: Vec<(&str, &str)> = match whole {
         OriginalEvent::Columns(columns) => columns
@@ -89,7 +89,7 @@ fn written(whole: &OriginalEvent) -> String {
         .collect()
 }
 
-/// What an application has written must not draw on the terminal.
+/// Values written by an application must not control the terminal.
 fn on_one_line(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
 }

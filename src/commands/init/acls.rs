@@ -1,4 +1,4 @@
-//! `init --print-acls`: what the router's principal has to be allowed in Kafka, as calls of Kafka's own tool.
+//! `init --print-acls`: the rights that the router's principal needs in Kafka, as calls of Kafka's own tool.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ pub(super) fn commands(config: &Config) -> String {
         "# Put the router's principal for User:outbox-router; admin.properties logs an administrator in.\n\n"
             .to_owned();
     if let Some(topic) = &config.delivery.positions_topic {
-        // what it had written before it reads at its start
+        // at its start the router reads what it wrote before
         let operations = format!("{} --operation Read", operations.join(" "));
         text += &format!(
             "# The topic {topic}, where the router remembers what it has delivered. {create}\n{tool} \\\n  {operations} \\\n  \
@@ -61,7 +61,7 @@ pub(super) fn commands(config: &Config) -> String {
     )
 }
 
-/// One word of a shell's command, whatever is in it.
+/// Quotes any text as one word of a shell command.
 fn word(text: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-:,/@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -123,7 +123,7 @@ mod tests {
         insta::assert_snapshot!(printed(&[("OUTBOX_ROUTER_DELIVERY__MODE", "exactly-once")]));
     }
 
-    /// A database may be called anything, and its name is a part of the router's.
+    /// The router's name contains the name of the database, which may be anything.
     #[test]
     fn a_name_is_one_word_for_the_shell() {
         let text = printed(&[

@@ -1,4 +1,4 @@
-//! The privilege to read a slot that lags in bulk, which everybody has until somebody takes it away.
+//! The privilege to read a lagging slot in bulk. Every role has it until somebody revokes it.
 
 use pg_logical::bulk_read::FUNCTIONS;
 use pg_logical::quoting;
@@ -16,7 +16,7 @@ pub(super) fn privilege_object(role: &str) -> Object {
     Object {
         name: format!("privilege of {name} to read the slot in bulk"),
         purpose: "To catch up fast. PUBLIC may call these unless somebody revoked it".to_owned(),
-        // the role is made before, but not by the time that the script is read
+        // the script creates the role earlier, but it does not exist yet when the script is parsed
         there: format!(
             "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {}\n    AND {})",
             literal(role),

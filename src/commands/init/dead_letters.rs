@@ -1,4 +1,4 @@
-//! What the role that runs needs of the table of parked events.
+//! The privileges that the router's role needs on the table of parked events.
 
 use super::object::Object;
 use super::role;

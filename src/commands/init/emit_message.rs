@@ -8,7 +8,7 @@ use super::object::Object;
 use crate::config::{Columns, Outbox as OutboxConfig};
 use crate::outbox::{FIELDS, Field};
 
-/// One function takes JSON, the other bytes.
+/// One function takes JSON, the other takes bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Payload {
     Json,
@@ -42,13 +42,13 @@ pub(super) fn signatures() -> Vec<String> {
     Payload::ALL.into_iter().map(Payload::signature).collect()
 }
 
-/// A query for what everybody may call instead, with any prefix: the functions of Postgres itself.
+/// A query for the functions of Postgres that let every role write messages, with any prefix.
 pub(in crate::commands) const OPEN_TO_ALL: &str = "SELECT p.oid::pg_catalog.regprocedure \
      FROM pg_catalog.pg_proc p WHERE p.proname = 'pg_logical_emit_message' \
      AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace \
      AND pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE') ORDER BY 1";
 
-/// The object that makes one of the functions; `None` if messages are not read.
+/// The object that creates one of the functions; `None` if messages are not read.
 pub(super) fn object(outbox: &OutboxConfig, payload: Payload) -> Option<Object> {
     let body = body(outbox.message_prefix.as_deref()?, &outbox.columns, payload);
     let name = payload.name();
@@ -85,7 +85,7 @@ pub(super) fn object(outbox: &OutboxConfig, payload: Payload) -> Option<Object> 
     })
 }
 
-/// The members are named like the columns. json keeps their order, and a jsonb payload its own text.
+/// The members are named like the columns. The type json keeps their order, and the text of a jsonb payload.
 fn body(prefix: &str, columns: &Columns, payload: Payload) -> String {
     let mut members: Vec<String> = Vec::new();
     for field in FIELDS {
@@ -101,7 +101,7 @@ fn body(prefix: &str, columns: &Columns, payload: Payload) -> String {
             }
             Field::Payload => "payload",
             Field::Headers => "coalesce(headers, '{}')",
-            // the form must not depend on the caller's settings
+            // the format must not depend on the caller's settings
             Field::CreatedAt => {
                 "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00'"
             }

@@ -1,5 +1,5 @@
-//! The publication that names outbox tables which no other names, as under `FOR ALL TABLES` or `FOR TABLES IN SCHEMA`. It publishes
-//! nothing. Postgres refuses to make a table unlogged that a publication names (tried on 14, 15 and 18).
+//! A publication for outbox tables that no other publication names, as with `FOR ALL TABLES` or `FOR TABLES IN SCHEMA`. It
+//! publishes nothing, but Postgres refuses to make a table unlogged while a publication names it (tried on 14, 15 and 18).
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;

@@ -1,4 +1,4 @@
-//! The privilege to write the heartbeat, which everybody has until somebody takes it away.
+//! The privilege to write the heartbeat. Every role has it until somebody revokes it.
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -8,7 +8,7 @@ use crate::postgres::heartbeat::privilege;
 
 pub(super) fn privilege_object(role: &str) -> Object {
     let name = quoting::name(role);
-    // the role is made before, but not by the time that the script is read
+    // the script creates the role earlier, but it does not exist yet when the script is parsed
     let holds = format!(
         "EXISTS (SELECT FROM pg_catalog.pg_roles r, LATERAL ({}) f (function, granted)\n    \
          WHERE r.rolname = {} AND f.granted)",

@@ -1,8 +1,7 @@
-//! `init`: makes what is missing in Postgres, or prints how.
+//! `init`: creates what is missing in Postgres, or prints how.
 //!
-//! What there is to make is a list of `objects`, each with the question whether it is there and the
-//! statements that make it; the printed script and the command itself are two readings of that list. The order is such
-//! that an interruption anywhere is mended by running it again.
+//! It goes through a list of `objects`. Each has an expression that tells whether it exists, and the statements that create
+//! it; the command runs them and the script prints them. They are ordered so that an interrupted run can be repeated.
 
 mod acls;
 mod bulk_reads;
@@ -47,27 +46,26 @@ use objects::Objects;
 pub(super) use outbox_table::columns_query;
 pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover};
 
-/// Postgres before 14 lacks what the router asks of the catalogues.
+/// The catalogues of earlier versions lack what the router asks for.
 pub(super) const OLDEST_POSTGRES: u32 = 140_000;
 
-/// What its sessions are called.
+/// The `application_name` of its sessions.
 const APPLICATION_NAME: &str = "outbox-router init";
 
-/// How long Postgres may take to make something: it may have to wait for a lock.
+/// How long Postgres may take to create something; it may have to wait for a lock.
 const MAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a statement that makes something may wait for a lock, in milliseconds: an application that writes to the table may have
-/// to wait behind it.
+/// How long a statement may wait for a lock, in milliseconds: applications that write to the table queue behind it.
 const LOCK_TIMEOUT: &str = "5000";
 
-/// The key of the advisory lock that keeps two of them apart.
+/// The key of the advisory lock that keeps concurrent runs apart.
 const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
 
 /// Does what `args` ask for.
 ///
 /// # Errors
-/// Postgres cannot be reached or refuses, or something that is there already cannot be used: nothing is altered then.
-/// What was made before that stays, and is found by the next run.
+/// Postgres cannot be reached or refuses, or an existing object cannot be used; that object is not altered. Objects created
+/// before that stay, and the next run finds them.
 pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result<(), Error> {
     if args.role.as_deref().is_some_and(|role| role.is_empty() || role.len() > 63 || role.contains('\0')) {
         return Err(Error::usage("--role is not a name: it has 1 to 63 bytes", "Name the role that runs"));
@@ -96,7 +94,7 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     performed
 }
 
-/// The administrator's connection has to lead to the database of the router.
+/// Checks that the administrator's connection leads to the router's database.
 fn administrators(conninfo: ConnInfo, config: &Config) -> Result<ConnInfo, Error> {
     let (given, wanted) = (&conninfo.dbname, &config.postgres.conninfo.dbname);
     if given == wanted {
@@ -132,7 +130,7 @@ impl<'a> Init<'a> {
         let startup = Startup { application_name: APPLICATION_NAME, ..Startup::default() };
         let mut session = Session::connect(&conninfo, &startup).await?;
         session.answers_within(Some(MAKE_TIMEOUT));
-        // Slot creation waits for as long as it takes, but not for longer than this process lives.
+        // Slot creation may take as long as it needs, but ends with this process.
         for setting in
             ["statement_timeout = 0", "lock_timeout = 0", "client_connection_check_interval = '1s'"]
         {
@@ -198,7 +196,7 @@ impl<'a> Init<'a> {
             }
         }
         let shards = self.config.every_shard();
-        // of publications that are not there yet it asks only what they would be of
+        // publications that do not exist yet are judged by what they would publish
         self.verify_shards(&shards).await?;
         for shard in &shards {
             let publication = Objects::new(shard, self.role).publication();
@@ -230,7 +228,7 @@ impl<'a> Init<'a> {
         self.say_what_is_next(&open, !others.is_empty())
     }
 
-    /// Two at once, as containers may start, would make the same things and fail.
+    /// Waits for another run. Two at once, as containers may start them, would create the same things and fail.
     async fn one_at_a_time(&mut self) -> Result<(), Error> {
         let free = self.session.query_one(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK})")).await?;
         if free.as_deref() != Some("t") {
@@ -242,9 +240,9 @@ impl<'a> Init<'a> {
         Ok(())
     }
 
-    /// Lets the next one in at once: the server would notice a closed connection a little later.
+    /// Releases the lock at once: the server notices a closed connection a little later.
     async fn end(mut self) {
-        // the session is gone, or the lock was never taken
+        // fails if the session is gone or the lock was never taken
         let _ = self.session.query(&format!("SELECT pg_catalog.pg_advisory_unlock({LOCK})")).await;
         self.session.close().await;
     }
@@ -277,11 +275,8 @@ impl<'a> Init<'a> {
 
     async fn apply_migrations(&mut self) -> Result<(), Error> {
         router_schema::forget_what_was_dropped(&mut self.session).await?;
-        let pending = router_schema::pending(&mut self.session).await?;
-        if !pending.is_empty() {
-            router_schema::apply(&self.conninfo).await?;
-        }
-        pending.iter().try_for_each(|migration| self.say(migration, Fate::Made("applied".to_owned())))
+        let applied = router_schema::upgrade(&mut self.session).await?;
+        applied.iter().try_for_each(|migration| self.say(migration, Fate::Made("applied".to_owned())))
     }
 
     async fn verify_shards(&mut self, shards: &[Config]) -> Result<(), Error> {
@@ -296,7 +291,7 @@ impl<'a> Init<'a> {
         shards_verdict(&mut self.session, &found, Missing::AtStart).await.map(drop)
     }
 
-    /// A publication that was there before is used only if it publishes what is needed.
+    /// Checks that an existing publication publishes what is needed.
     async fn verify_publication(&mut self, config: &Config) -> Result<(), Error> {
         let catalog = Catalog::look(&mut self.session, &config.postgres, &config.outbox).await?;
         catalog.publication_verdict(config.source(), Missing::AtStart)
@@ -320,13 +315,13 @@ impl<'a> Init<'a> {
             return self.say(&name, fate);
         }
         self.record(&slot_record::forget(&postgres.slot)).await?;
-        // it waits for all open transactions
+        // slot creation waits for all open transactions
         self.session.answers_within(None);
         self.says_waits_by(slot::say_wait);
         let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
         self.session.answers_within(Some(MAKE_TIMEOUT));
         self.says_waits_by(say_wait);
-        // what ends this in between leaves a slot that is not known to be new, which is safe
+        // an interruption in between leaves a slot that is not known to be new, which is safe
         self.record(&slot_record::created(&postgres.slot, &literal(&from))).await?;
         self.say(&name, Fate::Made(format!("created; holds every change committed after {from}")))
     }
@@ -347,8 +342,8 @@ impl<'a> Init<'a> {
         terminal::print(&format!("{what}: {text}\n"))
     }
 
-    /// `open` are the functions with which everybody can write messages, of any prefix; `others`: there are slots for another
-    /// number of shards.
+    /// `open` are the functions with which every role can write messages, with any prefix; `others` tells whether there are
+    /// slots for another number of shards.
     fn say_what_is_next(&self, open: &[&str], others: bool) -> Result<(), Error> {
         let mut text = if self.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
         text.push_str("\nNext:\n");
@@ -377,7 +372,7 @@ impl<'a> Init<'a> {
     }
 }
 
-/// What an application needs to write events.
+/// The privileges that an application needs to write events.
 fn grants(config: &Config) -> Vec<String> {
     let mut grants = Vec::new();
     let tables: Vec<String> = config.outbox.tables.iter().map(|table| table.in_sql()).collect();
@@ -395,7 +390,7 @@ fn role_name(role: Option<&str>) -> &str {
     role.unwrap_or_default()
 }
 
-/// A refusal of the server with what it stopped.
+/// A refusal of the server, preceded by what could not be done.
 fn cannot(verb: &str, what: &str, error: QueryError, remedy: String) -> Error {
     if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return Error::refused(

@@ -1,24 +1,24 @@
-//! One thing to make.
+//! One object that `init` creates.
 
 use pg_logical::quoting::literal;
 
 use crate::config::{Config, TableName};
 
-/// One thing to make.
+/// The statements that create an object, and the expressions that tell whether to.
 pub(super) struct Object {
-    /// What it is, for a person: `table public.outbox`.
+    /// Its name for a person: `table public.outbox`.
     pub(super) name: String,
-    /// Why it is made: a comment in the script.
+    /// Why it exists: a comment in the script.
     pub(super) purpose: String,
-    /// An SQL expression: is it there?
+    /// An SQL expression: does it exist?
     pub(super) there: String,
-    /// If it is there, an expression: is it as it would be made? And what to say if not.
+    /// If it exists: an expression that tells whether it is as `init` would create it, and the message if not.
     pub(super) as_wanted: Option<(String, String)>,
-    /// If it is not there, an expression: can it be made? And what to say if not.
+    /// If it does not exist: an expression that tells whether it can be created, and the message if not.
     pub(super) possible: Option<(String, String)>,
-    /// Statements, each with its semicolon. They are run in one transaction.
+    /// Statements, each with its semicolon, that are run in one transaction.
     pub(super) make: String,
-    /// What to say once it is made.
+    /// The message once it is created.
     pub(super) done: &'static str,
     /// What to do if the server refuses.
     pub(super) remedy: String,

@@ -1,4 +1,4 @@
-//! All that there is to make, as SQL with the configured names.
+//! The objects that `init` creates, as SQL with the configured names.
 
 use pg_logical::quoting::literal;
 use pg_logical::{Secret, quoting};
@@ -12,7 +12,7 @@ use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config, DeliveryMode, TableName};
 use crate::postgres::slot_record;
 
-/// The configured names, and the role that is to run if it is to be set up.
+/// The configured names, and the router's role if it is to be set up.
 pub(super) struct Objects<'a> {
     pub(super) config: &'a Config,
     role: Option<&'a str>,
@@ -27,7 +27,7 @@ impl<'a> Objects<'a> {
         schema("outbox_router", "The router's own objects".to_owned())
     }
 
-    /// Those of the outbox tables, without `public`, which every database has until somebody drops it on purpose.
+    /// The schemas of the outbox tables, except `public`, which every database has unless somebody dropped it.
     pub(super) fn outbox_schemas(&self) -> Vec<Object> {
         let mut names: Vec<&str> = Vec::new();
         for table in &self.config.outbox.tables {
@@ -57,7 +57,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// `None`: of several tables there is none that it could fill.
+    /// `None`: there are several tables, so it is unclear which one to fill.
     pub(super) fn emit(&self) -> Option<Object> {
         let [table] = self.config.outbox.tables.as_slice() else { return None };
         let body = outbox_table::emit_body(&self.config.outbox, table);
@@ -83,7 +83,7 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Those that write messages, if messages are read.
+    /// The functions that write messages, if messages are read.
     pub(super) fn emit_message(&self) -> Vec<Object> {
         let outbox = &self.config.outbox;
         Payload::ALL.into_iter().filter_map(|payload| emit_message::object(outbox, payload)).collect()
@@ -97,7 +97,7 @@ impl<'a> Objects<'a> {
         role::connect_privilege(role, &self.config.postgres.conninfo.dbname)
     }
 
-    /// `None`: the slot is only streamed.
+    /// `None`: the slot is never read in bulk.
     pub(super) fn bulk_reads_privilege(&self, role: &str) -> Option<Object> {
         let in_bulk = self.config.postgres.catch_up == CatchUp::Auto;
         in_bulk.then(|| bulk_reads::privilege_object(role))
@@ -113,7 +113,7 @@ impl<'a> Objects<'a> {
         self.config.dead_letters.park().then(|| dead_letters::privilege_object(role))
     }
 
-    /// `None`: events may come twice.
+    /// `None`: delivery is at least once.
     pub(super) fn slots_privilege(&self, role: &str) -> Option<Object> {
         let exactly_once = self.config.delivery.mode == DeliveryMode::ExactlyOnce;
         exactly_once.then(|| {

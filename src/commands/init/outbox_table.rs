@@ -21,7 +21,7 @@ fn definition(field: Field) -> &'static str {
     }
 }
 
-/// The columns of the table, each once: one column may serve several fields.
+/// The columns of the table. A column that serves several fields is listed once.
 fn columns(columns: &Columns) -> Vec<(Field, &str)> {
     let mut found: Vec<(Field, &str)> = Vec::new();
     for field in FIELDS {
@@ -34,7 +34,7 @@ fn columns(columns: &Columns) -> Vec<(Field, &str)> {
     found
 }
 
-/// The statements that make a table and its index.
+/// The statements that create a table and its index.
 pub(super) fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     let table = table.in_sql();
     let lines: Vec<String> = columns(&outbox.columns)
@@ -53,7 +53,7 @@ pub(super) fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
-/// The body of `outbox_router.emit`. The id is made first: RETURNING would take the right to read the table.
+/// The body of `outbox_router.emit`. The id is generated first, because RETURNING needs SELECT on the table.
 pub(super) fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     let mut names = Vec::new();
     let mut values = Vec::new();
@@ -79,7 +79,7 @@ pub(super) fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
-/// The statement that makes `outbox_router.emit`.
+/// The statement that creates `outbox_router.emit`.
 pub(super) fn create_emit(body: &str) -> String {
     format!(
         "CREATE FUNCTION outbox_router.emit(\n  aggregate_type text, aggregate_id text, event_type text, payload jsonb,\n  \
@@ -89,13 +89,13 @@ pub(super) fn create_emit(body: &str) -> String {
     )
 }
 
-/// An expression: could `emit` fill in the columns of the table as it is, and is none left that must have a value?
+/// An expression: can `emit` fill the existing table, and does no other column require a value?
 pub(super) fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
     let filled = |field: &Field| !matches!(field, Field::CreatedAt | Field::TracingSpanContext);
     let written: Vec<(Field, &str)> =
         columns(&outbox.columns).into_iter().filter(|(field, _)| filled(field)).collect();
     let named = FIELDS.into_iter().filter(filled);
-    // one column for two fields: which of the two values would it get?
+    // with one column for two fields it is unclear which value to store
     if named.filter_map(|field| field.column(&outbox.columns)).count() != written.len() {
         return "false".to_owned();
     }
@@ -123,8 +123,8 @@ pub(super) fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
-/// A query for the names and types of a table's columns, and whether their values are published. At last comes what a domain
-/// is based on, or the type itself, and its name unless it is one of Postgres itself.
+/// A query for the names and types of a table's columns and whether their values are published. The last two columns are the
+/// base type of a domain, or the type itself, and that type's name unless it belongs to Postgres.
 pub(in crate::commands) fn columns_query(config: &Config, table: &TableName) -> String {
     let sent = catalog::sent(&config.postgres.publication);
     format!(
@@ -139,7 +139,7 @@ pub(in crate::commands) fn columns_query(config: &Config, table: &TableName) -> 
     )
 }
 
-/// Whether a table that was there before can be read as an outbox.
+/// Whether an existing table can be read as an outbox.
 pub(super) async fn verify(
     session: &mut Session,
     config: &Config,
@@ -188,14 +188,14 @@ pub(super) async fn verify(
     Err(Error::refused(what.join("; "), remedy))
 }
 
-/// The table that `init` makes has the configured columns only, which may be too few for the topic template.
+/// Refuses a topic template that needs columns which `init` would not create.
 pub(super) fn refuse_unknown_columns(
     config: &Config,
     outbox: &Outbox,
     table: &TableName,
 ) -> Result<(), Error> {
     let known = columns(&config.outbox.columns);
-    // the types are right by construction, so any will do that is nobody's
+    // the types do not matter here; this one belongs to no type
     const UNKNOWN: Oid = Oid(u32::MAX);
     let faults =
         outbox.faults(table, |name| known.iter().any(|(_, known)| *known == name).then_some(UNKNOWN));

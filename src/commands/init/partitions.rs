@@ -1,6 +1,7 @@
-//! Event triggers for a partitioned outbox. A partition that is attached with rows, or is unlogged for a time, brings rows that are
-//! in no stream, and the catalogues keep no trace of it. So the triggers alter the router's publication in the same
-//! transaction, without changing it: the router sees an altered publication and stops (tried on 14, 15 and 18).
+//! Event triggers for a partitioned outbox. A partition that is attached with rows in it, or that was unlogged for a time,
+//! brings rows that are not in the stream, and the catalogues keep no trace of that. So in the same transaction the triggers
+//! alter the router's publication without changing it: the router sees an altered publication and stops (tried on 14, 15 and
+//! 18).
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -12,9 +13,10 @@ use crate::postgres::catalog::{self, PARTITION_TRIGGERS};
 
 const FUNCTION: &str = "outbox_router.partition_brings_rows()";
 
-/// An ALTER TABLE attaches one partition, so only the newest is looked at. Its row is of this transaction if it can be seen while its
-/// transaction is in progress. `age` is 0 then, or slightly negative for a subtransaction; a frozen row may look much newer, and a server
-/// does not know the status of any transaction. An error must not end the ALTER TABLE, which is the application's: it becomes a warning.
+/// An ALTER TABLE attaches one partition, so only the newest is looked at. Its row belongs to the current transaction if it
+/// is visible while its transaction is in progress. Then `age` is 0, or slightly negative for a subtransaction; a frozen row
+/// may look much newer, and the server may not know the status of its transaction. An error must not fail the application's
+/// ALTER TABLE, so it becomes a warning.
 const BODY: &str = "
 DECLARE
   part regclass;

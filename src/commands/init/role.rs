@@ -1,7 +1,7 @@
-//! The role that runs, with no more rights than it needs.
+//! The router's role, with no more rights than it needs.
 //!
-//! Tried on 14 to 18: streaming, the watch and `check` take LOGIN, REPLICATION and CONNECT. The walsender reads tables
-//! without asking for SELECT, and the catalogues can be read by everybody.
+//! On 14 to 18, LOGIN, REPLICATION and CONNECT are enough for streaming, the watch and `check`: the walsender reads tables
+//! without SELECT, and every role can read the catalogues.
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -9,13 +9,13 @@ use pg_logical::quoting::literal;
 use super::general_remedy;
 use super::object::Object;
 
-/// LOGIN and REPLICATION.
+/// The role, with LOGIN and REPLICATION.
 pub(super) fn object(role: &str) -> Object {
     let (name, text) = (quoting::name(role), literal(role));
     Object {
         name: format!("role {name}"),
         purpose: "The role that the router runs as: it may read the log, and no table".to_owned(),
-        // pg_has_role counts a superuser as a member of every role, so that one is asked for by name
+        // pg_has_role counts a superuser as a member of every role, so superusers are checked separately
         there: format!(
             "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text} AND r.rolcanlogin\n    \
              AND (r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_catalog.pg_roles g\n      \
@@ -33,7 +33,8 @@ pub(super) fn object(role: &str) -> Object {
     }
 }
 
-/// The role need not be there, and where a managed service keeps REPLICATION to itself it has a role to grant instead.
+/// Grants REPLICATION to a role that may not exist yet. Managed services that reserve REPLICATION have a role to grant
+/// instead.
 fn grant_replication(name: &str, text: &str) -> String {
     let block = format!(
         "\nBEGIN\n  \
@@ -52,7 +53,7 @@ fn grant_replication(name: &str, text: &str) -> String {
     format!("DO {};", quoting::dollar_quoted(&block))
 }
 
-/// CONNECT by name: PUBLIC has it until somebody tightens the database.
+/// CONNECT, granted by name: PUBLIC has it until somebody revokes it.
 pub(super) fn connect_privilege(role: &str, database: &str) -> Object {
     let (name, database_name) = (quoting::name(role), quoting::name(database));
     Object {
@@ -85,7 +86,7 @@ pub(super) fn table_privilege(role: &str, table: &str, needed: &[&str], purpose:
     Object {
         name: format!("privilege of {name} on {table}"),
         purpose: purpose.to_owned(),
-        // the table is made before, but not by the time that the script is read
+        // the script creates the table earlier, but it does not exist yet when the script is parsed
         there: format!(
             "EXISTS (SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_class c WHERE r.rolname = {text}\n    \
              AND c.oid = pg_catalog.to_regclass({})\n    \

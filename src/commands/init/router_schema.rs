@@ -1,33 +1,77 @@
-//! The files of `migrations/`: applied by refinery, or printed so that refinery takes them for applied.
+//! The files of `migrations/`: applied one by one, or printed as statements that do the same.
 
-use pg_logical::connect::Startup;
-use pg_logical::conninfo::ConnInfo;
-use pg_logical::lock_wait::Watcher;
+use std::hash::{Hash, Hasher};
+
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
-use refinery::{Migration, SchemaVersion};
-use tokio::time::timeout;
+use siphasher::sip::SipHasher13;
 
-use super::MAKE_TIMEOUT;
-use crate::advice;
-use crate::commands::say_wait;
-use crate::error::{Error, Peer};
-use crate::postgres::sql;
+use super::LOCK_TIMEOUT;
+use crate::error::Error;
 
-mod embedded {
-    refinery::embed_migrations!("migrations");
-}
+/// The files, in the order of their versions.
+const MIGRATIONS: [Migration; 3] = [
+    Migration {
+        version: 1,
+        name: "router_schema",
+        sql: include_str!("../../../migrations/V1__router_schema.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "dead_letters",
+        sql: include_str!("../../../migrations/V2__dead_letters.sql"),
+    },
+    Migration { version: 3, name: "slots", sql: include_str!("../../../migrations/V3__slots.sql") },
+];
 
-/// refinery's own record of what was applied.
+/// The history of applied migrations. Earlier versions of the router used refinery 0.9, so the table, its names and its
+/// checksums are refinery's.
 const HISTORY: &str = "outbox_router.refinery_schema_history";
 
-/// The steps that make a table of their own name.
+/// The migrations that are named after the table they create.
 const TABLES: [&str; 2] = ["dead_letters", "slots"];
 
-/// Takes the step that makes a table out of the record if somebody has dropped the table: then it is applied again, and so are those
-/// behind it, for refinery leaves out none in between.
+struct Migration {
+    version: i32,
+    name: &'static str,
+    sql: &'static str,
+}
+
+/// A row of the history.
+struct Applied {
+    version: i32,
+    name: String,
+    checksum: String,
+}
+
+impl Migration {
+    fn checksum(&self) -> String {
+        let mut hasher = SipHasher13::new();
+        self.name.hash(&mut hasher);
+        self.version.hash(&mut hasher);
+        self.sql.hash(&mut hasher);
+        hasher.finish().to_string()
+    }
+
+    fn title(&self) -> String {
+        format!("schema outbox_router, step {} ({})", self.version, self.name.replace('_', " "))
+    }
+
+    /// The statement that adds it to the history.
+    fn record(&self) -> String {
+        format!(
+            "INSERT INTO {HISTORY} VALUES ({}, {},\n      \
+             to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), '{}');",
+            self.version,
+            literal(self.name),
+            self.checksum(),
+        )
+    }
+}
+
+/// Deletes the migration of a dropped table from the history so that it is applied again, and all later ones, because a gap
+/// in the history is refused.
 pub(super) async fn forget_what_was_dropped(session: &mut Session) -> Result<(), Error> {
     let tables = TABLES.map(|table| format!("pg_catalog.to_regclass('outbox_router.{table}') IS NULL"));
     let dropped = format!(
@@ -51,92 +95,142 @@ fn forget_dropped() -> String {
     )
 }
 
-/// The migrations that the database lacks, named for a person.
-pub(super) async fn pending(session: &mut Session) -> Result<Vec<String>, Error> {
+/// Applies the migrations that the database lacks and returns their titles.
+pub(super) async fn upgrade(session: &mut Session) -> Result<Vec<String>, Error> {
+    let applied = applied(session).await?;
+    let missing: Vec<&Migration> = MIGRATIONS
+        .iter()
+        .filter(|migration| applied.iter().all(|applied| applied.version != migration.version))
+        .collect();
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    verify(&applied)?;
+    let steps = missing.iter().map(|migration| format!("{}\n{}", migration.sql, migration.record()));
+    for statements in std::iter::once(create_history()).chain(steps) {
+        // one message is one transaction
+        let done = session.query(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT}; {statements}")).await;
+        done.map_err(|error| super::cannot("upgrade", "router's schema", error, super::general_remedy()))?;
+    }
+    Ok(missing.iter().map(|migration| migration.title()).collect())
+}
+
+/// The history, in the order of the versions.
+async fn applied(session: &mut Session) -> Result<Vec<Applied>, Error> {
     let there = format!("SELECT pg_catalog.to_regclass({}) IS NOT NULL", literal(HISTORY));
-    let mut applied: Vec<SchemaVersion> = Vec::new();
-    if session.query_one(&there).await?.as_deref() == Some("t") {
-        let rows = session.query(&format!("SELECT version FROM {HISTORY}")).await;
-        let rows =
-            rows.map_err(|error| super::cannot("read", "router's schema", error, super::general_remedy()))?;
-        applied.extend(rows.iter().filter_map(|row| row.get(0)?.parse::<SchemaVersion>().ok()));
+    if session.query_one(&there).await?.as_deref() != Some("t") {
+        return Ok(Vec::new());
     }
-    let missing = in_order().into_iter().filter(|migration| !applied.contains(&migration.version()));
-    Ok(missing.map(|migration| name(&migration)).collect())
+    let rows =
+        session.query(&format!("SELECT version, name, checksum FROM {HISTORY} ORDER BY version")).await;
+    let rows =
+        rows.map_err(|error| super::cannot("read", "router's schema", error, super::general_remedy()))?;
+    let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+    let applied = rows.iter().filter_map(|row| {
+        Some(Applied {
+            version: row.get(0)?.parse().ok()?,
+            name: text(row.get(1)),
+            checksum: text(row.get(2)),
+        })
+    });
+    Ok(applied.collect())
 }
 
-/// Has refinery apply what is missing, on a connection of its own.
-pub(super) async fn apply(conninfo: &ConnInfo) -> Result<(), Error> {
-    let settings = [("lock_timeout", super::LOCK_TIMEOUT)];
-    let startup =
-        Startup { application_name: super::APPLICATION_NAME, settings: &settings, ..Startup::default() };
-    let session = Session::connect(conninfo, &startup).await?;
-    let mut watcher = Watcher::new(conninfo, session.info(), startup.application_name)
-        .in_words(advice::in_words)
-        .saying(say_wait);
-    let mut client = sql::adopt(session).await?;
-    let mut runner = embedded::migrations::runner();
-    runner.set_migration_table_name(HISTORY);
-    let ran = watcher.during(timeout(MAKE_TIMEOUT, runner.run_async(&mut client))).await.map_err(|_| {
-        let seconds = MAKE_TIMEOUT.as_secs();
-        Error::transient(
-            Peer::Postgres,
-            format!("Postgres gave no answer within {seconds} s to an upgrade of the router's schema"),
-        )
-    })?;
-    ran.map_err(|error| failed(&error))?;
-    Ok(())
-}
-
-fn failed(error: &refinery::Error) -> Error {
-    let source = std::error::Error::source(error);
-    let by_postgres = source.and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
-    let remedy = super::general_remedy();
-    match by_postgres.map(|error| sql::query_error(error, "this database")) {
-        Some(error @ QueryError::Server { .. }) => super::cannot("upgrade", "router's schema", error, remedy),
-        Some(QueryError::Connection(error)) => error.into(),
-        None if by_postgres.is_some() => Error::transient(Peer::Postgres, error.to_string()),
-        None => Error::refused(
-            format!("the router's schema does not go with this version: {error}"),
+/// Refuses a history that is not the beginning of [`MIGRATIONS`].
+fn verify(applied: &[Applied]) -> Result<(), Error> {
+    let refused = |why: String| {
+        Error::refused(
+            format!("the router's schema does not go with this version: {why}"),
             "Use the version of outbox-router that the schema was last upgraded with, or a later one",
-        ),
+        )
+    };
+    let missing =
+        |version, name: &str| refused(format!("migration V{version}__{name} is missing from the filesystem"));
+    for Applied { version, name, checksum } in applied {
+        let Some(ours) = MIGRATIONS.iter().find(|migration| migration.version == *version) else {
+            return Err(missing(*version, name));
+        };
+        if ours.name != name || ours.checksum() != *checksum {
+            return Err(refused(format!(
+                "applied migration V{version}__{name} is different than filesystem one V{version}__{}",
+                ours.name
+            )));
+        }
     }
+    let gap = MIGRATIONS.iter().zip(applied).find(|(ours, applied)| ours.version != applied.version);
+    gap.map_or(Ok(()), |(ours, _)| Err(missing(ours.version, ours.name)))
 }
 
-/// refinery keeps them in none.
-fn in_order() -> Vec<Migration> {
-    let mut migrations = embedded::migrations::runner().get_migrations().clone();
-    migrations.sort_by_key(Migration::version);
-    migrations
-}
-
-fn name(migration: &Migration) -> String {
-    format!("schema outbox_router, step {} ({})", migration.version(), migration.name().replace('_', " "))
-}
-
-/// The same as statements that can be run again and leave refinery's record behind.
-pub(super) fn script() -> Vec<(String, String)> {
-    let history = format!(
+fn create_history() -> String {
+    format!(
         "CREATE TABLE IF NOT EXISTS {HISTORY} (\n  version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), \
          checksum varchar(255)\n);"
-    );
+    )
+}
+
+/// The same as statements that can be run again.
+pub(super) fn script() -> Vec<(String, String)> {
     let mut parts = vec![
-        ("Which files of migrations/ were applied".to_owned(), history),
+        ("Which files of migrations/ were applied".to_owned(), create_history()),
         ("A table is made again if somebody has dropped it".to_owned(), forget_dropped() + ";"),
     ];
-    parts.extend(in_order().iter().map(|migration| {
+    parts.extend(MIGRATIONS.iter().map(|migration| {
         let block = format!(
-            "\nBEGIN\n  IF NOT EXISTS (SELECT FROM {HISTORY} WHERE version = {version}) THEN\n    \
-             EXECUTE {sql};\n    \
-             INSERT INTO {HISTORY} VALUES ({version}, {name},\n      \
-             to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), '{checksum}');\n  \
-             END IF;\nEND\n",
-            version = migration.version(),
-            sql = quoting::dollar_quoted(migration.sql().unwrap_or_default()),
-            name = literal(migration.name()),
-            checksum = migration.checksum(),
+            "\nBEGIN\n  IF NOT EXISTS (SELECT FROM {HISTORY} WHERE version = {}) THEN\n    \
+             EXECUTE {};\n    {}\n  END IF;\nEND\n",
+            migration.version,
+            quoting::dollar_quoted(migration.sql),
+            migration.record(),
         );
-        (name(migration), format!("DO {};", quoting::dollar_quoted(&block)))
+        (migration.title(), format!("DO {};", quoting::dollar_quoted(&block)))
     }));
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(length: usize) -> Vec<Applied> {
+        let applied = |migration: &Migration| Applied {
+            version: migration.version,
+            name: migration.name.to_owned(),
+            checksum: migration.checksum(),
+        };
+        MIGRATIONS.iter().take(length).map(applied).collect()
+    }
+
+    fn refusal(applied: &[Applied]) -> String {
+        verify(applied).unwrap_err().to_string()
+    }
+
+    /// These are in databases: a released migration must not change.
+    #[test]
+    fn checksums_are_those_that_refinery_wrote() {
+        let checksums = MIGRATIONS.map(|migration| migration.checksum());
+        assert_eq!(checksums, ["6704891557033615077", "14842814323019430799", "6794008413197093658"]);
+    }
+
+    #[test]
+    fn the_beginning_of_the_migrations_is_accepted_as_a_history() {
+        for length in 0..=MIGRATIONS.len() {
+            verify(&history(length)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_history_of_another_version_is_refused() {
+        let mut changed = history(2);
+        changed[1].checksum = "1".to_owned();
+        let why = "applied migration V2__dead_letters is different than filesystem one V2__dead_letters";
+        assert!(refusal(&changed).contains(why), "{}", refusal(&changed));
+
+        let mut later = history(3);
+        later[2].version = 4;
+        assert!(refusal(&later).contains("migration V4__slots is missing from the filesystem"));
+
+        let mut gap = history(3);
+        gap.remove(1);
+        assert!(refusal(&gap).contains("migration V2__dead_letters is missing from the filesystem"));
+    }
 }

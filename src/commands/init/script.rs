@@ -1,4 +1,4 @@
-//! `init --print-sql`: the same objects as one script for psql, which can be run again like `init` itself.
+//! `init --print-sql`: the same objects as a script for psql, which can be run repeatedly like `init` itself.
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -64,7 +64,7 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
         });
         statements.collect::<Vec<_>>().join("\n")
     };
-    // psql chooses: in a DO block Postgres cannot always make a slot ("snapshot reference is not owned by resource owner")
+    // psql decides this, because creating a slot in a DO block can fail ("snapshot reference is not owned by resource owner")
     add(
         "The slot, after the publication; from 17 on standbys may keep a copy of it. This waits until all transactions that \
          are open now have ended",
@@ -93,13 +93,13 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Statements that do nothing where the object is there, or cannot be.
+/// Statements that do nothing if the object exists or cannot be created.
 fn guarded(object: &Object) -> String {
     let mut condition = format!("NOT {}", object.there);
     if let Some((possible, _)) = &object.possible {
         condition += &format!("\n  AND {possible}");
     }
-    // not indented: a name may hold a line break, and the function's body has to be the same to the letter
+    // not indented: a name may hold a line break, and the function's body has to match exactly
     let block = format!("\nBEGIN\nIF {condition} THEN\n{}\nEND IF;\nEND\n", object.make);
     format!("DO {};", quoting::dollar_quoted(&block))
 }

@@ -1,4 +1,4 @@
-//! The publication of a shard: its row filter goes by the type of the ids, which is known where the table is.
+//! The publication of a shard. Its row filter depends on the type of the ids, which is only known in the database.
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -7,7 +7,7 @@ use crate::config::{Config, TableName};
 use crate::postgres::row_filter::row_filter;
 use crate::shards::{Ids, Shard};
 
-/// A statement that makes it, whatever the types are.
+/// A statement that creates it for any type of the ids.
 pub(super) fn create_publication(config: &Config, shard: Shard) -> String {
     let publication = quoting::name(&config.postgres.publication);
     let mut statement = literal(&format!("CREATE PUBLICATION {publication} FOR TABLE "));

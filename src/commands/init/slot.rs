@@ -1,4 +1,4 @@
-//! The replication slot: made last, because Postgres has it wait for every transaction that is open.
+//! The replication slot. It is created last, because Postgres waits for all open transactions before it creates one.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 
-/// How long it may take to cancel what makes the slot.
+/// How long cancelling the creation of the slot may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From this version on a standby can keep a copy of a slot, and a slot says whether it may.
+/// The first version in which standbys can keep a copy of a slot, and a slot has a flag for it.
 pub(in crate::commands) const FAILOVER_SLOTS: u32 = 170_000;
 
-/// What no slot can be made without, looked at before anything is made.
+/// Checks what every slot needs before anything is created.
 pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> Result<(), Error> {
     let slots: Vec<String> = shards.iter().map(|shard| literal(&shard.postgres.slot)).collect();
     let rows = session
@@ -85,7 +85,7 @@ fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
     )
 }
 
-/// Whether a slot that was there before can be used.
+/// Whether an existing slot can be used.
 pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<(), Error> {
     if let (None, Some(pid), Some(_)) = (slot.confirmed_flush_lsn, slot.active_pid, &slot.plugin) {
         return Err(Error::refused(
@@ -94,13 +94,13 @@ pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<
         ));
     }
     match catalog.slot_verdict(config.source()) {
-        // what makes `run` stop for safety is here no more than a refusal: nothing was lost by looking
+        // `run` stops for safety here; for `init` it is only a refusal, because looking loses nothing
         Err(Error::Definite(definite)) => Err(Error::refused(definite.what, definite.remedy)),
         other => other,
     }
 }
 
-/// Makes the slot. Returns the position that it starts at.
+/// Creates the slot and returns the position that it starts at.
 pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &str) -> Result<String, Error> {
     let (mut interrupt, mut terminate) =
         (signals(SignalKind::interrupt())?, signals(SignalKind::terminate())?);
@@ -121,7 +121,7 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    // has no effect if nobody answers; then the server ends the statement when it notices that we are gone
+    // may fail; then the server ends the statement when it notices that this process is gone
     let _ = timeout(CANCEL_TIMEOUT, cancel(conninfo, host, pid)).await;
     match timeout(CANCEL_TIMEOUT, creation).await {
         Ok(Ok(lsn)) => Ok(lsn.unwrap_or_default()),
@@ -132,12 +132,12 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
     }
 }
 
-/// What is said while a slot is being made.
+/// Says what the creation of a slot waits for.
 pub(super) fn say_wait(wait: &LockWait) {
     tracing::warn!("the slot is made once every transaction that is open on the server has ended; {wait}");
 }
 
-/// By a second session, for the first one is busy.
+/// Cancels the creation with a second session, because the first one is busy.
 async fn cancel(conninfo: &ConnInfo, host: Host, pid: i32) -> Result<(), Error> {
     let conninfo = ConnInfo { hosts: vec![host], ..conninfo.clone() };
     let startup = Startup { application_name: APPLICATION_NAME, ..Startup::default() };
@@ -146,8 +146,8 @@ async fn cancel(conninfo: &ConnInfo, host: Host, pid: i32) -> Result<(), Error> 
     Ok(())
 }
 
-/// Lets standbys keep a copy of a slot that was made without. SQL has no statement for it, the replication protocol has.
-/// What keeps it from being done is a clause, and no error: the slot serves as it is.
+/// Lets standbys keep a copy of a slot that was created without `failover`. Only the replication protocol has a command for
+/// it. A failure is returned as a clause, because the slot can be used all the same.
 pub(super) async fn allow_failover(conninfo: &ConnInfo, slot: &Slot, name: &str) -> Result<(), String> {
     if slot.active_pid.is_some() {
         return Err(
@@ -178,7 +178,7 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
              GRANT rds_replication and the like)",
             quoting::name(&conninfo.user)
         ),
-        // somebody took the last one since it was looked at
+        // the last one was taken since the check
         Some("53400") => return no_free_slot("all", "as it is", 1),
         Some("55000") => WAL_LEVEL_REMEDY.to_owned(),
         _ => "Run `outbox-router check`, which looks at slots and settings".to_owned(),

@@ -1,4 +1,4 @@
-//! `route --dry-run`: what would become of rows, without touching slot or broker.
+//! `route --dry-run`: what rows would become, without touching the slot or a broker.
 
 mod rows;
 mod show;
@@ -16,10 +16,10 @@ use crate::terminal;
 use pg_logical::{Lsn, PgTimestamp};
 use show::{Outcome, Shown};
 
-/// Routes rows of the outbox, or JSON objects of standard input, and prints what comes of them.
+/// Routes rows of the outbox, or JSON objects from standard input, and prints the records.
 ///
 /// # Errors
-/// Postgres cannot be reached or refuses, the table or a line of standard input cannot be read.
+/// Postgres cannot be reached or refuses, or the table or a line of standard input cannot be read.
 pub async fn route(config: &Config, args: &RouteArgs) -> Result<Verdict, Error> {
     let mut dry = DryRun::new(config)?;
     if args.stdin {
@@ -32,7 +32,7 @@ pub async fn route(config: &Config, args: &RouteArgs) -> Result<Verdict, Error> 
     Ok(if refused { Verdict::Amiss } else { Verdict::Fine })
 }
 
-/// Routes one event after the other, and keeps what is to be shown.
+/// Routes one event after the other and collects the output.
 struct DryRun {
     outbox: Outbox,
     router: Router,
@@ -47,7 +47,7 @@ impl DryRun {
         Ok(DryRun { outbox, router, shown: Vec::new() })
     }
 
-    /// `ordinal` is the row's number among those that were read; its transaction's commit cannot be known.
+    /// `ordinal` is the row's number among those that were read, because the commit of its transaction is unknown.
     fn event(&mut self, event: &OutboxEvent<'_>, xid: u32, ordinal: u64) {
         let origin = Origin { final_lsn: Lsn::INVALID, xid, commit_time: PgTimestamp::now(), ordinal };
         let outcome = match self.router.route(event, &origin) {
@@ -58,7 +58,7 @@ impl DryRun {
         self.shown.push(Shown { id: event.printable_id(), outcome });
     }
 
-    /// A row that no event can be read from. `number` is that of the row or of the line.
+    /// A row that cannot be decoded as an event. `number` is the number of the row or line.
     fn unreadable(&mut self, number: u64, reason: String) {
         self.shown.push(Shown { id: format!("row {number}"), outcome: Outcome::Refused { reason } });
     }

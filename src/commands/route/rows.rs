@@ -18,7 +18,7 @@ use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::{ColumnType, Field, OutboxError, named_by};
 
-/// The class of the SQLSTATEs for values that their type cannot hold: a text that is no UUID is 22P02.
+/// The class of SQLSTATEs for invalid values: 22P02 is a text that is not a UUID, for example.
 const DATA_EXCEPTION: &str = "22";
 
 /// How many rows of a table are read without `--limit`.
@@ -50,7 +50,7 @@ async fn of_table(
     dry: &mut DryRun,
 ) -> Result<(), Error> {
     let rows = session.query(&columns_query(config, table)).await?;
-    // what is not published is not in the stream either
+    // unpublished columns are not in the stream either
     let columns: Vec<(String, ColumnType)> = rows
         .iter()
         .filter(|row| row.get(4) == Some("t"))
@@ -69,7 +69,7 @@ async fn of_table(
             "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`",
         ));
     }
-    // the whole table may be asked for
+    // this may scan the whole table
     session.answers_within(None);
     let rows = session
         .query(&select(config, args, table, &columns))
@@ -90,11 +90,11 @@ async fn of_table(
     Ok(())
 }
 
-/// The newest first, as far as the table tells.
+/// The newest rows first, as far as the table has an order.
 fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[(String, ColumnType)]) -> String {
     let names: Vec<String> = columns.iter().map(|(column, _)| quoting::name(column)).collect();
     let wanted = match &args.id {
-        // the text is read as the column's type, which may write the same value in several ways
+        // the text is converted to the column's type, which may write one value in several ways
         Some(id) => format!(" WHERE {} = {}", quoting::name(&config.outbox.columns.id), literal(id)),
         None => String::new(),
     };
@@ -132,7 +132,7 @@ fn refused(error: QueryError, config: &Config, args: &RouteArgs) -> Error {
     )
 }
 
-/// A JSON object on each line, with members named like the columns. Without a limit all of them are read.
+/// One JSON object a line, with members named like the columns. Without a limit, all lines are read.
 pub(super) fn of_lines(
     input: impl BufRead,
     config: &Config,
@@ -144,7 +144,7 @@ pub(super) fn of_lines(
         source.unwrap_or_else(|| TableName { schema: "message".to_owned(), name: "stdin".to_owned() });
     let mut row = dry.outbox.owned_row(&source);
     let mut read = 0;
-    // not lines(): a line that is not UTF-8 is a fault of that row alone
+    // not lines(): a line that is not UTF-8 must not spoil the others
     for (number, line) in (1..).zip(input.split(b'\n')) {
         let line = line.map_err(|error| {
             Error::usage(format!("Cannot read standard input: {error}"), "Give one JSON object on each line")
@@ -168,7 +168,7 @@ pub(super) fn of_lines(
     Ok(())
 }
 
-/// What is wrong with a line, which has no prefix as a message has.
+/// What is wrong with a line. Unlike a message, it has no prefix.
 fn fault_of_line(error: &OutboxError) -> String {
     match error {
         OutboxError::Message { at, .. } => {
@@ -187,7 +187,7 @@ mod tests {
     use crate::commands::route::show::Outcome;
     use crate::config::minimal_with;
 
-    /// The ids of what came of the lines.
+    /// The ids of the resulting events.
     fn ids(input: &[u8], limit: Option<u32>) -> Vec<String> {
         of("", input, limit).into_iter().map(|(id, _)| id).collect()
     }

@@ -1,4 +1,4 @@
-//! What a person or a program sees of a dry run.
+//! The output of a dry run, as a table or as JSON.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,10 +9,10 @@ use crate::commands::status::table::{Look, trimmed};
 use crate::error::Error;
 use crate::routing::Record;
 
-/// How much of a value a table shows, in characters.
+/// How many characters of a value the table shows.
 const SHOWN: usize = 60;
 
-/// One row and what would become of it.
+/// One row and its outcome.
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
     /// The event's id.
@@ -21,11 +21,11 @@ pub(super) struct Shown {
     pub(super) outcome: Outcome,
 }
 
-/// What would become of it.
+/// What the router would do with the row.
 #[derive(Debug, Serialize)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
 pub(super) enum Outcome {
-    /// This record.
+    /// Send this record.
     Record {
         topic: String,
         /// null: the key decides.
@@ -36,16 +36,16 @@ pub(super) enum Outcome {
         value: Option<Bytes>,
         /// Milliseconds since the Unix epoch.
         timestamp: i64,
-        /// How the payload breaks its contract; null if it does not, or has none.
+        /// How the payload violates its contract; null if it does not, or has no contract.
         violation: Option<String>,
     },
-    /// Dropped by a rule, or because none matches.
+    /// Drop it, by a rule or because no rule matches.
     Dropped,
-    /// It cannot be sent: the router would stop before it.
+    /// Stop, because the row cannot be sent.
     Refused { reason: String },
 }
 
-/// Text where it is UTF-8, else Base64.
+/// As text if it is UTF-8, else as Base64.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Bytes {

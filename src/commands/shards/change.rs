@@ -1,7 +1,7 @@
-//! `shards change`: one position of the log up to which the old slots deliver, and from which the new ones do.
+//! `shards change`: picks one position of the log. The old slots deliver up to it, and the new ones from it.
 //!
-//! What ends this in the middle leaves one of two states, which the next run tells apart: nothing is decided, and the old slots
-//! deliver on; or the position is, and what is left is to begin there and to drop the old slots.
+//! An interruption leaves one of two states, which the next run tells apart. Either no position is decided and the old slots
+//! continue to deliver, or it is decided and the new shards have yet to begin there and the old slots to be dropped.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
             return terminal::print(&text).map(|()| Verdict::Fine);
         }
         Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
-        // none was decided, or none has come of it: the old shards may have gone on since
+        // nothing was decided, or no new shard began: the old shards may have continued since
         _ if left.is_empty() => {
             return Err(Error::refused(
                 format!("there is no slot of {from} {}: {}", plural(from), names(&old)),
@@ -69,7 +69,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         Some(at) => at,
         None => {
             let at = deliver(&mut session, &left).await?;
-            // that may have taken long, and a session that nobody uses may be ended meanwhile
+            // delivery may take long, and an idle session may have been closed meanwhile
             session = drain::session(&left).await?;
             at
         }
@@ -104,7 +104,7 @@ fn plural(count: u32) -> &'static str {
     if count == 1 { "shard" } else { "shards" }
 }
 
-/// Whether all that `init` makes for the new number is there.
+/// Checks that everything `init` creates for the new number of shards exists.
 async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> {
     let mut catalogs = Vec::new();
     for shard in new {
@@ -136,7 +136,7 @@ async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<
     Ok(existing)
 }
 
-/// Whether a new shard's position was written.
+/// Whether the position of a new shard was written.
 async fn any_has_begun(new: &[Arc<Config>], at: Lsn) -> Result<bool, Error> {
     for shard in new {
         let Some(topic) = &shard.delivery.positions_topic else { continue };
@@ -147,7 +147,7 @@ async fn any_has_begun(new: &[Arc<Config>], at: Lsn) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// One of an earlier time with this number of shards is further back.
+/// A position from an earlier time with this number of shards is before `at`.
 fn has_begun(shard: &Config, known: &Checkpoint, at: Lsn) -> bool {
     known.slot == shard.postgres.slot && known.position.flush >= at
 }
@@ -181,13 +181,13 @@ async fn preview(
     Ok(Verdict::Fine)
 }
 
-/// Delivers what the old slots hold up to the end of the log, which is returned.
+/// Delivers what the old slots hold up to the end of the log, and returns that position.
 async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Error> {
     nothing_parked(session, old).await?;
-    // what they deliver meanwhile need not be delivered here
+    // what running routers deliver meanwhile need not be delivered here
     Locks::wait(old).await?.give_back().await;
-    // Where the next record of the log begins: within one, a shard would end behind it that sends its commit. With a number
-    // of its own the statement's transaction is written, and so what is before it soon.
+    // Where the next record of the log begins: a position within a record would end a shard behind the commit that it sends.
+    // The statement gets a transaction id so that its commit is written and the log before it is flushed soon.
     let end = session
         .query("SELECT pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_xact_id()")
         .await?;
@@ -197,8 +197,8 @@ async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Erro
     Ok(at)
 }
 
-/// The locks of the old slots, if each has delivered what lies before `at` and no more. Once it is `decided`, the name of one
-/// may be a new shard's.
+/// Takes the locks of the old slots, if each has delivered exactly what lies before `at`. Once the change is `decided`, an
+/// old shard's name may belong to a new shard.
 async fn locked_at(
     session: &mut Session,
     old: &[Arc<Config>],
@@ -232,12 +232,12 @@ async fn locked_at(
             ),
         ));
     }
-    // an event may have been parked just now
+    // an event may have been parked in the meantime
     nothing_parked(session, old).await?;
     Ok(locks)
 }
 
-/// The position first, then the slot: in between, a start finds a slot that is behind, which is as it always is.
+/// Writes the position before it moves the slot: a start in between finds the slot behind the position, as usual.
 async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Result<(), Error> {
     let mut kept = Kept::look(shard).await?;
     let confirmed = kept.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
@@ -253,7 +253,7 @@ async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Re
                  with the topics, and go on with `outbox-router slot advance`",
             ));
         };
-        // made again since; an old one still has what lies between
+        // the slot was created later than `at`; an old one still has the log in between
         let slot = &shard.postgres.slot;
         let statements = [slot_functions::drop(slot), slot_functions::copy(&old.postgres.slot, slot, false)];
         for sql in statements {
@@ -268,7 +268,7 @@ async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Re
     kept.read().await?;
     kept.write(shard, Position { flush: at, partial: None }, None, None).await?;
     if confirmed != at {
-        // the server reads all the log in between
+        // the server reads all log up to there
         kept.session.answers_within(None);
         let sql = slot_functions::advance(&shard.postgres.slot, at);
         kept.session.query(&sql).await.map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
@@ -277,7 +277,7 @@ async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Re
     Ok(())
 }
 
-/// Parked events are of one shard, and what comes after them in their aggregates would go to another.
+/// Refuses while events are parked: they belong to an old shard, and later events of their aggregates could go to another.
 async fn nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Result<(), Error> {
     if session.query_one(dead_letters::READABLE).await?.as_deref() != Some("t") {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The old shards for the last time: they deliver what was committed before one position, and then nobody may read on.
+//! The last run of the old shards: they deliver what was committed before one position. After that nobody may read them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::sink::kafka::checkpoint_topic::look_up;
 use crate::supervisor::{self, Orders, Router};
 use crate::terminal;
 
-/// How long the server may take to end a session that has said goodbye.
+/// How long the server may take to end a session that was closed.
 const LET_GO: Duration = Duration::from_secs(10);
 
-/// How often it is asked whether it has.
+/// How often the server is asked whether the session has ended.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Runs the routers of `shards` until all that was committed before `until` is delivered.
+/// Runs the routers of `shards` until everything that was committed before `until` is delivered.
 pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Error> {
     let contracts = match shards.first() {
         Some(shard) => Contracts::configured(shard)?.map(Arc::new),
@@ -35,7 +35,7 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
     };
     let mut routers = Vec::new();
     for shard in shards {
-        // for a moment, without what is for the long run
+        // a short run needs no bookmarks or heartbeat
         let mut config = Config { bookmarks: None, heartbeat: None, ..Config::clone(shard) };
         config.postgres.catch_up = CatchUp::Stream;
         let monitor = Monitor::new(&config.name);
@@ -49,12 +49,12 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
 pub(super) struct Locks(Vec<Session>);
 
 impl Locks {
-    /// Takes those of the slots that are there, as soon as the routers that have them are stopped.
+    /// Waits for the routers that hold the locks of the existing slots to stop, and takes the locks.
     pub(super) async fn wait(shards: &[Arc<Config>]) -> Result<Self, Error> {
         Self::of(shards, None).await
     }
 
-    /// Takes those of the slots that are there, which nobody has but sessions that have said goodbye.
+    /// Takes the locks of the existing slots. Only sessions that were just closed may still hold them.
     pub(super) async fn take(shards: &[Arc<Config>]) -> Result<Self, Error> {
         Self::of(shards, Some(LET_GO)).await
     }
@@ -76,7 +76,7 @@ impl Locks {
     }
 }
 
-/// An ordinary session with the first of them's name.
+/// An ordinary session, named after the first shard.
 pub(super) async fn session(shards: &[Arc<Config>]) -> Result<Session, Error> {
     let Some(shard) = shards.first() else { return Err(Error::usage("There is no shard", "Name one")) };
     let name = format!("{} shards", shard.name);
@@ -119,7 +119,7 @@ async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Re
     }
 }
 
-/// What a shard has delivered, as it is kept. `None`: its record is another's by now.
+/// The stored position up to which a shard has delivered. `None`: the record belongs to another router by now.
 pub(super) async fn delivered(config: &Config, session: &mut Session) -> Result<Option<Position>, Error> {
     let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
     let confirmed = catalog.slot.and_then(|slot| slot.confirmed_flush_lsn);

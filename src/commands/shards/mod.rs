@@ -1,4 +1,4 @@
-//! `shards`: another number of them.
+//! `shards`: changes the number of shards.
 
 mod change;
 mod drain;

@@ -1,5 +1,5 @@
-//! What was decided, in one record of the positions topic: from then on the new shards begin at this position of the log,
-//! whatever ends the command that hands over.
+//! The decision, stored as one record of the positions topic. Once it is written, the new shards begin at its position even
+//! if the command is interrupted.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::error::Error;
 use crate::progress::Position;
 use crate::sink::kafka::checkpoint_topic::look_up;
 
-/// Where handing over to the shards of `config` is.
+/// How far the change to the shards of `config` has come.
 pub(super) async fn read(config: &Config) -> Result<Option<Handover>, Error> {
     let Some(topic) = &config.delivery.positions_topic else { return Ok(None) };
     let record = look_up(&config.of_handover(), topic, None).await?;
     Ok(Handover::to(record.as_ref(), config.slot_of_all(), config.shards.count))
 }
 
-/// The shards of `config` begin at this position; or, if it is `done`, have begun, and nothing is left of the others.
+/// Records that the shards of `config` begin at this position or, if `done`, that they have begun and the old ones are gone.
 pub(super) async fn write(config: &Config, at: Lsn, done: bool) -> Result<(), Error> {
     let mut plan = config.of_handover();
     plan.postgres.slot = handover_subject(config.slot_of_all(), config.shards.count, done);

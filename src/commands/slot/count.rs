@@ -1,4 +1,4 @@
-//! How much a move of the position sends again, or leaves out: a stretch of the log, read as the router would.
+//! Counts what a move of the position repeats or skips, by reading that part of the log as the router would.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +23,21 @@ use crate::routing::Router;
 use crate::shards::{Ids, Shard};
 use crate::utc::Utc;
 
-/// How often the server is told that somebody listens.
+/// How often a status update is sent to the server.
 const STATUS_EVERY: Duration = Duration::from_secs(5);
 
-/// What lies between two positions.
+/// The events between two positions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) events: u64,
-    /// Of the columns that the router reads.
+    /// The size of the columns that the router reads.
     pub(super) bytes: u64,
     pub(super) first: Option<PgTimestamp>,
     pub(super) last: Option<PgTimestamp>,
 }
 
 impl Count {
-    /// What becomes of them, as a further sentence; of none nothing becomes.
+    /// A sentence on what happens to them, or nothing if there are none.
     pub(super) fn then(&self, what: &str) -> String {
         if self.events == 0 { String::new() } else { format!(" {what}.") }
     }
@@ -60,8 +60,8 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// Reads what the slot `from` holds between two positions, without moving it: a copy is read, that ends with its session. `shard`:
-/// whose messages count.
+/// Counts what the slot `from` holds between two positions. The slot does not move: a temporary copy is read. With `shard`,
+/// only its messages count.
 pub(super) async fn between(
     config: &Arc<Config>,
     shard: Option<(Shard, Ids)>,
@@ -95,7 +95,7 @@ pub(super) async fn between(
         count: Count::default(),
         transaction: (start.flush, PgTimestamp::default()),
     };
-    // the copy stays where it is
+    // the copy does not advance
     let status = StandbyStatus { written: start.flush, flushed: start.flush };
     let bar = progress_bar(start.flush, end.flush);
     let mut timer = tokio::time::interval(STATUS_EVERY);
@@ -133,23 +133,23 @@ pub(super) async fn between(
 struct Counting {
     outbox: Outbox,
     progress: Progress,
-    /// What is at or after it is not counted: it was not acknowledged, or is not to be left out.
+    /// Where counting ends: what follows was not acknowledged, or is not to be skipped.
     end: Position,
     count: Count,
-    /// The `final_lsn` of the transaction under way, and when it was committed.
+    /// The `final_lsn` and the commit time of the current transaction.
     transaction: (Lsn, PgTimestamp),
 }
 
 impl Counting {
-    /// The server has sent all of the log up to there. Whether that is all.
+    /// The server has sent all of the log up to `wal_end`. Returns whether that is the end.
     fn reached(&mut self, wal_end: Lsn) -> bool {
         self.progress.reached(wal_end);
         !self.progress.inside_transaction() && wal_end >= self.end.flush
     }
 
-    /// Takes one message in. Whether the end was reached before it.
+    /// Counts one message. Returns whether the end lies before it.
     fn message(&mut self, message: &Message<'_>) -> Result<bool, Error> {
-        // what cannot be read is counted by nobody; the router says so when it comes there
+        // events that cannot be decoded are not counted; the router reports them when it gets there
         let event = match message {
             Message::Begin(begin) => {
                 if !self.end.covers(begin.final_lsn, 1) {
@@ -194,7 +194,7 @@ fn unreadable(error: impl std::fmt::Display) -> Error {
     Error::transient(Peer::Postgres, format!("the log cannot be read: {error}"))
 }
 
-/// Drawn on standard error, and only if that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 fn progress_bar(start: Lsn, end: Lsn) -> ProgressBar {
     let bar = ProgressBar::new(end.bytes_since(start));
     let style = ProgressStyle::with_template(

@@ -1,4 +1,4 @@
-//! `slot list`: the slot, what is remembered of it, and its bookmarks.
+//! `slot list`: the slot, its stored position, and its bookmarks.
 
 use comfy_table::{Attribute, Cell, CellAlignment};
 use serde::Serialize;
@@ -21,9 +21,9 @@ struct Listed {
     confirmed: Option<String>,
     wal_status: Option<String>,
     retained_bytes: Option<u64>,
-    /// What the positions topic holds; null if nothing, or if it is switched off.
+    /// The position in the positions topic; null if it has none, or if it is switched off.
     remembered: Option<String>,
-    /// Why that is not known.
+    /// Why that is not known; null if it is.
     not_known: Option<String>,
     bookmarks: Vec<ListedBookmark>,
 }
@@ -41,7 +41,7 @@ struct ListedBookmark {
 pub(super) async fn list(config: &Config, json: bool) -> Result<Verdict, Error> {
     let listed = look(config).await?;
     let text = if json {
-        // texts and numbers only
+        // cannot fail: texts and numbers only
         serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"
     } else {
         render(&listed, &Look::of_stdout())

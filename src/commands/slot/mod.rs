@@ -1,4 +1,4 @@
-//! `slot`: the position, and moving it on purpose. Bookmarks are slots to go back to.
+//! `slot`: shows the position, and moves it on request. Bookmarks are slots to go back to.
 
 mod count;
 mod list;
@@ -20,7 +20,7 @@ use crate::terminal;
 /// Does what the arguments say.
 ///
 /// # Errors
-/// A server refuses or cannot be reached, or what was asked for is not possible.
+/// A server refuses or cannot be reached, or the request is impossible.
 pub async fn slot(config: &Config, args: &SlotArgs) -> Result<Verdict, Error> {
     let shards = chosen_shards(config, &args.shards)?;
     if shards.len() > 1 && matches!(args.command, SlotCommand::Advance { .. }) {
@@ -30,7 +30,7 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<Verdict, Error> {
         ));
     }
     for shard in shards {
-        // JSON names the slot
+        // the JSON output names the slot itself
         if !matches!(&args.command, SlotCommand::List(args) if args.json) {
             heading(&shard)?;
         }
@@ -49,7 +49,7 @@ async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<Verdict, Error> 
     }
 }
 
-/// An ordinary session, by a name that tells what it is for.
+/// An ordinary session, named after this command.
 async fn session(config: &Config) -> Result<Session, Error> {
     let name = format!("{} slot", config.name);
     connect(config, &Startup { application_name: &name, ..Startup::default() }).await

@@ -1,8 +1,8 @@
-//! `slot reset` and `slot advance`: what it would do, the question, and the move.
+//! `slot reset` and `slot advance`: show the effect, ask for confirmation, and move.
 //!
-//! The slot and the remembered position have to agree whatever ends this command in the middle. So a reset moves the slot
-//! back first, in one message to the server, and an advance the remembered position forward first: in between, the router
-//! goes on where it was.
+//! An interruption must not leave the slot ahead of the stored position. So a reset first moves the slot back, in one message
+//! to the server, and an advance first moves the stored position forward. After either step alone the router continues where
+//! it was.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::utc::Utc;
 /// How long a running router may take to let go of the slot.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often it is asked to.
+/// How often it is asked to let go.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Goes back to a bookmark.
@@ -85,11 +85,11 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     let failover = before.allow_failover(slot).await;
     let mark = Utc(PgTimestamp::now().unix_micros()).to_string();
     let until = match before.remembered.as_ref().and_then(|known| known.replay.clone()) {
-        // the replay before is not over
+        // an earlier replay is still under way
         Some(replay) if !replay.is_over(until) => replay.until,
         _ => until,
     };
-    // what it meets on its way is judged as before
+    // the router judges what it reads again as it did before
     let reading = before.remembered.as_ref().map(|known| known.reading.clone());
     let replay = Some(Replay { mark: mark.clone(), until });
     before.write(config, back, replay, reading).await.map_err(again)?;
@@ -105,7 +105,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     Ok(Verdict::Fine)
 }
 
-/// Leaves events out.
+/// Skips events.
 pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<Verdict, Error> {
     let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
@@ -125,7 +125,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
         ));
     }
     let confirmed_lsn = before.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
-    // what lies before the slot's own position can be read no more
+    // what lies before the slot's own position can no longer be read
     let readable =
         if confirmed_lsn > now.flush { Position { flush: confirmed_lsn, partial: None } } else { now };
     let mut unknown = Vec::new();
@@ -142,7 +142,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     };
     let count = match counted {
         Ok(count) => count,
-        // for one that the server cannot read this is the way past
+        // advancing is also the way past log that the server cannot decode
         Err(Error::Definite(unreadable)) => {
             unknown.push(format!("the stretch up to {to}: {}", unreadable.what));
             Count::default()
@@ -169,14 +169,14 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
             "There is nothing to leave out any more",
         ));
     }
-    // what is still to be sent again keeps its mark
+    // events that are still to be sent again keep their mark
     let replay =
         before.remembered.as_ref().and_then(|known| known.replay_at(ahead, slot, &before.system.identifier));
-    // an altered publication is left behind with the rest
+    // an altered publication is left behind as well
     before.write(config, ahead, replay, None).await?;
     if confirmed_lsn < to {
         let sql = slot_functions::advance(slot, to);
-        // the server reads all the log in between
+        // the server reads all log up to there
         locked.answers_within(None);
         locked.query(&sql).await.map_err(|error| again(error.or_remedy(REPLICATION)))?;
     }
@@ -186,7 +186,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     Ok(Verdict::Fine)
 }
 
-/// Says what would be done. Whether to do it.
+/// Prints the effect, and returns whether to go on.
 fn confirmed(what: &str, how: &MoveArgs, count: &Count) -> Result<bool, Error> {
     terminal::print(&format!("{what}\n"))?;
     if how.dry_run {
@@ -198,18 +198,18 @@ fn confirmed(what: &str, how: &MoveArgs, count: &Count) -> Result<bool, Error> {
     typed_out("", count.events)
 }
 
-/// A session that has the lock of the slot. A running router is asked to let go: its walsender is ended, and it waits for
-/// the lock then.
+/// Takes the lock of the slot in a new session. A running router lets go of it when its walsender is terminated, and then
+/// waits for it.
 async fn lock(config: &Config) -> Result<Session, Error> {
     let slot = &config.postgres.slot;
     let (mut session, mut other) = (super::session(config).await?, super::session(config).await?);
-    // an answer comes when the lock is free
+    // the answer comes when the lock is free
     session.answers_within(None);
     let asked = async {
         loop {
             if let Some(pid) = slot_lock::holder(&mut other, slot).await? {
-                // Another command that has it is waited for. This view shows walsenders of other roles too, so that the
-                // server can refuse.
+                // Other commands that hold the lock are waited for. The view also shows walsenders of other roles, which the
+                // server may refuse to terminate.
                 let sql = format!(
                     "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_replication WHERE pid = {pid}"
                 );
@@ -222,7 +222,7 @@ async fn lock(config: &Config) -> Result<Session, Error> {
     };
     let taken = async {
         tokio::select! {
-            // asked for first, so that nobody else is served in between
+            // the lock is requested first, so that nobody gets it in between
             biased;
             taken = slot_lock::take(&mut session, slot) => taken.map_err(Error::from),
             failed = asked => failed,
@@ -245,7 +245,7 @@ async fn lock(config: &Config) -> Result<Session, Error> {
     Ok(session)
 }
 
-/// Waits until nobody reads the slot: a walsender that was ended takes a moment.
+/// Waits until nobody reads the slot, because a terminated walsender takes a moment to end.
 async fn free(config: &Config, session: &mut Session) -> Result<(), Error> {
     let slot = &config.postgres.slot;
     let sql = format!(
@@ -269,7 +269,7 @@ async fn free(config: &Config, session: &mut Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// A move that stopped half-way.
+/// The error of a move that is half done.
 fn again(error: Error) -> Error {
     match error {
         Error::Transient(transient) => Error::transient(

@@ -1,4 +1,4 @@
-//! What Postgres knows of a router that does not answer: its slot, and who holds it.
+//! What Postgres knows about a router that does not answer: its slot, and who holds it.
 
 use std::fmt;
 
@@ -16,33 +16,33 @@ use crate::quantity::bytes;
 pub(super) struct SlotReport {
     /// Its name.
     pub slot: String,
-    /// Whether it is there.
+    /// Whether it exists.
     pub exists: bool,
     /// The server process that reads it; null if none does.
     pub active_pid: Option<i32>,
-    /// Who that works for, as far as this role may see it.
+    /// The client of that process, as far as this role may see it.
     pub holder: Option<String>,
-    /// What was confirmed last.
+    /// The last confirmed position.
     pub confirmed: Option<String>,
-    /// The oldest log that it keeps.
+    /// The oldest log that it retains.
     pub restart: Option<String>,
-    /// Bytes of log that it keeps.
+    /// Bytes of log that it retains.
     pub retained_bytes: Option<u64>,
     /// reserved, extended, unreserved or lost
     pub wal_status: Option<String>,
-    /// Bytes that may be written until it may be lost; null: no limit is set.
+    /// Bytes that may be written before the slot may be lost; null if there is no limit.
     pub safe_wal_size: Option<i64>,
     /// Why `run` would refuse it; null if it would not.
     pub problem: Option<String>,
 }
 
-/// The slot, or those of all shards.
+/// The slot, or the slots of all shards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(super) enum Known {
     /// Without shards.
     One(SlotReport),
-    /// In the order of their numbers.
+    /// With shards, in the order of their numbers.
     Shards(Vec<SlotReport>),
 }
 

@@ -1,4 +1,4 @@
-//! `status`: what the running router says of itself; if none answers, what Postgres knows.
+//! `status`: the report of the running router or, if none answers, what Postgres knows.
 
 mod known_to_postgres;
 pub(super) mod table;
@@ -20,21 +20,21 @@ use table::Look;
 /// What was found, in the shape that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Found<P> {
-    /// The router's own report, as at `/status`; null if none answers.
+    /// The router's report, as at `/status`; null if it does not answer.
     router: Option<StatusReport>,
-    /// Why there is none.
+    /// Why it does not answer.
     no_answer: Option<String>,
     /// What Postgres knows; null if the router answers, or Postgres does not.
     postgres: Option<P>,
-    /// Why Postgres does not.
+    /// Why Postgres does not answer.
     postgres_error: Option<String>,
 }
 
-/// Asks the router of `config` and prints the answer. Only if there is none, Postgres is asked; what it
-/// knows is printed as it is. The code is 1 unless a router answers, is ready and its main loop turns.
+/// Asks the router of `config` and prints its report. If no router answers, asks Postgres and prints what it knows. The exit
+/// code is 0 if a router answers, is ready and its main loop is alive, else 1.
 ///
 /// # Errors
-/// Standard output cannot be written to. That nobody answers is no error but what was to be found out.
+/// Standard output cannot be written to. A router that does not answer is a result, not an error.
 pub async fn status(config: &Config, args: &StatusArgs) -> Result<Verdict, Error> {
     let from_postgres = async || known_to_postgres::ask(config).await;
     let found = find(config.admin.listen.as_deref(), from_postgres).await;
@@ -81,7 +81,7 @@ async fn ask(listen: &str) -> Result<StatusReport, String> {
     })
 }
 
-/// For people.
+/// The text output.
 fn show<P: Display>(found: &Found<P>, name: &str, look: &Look) -> String {
     let Some(report) = &found.router else {
         let why = found.no_answer.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The status report for people.
+//! The status report as a table.
 
 use std::io;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::terminal;
 /// What the output can show.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::commands) struct Look {
-    /// Colours and bold letters.
+    /// Whether it shows colours and bold text.
     pub(in crate::commands) colours: bool,
-    /// Columns; `None`: as long as the lines are, for it is not a terminal.
+    /// The number of columns; `None` if it is no terminal, where lines may have any length.
     pub(in crate::commands) width: Option<u16>,
 }
 
@@ -29,7 +29,7 @@ impl Look {
         Look { colours: terminal::colours(&io::stderr()), width: Table::new().use_stderr().width() }
     }
 
-    /// An empty table in this look.
+    /// An empty table in this style.
     pub(in crate::commands) fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
@@ -37,7 +37,7 @@ impl Look {
             Some(width) => table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic),
             None => table.set_content_arrangement(ContentArrangement::Disabled),
         };
-        // decided already, with NO_COLOR, which the library does not know
+        // set explicitly, because the library does not know NO_COLOR
         if self.colours {
             table.enforce_styling()
         } else {
@@ -47,7 +47,7 @@ impl Look {
     }
 }
 
-/// The report as two tables: the router, and its topics if there are any.
+/// Two tables: the router and, if there are any, its topics.
 pub(super) fn render(report: &StatusReport, look: &Look) -> String {
     let mut table = look.table();
     for (name, value) in lines(report) {
@@ -191,7 +191,7 @@ fn heartbeat_line(heartbeat: &Heartbeat) -> String {
     }
 }
 
-/// Counts that are zero as long as all is as it should be.
+/// Counts that are zero if all is well.
 fn noticed(report: &StatusReport) -> String {
     let totals = &report.totals;
     let counts = [
@@ -222,7 +222,7 @@ fn topics(topics: &[TopicReport], look: &Look) -> Table {
     table
 }
 
-/// Without the blanks that pad the last column, and the one that pads the first.
+/// The table without the padding of its first and last columns.
 pub(in crate::commands) fn trimmed(table: &Table) -> String {
     let lines = table.lines().map(|line| {
         let line = line.trim_end();

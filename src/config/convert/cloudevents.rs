@@ -5,7 +5,7 @@ use crate::config::raw::{RawCloudEvents, Value};
 use crate::config::read::Reader;
 use crate::config::{CloudEvents, Columns};
 
-/// Attributes that the specification defines, so that no extension may bear their names.
+/// Attributes that the specification defines. No extension may have these names.
 const DEFINED: [&str; 10] = [
     "id",
     "source",

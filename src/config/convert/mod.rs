@@ -1,4 +1,4 @@
-//! From the keys of the file to the typed configuration: defaults filled in, every value checked.
+//! From the keys of the file to the typed configuration: fills in defaults and checks every value.
 
 mod cloudevents;
 mod preset;
@@ -38,16 +38,16 @@ pub(in crate::config) struct Parsed {
     pub(in crate::config) secrets: WhereSecretsAre,
 }
 
-/// Where secrets are written down.
+/// Where secrets are stored.
 #[derive(Debug, Default)]
 pub(in crate::config) struct WhereSecretsAre {
-    /// The configuration file itself holds one.
+    /// Whether the configuration file itself contains one.
     pub(in crate::config) inline: bool,
-    /// Files of their own.
+    /// Files that are referred to.
     pub(in crate::config) files: Vec<PathBuf>,
 }
 
-/// Reads everything, then fails if anything was wrong with it.
+/// Reads everything before it fails, so that all faults are reported at once.
 pub(super) fn convert(
     raw: RawConfig,
     sources: &Sources<'_>,
@@ -83,7 +83,7 @@ pub(super) fn convert(
         crate::config::shards::check_names(&mut reader, &shards, &name, postgres);
     }
     reader.problems.into_result()?;
-    // a missing conninfo was noted as a problem, so it is here
+    // without a conninfo there is a problem, which was returned above
     let postgres = postgres.ok_or_else(|| Error::usage("`postgres.url` is not set", "Set it"))?;
     Ok(Parsed {
         secrets,
@@ -119,7 +119,7 @@ pub(super) fn for_contracts(
     Ok(ForContracts { contracts, topic: route.topic, columns: outbox.columns })
 }
 
-/// The parts that say what becomes of a row; a preset is under both.
+/// The sections that decide what becomes of a row; a preset changes the defaults of both.
 fn outbox_and_route(
     reader: &mut Reader<'_>,
     preset: Value,
@@ -136,7 +136,7 @@ fn default_name(postgres: &Postgres) -> String {
     format!("{}.{}", postgres.conninfo.dbname, postgres.slot)
 }
 
-/// `None` after a problem with the connection.
+/// `None` if there is a problem with the connection.
 fn postgres(
     reader: &mut Reader<'_>,
     raw: RawPostgres,
@@ -243,7 +243,7 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Colum
     let aggregate_type = required("aggregate_type", raw.aggregate_type, defaults.aggregate_type);
     let aggregate_id = required("aggregate_id", raw.aggregate_id, defaults.aggregate_id);
     let payload = required("payload", raw.payload, defaults.payload);
-    // what the user names must be there; a default may be absent from the table
+    // a column that the user names must exist; a default may be missing from the table
     let mut optional = |key: &str, value: Value, default: Option<String>| {
         let key = format!("outbox.columns.{key}");
         match reader.text_or_off(&key, value) {
@@ -257,7 +257,7 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Colum
             }
         }
     };
-    // without a default that may be absent: either it is there or it is switched off
+    // has no default that may be missing: the column exists, or it is switched off
     let (event_type, _) = optional("event_type", raw.event_type, defaults.event_type);
     let (tracing_span_context, _) =
         optional("tracing_span_context", raw.tracing_span_context, defaults.tracing_span_context);
@@ -295,7 +295,7 @@ fn kafka(
                     secrets.inline |= inline;
                     secrets.files.extend(file);
                 } else if kafka_properties::names_secret_file(&name) {
-                    // librdkafka opens it, from the working directory
+                    // librdkafka opens it, relative to the working directory
                     secrets.files.push(text.as_str().into());
                 }
                 properties.insert(name, Secret::new(text));
@@ -383,7 +383,7 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
     }
 }
 
-/// Its own value, or `Some(None)` where it is switched off.
+/// The configured topic; `Some(None)` if it is switched off.
 fn positions_topic(reader: &mut Reader<'_>, raw: Value) -> Option<Option<String>> {
     let key = "delivery.positions_topic";
     let Some(Located { text, span, .. }) = reader.text_or_off(key, raw)? else { return Some(None) };

@@ -1,10 +1,10 @@
-//! `preset`: another set of defaults, under every key that is set.
+//! `preset`: a different set of defaults.
 
 use crate::config::raw::Value;
 use crate::config::read::Reader;
 use crate::config::{Columns, Route, TextForm};
 
-/// The defaults that other keys are laid over.
+/// Defaults that the other keys override.
 #[derive(Default)]
 pub(super) struct Defaults {
     pub(super) columns: Columns,
@@ -18,8 +18,8 @@ pub(super) fn defaults(reader: &mut Reader<'_>, preset: Value) -> Defaults {
     }
 }
 
-/// The table that Debezium's outbox event router expects, and the text that Connect makes of its values (Debezium
-/// manual, "Outbox Event Router").
+/// The table that Debezium's outbox event router expects, and its values as Connect writes them (Debezium manual, "Outbox
+/// Event Router").
 fn debezium() -> Defaults {
     let columns = Columns {
         aggregate_type: "aggregatetype".to_owned(),

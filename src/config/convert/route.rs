@@ -1,4 +1,4 @@
-//! `[route]`: templates, headers, the form of values and where the timestamp comes from.
+//! `[route]`: templates, headers, the form of values, and the source of the timestamp.
 
 use super::cloudevents::cloudevents;
 use super::rules::rules;

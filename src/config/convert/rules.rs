@@ -1,4 +1,4 @@
-//! `[[route.rules]]`: conditions, and what becomes of the events that meet them.
+//! `[[route.rules]]`: conditions, and what happens to the events that meet them.
 
 use toml::Spanned;
 
@@ -59,7 +59,7 @@ fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule
     Some(Rule { conditions: found, action })
 }
 
-/// The entries of `match`; a dotted name makes a table of its own.
+/// Collects the entries of `match`; a dotted name is a nested table.
 fn collect(
     reader: &mut Reader<'_>,
     prefix: &str,
@@ -122,7 +122,7 @@ fn accepted(reader: &mut Reader<'_>, key: &str, item: Spanned<Node>) -> Option<A
     }
 }
 
-/// What `${match.x}` can stand for: the groups by name, and by number where only one pattern has any.
+/// What `${match.x}` can refer to: groups by name, or by number if only one pattern has groups.
 fn groups(conditions: &[Condition]) -> Vec<String> {
     let patterns = conditions.iter().flat_map(|condition| &condition.any_of);
     let expressions: Vec<_> = patterns

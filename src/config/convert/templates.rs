@@ -1,4 +1,4 @@
-//! Templates, each checked for what it is to make: a topic, the number of a partition, a header.
+//! Templates, each checked for its use: a topic, a partition number, a header.
 
 use crate::config::raw::{Properties, Value};
 use crate::config::read::{Located, Reader};
@@ -12,7 +12,7 @@ const TOPIC_FORM: &str =
 
 const PARTITION_FORM: &str = "Write a number, or a column that holds one, as in \"${shard}\"";
 
-/// A template for topics: its fixed parts can stand in a topic's name.
+/// A template for topics. Its fixed parts must be valid in a topic name.
 pub(super) fn topic(
     reader: &mut Reader<'_>,
     key: &str,
@@ -38,7 +38,7 @@ pub(super) fn template(
     checked(reader, key, value, form, columns, groups, |_| Ok(()))
 }
 
-/// A template for the partition's number: one without values is that number.
+/// A template for the partition number. One without values must itself be a number.
 pub(super) fn partition(
     reader: &mut Reader<'_>,
     key: &str,
@@ -74,7 +74,7 @@ fn parsed(text: &str, columns: &Columns, groups: &[String]) -> Result<Template, 
     Ok(template)
 }
 
-/// Names that can be known to be nothing. `groups` are those of the patterns of the rule that it stands in.
+/// Refuses names that cannot stand for anything. `groups` are the groups in the patterns of the surrounding rule.
 fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Result<(), String> {
     for value in template.values() {
         match &value.name {
@@ -101,7 +101,7 @@ fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Res
     Ok(())
 }
 
-/// What becomes of a payload must not show in an error about a topic.
+/// Refuses the payload in a topic template: errors about topics would show it.
 fn names_no_payload(template: &Template, columns: &Columns) -> Result<(), String> {
     let is_payload = |name: &Name| match name {
         Name::Column(name) => name == "payload" || *name == columns.payload,
@@ -114,7 +114,7 @@ fn names_no_payload(template: &Template, columns: &Columns) -> Result<(), String
     }
 }
 
-/// Templates by name, in the order of the file.
+/// Named templates, in the order of the file.
 pub(super) fn named(
     reader: &mut Reader<'_>,
     section: &str,
@@ -124,7 +124,7 @@ pub(super) fn named(
     refused: impl Fn(&str) -> Option<&'static str>,
 ) -> Vec<NamedTemplate> {
     let mut entries = reader.properties(section, raw, |name| name);
-    // they come sorted by name
+    // the map has them sorted by name
     entries.sort_by_key(|(_, located)| located.span.start);
     let mut convert = |(name, Located { text, span, .. }): (String, Located)| {
         let key = format!("{section}.{name}");
@@ -160,7 +160,7 @@ pub(super) fn headers(
     })
 }
 
-/// A template whose fixed parts can stand in a topic's name.
+/// Refuses a template whose fixed parts are invalid in a topic name.
 fn may_be_topic(template: &Template) -> Result<(), String> {
     for part in template.parts() {
         let Part::Text(text) = part else { continue };
@@ -168,7 +168,7 @@ fn may_be_topic(template: &Template) -> Result<(), String> {
             return Err(format!("{other:?} cannot stand in a topic name"));
         }
     }
-    // what every topic of it begins with
+    // the beginning that all its topics share
     let known = template.fixed().or(Some(template.prefix()).filter(|prefix| prefix.starts_with("__")));
     known.map_or(Ok(()), topic_name::check).map_err(|error| error.to_string())
 }

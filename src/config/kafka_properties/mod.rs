@@ -1,4 +1,4 @@
-//! Which of librdkafka's properties an operator may set, and why not the others.
+//! Which properties of librdkafka may be set, and why the others may not.
 
 mod names;
 
@@ -9,8 +9,8 @@ use rdkafka::types::RDKafkaConfRes;
 use names::{ALIASES, CONSUMER, PRODUCER};
 use pg_logical::conninfo::nearest;
 
-/// Properties that the router sets itself, or that would break one of its promises: names and aliases, the reason,
-/// and what to do instead.
+/// Properties that the router sets itself, or that would break one of its promises: names and aliases, the reason, and the
+/// remedy.
 const REFUSED: &[(&[&str], &str, &str)] = &[
     (
         &["acks", "request.required.acks"],
@@ -69,7 +69,7 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// What is wrong with one property: what, and what to do.
+/// What is wrong with a property, and what to do about it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) what: String,
@@ -82,32 +82,32 @@ pub fn is_secret(property: &str) -> bool {
     words.iter().any(|word| property.contains(word))
 }
 
-/// Whether the value names a file with a private key. Where others can read it librdkafka says nothing.
+/// Whether the value names a file with a private key. librdkafka does not warn if others can read it.
 pub(super) fn names_secret_file(property: &str) -> bool {
     let words = ["key.location", "keystore.location", "private.key.file", "assertion.file", "keytab"];
     words.iter().any(|word| property.ends_with(word))
 }
 
-/// Whether librdkafka's documentation lists a producer's property of this name.
+/// Whether librdkafka documents a producer property of this name.
 pub(super) fn is_known(property: &str) -> bool {
     PRODUCER.contains(&property)
 }
 
-/// The name that a property is kept under, where librdkafka knows it by two.
+/// The one name under which a property is stored, if librdkafka accepts two.
 pub(super) fn canonical(property: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == property).map_or(property, |(_, name)| name)
 }
 
-/// The property that a variable's `sasl_password` stands for. Underscores are dots, except in the few names
-/// that have underscores themselves.
+/// The property that a variable's `sasl_password` stands for. Underscores stand for dots, except in the few names that
+/// contain underscores.
 pub(super) fn from_variable(part: &str) -> String {
     let dotted = part.replace('_', ".");
     let known = PRODUCER.iter().chain(CONSUMER).find(|name| name.replace('_', ".") == dotted);
     known.map_or(dotted, |name| (*name).to_owned())
 }
 
-/// Judges one property by its name and value. `window_records` and `window_bytes` are what `[delivery]` lets be
-/// under way: the producer's own queue must hold as much.
+/// Judges one property by its name and value. `window_records` and `window_bytes` are the limits of `[delivery]`, for which
+/// the producer's own queue must have room.
 pub(super) fn judge(
     property: &str,
     value: &str,
@@ -129,7 +129,7 @@ pub(super) fn judge(
         });
     }
     judged_by_librdkafka(property, value)?;
-    // 0 switches the limit on messages off
+    // 0 means no limit on messages
     let too_small = |unit: u64, needed: usize| {
         let limit = value.trim().parse::<u64>().unwrap_or(u64::MAX).saturating_mul(unit);
         limit > 0 && limit < u64::try_from(needed).unwrap_or(u64::MAX)
@@ -159,7 +159,7 @@ fn judged_by_librdkafka(property: &str, value: &str) -> Result<(), Refusal> {
                 None => "Look the name up in librdkafka's CONFIGURATION.md".to_owned(),
             },
         }),
-        // librdkafka's own words repeat the value
+        // librdkafka's message repeats the value
         Err(KafkaError::ClientConfig(_, why, ..)) if !is_secret(property) => {
             let remedy = if why.contains("not supported in this build") {
                 "Remove it, or build the router with what it needs"

@@ -1,8 +1,8 @@
-//! The names of librdkafka's properties, as its CONFIGURATION.md lists them (2.12): facts to suggest from.
+//! The names of librdkafka's properties, from its CONFIGURATION.md (2.12).
 //!
-//! librdkafka itself is the judge of names and values; these lists serve "did you mean" and the environment.
+//! They only serve suggestions and the environment: librdkafka itself judges names and values.
 
-/// The properties of a producer, and those of any client. Left out: what only code can set (callbacks, pointers).
+/// The properties of producers and of all clients, without those that only code can set (callbacks, pointers).
 pub(super) const PRODUCER: &[&str] = &[
     "acks",
     "allow.auto.create.topics",
@@ -173,7 +173,7 @@ pub(super) const CONSUMER: &[&str] = &[
     "session.timeout.ms",
 ];
 
-/// Two names of one property: what librdkafka also accepts, and the name that it is kept under here.
+/// Aliases that librdkafka accepts, each with the name that is used here.
 pub(super) const ALIASES: &[(&str, &str)] = &[
     ("metadata.broker.list", "bootstrap.servers"),
     ("sasl.mechanisms", "sasl.mechanism"),

@@ -14,8 +14,8 @@ use crate::config::units::{format_duration, format_size};
 use crate::config::{CatchUp, Config, OnUpdate};
 
 impl Config {
-    /// Everything that is in effect, defaults and the environment included, as a file that reads back to the same;
-    /// only passwords, secrets and private keys are replaced by asterisks.
+    /// The effective configuration, including defaults and the environment, as a file that reads back to the same. Passwords,
+    /// secrets and private keys are replaced by asterisks.
     pub fn to_redacted_toml(&self) -> String {
         let mut text = String::new();
         // writing to a String cannot fail
@@ -71,7 +71,7 @@ impl Config {
             match column {
                 None => writeln!(out, "{key} = false")?,
                 Some(column) if named => writeln!(out, "{key} = {}", quoted(column))?,
-                // written out, it would have to be there
+                // as a setting, it would require the column to exist
                 Some(column) => writeln!(out, "# {key} = {}, if the table has it", quoted(column))?,
             }
         }

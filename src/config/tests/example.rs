@@ -1,10 +1,10 @@
-//! The example file: that it reads, shows the defaults and leaves no key out.
+//! The example file: it can be read, shows the defaults and covers every key.
 
 use super::*;
 
 const EXAMPLE: &str = include_str!("../../../outbox-router.example.toml");
 
-/// The example with every line uncommented that is a key.
+/// The example with all keys uncommented.
 fn example_in_full() -> String {
     let key = |line: &str| {
         line.strip_prefix("# ")
@@ -31,7 +31,7 @@ fn the_example_uncommented_shows_the_defaults() {
     let defaults = good(EXAMPLE, &env());
     assert_eq!(property(&config, "compression.type").unwrap(), "none");
     assert_eq!(config.topics.partitions, Some(12));
-    // what has no default, or is only an example
+    // keys without a default, or with a value that is only an example
     config.kafka = defaults.kafka.clone();
     config.topics = defaults.topics.clone();
     assert!(config.contracts.take().is_some());

@@ -1,4 +1,4 @@
-//! Routes, rules and the preset beneath them.
+//! Routes, rules and the preset.
 
 use super::*;
 

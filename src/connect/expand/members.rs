@@ -1,9 +1,9 @@
-//! Named values in the order in which their names came first.
+//! Named values in the order in which the names first occurred.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// From so many on, names are found by hash.
+/// From this many on, names are looked up by hash.
 const SMALL: usize = 16;
 
 /// The members of a JSON object, or the fields of its schema.
@@ -13,7 +13,7 @@ pub(super) struct Members<'a, T> {
     index: Option<Box<Index<'a>>>,
 }
 
-/// Apart and behind a pointer, so that the many small objects stay small: a thousand may be open on the stack.
+/// Boxed so that the many small objects stay small: a thousand may be open on the stack.
 #[derive(Debug)]
 struct Index<'a>(HashMap<Cow<'a, str>, usize>);
 
@@ -30,7 +30,7 @@ impl<'a, T> Members<'a, T> {
         self.entries.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
-    /// The value of a name; `hint` is where it would stand among members of the same order.
+    /// The value of a name; `hint` is its position among members in the same order.
     pub(super) fn get(&self, name: &str, hint: usize) -> Option<&T> {
         if let Some((_, value)) = self.entries.get(hint).filter(|(here, _)| here == name) {
             return Some(value);
@@ -39,7 +39,7 @@ impl<'a, T> Members<'a, T> {
         self.entries.get(position).map(|(_, value)| value)
     }
 
-    /// Adds a value, or puts it in the place of the one that has the name.
+    /// Adds a value, or replaces the one with this name.
     pub(super) fn insert(&mut self, name: Cow<'a, str>, value: T) {
         if let Some((_, former)) = self.position(&name).and_then(|position| self.entries.get_mut(position)) {
             *former = value;

@@ -1,9 +1,8 @@
-//! JSON payloads as Debezium's `table.expand.json.payload` and `JsonConverter` write them anew.
+//! JSON payloads as Debezium's `table.expand.json.payload` and `JsonConverter` write them.
 //!
-//! Debezium infers a Connect schema from each document (`JsonSchemaData`) and fills it: a member that is null or an
-//! empty array has no type and is left out, numbers become 32 or 64 bit integers or doubles, the elements of an array must
-//! be of one kind, and the objects of an array get all members that any of them has. A document that has no schema
-//! stays a string.
+//! Debezium infers a Connect schema from each document (`JsonSchemaData`) and fills it. A member that is null or an empty
+//! array has no type and is left out, numbers become 32 or 64 bit integers or doubles, the elements of an array must be of
+//! one kind, and the objects in an array get all members that any of them has. A document without a schema stays a string.
 
 mod members;
 mod scan;
@@ -18,12 +17,12 @@ use super::json::write_json_string;
 use members::Members;
 use scan::Node;
 
-/// What a member that has no type becomes.
+/// What becomes of members without a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Behaviour {
     /// `table.json.payload.null.behavior`
     pub null: NullMember,
-    /// `table.json.payload.empty.array.behavior`, of later versions than 3.4
+    /// `table.json.payload.empty.array.behavior`, in versions after 3.4.
     pub empty_array: EmptyArray,
 }
 
@@ -47,33 +46,33 @@ pub enum EmptyArray {
     OptionalString,
 }
 
-/// What was written.
+/// What [`expand`] wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expanded {
     /// The document, as JSON.
     Json,
-    /// The text, as a JSON string: it is no object and no array, no JSON, or has no schema.
+    /// The text, as a JSON string: it is neither object nor array, not JSON, or has no schema.
     Text,
 }
 
-/// Where Debezium finds a schema and then fails at the document; its task stops there.
+/// Documents for which Debezium finds a schema and then fails, so that its task stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unexpandable {
     /// An integer that needs more than 64 bits.
     #[error("holds an integer of more than 64 bits, which cannot be expanded")]
     Integer,
-    /// The elements of an array differ: objects in the type of a member, arrays in the type of their elements; or objects
-    /// differ in their members and there is a null among them.
+    /// Array elements that differ: objects in the type of a member, arrays in the type of their elements, or objects in their
+    /// members while there is a null among them.
     #[error("holds an array whose elements do not have one type in common, which cannot be expanded")]
     Mixed,
 }
 
-/// Writes a payload as a JSON value. An array at the top, at which Debezium 3.4 stops, is written like one further down. The
-/// objects of an array have their members in the order in which they came first; in Debezium it changes from one
-/// process to the next, and so does which of two structures a member gets.
+/// Writes a payload as a JSON value. A top-level array, at which Debezium 3.4 stops, is written like a nested one. The
+/// objects of an array have their members in the order of their first occurrence; in Debezium that order changes from one
+/// process to the next, and so does the choice between two structures of a member.
 ///
 /// # Errors
-/// [`Unexpandable`]; `into` is then as it was.
+/// [`Unexpandable`]; `into` is unchanged then.
 pub fn expand(text: &str, behaviour: Behaviour, into: &mut String) -> Result<Expanded, Unexpandable> {
     let start = into.len();
     let document = if text.starts_with(['{', '[']) { scan::document(text) } else { None };
@@ -96,7 +95,7 @@ pub fn expand(text: &str, behaviour: Behaviour, into: &mut String) -> Result<Exp
     }
 }
 
-/// What a Connect schema tells of a value.
+/// What a Connect schema says about a value.
 #[derive(Debug)]
 enum Schema<'n> {
     String,
@@ -104,16 +103,16 @@ enum Schema<'n> {
     Int32,
     Int64,
     Float64,
-    /// Of a null, with [`NullMember::OptionalBytes`].
+    /// A null, with [`NullMember::OptionalBytes`].
     Bytes,
     Array {
         element: Box<Schema<'n>>,
-        /// Of an empty array, with [`EmptyArray::OptionalString`].
+        /// The element type of an empty array, with [`EmptyArray::OptionalString`].
         guessed: bool,
     },
     Struct {
         fields: Members<'n, Schema<'n>>,
-        /// A schema that Debezium merged of several is not: it forgets that the element may be null.
+        /// False for a schema merged from several: Debezium forgets that the element may be null.
         nullable: bool,
     },
 }
@@ -126,8 +125,8 @@ enum Failure {
 }
 
 impl Behaviour {
-    /// Writes a value by its own schema; false and nothing written if it has none. Most values are their own schema, so
-    /// that none has to be made.
+    /// Writes a value by its own schema; returns false and writes nothing if it has none. Most values need no separate
+    /// schema.
     fn write(self, node: &Node<'_>, into: &mut String) -> Result<bool, Failure> {
         match node {
             Node::Null if self.null == NullMember::Ignore => return Ok(false),
@@ -186,7 +185,7 @@ impl Behaviour {
         }))
     }
 
-    /// The schema of an array's elements. Only the first that is not null is looked into, unless they are objects.
+    /// The schema of an array's elements. Unless they are objects, only the first that is not null is considered.
     fn element_schema<'n>(self, elements: &'n [Node<'_>]) -> Result<Schema<'n>, Failure> {
         let mut present = elements.iter().filter(|element| !matches!(element, Node::Null));
         let sample = present.next().unwrap_or(&Node::Null);
@@ -239,8 +238,8 @@ impl PartialEq for Schema<'_> {
     }
 }
 
-/// Adds what `fields` does not have yet. A field that was null so far takes the type of one that is not; and one that was an
-/// empty array that of one with elements, which Debezium does or does not, by chance.
+/// Adds fields that `fields` lacks. A field that was null so far takes the type of one that is not. A field that was an empty
+/// array takes the type of one with elements, which in Debezium depends on chance.
 fn merge<'n>(fields: &mut Members<'n, Schema<'n>>, further: Members<'n, Schema<'n>>) {
     for (position, (name, schema)) in further.into_iter().enumerate() {
         match (fields.get(&name, position), &schema) {
@@ -253,7 +252,7 @@ fn merge<'n>(fields: &mut Members<'n, Schema<'n>>, further: Members<'n, Schema<'
     }
 }
 
-/// What must be the same in all elements of an array.
+/// What all elements of an array must have in common.
 fn kind(node: &Node<'_>) -> u8 {
     match node {
         Node::Null => 0,
@@ -279,7 +278,7 @@ fn write_scalar(node: &Node<'_>, into: &mut String) -> Result<(), Failure> {
         Node::Boolean(false) => into.push_str("false"),
         Node::Int(digits) | Node::Long(digits) => into.push_str(digits),
         Node::Double(number) if number.is_finite() => write_f64(*number, into),
-        // too large for a double; Jackson quotes it
+        // out of the range of a double; Jackson quotes it
         Node::Double(number) => {
             into.push('"');
             write_f64(*number, into);
@@ -296,7 +295,7 @@ fn write_scalar(node: &Node<'_>, into: &mut String) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a value by a schema that was made of others, too.
+/// Writes a value by a schema that may be merged from several values.
 fn write_as(node: &Node<'_>, schema: &Schema<'_>, into: &mut String) -> Result<(), Failure> {
     match (node, schema) {
         (Node::Null, Schema::Struct { nullable: false, .. }) => {

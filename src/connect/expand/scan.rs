@@ -1,7 +1,7 @@
-//! JSON as Jackson's default parser reads it into a tree, borrowed from the text.
+//! Parses JSON into a tree like Jackson's default parser, borrowing from the text.
 //!
-//! serde_json will not do here: the digits of a number decide on its type, half a surrogate pair is a character to
-//! Jackson, what follows the first value is not looked at, and its limits are Jackson's.
+//! serde_json does not fit: the type of a number depends on its digits, Jackson accepts half a surrogate pair, ignores what
+//! follows the first value, and has limits of its own.
 
 use std::borrow::Cow;
 
@@ -21,27 +21,27 @@ pub(super) enum Node<'a> {
     Boolean(bool),
     /// Fits 32 bits.
     Int(&'a str),
-    /// Fits 64 bits, and not 32.
+    /// Fits 64 bits, but not 32.
     Long(&'a str),
     /// An integer of more than 64 bits.
     BigInteger,
     Double(f64),
     String(Quoted<'a>),
     Array(Vec<Node<'a>>),
-    /// By the names as Jackson writes them, between quotation marks. Of two members with one name the last stays, in the
-    /// place of the first.
+    /// Members by name as Jackson writes it, without quotation marks. With duplicate names, the last value takes the place of
+    /// the first.
     Object(Members<'a, Node<'a>>),
 }
 
-/// A string between its quotation marks, as it stood in the text.
+/// The content of a string as it was in the text, without its quotation marks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quoted<'a> {
     raw: &'a str,
-    /// Jackson writes it as it stands.
+    /// Whether Jackson writes it unchanged.
     plain: bool,
 }
 
-/// The first value of a text. `None` if Jackson does not take it.
+/// The first value of a text. `None` if Jackson refuses it.
 pub(super) fn document(text: &str) -> Option<Node<'_>> {
     let mut scanner = Scanner { text, at: 0 };
     scanner.value(0)
@@ -84,7 +84,7 @@ impl<'a> Quoted<'a> {
         Cow::Owned(name)
     }
 
-    /// Whether it has so many UTF-16 units at most.
+    /// Whether it has at most `limit` UTF-16 units.
     fn fits(&self, limit: usize) -> bool {
         if self.raw.len() <= limit {
             return true;
@@ -117,7 +117,7 @@ impl<'a> Scanner<'a> {
         here
     }
 
-    /// The next byte that is no white space.
+    /// The next byte that is not white space.
     fn token(&mut self) -> Option<u8> {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
@@ -245,7 +245,7 @@ impl<'a> Scanner<'a> {
     fn number(&mut self) -> Option<Node<'a>> {
         let start = self.at;
         let negative = self.take(b'-');
-        // nothing but another token may follow a zero, so 01 ends as a missing comma
+        // a zero must end the number, so 01 fails as a missing comma
         let mut length = if self.take(b'0') { 1 } else { self.digits() };
         let mut integer = true;
         if length == 0 {

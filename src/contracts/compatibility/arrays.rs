@@ -1,4 +1,4 @@
-//! Arrays: how many items there may be, and what they are.
+//! Arrays: the number of items, and their schemas.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use super::kinds::listed;
 use super::numbers::{End, tightest_count};
 use super::sameness::{same, same_keyword};
 
-/// How the items of an array are described: the first ones by their places, the others alike.
+/// The items of an array: the first ones are described by position, the others alike.
 struct Items<'a> {
     first: Vec<Node<'a>>,
-    /// `None`: anything.
+    /// `None`: no restriction.
     others: Option<Node<'a>>,
 }
 
@@ -55,7 +55,7 @@ impl Inclusion {
                 continue;
             };
             let kept = |node: &Node<'_>| match *keyword {
-                // what is evaluated depends on everything beside it
+                // what is evaluated depends on all keywords beside it
                 "unevaluatedItems" => same(*node, reader),
                 _ => keywords.iter().all(|keyword| same_keyword(node, &reader, keyword)),
             };

@@ -1,8 +1,8 @@
-//! Whether a reader's schema takes everything that a writer's lets through.
+//! Whether a reader's schema accepts everything that a writer's schema permits.
 //!
-//! A schema is looked at as the list of everything that applies together (itself, what its `$ref` and `allOf` name). The
-//! writer's list may only be weakened on the way, and each keyword of the reader's must follow from it: then nothing is
-//! passed that should not be. What fails although something of the writer's was left out cannot be told.
+//! A schema is treated as the list of all schemas that apply together: itself and the targets of its `$ref` and `allOf`. Only
+//! the writer's list may be weakened along the way, and each keyword of the reader must follow from it, so nothing
+//! incompatible is accepted. A failure after part of the writer's schema was left out is reported as undecided.
 
 use serde_json::Value;
 
@@ -13,11 +13,11 @@ use super::numbers::{End, bound, count, implies, is_multiple, tightest, tightest
 use super::sameness::{same, same_keyword};
 use super::{Change, Direction, Sides};
 
-/// More than this many comparisons, or forms of the writer's at one place, are not gone through.
+/// The limit on comparisons, and on the writer's alternatives at one place.
 const MAX_STEPS: usize = 20_000;
 const MAX_FORMS: usize = 64;
 
-/// What keeps `reader` from taking everything that `writer` lets through.
+/// What prevents `reader` from accepting everything that `writer` permits.
 pub(super) fn findings(writer: Node<'_>, reader: Node<'_>, direction: Direction) -> Vec<Change> {
     let mut inclusion = Inclusion {
         direction,
@@ -36,15 +36,15 @@ pub(super) struct Inclusion {
     pub(super) sides: Sides,
     /// The place in the payload.
     at: String,
-    /// Pairs that are being compared: a schema that contains itself is taken to fit while it is looked at.
+    /// Pairs that are being compared: a recursive schema is assumed to fit until it is shown not to.
     under_way: Vec<(Vec<usize>, usize)>,
     steps: usize,
     found: Vec<Change>,
 }
 
 impl Inclusion {
-    /// Notes something that the writer lets through and the reader does not take. It is certain only if nothing of the
-    /// writer's was left out.
+    /// Notes something that the writer permits and the reader does not accept. It is certain only if nothing of the writer's
+    /// schema was left out.
     pub(super) fn breaks(&mut self, writer: &[Node<'_>], what: String) {
         const LEFT_OUT: &[&str] = &[
             "not",
@@ -67,7 +67,7 @@ impl Inclusion {
         }
     }
 
-    /// Notes that something cannot be told.
+    /// Notes that something cannot be decided.
     pub(super) fn untold(&mut self, what: String) {
         self.note(what, false);
     }
@@ -79,7 +79,7 @@ impl Inclusion {
         }
     }
 
-    /// Goes on one step further into the payload.
+    /// Compares one level deeper in the payload.
     pub(super) fn within(&mut self, name: &str, writer: &[Node<'_>], reader: Node<'_>) {
         let length = self.at.len();
         self.at = super::super::keywords::join(&self.at, name);
@@ -87,14 +87,14 @@ impl Inclusion {
         self.at.truncate(length);
     }
 
-    /// Whether nothing would be found.
+    /// Whether a comparison would find nothing.
     fn fits(&mut self, writer: &[Node<'_>], reader: Node<'_>) -> bool {
         let before = std::mem::take(&mut self.found);
         self.compare(writer, reader);
         std::mem::replace(&mut self.found, before).is_empty()
     }
 
-    /// Compares everything that applies together for the writer with one schema of the reader's.
+    /// Compares all schemas that apply together on the writer's side with one schema of the reader.
     pub(super) fn compare(&mut self, writer: &[Node<'_>], reader: Node<'_>) {
         self.steps += 1;
         if self.steps > MAX_STEPS {
@@ -129,7 +129,7 @@ impl Inclusion {
         self.under_way.pop();
     }
 
-    /// Compares one form of the writer's with the keywords of one schema of the reader's, without its `$ref` and `allOf`.
+    /// Compares one alternative of the writer with the keywords of one schema of the reader, except `$ref` and `allOf`.
     fn check(&mut self, writer: &[Node<'_>], reader: Node<'_>) {
         let Sides { writer: by, reader: to } = self.sides;
         let written = types(writer);
@@ -169,7 +169,7 @@ impl Inclusion {
         }
     }
 
-    /// Values that the writer lists, one by one; false if the rest says nothing more.
+    /// Checks the values that the writer lists one by one; false if one is refused, which says enough.
     fn check_listed(&mut self, writer: &[Node<'_>], values: &[Value], reader: Node<'_>) -> bool {
         let Sides { writer: by, reader: to } = self.sides;
         let allowed = super::kinds::listed_by(&reader);
@@ -237,7 +237,7 @@ impl Inclusion {
             let counts = match keyword {
                 "format" => known_format(wanted),
                 "pattern" => true,
-                // later drafts leave these to whoever reads
+                // in later drafts, readers may ignore these keywords
                 _ => reader.is_draft_07(),
             };
             let own: Vec<&Value> = writer.iter().filter_map(|node| node.keyword(keyword)).collect();
@@ -256,7 +256,7 @@ impl Inclusion {
         }
     }
 
-    /// A least and a most of something. `known` is what follows for the writer from something else.
+    /// Compares a minimum and a maximum. `known` is what follows from other keywords of the writer.
     pub(super) fn check_count(
         &mut self,
         writer: &[Node<'_>],
@@ -286,7 +286,7 @@ impl Inclusion {
         }
     }
 
-    /// `anyOf` and `oneOf` of the reader's: the writer, or each type of its, must fit one of the forms.
+    /// `anyOf` and `oneOf` of the reader: the writer, or each of its types, must fit one of the alternatives.
     fn check_forms(&mut self, writer: &[Node<'_>], reader: Node<'_>, written: Types) {
         for keyword in ["anyOf", "oneOf"] {
             let forms: Vec<Node<'_>> = reader.list(keyword).collect();
@@ -307,9 +307,9 @@ impl Inclusion {
             forms.iter().copied().filter(|form| !disjoint(writer, &conjuncts(*form))).collect();
         match possible.as_slice() {
             [] => self.breaks(writer, format!("no form of {to} takes this {single}, which {by} allows")),
-            // its own findings tell more
+            // the only candidate's own findings say more
             [only] => self.compare(writer, *only),
-            // anyOf takes what fits several; oneOf does not
+            // anyOf accepts a value that fits several alternatives; oneOf does not
             several if keyword == "anyOf" && several.iter().any(|form| self.fits(writer, *form)) => {}
             _ => self.untold(format!(
                 "which of the forms in `{keyword}` of {to} takes this {single} cannot be told"
@@ -323,17 +323,17 @@ fn known_format(format: &Value) -> bool {
     format.as_str().is_some_and(|format| options.is_known_format(jsonschema::Draft::Draft202012, format))
 }
 
-/// The value among those listed that a bound meets first.
+/// The listed value furthest towards that end, as a bound.
 fn loosest(values: &[Value], end: End) -> Option<super::numbers::Bound> {
     let numbers = values.iter().filter_map(Value::as_number);
     numbers.map(super::numbers::Bound::at).reduce(|a, b| if implies(&a, &b, end) { b } else { a })
 }
 
-/// The forms of the writer's: one for each way through its `anyOf`, `oneOf` and `if`, each with all that applies anyhow;
+/// The writer's alternatives: one for each way through its `anyOf`, `oneOf` and `if`, together with what always applies;
 /// `None` if there are too many.
 fn forms<'a>(writer: &[Node<'a>]) -> Option<Vec<Vec<Node<'a>>>> {
     let mut forms = Vec::new();
-    // each with the number of its nodes that were looked at; what a choice brings is looked at in its turn
+    // each with the number of nodes already expanded; a choice may add nodes with choices of their own
     let mut open = vec![(writer.to_vec(), 0)];
     while let Some((form, looked_at)) = open.pop() {
         let Some(node) = form.get(looked_at).copied() else {
@@ -362,7 +362,8 @@ fn forms<'a>(writer: &[Node<'a>]) -> Option<Vec<Vec<Node<'a>>>> {
     Some(forms)
 }
 
-/// The choices that a schema leaves: each a list of what may apply, by what applies together then.
+/// The choices that a schema leaves. Each is a list of alternatives, and each alternative a list of schemas that apply
+/// together.
 fn choices<'a>(node: &Node<'a>) -> Vec<Vec<Vec<Node<'a>>>> {
     let mut choices: Vec<Vec<Vec<Node<'a>>>> = ["anyOf", "oneOf"]
         .map(|keyword| node.list(keyword).map(conjuncts).collect::<Vec<_>>())
@@ -389,7 +390,7 @@ fn with<'a>(way: &[Node<'a>], choice: &[Node<'a>]) -> Vec<Node<'a>> {
     way.iter().chain(more).copied().collect()
 }
 
-/// Whether all of the texts are as one keyword wants them.
+/// Whether all texts satisfy one keyword.
 fn take(keyword: &str, wanted: &Value, texts: &[Value]) -> bool {
     let schema = Value::Object(serde_json::Map::from_iter([(keyword.to_owned(), wanted.clone())]));
     let validator = jsonschema::options().should_validate_formats(true).offline().build(&schema);

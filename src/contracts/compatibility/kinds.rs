@@ -1,4 +1,4 @@
-//! What kinds of values a schema lets through: JSON types, and values that it lists one by one.
+//! The JSON types that a schema permits, and the values that it lists.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ impl Types {
     pub(super) const ARRAY: Types = Types(1 << 3);
     pub(super) const STRING: Types = Types(1 << 4);
     pub(super) const INTEGER: Types = Types(1 << 6);
-    /// Numbers have two bits: those with a fraction, and those without.
+    /// Numbers have two bits: with and without a fraction.
     pub(super) const NUMBER: Types = Types(1 << 5 | 1 << 6);
     const ALL: Types = Types(0x7f);
     const NONE: Types = Types(0);
@@ -52,12 +52,12 @@ impl Types {
         Types(self.0 & !other.0)
     }
 
-    /// Null among them.
+    /// Whether it contains null.
     pub(in crate::contracts) fn has_null(self) -> bool {
         self.touches(Types(1))
     }
 
-    /// Anything.
+    /// Whether it contains every type.
     pub(in crate::contracts) fn is_all(self) -> bool {
         self == Types::ALL
     }
@@ -70,7 +70,7 @@ impl Types {
         !self.and(other).is_empty()
     }
 
-    /// The schema that lets through one set of [`Types::each`].
+    /// A schema that permits one set of [`Types::each`].
     pub(super) fn schema(self) -> &'static Value {
         static SCHEMAS: LazyLock<[Value; 7]> =
             LazyLock::new(|| NAMES.map(|name| serde_json::json!({ "type": name })));
@@ -81,7 +81,7 @@ impl Types {
         SCHEMAS.get(position).unwrap_or(&Value::Bool(true))
     }
 
-    /// One set for each type that is in it; numbers stay together.
+    /// One set for each type in it; numbers stay together.
     pub(super) fn each(self) -> impl Iterator<Item = Types> {
         let singles = (0..5).map(|bit| Types(1 << bit)).chain([Types::NUMBER]);
         singles.map(move |single| single.and(self)).filter(|single| !single.is_empty())
@@ -103,7 +103,7 @@ impl std::fmt::Display for Types {
     }
 }
 
-/// The types that all of `nodes` let through.
+/// The types that all of `nodes` permit.
 pub(in crate::contracts) fn types(nodes: &[Node<'_>]) -> Types {
     nodes.iter().fold(Types::ALL, |types, node| types.and(types_of(node)))
 }
@@ -137,7 +137,7 @@ pub(in crate::contracts) fn listed_by<'a>(node: &Node<'a>) -> Option<Vec<&'a Val
     }
 }
 
-/// The only values that all of `nodes` let through, if they list them or there are few.
+/// The only values that all of `nodes` permit, if they are listed or few.
 pub(super) fn listed(nodes: &[Node<'_>]) -> Option<Vec<Value>> {
     let mut values: Option<Vec<Value>> = None;
     for node in nodes {
@@ -162,7 +162,7 @@ pub(super) fn listed(nodes: &[Node<'_>]) -> Option<Vec<Value>> {
     }
 }
 
-/// As JSON Schema compares: `1` and `1.0` are the same number.
+/// Equality in JSON Schema: `1` and `1.0` are the same number.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => x == y || x.as_f64().is_some_and(|x| Some(x) == y.as_f64()),
@@ -174,7 +174,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Whether no value at all can be let through by both, as far as types, listed values and required properties tell.
+/// Whether types, listed values and required properties show that no value satisfies both.
 pub(super) fn disjoint(a: &[Node<'_>], b: &[Node<'_>]) -> bool {
     disjoint_to(a, b, 4)
 }
@@ -192,18 +192,18 @@ fn disjoint_to(a: &[Node<'_>], b: &[Node<'_>], depth: usize) -> bool {
     if depth == 0 || !common.without(Types::OBJECT).is_empty() {
         return false;
     }
-    // both can be objects only: a property that one of them demands, and that cannot be right for both
+    // both permit only objects: look for a required property that cannot satisfy both
     let mut demanded = required(a).chain(required(b));
     demanded.any(|name| disjoint_to(&properties(a, name), &properties(b, name), depth - 1))
 }
 
-/// The names that `nodes` demand.
+/// The properties that `nodes` require.
 pub(in crate::contracts) fn required<'a>(nodes: &[Node<'a>]) -> impl Iterator<Item = &'a str> {
     let lists = nodes.iter().filter_map(|node| node.keyword("required")?.as_array());
     lists.flatten().filter_map(Value::as_str).collect::<Vec<_>>().into_iter()
 }
 
-/// Everything that `properties` says of `name`.
+/// All schemas that `properties` has for `name`.
 fn properties<'a>(nodes: &[Node<'a>], name: &str) -> Vec<Node<'a>> {
     let declared = nodes.iter().filter_map(|node| Some(node.child(node.keyword("properties")?.get(name)?)));
     declared.flat_map(conjuncts).collect()

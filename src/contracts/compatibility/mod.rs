@@ -1,13 +1,13 @@
-//! Whether a contract may change as it did: the former schema against the new one, by the rule that the contract declares.
+//! Whether a contract may change as it did: compares the former schema with the new one, by the rule that the contract
+//! declares.
 //!
 //! The words are those of Confluent's schema registry ("Schema Evolution and Compatibility"): *backward*, consumers with the
-//! new schema read what was written by the former; *forward*, consumers with the former schema read what is written by the
-//! new; *full*, both; *none*. In either direction there is one who writes and one who reads, and the question is whether
-//! the reader's schema takes everything that the writer's lets through. Writers are taken to write the properties that
-//! their schema lists, unless it says otherwise with `additionalProperties`, `patternProperties` or
-//! `unevaluatedProperties`; readers are taken at their word.
+//! new schema read former events; *forward*, consumers with the former schema read new events; *full*, both; *none*. Each
+//! direction has a writer and a reader, and the reader's schema must accept everything that the writer's permits. Writers are
+//! assumed to write only the properties that their schema lists, unless it permits others with `additionalProperties`,
+//! `patternProperties` or `unevaluatedProperties`. Readers' schemas are taken literally.
 //!
-//! What cannot be told is reported as such ([`Change::judged`]).
+//! What cannot be decided is reported as such ([`Change::judged`]).
 
 mod arrays;
 mod inclusion;
@@ -23,13 +23,13 @@ use serde::Serialize;
 use super::documents::Node;
 use super::{Contract, Contracts, Rule};
 
-/// Who cannot read whom.
+/// Which contract cannot read events of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// The new contract reads what was written by the former.
+    /// The new contract reads former events.
     Backward,
-    /// The former contract reads what is written by the new.
+    /// The former contract reads new events.
     Forward,
 }
 
@@ -48,20 +48,20 @@ struct Sides {
     reader: &'static str,
 }
 
-/// One change that the rule forbids, or that nothing can be said about.
+/// One change that the rule forbids or that cannot be judged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Change {
-    /// The direction that it breaks; `None`: whatever the direction.
+    /// The direction that it breaks; `None`: it does not depend on the direction.
     pub direction: Option<Direction>,
     /// The place in the payload, a JSON pointer with `*` for any item or further property.
     pub at: String,
     /// What changed, a sentence without a full stop.
     pub what: String,
-    /// False if it cannot be told whether the change breaks anything.
+    /// False if it is unknown whether the change breaks anything.
     pub judged: bool,
 }
 
-/// What changed in `new` against `old` that its rule forbids.
+/// The changes from `old` to `new` that the rule of `new` forbids.
 pub fn compare(
     (old_contracts, old): (&Contracts, &Contract),
     (new_contracts, new): (&Contracts, &Contract),
@@ -80,7 +80,7 @@ pub fn compare(
             changes.push(Change { direction: None, at: String::new(), what, judged: true });
         }
     };
-    // one that is declared for the first time was nobody's to go by
+    // nobody can have relied on a key that was not declared
     if !old.facts.idempotency_key.is_empty() {
         key("`x-idempotency-key`", &old.facts.idempotency_key, &new.facts.idempotency_key);
     }
@@ -93,7 +93,7 @@ pub fn compare(
     changes
 }
 
-/// In which of them a rule compares.
+/// The directions that a rule compares.
 fn directions(rule: Rule) -> &'static [Direction] {
     match rule {
         Rule::Backward => &[Direction::Backward],

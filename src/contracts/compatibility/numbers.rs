@@ -1,4 +1,4 @@
-//! Bounds: of numbers, and of how many characters, items and properties there may be.
+//! Bounds of numbers, and of the number of characters, items and properties.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use serde_json::{Number, Value};
 
 use super::super::documents::Node;
 
-/// A bound that may itself be allowed or not.
+/// An inclusive or exclusive bound.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Bound {
     value: Number,
@@ -14,13 +14,13 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Met by this number itself.
+    /// The bound that this number itself satisfies.
     pub(super) fn at(value: &Number) -> Self {
         Bound { value: value.clone(), exclusive: false }
     }
 }
 
-/// Which end.
+/// The lower or the upper end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Least,
@@ -42,7 +42,7 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// The tighter of the bounds of one schema; for integers every bound is brought to the nearest that is allowed.
+/// The tighter bound of one schema; for integers, bounds are rounded to the nearest permitted integer.
 pub(super) fn bound(node: &Node<'_>, end: End, integers: bool) -> Option<Bound> {
     let (inclusive, exclusive) = end.keywords();
     let of = |keyword: &str, exclusive| match node.keyword(keyword) {
@@ -54,7 +54,7 @@ pub(super) fn bound(node: &Node<'_>, end: End, integers: bool) -> Option<Bound> 
     both.map(whole).reduce(|a, b| if implies(&a, &b, end) { a } else { b })
 }
 
-/// The tightest of all.
+/// The tightest bound of all schemas.
 pub(super) fn tightest(nodes: &[Node<'_>], end: End, integers: bool) -> Option<Bound> {
     let bounds = nodes.iter().filter_map(|node| bound(node, end, integers));
     bounds.reduce(|a, b| if implies(&a, &b, end) { a } else { b })
@@ -74,7 +74,7 @@ fn brought_to_integer(bound: Bound, end: End) -> Bound {
     }
 }
 
-/// Whether what keeps `a` keeps `b` too.
+/// Whether every number within `a` is within `b`.
 pub(super) fn implies(a: &Bound, b: &Bound, end: End) -> bool {
     match (compare(&a.value, &b.value), end) {
         (Ordering::Equal, _) => a.exclusive || !b.exclusive,
@@ -91,13 +91,13 @@ fn compare(a: &Number, b: &Number) -> Ordering {
     }
 }
 
-/// A count of a schema: `minLength`, `maxItems`.
+/// A count in a schema, such as `minLength` or `maxItems`.
 pub(super) fn count(node: &Node<'_>, keyword: &str) -> Option<u64> {
     let value = node.keyword(keyword)?;
     value.as_u64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0).map(|n| n as u64))
 }
 
-/// The greatest, or the least, among all.
+/// The tightest count of all schemas.
 pub(super) fn tightest_count(nodes: &[Node<'_>], keyword: &str, end: End) -> Option<u64> {
     let counts = nodes.iter().filter_map(|node| count(node, keyword));
     match end {
@@ -106,7 +106,7 @@ pub(super) fn tightest_count(nodes: &[Node<'_>], keyword: &str, end: End) -> Opt
     }
 }
 
-/// Whether every multiple of `a` is one of `b`; `None` if that takes more than whole numbers to tell.
+/// Whether every multiple of `a` is a multiple of `b`; `None` if that cannot be computed with integers.
 pub(super) fn is_multiple(a: &Number, b: &Number) -> Option<bool> {
     if a == b {
         return Some(true);

@@ -1,4 +1,4 @@
-//! Objects: which properties there must be, which there may be, and what they are.
+//! Objects: required and permitted properties, and their schemas.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ struct Written<'a> {
     names: BTreeSet<&'a str>,
     /// By pattern.
     patterns: BTreeSet<&'a str>,
-    /// Any others: some schema says what they are.
+    /// Any others, because some schema describes them.
     others: bool,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Written<'a> {
     fn of(nodes: &[Node<'a>]) -> Self {
         let mut names: BTreeSet<&'a str> =
             nodes.iter().flat_map(|node| node.named("properties")).map(|(name, _)| name).collect();
-        // they may be there as well, whatever decides it
+        // dependent schemas may permit further properties, whether or not they apply
         for node in nodes {
             for (_, dependent) in node.named("dependentSchemas").chain(node.named("dependencies")) {
                 let within = conjuncts(dependent);
@@ -37,7 +37,7 @@ impl<'a> Written<'a> {
         let allowed = |keyword: &str| {
             nodes.iter().any(|node| node.keyword(keyword).is_some_and(|schema| *schema != Value::Bool(false)))
         };
-        // an object of which nothing is said may have any
+        // an object without any description may have any properties
         let free = names.is_empty() && !nodes.iter().any(|node| node.keyword("properties").is_some());
         names.extend(required(nodes));
         Written {
@@ -48,7 +48,7 @@ impl<'a> Written<'a> {
         }
     }
 
-    /// Everything that applies to the property `name`.
+    /// All schemas that apply to the property `name`.
     fn property(&self, name: &str) -> Vec<Node<'a>> {
         let mut all = Vec::new();
         for node in &self.nodes {
@@ -70,13 +70,13 @@ impl<'a> Written<'a> {
         all
     }
 
-    /// Everything that surely applies to properties that match `pattern`.
+    /// All schemas that certainly apply to properties that match `pattern`.
     fn pattern(&self, pattern: &str) -> Vec<Node<'a>> {
         let schemas = self.nodes.iter().flat_map(|node| node.named("patternProperties"));
         schemas.filter(|(known, _)| *known == pattern).flat_map(|(_, schema)| conjuncts(schema)).collect()
     }
 
-    /// Everything that applies to other properties.
+    /// All schemas that apply to other properties.
     fn other(&self) -> Vec<Node<'a>> {
         let schemas = self.nodes.iter().filter_map(|node| {
             let schema = node.keyword("additionalProperties")?;
@@ -86,7 +86,7 @@ impl<'a> Written<'a> {
     }
 }
 
-/// Whether the name matches; a pattern that cannot be read is refused when the contracts are loaded.
+/// Whether the name matches. Loading the contracts refuses invalid patterns.
 fn matches(pattern: &str, name: &str) -> bool {
     let schema = serde_json::json!({ "pattern": pattern });
     jsonschema::validator_for(&schema).is_ok_and(|validator| validator.is_valid(&Value::from(name)))
@@ -128,7 +128,7 @@ impl Inclusion {
         });
     }
 
-    /// `properties`, `patternProperties` and `additionalProperties` of the reader's.
+    /// Checks the reader's `properties`, `patternProperties` and `additionalProperties`.
     fn check_properties(&mut self, written: &Written<'_>, reader: Node<'_>) {
         let additional = reader.keyword("additionalProperties").map(|schema| reader.child(schema));
         let patterns: Vec<(&str, Node<'_>)> = reader.named("patternProperties").collect();
@@ -173,7 +173,7 @@ impl Inclusion {
         }
     }
 
-    /// One property that the writer may write, and what the reader makes of it.
+    /// Checks one property that the writer may write against the reader's schemas for it.
     fn property(&mut self, name: &str, own: &[Node<'_>], wanted: &[Node<'_>]) {
         if types(own).is_empty() {
             return;
@@ -183,7 +183,7 @@ impl Inclusion {
         }
     }
 
-    /// `unevaluatedProperties` of the reader's, where `$ref` and `allOf` alone decide what it is about.
+    /// Checks the reader's `unevaluatedProperties`, if only `$ref` and `allOf` decide what it applies to.
     fn check_unevaluated(&mut self, written: &Written<'_>, reader: Node<'_>) {
         let Some(schema) = reader.keyword("unevaluatedProperties") else { return };
         let unevaluated = reader.child(schema);

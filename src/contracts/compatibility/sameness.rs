@@ -1,4 +1,4 @@
-//! Whether two schemas say the same, whatever they are described with and wherever they refer to.
+//! Whether two schemas are the same apart from annotations and the names of reference targets.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::super::documents::Node;
 use super::super::keywords::under;
 use super::kinds::equal;
 
-/// Keywords that let nothing through and keep nothing out. Definitions count where they are referred to.
+/// Keywords that affect no validation. Definitions are compared where they are referred to.
 pub(super) fn is_annotation(keyword: &str) -> bool {
     matches!(
         keyword,
@@ -25,12 +25,12 @@ pub(super) fn is_annotation(keyword: &str) -> bool {
     ) || keyword.starts_with("x-")
 }
 
-/// The same to the letter, but for annotations and for the place that references lead to.
+/// Literally the same, except for annotations and the location of reference targets.
 pub(super) fn same(a: Node<'_>, b: Node<'_>) -> bool {
     same_within(a, b, &mut Vec::new())
 }
 
-/// The same for what stands under one keyword of both; not there counts as something of its own.
+/// The same for one keyword; a missing keyword only equals a missing keyword.
 pub(super) fn same_keyword(a: &Node<'_>, b: &Node<'_>, keyword: &str) -> bool {
     match (a.keyword(keyword), b.keyword(keyword)) {
         (None, None) => true,
@@ -43,7 +43,7 @@ type Seen = Vec<(usize, usize)>;
 
 fn same_within(a: Node<'_>, b: Node<'_>, seen: &mut Seen) -> bool {
     let pair = (a.identity(), b.identity());
-    // a schema that contains itself is the same as far as it was looked at
+    // recursive schemas are the same as far as they were compared
     if seen.contains(&pair) {
         return true;
     }
@@ -76,7 +76,7 @@ fn same_value(keyword: &str, a: Node<'_>, b: Node<'_>, seen: &mut Seen) -> bool 
     }
     let Some((within_a, within_b)) = under(keyword, a.schema).zip(under(keyword, b.schema)) else {
         return match (keyword, a.schema, b.schema) {
-            // lists whose order says nothing
+            // lists whose order does not matter
             ("required" | "enum" | "type", Value::Array(x), Value::Array(y)) => {
                 let has_all = |x: &[Value], y: &[Value]| x.iter().all(|x| y.iter().any(|y| equal(x, y)));
                 has_all(x, y) && has_all(y, x)
@@ -91,7 +91,7 @@ fn same_value(keyword: &str, a: Node<'_>, b: Node<'_>, seen: &mut Seen) -> bool 
         && (keyword != "dependencies" || lists(a.schema) == lists(b.schema))
 }
 
-/// Of `dependencies`, what is no schema.
+/// The entries of `dependencies` that are not schemas.
 fn lists(value: &Value) -> Vec<(&String, &Value)> {
     let members = value.as_object().into_iter().flatten();
     members.filter(|(_, value)| value.is_array()).collect()

@@ -1,4 +1,4 @@
-//! Old schema against new: what each rule forbids, in words.
+//! Former schemas against new ones: what each rule forbids.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::super::directory::SourceFile;
 use super::super::{Contracts, Verdict};
 use super::{Change, Direction, Rule, compare};
 
-/// A contract of this schema.
+/// A contract with this schema.
 fn contracts(schema: &Value) -> Contracts {
     with_parts(schema, &[])
 }
@@ -46,7 +46,7 @@ fn lines(changes: &[Change]) -> String {
     if changes.is_empty() { "  compatible\n".to_owned() } else { changes.iter().map(line).collect() }
 }
 
-/// Each case in both directions: what is forbidden from the first schema to the second.
+/// What is forbidden from the first schema to the second, for each case in both directions.
 fn table(cases: &[(&str, Value, Value)]) -> String {
     let case = |(name, old, new): &(&str, Value, Value)| {
         format!("{name}\n{}", lines(&changes(old.clone(), new.clone())))
@@ -298,7 +298,7 @@ fn the_keys_that_consumers_go_by_stay() {
     insta::assert_snapshot!(lines(&changes(schema("/a"), schema("/b"))));
 }
 
-/// Schemas that say everything of their properties, so that writers write whatever they let through.
+/// Schemas that describe all their properties, so that writers may write everything they permit.
 fn schema() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(true)),
@@ -332,7 +332,7 @@ fn schema() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Values that such schemas tell apart.
+/// Values that such schemas distinguish.
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(null)),
@@ -352,7 +352,7 @@ fn value() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// The heart of it: what is called compatible is so for every value.
+    /// The central property: what is called compatible is compatible for every value.
     #[test]
     fn what_is_passed_is_read(old in schema(), new in schema(), values in proptest::collection::vec(value(), 40)) {
         let (old_contracts, new_contracts) = (contracts(&old), contracts(&new));

@@ -1,4 +1,4 @@
-//! Contracts as pages for people: what an event holds, how it may change, and what its consumers may count on.
+//! Contracts as pages for people: what an event contains, how it may change, and what consumers can rely on.
 
 mod table;
 
@@ -13,13 +13,13 @@ use table::{Table, code, escaped};
 /// A page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Relative to the directory of all pages, with `/` between its parts.
+    /// Relative to the directory of the pages, with `/` between its parts.
     pub path: String,
     /// Markdown.
     pub text: String,
 }
 
-/// What every page begins with: by it the program knows its own pages.
+/// The beginning of every page, by which the program recognizes its own pages.
 pub const MARK: &str = "<!-- Made by `outbox-router contracts docs`: change the contract, not this page. -->";
 
 /// A page for each contract, `<aggregate>/<event>.md`, and `README.md`, which lists them.
@@ -117,7 +117,7 @@ fn about(contract: &Contract, topic: &Topic) -> String {
     ["| | |".to_owned(), "|---|---|".to_owned()].into_iter().chain(lines).collect::<Vec<_>>().join("\n")
 }
 
-/// `/order/id` as the table of the payload has it.
+/// `/order/id` as the payload's table writes it.
 fn property(pointer: &str) -> String {
     code(&super::keywords::names(pointer).collect::<Vec<_>>().join("."))
 }

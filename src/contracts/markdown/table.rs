@@ -8,12 +8,12 @@ use super::super::compatibility::kinds::{listed_by, required, types};
 use super::super::documents::Node;
 use super::super::facts::conjuncts;
 
-/// A payload's schema.
+/// The schema of a payload.
 pub(super) struct Table {
-    /// What the payload is as a whole.
+    /// A sentence about the payload as a whole.
     pub(super) sentence: String,
     pub(super) rows: Vec<Row>,
-    /// The schemas around the present one, with their places.
+    /// The enclosing schemas, with their places.
     around: Vec<(usize, String)>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Row {
     description: String,
 }
 
-/// Whether null is let through.
+/// Whether null is permitted.
 pub(super) fn takes_null(node: Node<'_>) -> bool {
     types(&conjuncts(node)).has_null()
 }
@@ -42,7 +42,7 @@ impl Table {
         table
     }
 
-    /// The rows of what is inside of the schema at `place`.
+    /// Adds the rows for everything within the schema at `place`.
     fn inside(&mut self, place: &str, schema: Node<'_>) {
         let nodes = conjuncts(schema);
         let demanded: Vec<&str> = required(&nodes).collect();
@@ -98,7 +98,7 @@ impl Table {
     }
 }
 
-/// What a bare reference leads to, or the schema itself.
+/// The target of a `$ref` without other keywords, else the schema itself.
 fn target(schema: Node<'_>) -> Node<'_> {
     schema.target().unwrap_or(schema)
 }
@@ -118,7 +118,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// The types that a schema lets through; of one that lists forms, how many.
+/// The types that a schema permits, or the number of its alternatives.
 fn kind(nodes: &[Node<'_>]) -> String {
     let types = types(nodes);
     let forms = |keyword: &str| nodes.iter().map(|node| node.list(keyword).count()).max().unwrap_or(0);
@@ -135,7 +135,7 @@ fn kind(nodes: &[Node<'_>]) -> String {
     }
 }
 
-/// What a schema asks for besides its type, in short words.
+/// The requirements of a schema besides its type, in a few words each.
 fn rules(nodes: &[Node<'_>]) -> Vec<String> {
     let mut rules = Vec::new();
     for node in nodes {
@@ -211,16 +211,16 @@ fn rules(nodes: &[Node<'_>]) -> Vec<String> {
     rules
 }
 
-/// As code within a table.
+/// Code within a table.
 pub(super) fn code(text: &str) -> String {
     let text = text.replace('|', "\\|").replace(['\n', '\r'], " ");
-    // a run of backticks that the text does not have
+    // a run of backticks longer than any in the text
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
     if longest == 0 { format!("`{text}`") } else { format!("{fence} {text} {fence}") }
 }
 
-/// Text within a table or a heading; Markdown in it stays what it is.
+/// Literal text within a table or a heading, with Markdown escaped.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "&lt;").split_whitespace().collect::<Vec<_>>().join(" ")
 }

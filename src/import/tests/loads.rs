@@ -1,4 +1,4 @@
-//! What is printed is a configuration: the router's own loader takes it.
+//! The router's own loader accepts what is printed.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::config::load::load;
 use crate::config::{Config, PayloadJson, TextForm, ValueForm};
 use crate::import::{Import, import};
 
-/// Loads it as a user would, who has put the secrets where the findings say.
+/// Loads it like a user who has put the secrets where the findings say.
 fn loaded(import: &Import, variables: &[(&str, &str)]) -> Config {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("outbox-router.toml");

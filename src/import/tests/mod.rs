@@ -1,4 +1,4 @@
-//! Whole files in, whole configurations and findings out.
+//! From complete files to complete configurations and findings.
 
 mod loads;
 
@@ -22,7 +22,7 @@ fn with(bootstrap_servers: Option<&str>, worker: Option<&str>) -> Surroundings {
     }
 }
 
-/// Configuration and findings as one text to look at.
+/// Configuration and findings as one text for a snapshot.
 fn shown(import: &Import) -> String {
     let mut text = import.configuration.clone() + "\n";
     for Finding { level, setting, value, meaning } in &import.findings {
@@ -94,14 +94,14 @@ fn no_secret_is_printed_that_stands_in_a_value_or_a_default() {
         let import = imported(&text);
         let all = shown(&import) + &serde_json::to_string(&import).unwrap();
         assert!(!all.contains("hunter2"), "{all}");
-        // where a secret is kept is none
+        // a reference to a secret is not secret
         assert!(all.contains("= ${file:/run/secrets/a:token}\n") || all.contains("= ${SECRET}\n"), "{all}");
     }
 }
 
 #[test]
 fn every_setting_is_in_the_configuration_or_among_the_findings() {
-    // what the preset and the defaults do without a key
+    // settings that the preset and the defaults cover without a key
     let as_by_default = [
         "database.hostname",
         "header.converter",
@@ -138,7 +138,7 @@ fn options_of_a_converter_that_is_not_named_are_findings() {
         options.collect::<Vec<_>>().join("\n")
     };
     let alone = imported(&format!("{router}{options}"));
-    // the worker's converter has the worker's options
+    // the worker's converter uses the worker's options
     let worker = "value.converter=org.apache.kafka.connect.json.JsonConverter\nkey.converter.a=b\n";
     let under = import(&format!("{router}{options}"), &with(None, Some(worker))).unwrap();
     let elsewhere = imported(&format!("{router}value.converter=${{env:CONVERTER}}\nvalue.converter.y=2\n"));
@@ -162,7 +162,7 @@ fn a_file_without_the_event_router_is_refused() {
     );
 }
 
-/// What becomes of a placement in a connector that is otherwise as short as can be.
+/// The translation of a placement in a minimal connector.
 fn placed(placement: &str, more: &str) -> String {
     let text = format!(
         "plugin.name=pgoutput\ntable.include.list=public.outbox\ntransforms=o\n\

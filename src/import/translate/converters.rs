@@ -8,19 +8,20 @@ use crate::import::write::{Section, quoted};
 
 /// What a converter does.
 enum Converter {
-    /// `StringConverter`, and `SimpleHeaderConverter`, which writes strings alike.
+    /// `StringConverter`, and `SimpleHeaderConverter`, which writes strings the same way.
     Text,
-    /// `JsonConverter`; `true`: with its schema in each record.
+    /// `JsonConverter`; `true`: with the schema in each record.
     Json(bool),
-    /// `ByteArrayConverter`, `BinaryDataConverter`: bytes as they are, and anything else by another converter, if any.
+    /// `ByteArrayConverter`, `BinaryDataConverter`: bytes are unchanged, anything else goes to another converter, if there is
+    /// one.
     Bytes(Option<Box<Converter>>),
     CloudEvents,
-    /// One that keeps schemas in a registry: its format.
+    /// One with schemas in a registry: its format.
     Registry(&'static str),
     Unknown,
 }
 
-/// Takes the three converters, and writes how payloads are written.
+/// Takes the three converters, and sets how payloads are written.
 pub(super) fn translate(translation: &mut Translation, value: &Value) {
     let (key, converter) = take(translation, "key.converter");
     keys(translation, key, &converter);
@@ -120,7 +121,7 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
                        payload needs `payload_json = \"string\"` in [route]";
         return translation.find_unset(Level::Differs, "value.converter", meaning);
     };
-    // a structure is not bytes
+    // a structure cannot be bytes
     let converter = match (converter, structure) {
         (Converter::Bytes(Some(delegate)), Some(_)) => delegate,
         (converter, _) => converter,
@@ -171,7 +172,7 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
     translation.find(level, &setting, meaning);
 }
 
-/// How a JSON payload is written. `is_json`: a payload that is not expanded would become a JSON string.
+/// Sets how a JSON payload is written. `is_json`: a payload that is not expanded would become a JSON string.
 fn payload_json(translation: &mut Translation, value: &Value, is_json: bool, set: Option<&Setting>) {
     let structured = value.envelope.is_some();
     let (form, from) = match (&value.expand, set) {

@@ -6,10 +6,10 @@ use crate::import::findings::Level;
 use crate::import::settings::{Setting, Settings};
 use crate::import::write::{Section, key, quoted};
 
-/// Stands in for the brokers where nobody named them; it cannot be resolved.
+/// The placeholder if no brokers are known; it cannot be resolved.
 const NO_BROKERS: &str = "kafka.invalid:9092";
 
-/// Names that mean the same to both.
+/// Properties with the same name and meaning in both.
 const SAME: &[&str] = &[
     "bootstrap.servers",
     "batch.size",
@@ -29,7 +29,7 @@ const SAME: &[&str] = &[
     "socket.connection.setup.timeout.ms",
 ];
 
-/// The same by another name.
+/// Properties with the same meaning under another name.
 const RENAMED: &[(&str, &str)] = &[
     ("max.request.size", "message.max.bytes"),
     ("request.timeout.ms", "socket.timeout.ms"),
@@ -40,7 +40,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("compression.zstd.level", "compression.level"),
 ];
 
-/// What is not passed on, and why: level, names (an asterisk stands for anything), meaning.
+/// Properties that are not passed on: level, names (an asterisk stands for anything), and the reason.
 const LEFT_OUT: &[(Level, &[&str], &str)] = &[
     (
         Level::Ignored,
@@ -176,7 +176,7 @@ fn property(translation: &mut Translation, name: &str, setting: Setting) {
     }
 }
 
-/// Numbers without quotes.
+/// Writes numbers without quotes.
 fn set(translation: &mut Translation, property: &str, value: &str, setting: &Setting) {
     let number = value.parse::<i64>().is_ok_and(|number| number.to_string() == value);
     let value = if number { value.to_owned() } else { quoted(value) };
@@ -211,7 +211,7 @@ fn brokers(translation: &mut Translation, setting: Option<Setting>) {
     );
 }
 
-/// Java reads its own formats, OpenSSL reads PEM.
+/// Java has its own formats, while OpenSSL reads PEM.
 fn truststore(translation: &mut Translation, producer: &mut Settings) {
     let kind = producer.take("ssl.truststore.type").map(|kind| kind.value.to_ascii_uppercase());
     if let Some(setting) = producer.take("ssl.truststore.certificates") {
@@ -271,7 +271,7 @@ fn keystore(translation: &mut Translation, producer: &mut Settings) {
     }
 }
 
-/// What Debezium Server says of its sink besides.
+/// The other settings of Debezium Server's sink.
 fn sink(translation: &mut Translation) {
     if let Some(setting) =
         translation.take_any("debezium.sink.type").filter(|setting| setting.value != "kafka")

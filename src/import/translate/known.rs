@@ -1,14 +1,14 @@
-//! Settings that become no key: of change events, snapshots, Connect's worker and Debezium itself.
+//! Settings that are not translated to a key: those of change events, snapshots, Connect's worker and Debezium itself.
 
 use super::Translation;
 use crate::import::findings::Level::{self, Differs, Ignored, NoEquivalent, Note};
 
-/// Settings that one sentence is true of.
+/// Settings that share one explanation.
 struct Known {
     level: Level,
-    /// In Connect; an asterisk at the end stands for anything.
+    /// Names in Connect; an asterisk at the end stands for anything.
     names: &'static [&'static str],
-    /// Values, in small letters, that ask for nothing else than what happens anyway: nothing is said of them.
+    /// Values, in lower case, that match what the router does anyway. They are not reported.
     harmless: &'static [&'static str],
     meaning: &'static str,
 }
@@ -26,9 +26,9 @@ const fn known(
     Known { level, names, harmless, meaning }
 }
 
-/// The first that fits counts.
+/// The first entry that matches counts.
 const KNOWN: &[Known] = &[
-    // what happens to values
+    // the conversion of values
     known(
         Differs,
         &["time.precision.mode"],
@@ -93,7 +93,7 @@ const KNOWN: &[Known] = &[
         &["column.exclude.list", "column.include.list", "column.blacklist", "column.whitelist"],
         "Only concerns change events: a record has those columns that the configuration names",
     ),
-    // what happens to events
+    // the treatment of events
     known(
         NoEquivalent,
         &["extended.headers.enabled"],
@@ -340,7 +340,7 @@ pub(super) fn translate(translation: &mut Translation) {
     }
 }
 
-/// Inserts are all that matters.
+/// Only inserts matter.
 fn skipped_operations(translation: &mut Translation) {
     let Some(setting) = translation.take_any("skipped.operations") else { return };
     if setting.value.split(',').any(|operation| operation.trim().eq_ignore_ascii_case("c")) {
@@ -349,7 +349,7 @@ fn skipped_operations(translation: &mut Translation) {
     }
 }
 
-/// Custom converters and post-processors have settings under the names that they are declared by.
+/// Custom converters and post-processors: the prefix of their settings is the name they are declared under.
 fn declared(translation: &mut Translation) {
     for list in ["converters", "post.processors"] {
         let names = translation.settings.get(list).map(|setting| setting.value.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Each subject takes its settings out of the connector, writes keys, and says what there is to know.
+//! Each subject takes its settings out of the connector, writes keys, and reports findings.
 
 mod converters;
 mod kafka;
@@ -18,7 +18,7 @@ use super::settings::{Setting, Settings};
 use super::write::{Document, Section, file, key, quoted};
 use crate::error::Error;
 
-/// Goes through the subjects in the order of the file that is written.
+/// Translates the subjects in the order of the file that is written.
 pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
     let mut translation = Translation {
         form: connector.form,
@@ -44,7 +44,7 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
     Ok(translation.finish())
 }
 
-/// What the subjects work on.
+/// The state that the subjects share.
 struct Translation {
     form: Form,
     settings: Settings,
@@ -66,7 +66,7 @@ impl Translation {
         Import { configuration: self.document.text(), findings: self.findings }
     }
 
-    /// Notes something about a setting.
+    /// Reports something about a setting.
     fn find(&mut self, level: Level, setting: &Setting, meaning: impl Into<String>) {
         self.findings.push(Finding {
             level,
@@ -76,7 +76,7 @@ impl Translation {
         });
     }
 
-    /// Notes something about a setting that is not there.
+    /// Reports something about a setting that is not set.
     fn find_unset(&mut self, level: Level, name: &str, meaning: impl Into<String>) {
         let meaning = meaning.into();
         self.findings.push(Finding { level, setting: name.to_owned(), value: None, meaning });
@@ -84,14 +84,14 @@ impl Translation {
 
     fn reference(&self, setting: &Setting) -> Option<Reference> {
         match self.form {
-            // here `${name}` is a group of the expression, escaped or not
+            // in this setting `${name}` is a group of the expression, escaped or not
             Form::Server if setting.name.ends_with(".route.topic.replacement") => None,
             Form::Server => reference::in_server(&setting.value),
             Form::Connect => reference::in_connect(&setting.value),
         }
     }
 
-    /// Whether the value says where it is kept, and nothing else: Debezium Server's `${NAME:default}` has a value in it.
+    /// Whether the value is only a reference: Debezium Server's `${NAME:default}` also contains a value.
     fn is_reference(&self, setting: &Setting) -> bool {
         let alone = match self.reference(setting) {
             None => false,
@@ -103,13 +103,13 @@ impl Translation {
         alone && (self.form == Form::Connect || !setting.value.contains(':'))
     }
 
-    /// Takes a setting whose value is in the file. One that is kept elsewhere is noted: `key` is what it would become.
+    /// Takes a setting whose value is in the file. A setting stored elsewhere is reported; `key` is what it would become.
     fn take(&mut self, name: &str, section: Section, key: &str) -> Option<Setting> {
         let setting = self.settings.take(name)?;
         self.seen(setting, Some(&variable(section, key)))
     }
 
-    /// The same for a setting that becomes no key of its own.
+    /// The same for a setting without a key of its own.
     fn take_any(&mut self, name: &str) -> Option<Setting> {
         let setting = self.settings.take(name)?;
         self.seen(setting, None)
@@ -139,12 +139,12 @@ impl Translation {
         None
     }
 
-    /// Writes a key from a setting, as a text.
+    /// Writes the text of a setting as a key.
     fn text(&mut self, section: Section, key: &str, setting: &Setting) {
         self.document.set(section, key, quoted(&setting.value), comment(setting));
     }
 
-    /// Writes a property of `[kafka]` that is secret: in a file of its own.
+    /// Writes a secret property of `[kafka]`, which refers to a file.
     fn secret(&mut self, property: &str, setting: &Setting) {
         let place = format!("secrets/kafka_{}", property.replace('.', "_"));
         match self.reference(setting) {
@@ -168,14 +168,14 @@ impl Translation {
     }
 }
 
-/// What to do with a secret that stood in the file.
+/// What to do with a secret that was in the file.
 fn put(place: &str) -> String {
     format!(
         "Write it alone into the file {place} beside the configuration, readable by the router's user only"
     )
 }
 
-/// What to do with a secret that stands elsewhere.
+/// What to do with a secret that is stored elsewhere.
 fn moved(reference: &Reference, place: &str) -> String {
     let what = match reference {
         Reference::Property { path, key } => format!("the value of `{key}` in {path}"),
@@ -186,12 +186,12 @@ fn moved(reference: &Reference, place: &str) -> String {
     format!("Write {what} alone into the file {place} beside the configuration, or name another file there")
 }
 
-/// Where a key came from, on one line.
+/// The origin of a key, on one line.
 fn comment(setting: &Setting) -> String {
     setting.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The variable that sets a key.
+/// The environment variable that sets a key.
 fn variable(section: Section, key: &str) -> String {
     let (section, separator) = match section {
         Section::Postgres => ("POSTGRES", "__"),
@@ -203,11 +203,11 @@ fn variable(section: Section, key: &str) -> String {
     format!("OUTBOX_ROUTER_{section}__{}", key.replace('.', separator).to_ascii_uppercase())
 }
 
-/// The database decides what the connector's settings are.
+/// Refuses connectors for other databases, whose settings have other meanings.
 fn is_for_postgres(translation: &mut Translation) -> Result<(), Error> {
     translation.settings.take("name");
     let Some(class) = translation.settings.take("connector.class") else { return Ok(()) };
-    // Connect takes the class' full name, and its last part with or without `Connector`
+    // Connect accepts the full class name, or its last part with or without `Connector`
     let last = class.value.rsplit('.').next().unwrap_or_default();
     if matches!(last, "PostgresConnector" | "Postgres") {
         return Ok(());

@@ -6,7 +6,7 @@ use crate::import::reference::Reference;
 use crate::import::settings::Setting;
 use crate::import::write::{Section, quoted};
 
-/// Where a password is put that stood in the connector's file.
+/// Where the user is told to put a password from the connector's file.
 const PASSWORD_FILE: &str = "secrets/postgres_password";
 
 /// Debezium's defaults (`ReplicationConnection.Builder`).
@@ -21,7 +21,7 @@ pub(super) fn translate(translation: &mut Translation) {
     flushing(translation);
 }
 
-/// A part of the connection: the setting, libpq's keyword and variable.
+/// The parts of the connection: setting, libpq's keyword, and libpq's variable.
 const PARTS: [(&str, &str, &str); 5] = [
     ("database.hostname", "host", "PGHOST"),
     ("database.port", "port", "PGPORT"),
@@ -30,7 +30,7 @@ const PARTS: [(&str, &str, &str); 5] = [
     ("database.sslmode", "sslmode", "PGSSLMODE"),
 ];
 
-/// One URL of what is known; what is kept elsewhere comes from libpq's variables.
+/// Writes a URL with the known parts. Parts that are stored elsewhere have to come from libpq's variables.
 fn url(translation: &mut Translation) {
     let mut known: Vec<(&str, String)> = Vec::new();
     let mut from = Vec::new();
@@ -107,7 +107,7 @@ fn write_url(known: &[(&str, String)]) -> String {
     url
 }
 
-/// By RFC 3986; `/` may stand in a query.
+/// Percent-encodes as in RFC 3986, except `/`, which is valid in a query.
 fn encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     text.bytes()
@@ -194,7 +194,7 @@ fn slot(translation: &mut Translation) {
 fn named(translation: &mut Translation, key: &str, setting: Option<&Setting>, name: &str, default: &str) {
     match setting {
         Some(setting) => translation.text(Section::Postgres, key, setting),
-        // one that is kept elsewhere has been noted
+        // a value that is stored elsewhere was already reported
         None if translation.findings.iter().any(|finding| finding.setting.ends_with(name)) => {}
         None => {
             let from = format!("{name} is not set");
@@ -203,7 +203,7 @@ fn named(translation: &mut Translation, key: &str, setting: Option<&Setting>, na
     }
 }
 
-/// Where the slot is when the connector stops.
+/// When the slot advances, and so where it is when the connector stops.
 fn flushing(translation: &mut Translation) {
     let manual = |setting: &Setting| match setting.name.contains("flush.lsn.source") {
         true => setting.value.eq_ignore_ascii_case("false"),

@@ -7,9 +7,9 @@ use crate::import::settings::{Setting, Settings};
 use crate::import::write::{Section, key, quoted};
 use crate::topic_name;
 
-/// What the converters have to know of the value.
+/// What the converters need to know about the value.
 pub(super) struct Value {
-    /// It is a structure: the payload and what is put beside it.
+    /// It is a structure of the payload and other members.
     pub(super) envelope: Option<Setting>,
     /// It is parsed: `table.expand.json.payload`.
     pub(super) expand: Option<Setting>,
@@ -17,7 +17,7 @@ pub(super) struct Value {
     pub(super) expand_empty_array: Option<Setting>,
 }
 
-/// Takes the router's options.
+/// Takes the options of the outbox event router.
 pub(super) fn translate(translation: &mut Translation, options: Settings) -> Value {
     let mut router = Router {
         translation,
@@ -36,7 +36,7 @@ pub(super) fn translate(translation: &mut Translation, options: Settings) -> Val
     Value { envelope, expand, expand_null, expand_empty_array }
 }
 
-/// The option, our key, and the column's name by default in both.
+/// The option, the router's key, and the default name of the column in both.
 const COLUMNS: [(&str, &str, &str); 4] = [
     ("table.field.event.id", "id", "id"),
     ("route.by.field", "aggregate_type", "aggregatetype"),
@@ -47,7 +47,7 @@ const COLUMNS: [(&str, &str, &str); 4] = [
 struct Router<'a> {
     translation: &'a mut Translation,
     options: Settings,
-    /// The columns that have a key, by their keys.
+    /// The columns that have a key, with that key.
     columns: Vec<(&'static str, String)>,
 }
 
@@ -58,7 +58,7 @@ impl Router<'_> {
         self.translation.seen(setting, Some(&variable))
     }
 
-    /// The setting, if it is set to something else than the default.
+    /// Takes a setting, if its value is not the default.
     fn unlike(&mut self, option: &str, key: &str, default: &str) -> Option<Setting> {
         self.take(option, key).filter(|setting| !setting.value.eq_ignore_ascii_case(default))
     }
@@ -105,8 +105,7 @@ impl Router<'_> {
         }
     }
 
-    /// The topic is what `RegexRouter` makes of the value: the replacement if the expression matches all of it, else
-    /// the value itself.
+    /// The topic as `RegexRouter` computes it: the replacement if the expression matches the whole value, else the value.
     fn topic(&mut self) {
         let regex = self.take("route.topic.regex", "topic");
         let replacement = self.take("route.topic.replacement", "topic");
@@ -162,7 +161,7 @@ impl Router<'_> {
             }
             return;
         }
-        // a group that takes no part in the match is empty in Java
+        // in Java a group that does not take part in the match is empty
         let optional = ["|", ")?", ")*", "){0"].iter().any(|sign| expression.text.contains(sign));
         let topic = write_template(&pieces, |group| match group {
             "0" => "aggregate_type".to_owned(),
@@ -189,7 +188,7 @@ impl Router<'_> {
         }
     }
 
-    /// `column:header|envelope|partition[:alias]`, in order. Returns the setting if the value is an envelope.
+    /// `column:header|envelope|partition[:alias]`, in order. Returns the setting if it makes the value an envelope.
     fn placement(&mut self) -> Option<Setting> {
         let setting = self.take("table.fields.additional.placement", "headers")?;
         let mut envelope = false;
@@ -236,7 +235,7 @@ impl Router<'_> {
         self.translation.document.set(Section::Route, name, quoted(template), comment(setting));
     }
 
-    /// A template that stands for a column. A name in a template means the key of that name first.
+    /// A template with the value of a column. A name in a template refers to a key of that name first.
     fn column(&mut self, column: &str, setting: &Setting) -> Option<String> {
         if let Some((key, _)) = self.columns.iter().find(|(_, name)| name == column) {
             return Some(format!("${{{key}}}"));
@@ -253,7 +252,7 @@ impl Router<'_> {
     }
 
     fn choices(&mut self) {
-        // 3.4's name, and that of later versions
+        // the name in 3.4, and in later versions
         let ignored = self
             .take("table.fields.additional.error.on.missing", "missing_columns")
             .filter(|setting| !setting.is_true())

@@ -1,4 +1,4 @@
-//! SASL: what Java keeps in `sasl.jaas.config`.
+//! SASL, which Java configures with `sasl.jaas.config`.
 
 use super::Translation;
 use crate::import::findings::Level;
@@ -6,7 +6,7 @@ use crate::import::reference::Reference;
 use crate::import::settings::{Setting, Settings};
 use crate::import::write::{Section, key, quoted};
 
-/// Where the names of members come from in comments; the setting itself is secret.
+/// The origin in comments, instead of the setting's secret value.
 const JAAS: &str = "sasl.jaas.config";
 
 pub(super) fn translate(translation: &mut Translation, producer: &mut Settings) {
@@ -54,7 +54,7 @@ pub(super) fn translate(translation: &mut Translation, producer: &mut Settings) 
 }
 
 fn jaas(translation: &mut Translation, setting: &Setting) {
-    // the whole of it may be kept elsewhere
+    // the whole setting may be stored elsewhere
     if let Some(reference) = translation.reference(setting)
         && !matches!(reference, Reference::Other(_))
     {
@@ -129,7 +129,7 @@ impl Login {
     }
 }
 
-/// Words between blanks; a value may be in either kind of quotes, with backslashes before what stands for itself.
+/// Splits at blanks; a value may be in quotes of either kind, with backslashes before literal characters.
 fn tokens(text: &str) -> Option<Vec<String>> {
     let mut tokens = Vec::new();
     let mut token = String::new();

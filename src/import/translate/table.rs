@@ -1,4 +1,4 @@
-//! Which tables are outboxes: by the connector's filters and the predicate of the outbox event router.
+//! Which tables are outboxes, judged by the connector's filters and the predicate of the outbox event router.
 
 use super::transforms::{Chain, Predicate, Topic};
 use super::{Translation, comment};
@@ -98,7 +98,7 @@ fn write(
     }
 }
 
-/// The other filters say nothing once the tables are named.
+/// Once the tables are named, the other filters no longer matter.
 fn filters(translation: &mut Translation, named: bool) {
     for name in ["schema.include.list", "schema.exclude.list", "table.exclude.list", "table.ignore.builtin"] {
         let Some(setting) = translation.settings.take(name) else { continue };
@@ -113,7 +113,7 @@ fn filters(translation: &mut Translation, named: bool) {
     }
 }
 
-/// The tables whose topics the pattern spells out.
+/// The tables whose topics the pattern names literally.
 fn by_predicate(predicate: &Predicate, prefix: &str, delimiter: &str) -> Vec<(String, String)> {
     let Ok((pattern, _)) = &predicate.topics else { return Vec::new() };
     if predicate.negated {
@@ -127,7 +127,7 @@ fn by_predicate(predicate: &Predicate, prefix: &str, delimiter: &str) -> Vec<(St
     topics.filter_map(table).collect()
 }
 
-/// The members of a list of expressions: those that spell out a table, and the others.
+/// Splits a list of expressions into those that name a table literally, and the others.
 fn tables(list: &str) -> (Vec<(String, String)>, Vec<String>) {
     let mut named = Vec::new();
     let mut patterns = Vec::new();
@@ -148,7 +148,7 @@ fn table(name: &str) -> Option<(String, String)> {
     whole.then(|| (schema.to_owned(), table.to_owned()))
 }
 
-/// Members stand between commas that are not escaped.
+/// Splits at commas that are not escaped.
 fn split(list: &str) -> Vec<String> {
     let mut members = vec![String::new()];
     let mut escaped = false;
@@ -163,7 +163,7 @@ fn split(list: &str) -> Vec<String> {
     members.into_iter().map(|member| member.trim().to_owned()).filter(|member| !member.is_empty()).collect()
 }
 
-/// `a(b|c)d` as `abd` and `acd`; anything else as it is.
+/// Expands `a(b|c)d` to `abd` and `acd`; anything else stays as it is.
 fn alternatives(pattern: &str) -> Vec<String> {
     let Some((before, rest)) = pattern.split_once('(') else {
         return pattern.split('|').map(str::to_owned).collect();
@@ -177,7 +177,7 @@ fn alternatives(pattern: &str) -> Vec<String> {
     }
 }
 
-/// The one text that an expression was meant to match: an unescaped dot stands for a dot.
+/// The only text that an expression is meant to match: an unescaped dot counts as a dot.
 fn literal(pattern: &str) -> Option<String> {
     let pattern = pattern.strip_prefix('^').unwrap_or(pattern);
     let pattern = pattern.strip_suffix('$').unwrap_or(pattern);
@@ -197,7 +197,7 @@ fn literal(pattern: &str) -> Option<String> {
     Some(text)
 }
 
-/// As `[outbox] table` takes it.
+/// The table's name for `[outbox] table`.
 fn as_sql((schema, table): &(String, String)) -> String {
     let quote = |name: &String| {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';

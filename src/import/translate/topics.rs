@@ -12,7 +12,7 @@ pub(super) fn translate(translation: &mut Translation) {
         match name.as_str() {
             "partitions" => number(translation, "partitions", setting),
             "replication.factor" => number(translation, "replication_factor", setting),
-            // they are for all that no group takes
+            // the defaults apply to all topics that no group matches
             "include" | "exclude" => {
                 translation.find(Level::Ignored, &setting, "Connect does not use it in the default group")
             }
@@ -39,7 +39,7 @@ pub(super) fn translate(translation: &mut Translation) {
     }
 }
 
-/// -1 is the broker's default, as is leaving it out.
+/// -1 means the broker's default, as does no setting.
 fn number(translation: &mut Translation, key: &str, setting: Setting) {
     let variable = super::variable(Section::Topics, key);
     let Some(setting) = translation.seen(setting, Some(&variable)) else { return };

@@ -1,4 +1,4 @@
-//! The chain of transforms: the outbox event router itself, and what stands before and behind it.
+//! The chain of transforms: the outbox event router, and those before and after it.
 
 use super::{Translation, comment};
 use crate::error::Error;
@@ -7,7 +7,7 @@ use crate::import::java::Expression;
 use crate::import::settings::{Setting, Settings, list};
 use crate::import::write::{Section, key, quoted};
 
-/// A topic as the connector names it before any transform: `<prefix>.<schema>.<table>`.
+/// A topic before any transform: `<prefix>.<schema>.<table>`.
 pub(super) type Topic = String;
 
 const EVENT_ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
@@ -16,32 +16,32 @@ const EVENT_ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
 pub(super) struct Transform {
     /// `transforms.NAME.type`
     pub(super) class: Setting,
-    /// Which records it gets; `None`: all.
+    /// Which records it applies to; `None`: all.
     pub(super) predicate: Option<Predicate>,
     /// `transforms.NAME.*`
     pub(super) options: Settings,
 }
 
-/// The chain, with the router taken out of it.
+/// The chain without the outbox event router.
 pub(super) struct Chain {
     before: Vec<Transform>,
     pub(super) router: Transform,
     behind: Vec<Transform>,
 }
 
-/// Which records a transform gets.
+/// Selects the records that a transform applies to.
 #[derive(Clone)]
 pub(super) struct Predicate {
     /// `transforms.NAME.predicate`
     pub(super) setting: Setting,
-    /// The topics that it is about, or why they are not known.
+    /// The pattern for topics, or why it is unknown.
     pub(super) topics: Result<(String, std::rc::Rc<Expression>), String>,
-    /// It gets the others.
+    /// The transform applies to the other records.
     pub(super) negated: bool,
 }
 
 impl Predicate {
-    /// Whether a record of this topic is one of them; `None`: it cannot be known.
+    /// Whether it selects records of this topic; `None`: unknown.
     pub(super) fn takes(&self, topic: &str) -> Option<bool> {
         let (_, expression) = self.topics.as_ref().ok()?;
         Some(expression.matches(topic) != self.negated)
@@ -116,7 +116,7 @@ fn predicate(setting: Setting, negated: bool, predicates: &mut Settings) -> Pred
     Predicate { setting, topics, negated }
 }
 
-/// Says of each other transform what to use instead.
+/// Reports what to use instead of each other transform.
 pub(super) fn others(translation: &mut Translation, chain: Chain, topics: &[Topic]) {
     for transform in chain.before {
         let spares = |predicate: &Predicate| topics.iter().all(|topic| predicate.takes(topic) == Some(false));
@@ -140,7 +140,7 @@ pub(super) fn others(translation: &mut Translation, chain: Chain, topics: &[Topi
     }
 }
 
-/// `InsertHeader` has a key of its own.
+/// `InsertHeader` can be translated to a key.
 fn insert_header(translation: &mut Translation, transform: &mut Transform) -> bool {
     if !transform.class.value.ends_with(".InsertHeader") || transform.predicate.is_some() {
         return false;
@@ -159,14 +159,14 @@ fn insert_header(translation: &mut Translation, transform: &mut Transform) -> bo
     true
 }
 
-/// The router does not write them in the first place.
+/// Whether it only drops headers that the router does not write anyway.
 fn drops_context_headers(transform: &Transform) -> bool {
     let headers = transform.options.get("headers").map(|headers| headers.value.as_str()).unwrap_or_default();
     transform.class.value.ends_with(".DropHeaders")
         && list(headers).all(|header| header.starts_with("__debezium.context"))
 }
 
-/// What to use in place of a transform, by the last part of its class.
+/// What to use instead of a transform, by the last part of its class name.
 fn advice(class: &str, behind: bool) -> (Level, String) {
     use Level::{Ignored, NoEquivalent};
     let last = class.rsplit('.').next().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Bookmarks: copies of the router's slot that stay where they are, so that the position can go back to them.
+//! Bookmarks: copies of the router's slot that do not move, so that the position can go back to them.
 //!
-//! Postgres cannot move a logical slot backwards. A copy made in time holds the log from its place on; its name says
-//! whose it is, what it is called, and when it was made: `outbox_router_bookmark_before_import_20261121140500`.
+//! Postgres cannot move a logical slot backwards, but a copy made in time holds the log from its position on. The copy's name
+//! contains the router's slot, the bookmark's name, and when it was made:
+//! `outbox_router_bookmark_before_import_20261121140500`.
 
 mod rolling;
 
@@ -22,28 +23,28 @@ pub use rolling::RollingBookmarks;
 /// The longest name of a slot (Postgres manual, "NAMEDATALEN").
 const MAX_LENGTH: usize = 63;
 
-/// Of `20261121140500`.
+/// The length of `20261121140500`.
 const STAMP: usize = 14;
 
 /// A slot to go back to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bookmark {
-    /// The slot that it is.
+    /// The name of the copy.
     pub slot: String,
-    /// What it is called; empty for one that the router made by itself.
+    /// Its name; empty if the router made it by itself.
     pub name: String,
     /// When it was made, by the server's clock.
     pub made: OffsetDateTime,
-    /// Where it goes back to: `confirmed_flush_lsn`. `None`: it is lost.
+    /// The position to go back to: `confirmed_flush_lsn`. `None`: it is lost.
     pub position: Option<Lsn>,
-    /// Bytes of log that it keeps.
+    /// Bytes of log that it retains.
     pub retained_bytes: u64,
     /// `wal_status`
     pub wal_status: String,
 }
 
 impl Bookmark {
-    /// Its name, or the time when it was made.
+    /// Its name, or else the time when it was made.
     pub fn title(&self) -> String {
         if self.name.is_empty() { self.made() } else { self.name.clone() }
     }
@@ -54,13 +55,13 @@ impl Bookmark {
         Utc(i64::try_from(micros).unwrap_or(i64::MAX)).to_string()
     }
 
-    /// Whether Postgres has thrown away what it kept.
+    /// Whether Postgres has removed the log that it needs.
     pub fn is_lost(&self) -> bool {
         self.position.is_none() || self.wal_status == "lost"
     }
 }
 
-/// The bookmarks of a slot, the oldest first.
+/// The bookmarks of a slot, oldest first.
 pub async fn list(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Error> {
     let sql = format!(
         "SELECT s.slot_name, s.confirmed_flush_lsn, s.wal_status, \
@@ -89,27 +90,27 @@ pub async fn list(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Er
     Ok(bookmarks)
 }
 
-/// Makes one where the slot is now; `name` may be empty. Returns the slot that it is.
+/// Makes a bookmark at the slot's current position; `name` may be empty. Returns the name of the copy.
 pub async fn make(session: &mut Session, slot: &str, name: &str) -> Result<String, Error> {
     let bookmark = slot_name(slot, name, &stamp(session).await?)?;
     copy(session, slot, &bookmark, false).await?;
     Ok(bookmark)
 }
 
-/// The server's time, by which bookmarks are named. Another clock may be hours off.
+/// The server's time, which is part of the names of bookmarks. Other clocks may be hours off.
 async fn stamp(session: &mut Session) -> Result<String, Error> {
     let sql = "SELECT pg_catalog.to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISS')";
     let now = session.query_one(sql).await?;
     now.ok_or_else(|| Error::transient(Peer::Postgres, "the server does not tell the time"))
 }
 
-/// Copies a slot with all that it keeps.
+/// Copies a slot with the log that it retains.
 pub async fn copy(session: &mut Session, from: &str, to: &str, temporary: bool) -> Result<(), Error> {
     session.query(&slot_functions::copy(from, to, temporary)).await.map(drop).map_err(not_copied)
 }
 
-/// Puts a copy of a bookmark in the slot's place, `exists` saying whether there is a slot. In one message: the server does
-/// both though this process be killed, and there is no moment at which a start would find no slot and ask for another.
+/// Replaces the slot by a copy of a bookmark; `exists` tells whether there is a slot. Both statements are in one message, so
+/// the server completes them even if this process is killed, and no start finds the slot missing in between.
 pub async fn put_back(session: &mut Session, bookmark: &str, slot: &str, exists: bool) -> Result<(), Error> {
     let drop_first = if exists { slot_functions::drop(slot) + "; " } else { String::new() };
     let sql = drop_first + &slot_functions::copy(bookmark, slot, false);
@@ -131,10 +132,10 @@ pub async fn drop_slot(session: &mut Session, slot: &str) -> Result<(), Error> {
     session.query(&slot_functions::drop(slot)).await.map(drop).map_err(|error| error.or_remedy(REPLICATION))
 }
 
-/// What working with slots takes.
+/// What to do if the role may not work with slots.
 pub const REPLICATION: &str = "The role needs the attribute REPLICATION, and a slot must not be in use: `outbox-router check` looks at both";
 
-/// Which of them is meant: by name, or as the last one that was made by a time of day or a date and time, in UTC.
+/// The bookmark of this name, or the last one made by this time of day, or date and time, in UTC.
 pub fn find<'a>(bookmarks: &'a [Bookmark], text: &str, now: OffsetDateTime) -> Option<&'a Bookmark> {
     let named = bookmarks.iter().rfind(|bookmark| !bookmark.name.is_empty() && bookmark.name == text);
     named.or_else(|| {
@@ -143,7 +144,7 @@ pub fn find<'a>(bookmarks: &'a [Bookmark], text: &str, now: OffsetDateTime) -> O
     })
 }
 
-/// `14:05`, `14:05:30`, `2026-11-21T14:05`, with seconds and `Z` or without. A time of day is the last one that has been.
+/// `14:05`, `14:05:30`, `2026-11-21T14:05`, with or without seconds and `Z`. A time of day is its last occurrence.
 fn parse_time(text: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let number = |digits: &str| -> Option<u16> {
@@ -156,7 +157,7 @@ fn parse_time(text: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
     };
     let mut parts = clock.split(':');
     let (hour, minute) = (small(parts.next()?)?, small(parts.next()?)?);
-    // a minute is meant as a whole
+    // without seconds, the whole minute counts
     let second = parts.next().map_or(Some(59), |second| small(second.split('.').next()?))?;
     let time = Time::from_hms(hour, minute, second).ok().filter(|_| parts.next().is_none())?;
     match date {
@@ -203,7 +204,7 @@ fn slot_name(slot: &str, name: &str, stamp: &str) -> Result<String, Error> {
     Ok(full)
 }
 
-/// Name and time of a bookmark of `slot`, from the name of the slot that it is.
+/// Name and time of a bookmark of `slot`, from the name of the copy.
 fn parse<'a>(slot: &str, bookmark: &'a str) -> Option<(&'a str, OffsetDateTime)> {
     let rest = bookmark.strip_prefix(&prefix(slot))?;
     let (name, stamp) = rest.split_at_checked(rest.len().checked_sub(STAMP)?)?;

@@ -1,4 +1,4 @@
-//! Bookmarks that the router makes by itself, beside the stream: one every so often, the oldest dropped in time.
+//! Bookmarks that the router makes by itself, at regular intervals beside the stream. It drops the oldest in time.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::config::bookmarks::Bookmarks;
 use crate::error::{Error, Peer};
 use crate::quantity::bytes;
 
-/// How often what the oldest holds back is looked at.
+/// How often the log retained by the oldest is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// How long one look may take before its session is given up.
+/// How long a check may take before its session is abandoned.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes and drops them for as long as it is kept.
+/// Makes and drops bookmarks until it is dropped itself.
 #[derive(Debug)]
 pub struct RollingBookmarks(JoinHandle<()>);
 
 impl RollingBookmarks {
-    /// Starts for the slot of a router of this name, at the server that the stream comes from.
+    /// Starts for a router of this name and its slot, on the server that the stream comes from.
     pub fn start(name: &str, postgres: &Postgres, settings: Bookmarks, host: Host) -> Self {
         let mut conninfo = postgres.conninfo.clone();
         conninfo.hosts = vec![host];
@@ -46,7 +46,7 @@ struct Maker {
     slot: String,
     conninfo: ConnInfo,
     settings: Bookmarks,
-    /// The last failure, which is said once.
+    /// The last failure, which is logged once.
     failed: Option<String>,
 }
 
@@ -105,7 +105,7 @@ impl Maker {
     }
 }
 
-/// What is to be done.
+/// What has to be done.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan<'a> {
     dropped: Vec<&'a Bookmark>,
@@ -113,7 +113,7 @@ struct Plan<'a> {
     due: bool,
 }
 
-/// Bookmarks that a person made are left alone. `known` is sorted by age.
+/// Bookmarks made by a person are left alone. `known` is sorted by age.
 fn plan<'a>(known: &'a [Bookmark], settings: &Bookmarks, now: OffsetDateTime) -> Plan<'a> {
     let own: Vec<&Bookmark> = known.iter().filter(|bookmark| bookmark.name.is_empty()).collect();
     let due = own.last().is_none_or(|last| now - last.made >= settings.every);

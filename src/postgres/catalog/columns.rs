@@ -1,4 +1,4 @@
-//! The outbox table's columns at a start.
+//! The columns of the outbox table at a start.
 
 use pg_logical::Oid;
 use pg_logical::quoting::literal;
@@ -9,18 +9,18 @@ use crate::config::{Postgres, TableName};
 use crate::error::Error;
 use crate::outbox::Outbox;
 
-/// What the table has now, and whether that says something of the rows that are still in the log.
+/// The columns that the table has now, and whether the rows still in the log have the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
     types: Vec<(String, Oid)>,
-    /// There, and not in the stream.
+    /// Columns that exist but are not in the stream.
     withheld: Vec<String>,
-    /// Every row that the slot has yet to deliver was written to these columns.
+    /// Whether every row that the slot has yet to deliver was written with these columns.
     settled: bool,
 }
 
 impl Columns {
-    /// Asks for the columns of the table with this OID, which `slot` is to deliver.
+    /// Looks up the columns of the table with this OID, which `slot` delivers.
     pub async fn look(session: &mut Session, table: u32, postgres: &Postgres) -> Result<Self, QueryError> {
         let rows = session.query(&query(table, postgres)).await?;
         let column =
@@ -33,11 +33,11 @@ impl Columns {
         })
     }
 
-    /// A column that is missing, or of a type that will not do, is a definite answer only if no row can have it. A row
-    /// is read as the table was when it was written.
+    /// Refuses a missing column, or one of a wrong type, only if no row can have a usable one: each row is read with the
+    /// columns it was written with.
     ///
     /// # Errors
-    /// No row can be read, with exit code 1.
+    /// No row can be read; the exit code is 1.
     pub fn verdict(&self, outbox: &Outbox, table: &TableName) -> Result<(), Error> {
         let type_of = |name: &str| self.types.iter().find(|(known, _)| known == name).map(|(_, id)| *id);
         let Some(fault) = outbox.faults(table, type_of).into_iter().next() else { return Ok(()) };
@@ -59,13 +59,13 @@ impl Columns {
     }
 }
 
-/// Why a column that is there is not in the stream.
+/// Why an existing column is not in the stream.
 pub const WITHHELD: &str =
     "generated, so not published (Postgres 18 can: publish_generated_columns = stored)";
 
-/// An expression over `pg_attribute a`: are the values of the column published? Those of a generated one are from
-/// Postgres 18 on, if the publication says so (Postgres manual, "Generated Column Replication"). Read as JSON, because
-/// older catalogues lack the columns.
+/// An expression over `pg_attribute a`: are the column's values published? Those of a generated column are from Postgres 18
+/// on, if the publication says so (Postgres manual, "Generated Column Replication"). The rows are read as JSON, because older
+/// catalogues lack these columns.
 pub fn sent(publication: &str) -> String {
     format!(
         "(a.attgenerated = '' OR a.attgenerated = 's' AND EXISTS (SELECT FROM pg_catalog.pg_publication p \
@@ -76,9 +76,8 @@ pub fn sent(publication: &str) -> String {
     )
 }
 
-/// A table is settled if it was never altered, for then each of its columns was written by the same transaction, or not
-/// since the slot's `catalog_xmin`: whatever was done to the catalogues before, the slot is past (Postgres manual,
-/// `pg_replication_slots`).
+/// A table is settled if it was never altered, so that the same transaction wrote all its columns, or not since the slot's
+/// `catalog_xmin`: the slot is past all earlier changes to the catalogues (Postgres manual, `pg_replication_slots`).
 fn query(table: u32, postgres: &Postgres) -> String {
     let (slot, sent) = (literal(&postgres.slot), sent(&postgres.publication));
     format!(

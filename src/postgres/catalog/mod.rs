@@ -1,7 +1,7 @@
-//! What the catalogues say of the slot, the publication and the table: one query, one row, one verdict each.
+//! What the catalogues say about the slot, the publication and the tables, and whether the router can work with it.
 //!
-//! The same query serves the start of a session, the watch beside it, and `check`; it runs on a replication session as
-//! well as on an ordinary one, so all values travel as text.
+//! The same query serves the start of a session, the watch beside it, and `check`. It runs in replication sessions as well as
+//! in ordinary ones, so all values are read as text.
 
 mod columns;
 mod publication;
@@ -26,21 +26,21 @@ use crate::checkpoint::Reading;
 use crate::config::{Outbox, OutboxSource, Postgres, TableName};
 use crate::error::Error;
 
-/// What the catalogues say at one moment.
+/// The state of the catalogues at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalog {
     /// Whether the server is a standby.
     pub standby: bool,
-    /// The slot, if it is there.
+    /// The slot, if it exists.
     pub slot: Option<Slot>,
-    /// The publication, if it is there.
+    /// The publication, if it exists.
     pub publication: Option<Publication>,
-    /// The outbox tables in the order of the configuration, each if it is there.
+    /// The outbox tables in the order of the configuration; `None` for a missing one.
     pub tables: Vec<Option<Table>>,
 }
 
 impl Catalog {
-    /// Asks a session of either kind.
+    /// Queries the catalogues, in a session of either kind.
     pub async fn look(
         session: &mut Session,
         postgres: &Postgres,
@@ -49,7 +49,7 @@ impl Catalog {
         Self::look_at_tables(session, postgres, &outbox.tables).await
     }
 
-    /// The slot and the publication alone: the tables may be locked.
+    /// Queries only the slot and the publication, because the tables may be locked.
     pub async fn look_at_slot(session: &mut Session, postgres: &Postgres) -> Result<Self, QueryError> {
         Self::look_at_tables(session, postgres, &[]).await
     }
@@ -67,14 +67,14 @@ impl Catalog {
         })
     }
 
-    /// Whether the stream can be trusted to hold every event: the publication publishes inserts of the table, and the
-    /// slot is ours to read.
+    /// Whether the stream certainly contains every event: the publication publishes inserts into the tables, and the router
+    /// may read the slot.
     pub fn verdict(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
         self.slot_verdict(source)?;
         self.publication_verdict(source, missing)
     }
 
-    /// The part of it that concerns the slot.
+    /// The part of the verdict about the slot.
     pub fn slot_verdict(&self, source: OutboxSource<'_>) -> Result<(), Error> {
         if self.standby {
             slot::verdict_on_a_standby(self.slot.as_ref(), source.postgres)?;
@@ -82,12 +82,12 @@ impl Catalog {
         slot::verdict(self.slot.as_ref(), source)
     }
 
-    /// The part of it that concerns tables and publication.
+    /// The part of the verdict about tables and publication.
     pub fn publication_verdict(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
         publication::verdict(self.publication.as_ref(), &self.tables, source, missing)
     }
 
-    /// What decides which changes the stream holds.
+    /// What determines the changes in the stream.
     pub fn reading(&self, outbox: &Outbox) -> Reading {
         let identity = |table: &Table| format!("{} {}", table.oid, table.membership);
         let tables = outbox.tables.iter().zip(&self.tables);
@@ -106,13 +106,13 @@ impl Catalog {
         }
     }
 
-    /// What an operator can do about rows that were written while nothing published them.
+    /// What an operator can do about rows that were written while no publication published them.
     pub fn publication_way_out(&self, source: OutboxSource<'_>) -> String {
         publication::way_out(&self.tables, source)
     }
 }
 
-/// The one query, for a server of `version` (`server_version_num`): a row for each table.
+/// The query for a server of `version` (`server_version_num`). It returns a row for each table.
 fn query(postgres: &Postgres, tables: &[TableName], version: u32) -> String {
     let mut names: Vec<String> = tables
         .iter()
@@ -120,7 +120,7 @@ fn query(postgres: &Postgres, tables: &[TableName], version: u32) -> String {
         .map(|(number, table)| format!("({number}, {}, {})", literal(&table.schema), literal(&table.name)))
         .collect();
     if names.is_empty() {
-        // slot and publication are wanted even so
+        // slot and publication are needed even without tables
         names.push("(0, NULL::text, NULL::text)".to_owned());
     }
     format!(
@@ -155,13 +155,13 @@ fn read(rows: &[Row], tables: usize) -> Result<Catalog, Unreadable> {
 /// What a missing publication or table means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// At start: it was never made. Exit 1.
+    /// At a start: it was never created. Exit code 1.
     AtStart,
-    /// It was there before: rows written since are not in the stream. Exit 3.
+    /// It existed before, so rows written since are not in the stream. Exit code 3.
     WhileRunning,
 }
 
-/// A row that does not hold what the query asked for.
+/// A row without the columns that the query asked for.
 #[derive(Debug)]
 struct Unreadable;
 

@@ -1,4 +1,4 @@
-//! The publication, and whether it publishes the tables.
+//! The publication, and whether it publishes the outbox tables.
 
 use pg_logical::quoting;
 
@@ -10,13 +10,13 @@ use crate::error::Error;
 /// One row of `pg_publication`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
-    /// Identity of its catalogue row: changes with each alteration that could have let rows pass unpublished.
+    /// Identifies its catalogue row: changes with each alteration that may have left rows unpublished.
     pub(super) fingerprint: String,
     /// `pubinsert`
     pub publishes_inserts: bool,
     /// `pubviaroot`
     pub via_root: bool,
-    /// Whether it also publishes updates or deletes, which the router has no use for.
+    /// Whether it also publishes updates or deletes, which the router does not need.
     pub publishes_more: bool,
     /// `pubupdate`
     pub publishes_updates: bool,
@@ -62,11 +62,11 @@ pub(super) fn verdict(
     })
 }
 
-/// Why rows pass unpublished.
+/// Why rows are not published.
 struct Fault {
     what: String,
     remedy: String,
-    /// Whether they are in the log.
+    /// Whether these rows are in the log.
     logged: bool,
 }
 
@@ -141,7 +141,7 @@ fn table_fault(
         return Err(Fault::logged(
             format!("the publication {name} does not publish the outbox table {table_name}"),
             if source.shard.is_some() {
-                // one without its row filter would send what other shards do
+                // without its row filter, it would send events of other shards
                 format!(
                     "While no router runs, DROP PUBLICATION {sql}, and run `outbox-router init`, which makes it with its row \
                      filters; rows written before it are not sent"
@@ -156,8 +156,8 @@ fn table_fault(
     Ok(())
 }
 
-/// Of each table that can leave the publication and come back unseen: how, and what to do against it. `tables` are those of the
-/// outbox in the order of the configuration.
+/// For each table that can leave the publication and come back unnoticed: how, and how to prevent it. `tables` are the outbox
+/// tables in the order of the configuration.
 pub fn unwatched(source: OutboxSource<'_>, tables: &[Option<Table>]) -> Vec<(String, String)> {
     let guard = quoting::name(&guard(source.postgres));
     let of_table = |(name, table): (&TableName, &Option<Table>)| {
@@ -188,9 +188,9 @@ pub fn unwatched(source: OutboxSource<'_>, tables: &[Option<Table>]) -> Vec<(Str
     source.outbox.tables.iter().zip(tables).filter_map(of_table).collect()
 }
 
-/// The publication that names the tables that the router's own does not name.
+/// The name of the publication for outbox tables that no other publication names.
 pub fn guard(postgres: &Postgres) -> String {
-    // a name has 63 bytes at most
+    // names have at most 63 bytes
     let mut name = postgres.publication.clone();
     while name.len() > 57 {
         name.pop();
@@ -198,7 +198,7 @@ pub fn guard(postgres: &Postgres) -> String {
     name + "_guard"
 }
 
-/// What an operator can do about rows that were written while nothing published them. Ends in SQL.
+/// What an operator can do about rows that were written while no publication published them. Ends in SQL.
 pub(super) fn way_out(tables: &[Option<Table>], source: OutboxSource<'_>) -> String {
     let partitioned = tables.iter().flatten().any(|table| table.partitioned);
     let also = if partitioned {
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Of two tables of which the first is as it should be.
+    /// Judges the second of two tables, the first of which is faultless.
     fn judge(
         publication: Option<Publication>,
         second: Option<Table>,

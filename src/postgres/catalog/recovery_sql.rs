@@ -1,8 +1,8 @@
-//! How an operator reads what the stream does not hold, as the very SQL to type.
+//! SQL with which an operator can read what the stream does not contain.
 //!
-//! As long as the slot has not passed a stretch of the log, a copy of it with another plugin returns all of the stretch in
-//! commit order, whatever became of publication and rows since. Once Postgres has invalidated the slot it cannot be
-//! copied (15: "doesn't reserve WAL", 18: "cannot copy invalidated replication slot"), and only the table is left.
+//! As long as the slot has not passed a part of the log, a copy of it with another plugin returns that part in commit order,
+//! whatever has happened to the publication and the rows since. An invalidated slot cannot be copied (15: "doesn't reserve
+//! WAL", 18: "cannot copy invalidated replication slot"), which only leaves the table.
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -10,19 +10,20 @@ use pg_logical::quoting::literal;
 use super::table::Table;
 use crate::config::{OutboxSource, TableName};
 
-/// Behind what shows the rows of all shards, where the router is one of them.
+/// A comment after statements that show the rows of all shards, for a router of one shard.
 const OF_ALL_SHARDS: &str = " -- rows of all shards";
 
-/// Statements that show the inserts behind the slot's position in commit order, also of rows that are deleted by now. They
-/// are for one session, whose end drops the copy, and for while nobody reads the slot. `tables` are those of the outbox as
-/// they are now.
+/// Statements that show the inserts after the slot's position in commit order, including rows deleted since. They belong in
+/// one session, whose end drops the copy, and nobody may read the slot meanwhile. `tables` are the outbox tables as they are
+/// now.
 pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>]) -> String {
     let (postgres, outbox) = (source.postgres, source.outbox);
     let slot = literal(&postgres.slot);
-    // names are the server's, and another router may need a copy of its own: this one's slot, and no longer than 63 bytes
+    // slot names are unique on the server, and another router may need a copy too: the name contains this router's slot, cut
+    // to 63 bytes
     let copy = literal(&format!("{}_rescue", postgres.slot.chars().take(56).collect::<String>()));
-    // A partition's rows are shown under its own name, those of a table that was renamed or in another schema under either. Only a
-    // publication that names a table keeps it when it is moved to another schema.
+    // The rows of a partition are shown under its own name, and those of a table that was renamed or moved to another schema
+    // under either name. Only a publication that names a table keeps it when it is moved to another schema.
     let named = |table: &Table| !table.partitioned && !table.published_unnamed();
     let by_name =
         tables.len() == outbox.tables.len() && tables.iter().all(|table| table.as_ref().is_some_and(named));
@@ -44,10 +45,10 @@ pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>]) -> St
     )
 }
 
-/// A query for every row of the outbox that was committed after the position of a slot that is lost, and some that were
-/// committed shortly before. The slot's `catalog_xmin` survives its invalidation: it is the oldest transaction that was
-/// open when the slot was last moved, so whatever was committed after its position has that number or a later one.
-/// `None`: without a table there is nothing to read.
+/// A query for every outbox row committed after the position of a lost slot, and some committed shortly before. The slot's
+/// `catalog_xmin` survives its invalidation. It is the oldest transaction that was open when the slot last moved, so
+/// everything committed after its position has that transaction id or a later one. `None`: without a table there is nothing
+/// to read.
 pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option<String> {
     let outbox = source.outbox;
     let since = catalog_xmin.map(|xid| format!(" WHERE age(xmin) <= age('{xid}'::xid)")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Whether the publications of shards deal the rows out as they have to: every aggregate to exactly one.
+//! Whether the publications of the shards assign every aggregate to exactly one shard.
 
 use std::fmt::Display;
 
@@ -13,13 +13,13 @@ use crate::error::{Error, Peer};
 use crate::postgres::row_filter::is_that_of;
 use crate::shards::{Ids, Shard};
 
-/// Row filters are known from this version on.
+/// The first version with row filters.
 pub const ROW_FILTERS: u32 = 150_000;
 
-/// The first OID of what users make, everywhere.
+/// The first OID of user-defined objects.
 const FIRST_OF_USERS: u32 = 16_384;
 
-/// What is said of a server of this version, which has none, and `besides`.
+/// The error for a server of this version, which has no row filters; `besides` is added to it.
 pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
     Error::refused(
         format!("the server is Postgres {version}, and shards need the row filters of 15{besides}"),
@@ -27,12 +27,12 @@ pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
     )
 }
 
-/// Judges the publications of `shards`, each what one reads, with the same tables, and what was found of it.
-/// Returns what the ids of the aggregates are.
+/// Judges the publications of `shards`: what each shard reads, all with the same tables, and what the catalogues say about
+/// it. Returns the type of the aggregate ids.
 ///
 /// # Errors
-/// The server has no row filters, the ids cannot be dealt out, or a publication does it otherwise. A table or publication
-/// that is not there is no matter of this one.
+/// The server has no row filters, the ids cannot be filtered, or a publication filters them differently. Missing tables and
+/// publications are not reported here.
 pub async fn shards_verdict(
     session: &mut Session,
     shards: &[(OutboxSource<'_>, &Catalog)],
@@ -76,11 +76,11 @@ pub async fn shards_verdict(
     Ok(found.map_or(Ids::Texts, |(ids, _)| ids))
 }
 
-/// The column of the aggregates' ids.
+/// The column of the aggregate ids.
 struct Column {
     type_id: u32,
     sql_type: String,
-    /// One that somebody has made.
+    /// Its collation, if a user created it.
     collation: Option<String>,
 }
 
@@ -142,7 +142,7 @@ fn mixed((ids, table): (Ids, &TableName), (others, other): (Ids, &TableName)) ->
     )
 }
 
-/// What is wrong with what one publication takes of a table.
+/// What is wrong with the rows that one publication takes from a table.
 fn fault(
     source: OutboxSource<'_>,
     name: &TableName,
@@ -179,8 +179,8 @@ fn judged(fault: String, publication: &str, missing: Missing) -> Error {
     }
 }
 
-/// The slots of a router that are called like its slot for all rows, `base`, or that of a shard, and are none of `ours`: they are for
-/// another number of shards.
+/// The slots for another number of shards: those with the name of the router's slot without shards, `base`, or of a shard,
+/// that are not in `ours`.
 ///
 /// # Errors
 /// The server refuses, or the session is lost.
@@ -189,7 +189,7 @@ pub async fn slots_of_other_shards(
     base: &str,
     ours: &[String],
 ) -> Result<Vec<String>, QueryError> {
-    // a slot's name has no character that means something in an expression
+    // slot names contain no special characters of regular expressions
     let sql = format!(
         "SELECT s.slot_name FROM pg_catalog.pg_replication_slots s WHERE s.database = pg_catalog.current_database() \
          AND s.plugin = 'pgoutput' AND NOT s.temporary \

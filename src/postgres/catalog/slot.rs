@@ -1,4 +1,4 @@
-//! The replication slot, as `pg_replication_slots` shows it.
+//! The replication slot, from `pg_replication_slots`.
 
 use pg_logical::Lsn;
 use pg_logical::quoting::literal;
@@ -10,7 +10,7 @@ use crate::config::{OutboxSource, Postgres};
 use crate::error::{Error, Peer};
 use crate::postgres::standby_slots;
 
-/// One row of `pg_replication_slots`, and what it holds back.
+/// One row of `pg_replication_slots`, and how much log it retains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
     /// `plugin`; `None` for a physical slot.
@@ -21,36 +21,36 @@ pub struct Slot {
     pub current_database: String,
     /// `active_pid`: the walsender that reads it.
     pub active_pid: Option<i32>,
-    /// `restart_lsn`: the oldest log that it keeps.
+    /// `restart_lsn`: the oldest log that it retains.
     pub restart_lsn: Option<Lsn>,
     /// `confirmed_flush_lsn`
     pub confirmed_flush_lsn: Option<Lsn>,
     /// `wal_status`: reserved, extended, unreserved or lost.
     pub wal_status: Option<String>,
-    /// `safe_wal_size`: how many bytes may be written until the slot may be lost; `None`: no limit is set.
+    /// `safe_wal_size`: how many bytes may be written before the slot may be lost; `None`: there is no limit.
     pub safe_wal_size: Option<i64>,
-    /// Bytes of log that the slot keeps.
+    /// Bytes of log that it retains.
     pub retained_bytes: Option<u64>,
     /// `conflicting`, from 16 on.
     pub conflicting: bool,
     /// `invalidation_reason`, from 17 on.
     pub invalidation_reason: Option<String>,
-    /// `catalog_xmin`: no transaction after the confirmed position has an older number.
+    /// `catalog_xmin`: no transaction after the confirmed position has an older id.
     pub catalog_xmin: Option<u32>,
-    /// `temporary`: while a standby makes its copy of a failover slot, that copy is.
+    /// `temporary`: a standby's copy of a failover slot is temporary until it is complete.
     pub temporary: bool,
-    /// `two_phase`: transactions are decoded when they are prepared, with messages that a later protocol brought.
+    /// `two_phase`: transactions are decoded when they are prepared, with messages of a later protocol version.
     pub two_phase: bool,
-    /// `failover`, whether standbys may keep a copy of it; `None` before 17.
+    /// `failover`: whether standbys may keep a copy of it; `None` before 17.
     pub failover: Option<bool>,
-    /// `synced`, from 17 on: it is such a copy, or was before a promotion.
+    /// `synced`, from 17 on: it is such a copy, or was one before a promotion.
     pub synced: bool,
-    /// Physical slots whose standbys have to confirm a change before Postgres sends it for this slot: those of
-    /// `synchronized_standby_slots`, if `failover` is set. Of a copy of the slot Postgres sends all at once.
+    /// Physical slots whose standbys must confirm a change before Postgres sends it for this slot: those in
+    /// `synchronized_standby_slots`, if `failover` is set. For a copy of the slot, Postgres sends everything at once.
     pub waits_for: Vec<String>,
 }
 
-/// The end of the log that this server has, also on a standby, where `pg_current_wal_flush_lsn` fails.
+/// The end of this server's log. Also works on a standby, where `pg_current_wal_flush_lsn` fails.
 pub const FLUSH_LSN: &str = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
      THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_flush_lsn() END";
 
@@ -97,7 +97,7 @@ impl Slot {
     }
 }
 
-/// Who a server process works for, as far as this role may see it.
+/// The client of a server process, as far as this role may see it.
 pub async fn holder(session: &mut Session, pid: i32) -> Result<String, QueryError> {
     let sql = format!(
         "SELECT application_name, client_addr, usename FROM pg_catalog.pg_stat_activity WHERE pid = {pid}"
@@ -113,8 +113,8 @@ pub async fn holder(session: &mut Session, pid: i32) -> Result<String, QueryErro
     Ok(text)
 }
 
-/// A standby may be promoted, or be one of several hosts, so what it has not is no reason to stop: its copy of the slot is
-/// not to be read before, and that there is none may mean that it has not been made yet. A slot of its own can be read.
+/// A standby may be promoted or be one of several hosts, so the router waits instead of stopping: it cannot read the
+/// standby's copy of the slot until a promotion, and the copy may not exist yet. It can read a slot of the standby's own.
 pub(super) fn verdict_on_a_standby(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {
     let name = &postgres.slot;
     let why = match slot {
@@ -178,7 +178,7 @@ pub(super) fn verdict(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(
 }
 
 impl Slot {
-    /// Whether Postgres has invalidated it. It never comes back.
+    /// Whether Postgres has invalidated it, which is permanent.
     fn is_lost(&self) -> bool {
         self.wal_status.as_deref() == Some("lost")
             || self.conflicting
@@ -186,7 +186,7 @@ impl Slot {
             || self.confirmed_flush_lsn.is_none()
     }
 
-    /// Why Postgres has invalidated it, as far as it says so, and what keeps it from doing so again.
+    /// Why Postgres has invalidated it, as far as it says, and how to prevent that.
     fn cause(&self) -> (&str, &str) {
         match self.invalidation_reason.as_deref() {
             Some("wal_removed") => (WAL_REMOVED, KEEP_SIZE),

@@ -1,28 +1,28 @@
-//! The outbox tables, each with what the publication does with it.
+//! The outbox tables, and how the publication publishes them.
 
 use pg_logical::quoting::literal;
 
 use super::{Unreadable, Values, flag, parsed};
 use crate::checkpoint::Traces;
 
-/// An outbox table, and what the publication does with it.
+/// An outbox table, and how the publication publishes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// Its OID.
     pub oid: u32,
     /// Whether it is partitioned.
     pub partitioned: bool,
-    /// Whether it is unlogged: then its rows are not in the write-ahead log.
+    /// Whether it is unlogged, so that its rows are not in the write-ahead log.
     pub unlogged: bool,
-    /// Identity of the catalogue rows that make it a part of the publication.
+    /// Identifies the catalogue rows that make it part of the publication.
     pub(super) membership: String,
-    /// Whether it is a part of the publication, under its own name.
+    /// Whether the publication publishes it under its own name.
     pub published: bool,
-    /// The row filter on it, from 15 on.
+    /// Its row filter, from Postgres 15 on.
     pub row_filter: Option<String>,
-    /// What tells that it left the publication and came back.
+    /// Traces of having left the publication and come back.
     pub(super) traces: Traces,
-    /// Whether the triggers of `init` watch its partitions.
+    /// Whether the triggers from `init` watch its partitions.
     pub(super) partitions_watched: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Table {
 pub(super) fn columns(version: u32) -> String {
     let schemas = "(SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
          FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace)";
-    // SET SCHEMA writes the dependency anew, and no other command on the table does (tried on 15 and 18)
+    // SET SCHEMA rewrites this dependency, and no other command on the table does (tried on 15 and 18)
     let since = "(SELECT d.xmin FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
          AND d.objid = c.oid AND d.objsubid = 0 AND d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass \
          AND EXISTS (SELECT FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace) \
@@ -62,7 +62,7 @@ pub(super) fn columns(version: u32) -> String {
 }
 
 impl Table {
-    /// Whether the publication publishes it as one of a schema, or of all tables, so that the table can leave it.
+    /// Whether the publication publishes it as part of a schema or of all tables, so that the table can leave it unnoticed.
     pub(super) fn published_unnamed(&self) -> bool {
         self.published && self.membership.starts_with(';')
     }
@@ -89,10 +89,10 @@ impl Table {
     }
 }
 
-/// The event triggers that `init` makes for a partitioned outbox.
+/// The event triggers that `init` creates for a partitioned outbox.
 pub const PARTITION_TRIGGERS: [&str; 2] = ["outbox_router_attach", "outbox_router_rewrite"];
 
-/// An SQL expression: they are there and fire, and their function has the rights of a superuser, which it needs.
+/// An SQL expression: do the triggers exist and fire, and does their function have the superuser rights it needs?
 pub fn partition_triggers_fire() -> String {
     let [attach, rewrite] = PARTITION_TRIGGERS.map(literal);
     format!(

@@ -1,4 +1,4 @@
-//! The table of parked events, `outbox_router.dead_letters`: `sql` what is asked of it, `desk` the session that writes it
+//! The table of parked events, `outbox_router.dead_letters`: `sql` has the statements, and `store` the session that writes it
 //! while a router runs.
 
 pub mod sql;

@@ -1,4 +1,4 @@
-//! What is asked of the table.
+//! The statements on the table.
 
 use std::fmt::Write;
 
@@ -13,22 +13,22 @@ use crate::unsendable::Reason;
 /// The table.
 pub const TABLE: &str = "outbox_router.dead_letters";
 
-/// The privileges that the router needs of it.
+/// The privileges that the router needs on it.
 pub const NEEDED: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 
-/// Whether the table may be read; no row where there is none, or where what may not be read has never held a row, which its
-/// size tells everybody.
+/// Whether the table may be read. Returns no row if it does not exist, or if an unreadable one has never held a row:
+/// everybody may see its size.
 pub const READABLE: &str = "SELECT readable FROM (SELECT c.oid, pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
      AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AS readable \
      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
      WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters') d \
      WHERE readable OR pg_catalog.pg_relation_size(oid) > 0";
 
-/// What to do where it is missing, or may not be written.
+/// What to do if it is missing or may not be written.
 pub const REMEDY: &str = "Run `outbox-router init --role ROLE` with `policy = \"park\"` under [dead_letters], which makes the table and grants what \
      the router needs of it";
 
-/// Why events that are parked keep a router from starting that does not park, and what to do.
+/// Why parked events keep a router that does not park from starting, and what to do.
 pub fn left(count: &str) -> (String, &'static str) {
     (
         format!(
@@ -38,20 +38,20 @@ pub fn left(count: &str) -> (String, &'static str) {
     )
 }
 
-/// How many rows one fetch brings at most, and how many bytes of events.
+/// How many rows a fetch returns at most, and how many bytes of events.
 const FETCH: (usize, usize) = (100, 4 << 20);
 
-/// How many aggregates it looks at.
+/// How many aggregates a fetch considers.
 pub(super) const AGGREGATES: usize = 50;
 
-/// A parked event, and what was decided of it.
+/// A parked event, and the decision about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// The event.
     pub letter: DeadLetter,
-    /// `None`: it follows on one that is gone.
+    /// `None`: it only waited for an event that is resolved.
     pub decision: Option<Decision>,
-    /// How often it was tried again in vain.
+    /// How many retries failed.
     pub attempts: u64,
 }
 
@@ -59,7 +59,7 @@ const COLUMNS: &str = "d.final_lsn, d.change, d.xid, \
      (extract(epoch FROM d.committed_at - '2000-01-01 00:00:00+00') * 1000000)::bigint, d.source, d.event_id, \
      d.aggregate_type, d.aggregate_id, d.event_type, d.reason, d.detail, d.event, d.decision, d.replay, d.attempts";
 
-/// Puts rows there; those that are there already stay as they are. Returns what was put.
+/// Inserts rows and leaves existing ones unchanged. Returns the inserted ones.
 pub(super) fn insert<'a>(router: &str, letters: impl Iterator<Item = &'a DeadLetter>) -> String {
     let mut sql = format!(
         "INSERT INTO {TABLE} (router, final_lsn, change, xid, committed_at, source, event_id, aggregate_type, aggregate_id, \
@@ -67,7 +67,7 @@ pub(super) fn insert<'a>(router: &str, letters: impl Iterator<Item = &'a DeadLet
     );
     let text = |value: &Option<String>| value.as_deref().map_or_else(|| "NULL".to_owned(), literal);
     for (n, letter) in letters.enumerate() {
-        // a text cannot fail to be written to
+        // writing to a String cannot fail
         let _ = write!(
             sql,
             "{}({}, '{}', {}, {}, '2000-01-01 00:00:00+00'::timestamptz + {} * interval '1 microsecond', {}, {}, {}, {}, {}, {}, \
@@ -92,7 +92,7 @@ pub(super) fn insert<'a>(router: &str, letters: impl Iterator<Item = &'a DeadLet
     sql + " ON CONFLICT DO NOTHING RETURNING final_lsn, change"
 }
 
-/// Takes rows away. Returns the keys and aggregates of those that were there.
+/// Deletes rows. Returns the keys and aggregates of those that existed.
 pub(super) fn delete(router: &str, keys: &[Key]) -> String {
     format!(
         "DELETE FROM {TABLE} d USING (VALUES {}) k (final_lsn, change) WHERE d.router = {} AND d.final_lsn = k.final_lsn \
@@ -102,7 +102,7 @@ pub(super) fn delete(router: &str, keys: &[Key]) -> String {
     )
 }
 
-/// A row was tried again, and cannot be sent. That it is to be thrown away may have been decided meanwhile.
+/// Records that a retry failed. A decision to discard that was made meanwhile stays.
 pub(super) fn failed(router: &str, key: Key, reason: Reason, detail: &str) -> String {
     format!(
         "UPDATE {TABLE} SET decision = NULLIF(decision, {retry}), decided_at = CASE WHEN decision <> {retry} THEN decided_at END, \
@@ -116,7 +116,7 @@ pub(super) fn failed(router: &str, key: Key, reason: Reason, detail: &str) -> St
     )
 }
 
-/// How many rows each aggregate has, and whether its first one only waits for one that is gone.
+/// The number of rows of each aggregate, and whether the first one only waits for a resolved one.
 pub(super) fn load(router: &str) -> String {
     format!(
         "SELECT aggregate_id, count(*), (array_agg(reason ORDER BY final_lsn, change))[1] = {}, \
@@ -127,7 +127,7 @@ pub(super) fn load(router: &str) -> String {
     )
 }
 
-/// The rows without an aggregate whose events may come again in a stream that begins here.
+/// The rows without an aggregate whose events may arrive again in a stream that starts here.
 pub(super) fn without(router: &str, from: Lsn) -> String {
     format!(
         "SELECT final_lsn, change FROM {TABLE} WHERE router = {} AND aggregate_id IS NULL AND final_lsn >= '{from}'",
@@ -135,13 +135,13 @@ pub(super) fn without(router: &str, from: Lsn) -> String {
     )
 }
 
-/// What every statement on a router's rows waits for first: one of an earlier session may still be under way.
+/// Every statement on a router's rows first waits for this lock: a statement of an earlier session may still be running.
 pub(super) fn turn(router: &str) -> String {
     let lock = literal(&format!("outbox-router dead letters {router}"));
     format!("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({lock}, 0))")
 }
 
-/// The aggregates of which somebody has decided something.
+/// The aggregates with a decision.
 pub(super) fn decided(router: &str) -> String {
     format!(
         "SELECT DISTINCT d.aggregate_id FROM {TABLE} d WHERE d.router = {} AND d.decision IS NOT NULL \
@@ -151,7 +151,7 @@ pub(super) fn decided(router: &str) -> String {
     )
 }
 
-/// An SQL condition on `d`: nothing before it has to be decided first. What is thrown away waits for nothing.
+/// An SQL condition on `d`: no row before it needs a decision first. Events to be discarded wait for nothing.
 fn is_next() -> String {
     format!(
         "(d.decision = {} OR NOT EXISTS (SELECT FROM {TABLE} b WHERE b.router = d.router AND b.aggregate_id = d.aggregate_id \
@@ -161,8 +161,7 @@ fn is_next() -> String {
     )
 }
 
-/// The rows of these aggregates that are next: up to the first of which something has to be decided. And rows without an
-/// aggregate of which it is.
+/// The next rows of these aggregates, up to the first without a decision, and rows without an aggregate that have one.
 pub(super) fn next<'a>(router: &str, aggregates: impl Iterator<Item = &'a String>) -> String {
     let aggregates: Vec<String> = aggregates.map(|aggregate| literal(aggregate)).collect();
     let (rows, bytes) = FETCH;
@@ -178,12 +177,12 @@ pub(super) fn next<'a>(router: &str, aggregates: impl Iterator<Item = &'a String
     )
 }
 
-/// How many rows of a router there are that `chosen`, an SQL condition on `d`, is true for.
+/// The number of a router's rows that satisfy `chosen`, an SQL condition on `d`.
 pub fn count(router: &str, chosen: &str) -> String {
     format!("SELECT count(*) FROM {TABLE} d WHERE d.router = {} AND ({chosen})", literal(router))
 }
 
-/// The same, and of how many aggregates.
+/// The same, and the number of their aggregates.
 pub fn count_both(router: &str, chosen: &str) -> String {
     format!(
         "SELECT count(*), count(DISTINCT d.aggregate_id) FROM {TABLE} d WHERE d.router = {} AND ({chosen})",
@@ -191,7 +190,7 @@ pub fn count_both(router: &str, chosen: &str) -> String {
     )
 }
 
-/// The other routers that have rows there, and how many.
+/// The other routers with rows in the table, and how many each has.
 pub fn count_of_others(router: &str) -> String {
     format!(
         "SELECT router, count(*) FROM {TABLE} WHERE router <> {} GROUP BY router ORDER BY router",
@@ -199,7 +198,7 @@ pub fn count_of_others(router: &str) -> String {
     )
 }
 
-/// The same as [`count_both`], and which they are, as [`those`] takes it: final LSNs and numbers of changes.
+/// The same as [`count_both`], and which rows they are, for [`those`]: final LSNs and numbers of changes.
 pub fn count_which(router: &str, chosen: &str) -> String {
     format!(
         "SELECT count(*), count(DISTINCT d.aggregate_id), array_agg(d.final_lsn), array_agg(d.change) FROM {TABLE} d \
@@ -208,7 +207,7 @@ pub fn count_which(router: &str, chosen: &str) -> String {
     )
 }
 
-/// An SQL condition on `d`: it is one of those rows, whatever else is parked or changed by now.
+/// An SQL condition on `d`: it is one of those rows, whatever has been parked or changed since.
 pub fn those(final_lsns: &str, changes: &str) -> String {
     format!(
         "(d.final_lsn, d.change) IN (SELECT * FROM unnest({}::pg_lsn[], {}::bigint[]))",
@@ -217,7 +216,7 @@ pub fn those(final_lsns: &str, changes: &str) -> String {
     )
 }
 
-/// Every row of a router that `chosen`, an SQL condition on `d`, is true for.
+/// Every row of a router that satisfies `chosen`, an SQL condition on `d`.
 pub fn chosen(router: &str, chosen: &str, limit: Option<u32>) -> String {
     let limit = limit.map_or_else(String::new, |limit| format!(" LIMIT {limit}"));
     format!(
@@ -226,7 +225,7 @@ pub fn chosen(router: &str, chosen: &str, limit: Option<u32>) -> String {
     )
 }
 
-/// Marks every row of a router that `chosen` is true for. Returns them (`whole`), or how many they are.
+/// Marks every row of a router that satisfies `chosen`. Returns the rows (`whole`), or how many they are.
 pub fn mark(router: &str, chosen: &str, decision: Decision, whole: bool) -> String {
     let what = if whole {
         format!("{COLUMNS} FROM d ORDER BY d.final_lsn, d.change")
@@ -246,15 +245,15 @@ fn values(keys: &[Key]) -> String {
     keys.iter().map(value).collect::<Vec<_>>().join(", ")
 }
 
-/// The first two columns of a row.
+/// The key, from the first two columns of a row.
 pub(super) fn key(row: &Row) -> Option<Key> {
     Some(Key { final_lsn: row.get(0)?.parse::<Lsn>().ok()?, change: row.get(1)?.parse().ok()? })
 }
 
-/// Reads a row of a router that [`chosen`] has asked for.
+/// Reads one row of [`chosen`].
 ///
 /// # Errors
-/// It is none that a router wrote.
+/// No router wrote such a row.
 pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
     let foreign = |what: &str| {
         Error::not_safe(

@@ -1,8 +1,8 @@
-//! The session that puts parked events into the table, and takes them out, while a router runs.
+//! The session that inserts parked events into the table and deletes them while a router runs.
 //!
-//! It does what the relay orders, in that order, and only as long as the session of the stream holds the slot's lock: a
-//! router that was frozen changes nothing that its successor relies on. If its connection ends, so does the session of the
-//! stream, for then nobody knows what was done.
+//! It carries out orders in sequence, and only while the session of the stream holds the slot's lock, so a router that was
+//! frozen changes nothing that its successor relies on. If its connection ends, so does the session of the stream, because it
+//! is unknown what was carried out.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -25,60 +25,60 @@ use crate::postgres::slot_lock;
 use crate::progress::Sequence;
 use crate::unsendable::Reason;
 
-/// Rows of one statement, and about how many bytes.
+/// The limit for one statement, in rows and roughly in bytes.
 const BATCH: (usize, usize) = (100, 1 << 20);
 
-/// How long after a refusal it is tried again.
+/// How long after a refusal a statement is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether somebody else has taken rows out.
+/// How often the rows are counted, in case somebody else has deleted some.
 const COUNT_EVERY: Duration = Duration::from_secs(3);
 
-/// How long a statement may wait for a lock before the server gives it up. Then it is said who holds the lock, and the statement is
-/// tried again: a session that has gone leaves nothing behind that waits, and nobody is kept waiting behind it.
+/// How long a statement waits for a lock before the server gives up. Then the holder of the lock is logged and the statement
+/// repeated. So a session that has ended leaves no waiting statement behind, and nobody queues behind one for long.
 const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "5s");
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// What the guard fails with where the lock is gone: division by zero.
+/// The SQLSTATE with which the guard fails if the lock is gone: division by zero.
 const LOCK_IS_GONE: &str = "22012";
 
-/// What is to be done.
+/// What to do.
 pub(crate) enum Order {
     Park(Sequence, DeadLetter),
     Delete(Vec<Key>),
     Failed(Key, Reason, String),
-    /// So many rows are there, if it is known.
+    /// With the number of rows that should exist, if it is known.
     Fetch(Option<u64>),
 }
 
-/// What was done.
+/// The result of an order.
 #[derive(Debug)]
 pub enum Report {
-    /// These are in the table.
+    /// These events are in the table.
     Parked {
-        /// The change, its aggregate, and whether the row is new there.
+        /// The change, its aggregate, and whether the row is new.
         rows: Vec<(Sequence, Option<String>, bool)>,
         /// The end of the log after their commit.
         committed: Lsn,
     },
-    /// These rows are not there any more.
+    /// These rows are no longer in the table.
     Deleted {
-        /// Those that were to be taken out.
+        /// The rows to be deleted.
         keys: Vec<Key>,
-        /// The end of the log after that.
+        /// The end of the log after the deletion.
         committed: Lsn,
     },
-    /// These are next to be sent or thrown away.
+    /// The next events to send or discard.
     Fetched(Vec<Waiting>),
-    /// The rows cannot be written, for this reason; `None`: they can again.
+    /// The rows cannot be written, for this reason; `None`: they can be written again.
     Refused(Option<String>),
-    /// The session is over.
+    /// The session has ended.
     Over(Error),
 }
 
-/// The relay's side; dropped, it ends the session.
+/// The router's handle; the session ends when it is dropped.
 #[derive(Debug)]
 pub struct DeadLetterStore {
     orders: UnboundedSender<Order>,
@@ -86,32 +86,33 @@ pub struct DeadLetterStore {
     _task: Option<AbortOnDropHandle<()>>,
 }
 
-/// What there is at the start.
+/// The state at the start.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// How many rows each aggregate has, and the first of them.
+    /// The number of rows of each aggregate, and the key of the first.
     pub aggregates: Vec<(Option<String>, u64, Key)>,
-    /// Rows without an aggregate whose events may come again.
+    /// Rows without an aggregate whose events may arrive again.
     pub without: Vec<Key>,
-    /// What was left of those that were sent, which is out of the table now.
+    /// The rows of sent events that an earlier session left; they are deleted now.
     pub gone: ResolvedRows,
 }
 
-/// What an earlier session has left to do.
+/// What an earlier session left undone.
 #[derive(Debug, Default)]
 pub struct Left {
-    /// Rows whose events were sent in a Kafka transaction that was committed.
+    /// Rows whose events were sent in a committed Kafka transaction.
     pub sent: Vec<Key>,
     /// A row whose event was refused again, and why.
     pub failed: Option<(Key, Reason, String)>,
 }
 
 impl DeadLetterStore {
-    /// Connects, for the router of this name, to the server that the stream comes from, whose process is `walsender`, does what is
-    /// left, and looks at what there is. A lock on the table is waited for, and `locked` is told who holds it.
+    /// Connects for the router of this name to the server that the stream comes from, where its process is `walsender`.
+    /// Finishes what was left undone and reads the state. While it waits for a lock on the table, `locked` is told who holds
+    /// it.
     ///
     /// # Errors
-    /// The server refuses, or there is no such table.
+    /// The server refuses, or the table does not exist.
     pub async fn open(
         router: &str,
         postgres: &Postgres,
@@ -122,10 +123,10 @@ impl DeadLetterStore {
         locked: impl Fn(String),
     ) -> Result<(Self, Loaded), Error> {
         let mut conninfo = postgres.conninfo.clone();
-        // another of several hosts has another idea of slot and log
+        // other hosts may have a different slot and log
         conninfo.hosts = vec![host];
         let name = format!("{router} dead letters");
-        // what counts as parked has to be as durable as the server makes it
+        // parked events must be as durable as the server can make them
         let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, STAYS_OPEN];
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let mut session = Session::connect(&conninfo, &startup).await?;
@@ -155,39 +156,39 @@ impl DeadLetterStore {
         Ok((DeadLetterStore { orders, reports: received, _task: Some(task) }, loaded))
     }
 
-    /// One whose orders a test carries out.
+    /// A handle whose orders a test carries out.
     #[cfg(test)]
     pub(crate) fn scripted() -> (Self, UnboundedReceiver<Order>, UnboundedSender<Report>) {
         let ((orders, ordered), (reports, received)) = (unbounded_channel(), unbounded_channel());
         (DeadLetterStore { orders, reports: received, _task: None }, ordered, reports)
     }
 
-    /// Puts an event into the table.
+    /// Inserts an event into the table.
     pub fn park(&self, sequence: Sequence, letter: DeadLetter) {
         self.order(Order::Park(sequence, letter));
     }
 
-    /// Takes rows out.
+    /// Deletes rows.
     pub fn delete(&self, keys: Vec<Key>) {
         self.order(Order::Delete(keys));
     }
 
-    /// A row's event cannot be sent yet.
+    /// Records that a row's event could not be sent.
     pub fn failed(&self, key: Key, reason: Reason, detail: String) {
         self.order(Order::Failed(key, reason, detail));
     }
 
-    /// Asks for what is next. `rows`: how many there have to be, if that is known.
+    /// Fetches what is next. `rows`: how many rows should exist, if known.
     pub fn fetch(&self, rows: Option<u64>) {
         self.order(Order::Fetch(rows));
     }
 
     fn order(&self, order: Order) {
-        // one that has ended has said so
+        // if the session has ended, it has reported that
         let _ = self.orders.send(order);
     }
 
-    /// What was done. May be dropped at any await.
+    /// The next result. Cancel-safe.
     pub async fn report(&mut self) -> Report {
         match self.reports.recv().await {
             Some(report) => report,
@@ -196,7 +197,7 @@ impl DeadLetterStore {
     }
 }
 
-/// Does the work.
+/// Carries out the orders.
 struct Clerk {
     router: String,
     /// Fails unless the lock is held.
@@ -204,14 +205,14 @@ struct Clerk {
     session: Session,
     /// Aggregates whose first row only waits for its turn.
     draining: BTreeSet<String>,
-    /// Why the last statement was refused, which is said once.
+    /// Why the last statement was refused, which is logged once.
     refused: Option<String>,
-    /// When the rows were counted.
+    /// When the rows were last counted.
     counted: Instant,
 }
 
 impl Clerk {
-    /// Does what is left, and looks at what there is.
+    /// Finishes what was left undone, and reads the state.
     async fn prepare(
         &mut self,
         left: &Left,
@@ -229,7 +230,8 @@ impl Clerk {
         Ok(Loaded { gone, ..self.load(from, locked).await? })
     }
 
-    /// Repeats a statement while another session has the table locked. The relay has not begun, and its reports are not read yet.
+    /// Repeats a statement while another session has the table locked. The router is still starting and does not read reports
+    /// yet.
     async fn unlocked(&mut self, sql: &str, locked: &impl Fn(String)) -> Result<Vec<Row>, QueryError> {
         loop {
             match self.guarded(sql).await {
@@ -297,14 +299,14 @@ impl Clerk {
         reports: &UnboundedSender<Report>,
     ) -> Result<Option<Report>, Error> {
         let rows = self.insist(&sql::delete(&self.router, keys), reports).await?;
-        // what follows on them may be next
+        // the rows after them may be next
         self.draining.extend(rows.iter().filter_map(|row| row.get(2).map(str::to_owned)));
         let committed = self.end_of_log().await?;
-        // one that somebody else has taken out is out, too
+        // rows that somebody else has deleted count as deleted too
         Ok(Some(Report::Deleted { keys: keys.to_vec(), committed }))
     }
 
-    /// What is committed is flushed by then.
+    /// The flush LSN, up to which everything committed is flushed.
     async fn end_of_log(&mut self) -> Result<Lsn, QueryError> {
         let end = self.session.query_one("SELECT pg_catalog.pg_current_wal_flush_lsn()").await?;
         let unknown = || pg_logical::Error::transient("the end of the log cannot be read");
@@ -324,13 +326,13 @@ impl Clerk {
         let asked: BTreeSet<String> = decided.union(&self.draining).take(sql::AGGREGATES).cloned().collect();
         let rows = self.insist(&sql::next(&self.router, asked.iter()), reports).await?;
         if rows.is_empty() {
-            // each waits for a decision, or has no row left
+            // the others wait for a decision, or have no rows left
             self.draining.retain(|aggregate| !asked.contains(aggregate));
         }
         rows.iter().map(|row| sql::waiting(&self.router, row)).collect()
     }
 
-    /// Who deletes the row that others wait behind has decided, too. The next session finds what is left.
+    /// Somebody who deletes a row that others wait behind has decided as well. The next session reads what is left.
     async fn count(&mut self, expected: u64, reports: &UnboundedSender<Report>) -> Result<(), Error> {
         let rows = self.insist(&sql::count(&self.router, "true"), reports).await?;
         let count = rows.first().and_then(|row| row.get(0));
@@ -363,7 +365,7 @@ impl Clerk {
         Ok(loaded)
     }
 
-    /// Repeats a statement that the server refuses until it does not: the slot waits meanwhile.
+    /// Repeats a statement until the server accepts it; the slot waits meanwhile.
     async fn insist(&mut self, sql: &str, reports: &UnboundedSender<Report>) -> Result<Vec<Row>, Error> {
         loop {
             match self.guarded(sql).await {
@@ -376,7 +378,7 @@ impl Clerk {
                 }
                 Err(QueryError::Connection(error)) => return Err(error.into()),
                 Err(error) if lock_is_gone(&error) => return Err(not_ours()),
-                // the server asks everybody to leave
+                // the server is shutting down or ending the session
                 Err(error) if error.code().is_none_or(|code| code.code().starts_with("57P")) => {
                     return Err(Error::transient(Peer::Postgres, error.to_string()));
                 }
@@ -392,7 +394,7 @@ impl Clerk {
         }
     }
 
-    /// Logs a refusal with `what` it means. Returns the reason, unless it is the same as before.
+    /// Logs a refusal; `what` says what it means. Returns the reason, unless it is the same as before.
     fn refuse(&mut self, error: &QueryError, what: &str) -> Option<String> {
         let reason = error.to_string();
         if self.refused.as_ref() == Some(&reason) {
@@ -404,11 +406,11 @@ impl Clerk {
         Some(reason)
     }
 
-    /// One transaction: the statements of one message are one.
+    /// Runs statements in one transaction, because one message is one transaction.
     async fn guarded(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
         let turn = sql::turn(&self.router);
         let rows = self.session.query(&format!("{turn}; {}; {sql}", self.guard)).await?;
-        // but for those of the turn and of the guard
+        // without those of the turn and of the guard
         Ok(rows.into_iter().skip(2).collect())
     }
 }
@@ -422,7 +424,7 @@ fn not_ours() -> Error {
     Error::transient(Peer::Postgres, what)
 }
 
-/// What else is to be parked already, up to a batch; what follows that is none.
+/// Adds further events that are ready to be parked, up to a batch. Returns the first other order.
 fn more(batch: &mut Vec<(Sequence, DeadLetter)>, orders: &mut UnboundedReceiver<Order>) -> Option<Order> {
     let mut bytes: usize = batch.iter().map(|(_, letter)| letter.size()).sum();
     while batch.len() < BATCH.0 && bytes < BATCH.1 {

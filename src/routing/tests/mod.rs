@@ -14,7 +14,7 @@ use crate::topic_name::{self, TopicNameError};
 const ORIGIN: Origin =
     Origin { final_lsn: Lsn(0x16_b374), xid: 741, commit_time: PgTimestamp(5_000_000), ordinal: 2 };
 
-/// One row of a table with two columns of the user's own, routed by `template`.
+/// One row of a table with two additional columns, routed by `template`.
 struct Case<'a> {
     template: &'a str,
     timestamp: RecordTimestamp,
@@ -46,7 +46,7 @@ impl Default for Case<'_> {
     }
 }
 
-/// A record with its own memory.
+/// A record that owns its data.
 #[derive(Debug, PartialEq)]
 struct Made {
     topic: String,
@@ -148,7 +148,7 @@ fn nulls_are_no_key_no_value_and_no_headers() {
 fn created_at_is_the_timestamp_where_asked_for() {
     let case = Case { timestamp: RecordTimestamp::CreatedAt, ..Case::default() };
     assert_eq!(case.route().unwrap().timestamp, 1_795_251_975_123);
-    // replaced in the sink, which knows the topic's bounds
+    // the sink replaces it, because it knows the topic's limits
     let case =
         Case { timestamp: RecordTimestamp::CreatedAt, created_at: Some("infinity"), ..Case::default() };
     assert_eq!(case.route().unwrap().timestamp, i64::MIN);
@@ -156,7 +156,7 @@ fn created_at_is_the_timestamp_where_asked_for() {
 
 #[test]
 fn payload_bytes_pass_through() {
-    // bytes that no JSON parser would leave alone
+    // JSON that any parser would change when writing it again
     let odd = "{\"a\" : 1.0,\n \"a\":2 }";
     assert_eq!(Case { payload: Some(odd), ..Case::default() }.route().unwrap().value, Some(odd.into()));
     let case = Case { payload: Some("\\x00ff7B"), payload_type: 17, ..Case::default() };
@@ -205,7 +205,7 @@ fn a_name_is_a_configuration_key_first_and_a_column_second() {
     }
     let off = Columns { event_type: None, ..Columns::default() };
     assert_eq!(field("event_type", &off), None, "a column of the table's own then");
-    // `column.` leaves the keys out of it
+    // `column.` ignores the keys
     let topic =
         Template::parse("${tenant}-${tenant}-${region}-${column.aggregate_type}-${column.id}").unwrap();
     let router = Router::new(&Route { topic, ..Route::default() }, &columns, &Topics::default());

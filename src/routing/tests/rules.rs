@@ -2,7 +2,7 @@
 
 use super::values::{Row, Table};
 
-/// Topic and partition, "dropped", or why not.
+/// Topic and partition, "dropped", or the reason for a refusal.
 fn outcome(config: &str, row: &[(&str, Option<&str>)]) -> String {
     let mut table = Table::new(config, &[("region", 25), ("shard", 23)]);
     match table.route(row) {
@@ -113,7 +113,7 @@ fn only_allowed_topics_are_written_to() {
     let of = |topic| outcome(config, &[("aggregate_type", Some(topic))]);
     assert_eq!(of("outbox.event.x"), "outbox.event.x");
     assert_eq!(of("orders-12"), "orders-12");
-    // the whole name has to fit, and a full stop is one
+    // the whole name has to match, and a full stop is literal
     for topic in ["orders", "orders-12x", "xorders-12", "x.outbox.event.x", "outboxXevent.x", "outbox.event"]
     {
         assert_eq!(

@@ -3,14 +3,14 @@
 use super::*;
 use crate::config::minimal_with;
 
-/// A router and a table with the usual columns and more.
+/// A router, and a table with the usual and further columns.
 pub(super) struct Table {
     router: Router,
     outbox: Outbox,
     columns: Vec<(&'static str, u32)>,
 }
 
-/// What became of a row.
+/// The result for a row.
 #[derive(Debug)]
 pub(super) enum Row {
     Dropped,
@@ -64,7 +64,7 @@ impl Table {
         Table { router, outbox, columns }
     }
 
-    /// Routes the usual row with these values besides.
+    /// Routes the usual row with these additional values.
     pub(super) fn route(&mut self, values: &[(&str, Option<&str>)]) -> Result<Row, Unroutable> {
         let usual = [
             ("id", "e1"),
@@ -141,7 +141,7 @@ fn a_blank_payload_is_a_tombstone_only_if_that_is_asked_for() {
         assert_eq!(value("route.tombstone_on_empty = true", 25, Some(blank)), Ok(None));
         assert_eq!(value(&format!("{ENVELOPE}\ntombstone_on_empty = true"), 25, Some(blank)), Ok(None));
     }
-    // a space to people, and none to Java's trim
+    // white space in Unicode, but not for Java's trim
     assert!(value("route.tombstone_on_empty = true", 25, Some("\u{a0}")).unwrap().is_some());
     assert!(value("route.tombstone_on_empty = true", 17, Some(r"\x20")).unwrap().is_some());
     assert_eq!(value("", 25, None), Ok(None));
@@ -201,7 +201,7 @@ fn what_no_cloudevent_can_bear_is_an_error_of_the_event() {
     insta::assert_snapshot!(errors.join("\n"));
 }
 
-/// What no value needs, no table has to have.
+/// A table may lack columns that no value needs.
 #[test]
 fn the_preset_takes_a_table_without_a_type() {
     let config = minimal_with("[route]\n");

@@ -1,7 +1,7 @@
 //! `host=db port=5432 dbname='my shop' password=it\'s`
 //!
-//! After Postgres manual, "Keyword/Value Connection Strings". Errors never repeat a part of the string: a word
-//! without a keyword is most likely the rest of a password that was not quoted.
+//! See Postgres manual, "Keyword/Value Connection Strings". Errors never quote the string: a word without a keyword is most
+//! likely the rest of an unquoted password.
 
 use super::keywords::Parameters;
 use crate::error::InvalidConnInfo;
@@ -26,14 +26,14 @@ pub(super) fn parse(text: &str) -> Result<Parameters, InvalidConnInfo> {
     Ok(parameters)
 }
 
-/// The value at the start of `text`, and what comes after it.
+/// The value at the start of `text`, and the rest.
 fn read_value(text: &str) -> Result<(String, &str), InvalidConnInfo> {
     let (quoted, text) = text.strip_prefix('\'').map_or((false, text), |text| (true, text));
     let mut value = String::new();
     let mut characters = text.char_indices();
     while let Some((at, character)) = characters.next() {
         match character {
-            // a backslash at the very end stands for nothing, as in libpq
+            // as in libpq, a trailing backslash is ignored
             '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
             '\'' if quoted => return Ok((value, text.get(at + 1..).unwrap_or_default())),
             c if !quoted && c.is_whitespace() => return Ok((value, text.get(at..).unwrap_or_default())),

@@ -1,6 +1,6 @@
-//! libpq's connection parameters: their names, their variables, and which of them mean something here.
+//! libpq's connection parameters: their names, their variables, and which of them are supported.
 //!
-//! After Postgres manual, "Parameter Key Words" and "Environment Variables" (libpq of Postgres 18).
+//! See Postgres manual, "Parameter Key Words" and "Environment Variables" (libpq of Postgres 18).
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use super::nearest::nearest;
 use crate::environment::Environment;
 use crate::error::InvalidConnInfo;
 
-/// What is done with a parameter.
+/// How a parameter is treated.
 enum Support {
     /// It is used.
     Used,
-    /// It is not used, but these values (in lower case) ask for nothing else than what happens anyway.
+    /// It is not used, but these values (in lower case) match what happens anyway.
     Only(&'static [&'static str]),
-    /// It is not used, and no value of it matters.
+    /// It is not used, and its value does not matter.
     Ignored,
-    /// It is not used, and any value would change what happens.
+    /// It is not used, and any value would matter.
     Refused,
 }
 
@@ -42,7 +42,7 @@ const KEYWORDS: &[Keyword] = &[
     keyword("user", "PGUSER", Support::Used),
     keyword("password", "PGPASSWORD", Support::Used),
     keyword("passfile", "PGPASSFILE", Support::Used),
-    // not libpq's
+    // not in libpq
     without_variable("password_file", Support::Used),
     keyword("sslmode", "PGSSLMODE", Support::Used),
     keyword("sslrootcert", "PGSSLROOTCERT", Support::Used),
@@ -59,7 +59,7 @@ const KEYWORDS: &[Keyword] = &[
     without_variable("keepalives_interval", Support::Used),
     without_variable("keepalives_count", Support::Used),
     without_variable("tcp_user_timeout", Support::Used),
-    // the program's own name comes first
+    // the program's own name takes precedence
     without_variable("fallback_application_name", Support::Ignored),
     // libpq has ignored it since Postgres 14
     keyword("sslcompression", "PGSSLCOMPRESSION", Support::Ignored),
@@ -96,7 +96,7 @@ const KEYWORDS: &[Keyword] = &[
     without_variable("replication", Support::Refused),
 ];
 
-/// The parameters that were given, by libpq's names.
+/// The given parameters, by libpq's names.
 #[derive(Default)]
 pub(super) struct Parameters(BTreeMap<&'static str, Given>);
 
@@ -107,11 +107,10 @@ struct Given {
 }
 
 impl Parameters {
-    /// Takes a parameter of a connection string that begins at this character, counted from 1. A later one replaces
-    /// an earlier one, as in libpq.
+    /// Sets a parameter of a connection string that begins at this character, counted from 1. A later one replaces an earlier
+    /// one, as in libpq.
     ///
-    /// What is not a known name is not repeated unless it is nearly one: it may be a part of a password that was not
-    /// quoted.
+    /// An unknown name is only quoted if it resembles a known one: it may be part of an unquoted password.
     pub(super) fn set(&mut self, name: &str, value: String, character: usize) -> Result<(), InvalidConnInfo> {
         match KEYWORDS.iter().find(|keyword| keyword.name == name) {
             Some(keyword) => {
@@ -131,7 +130,7 @@ impl Parameters {
         }
     }
 
-    /// Lays the environment under what was given, then refuses what is not supported.
+    /// Adds the environment to what was given, then refuses what is not supported.
     pub(super) fn complete(&mut self, env: &Environment) -> Result<(), InvalidConnInfo> {
         for keyword in KEYWORDS {
             let Some(variable) = keyword.variable else { continue };
@@ -164,17 +163,17 @@ impl Parameters {
         Ok(())
     }
 
-    /// The value of a parameter; an empty one counts as not given.
+    /// The value of a parameter; an empty value counts as not given.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|given| given.value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Whether the parameter was given in the connection string and not by a variable.
+    /// Whether the parameter is from the connection string rather than a variable.
     pub(super) fn in_string(&self, name: &str) -> bool {
         self.get(name).is_some() && self.0.get(name).is_some_and(|given| given.variable.is_none())
     }
 
-    /// What to call this parameter in an error: its name, or the variable that it came from.
+    /// The parameter as named in errors: by its name, or by the variable that it came from.
     pub(super) fn named(&self, name: &str) -> String {
         match self.0.get(name).and_then(|given| given.variable) {
             Some(variable) => format!("the variable {variable}"),

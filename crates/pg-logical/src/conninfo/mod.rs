@@ -1,4 +1,4 @@
-//! Where Postgres is and how to get in: libpq's connection parameters.
+//! How to connect to Postgres: libpq's connection parameters.
 //!
 //! Names, defaults and precedence are libpq's (Postgres manual, "Database Connection Control Functions").
 
@@ -21,7 +21,7 @@ use crate::environment::Environment;
 use crate::error::InvalidConnInfo;
 use crate::secret::Secret;
 
-/// One connection string, with environment and defaults laid under it.
+/// A connection string, completed by environment and defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnInfo {
     /// The hosts in the order to try.
@@ -30,7 +30,7 @@ pub struct ConnInfo {
     pub user: String,
     /// `dbname`
     pub dbname: String,
-    /// `password`, `password_file` or `PGPASSWORD`; `None`: the passfile is asked.
+    /// `password`, `password_file` or `PGPASSWORD`; `None`: look in the passfile.
     pub password: Option<Password>,
     /// `passfile`, default `~/.pgpass`.
     pub passfile: Option<PathBuf>,
@@ -48,15 +48,15 @@ pub struct ConnInfo {
     pub connect_timeout: Option<Duration>,
     /// `application_name`; `None`: the program's own.
     pub application_name: Option<String>,
-    /// `options`: command-line options for the server session.
+    /// `options`: command-line options for the server process.
     pub options: Option<String>,
-    /// How TCP notices that the server is gone.
+    /// How TCP notices a lost server.
     pub tcp: Tcp,
 }
 
 impl ConnInfo {
-    /// Of several hosts the one that takes writes, unless `target_session_attrs` says otherwise: a standby has neither the
-    /// log's end nor a slot to read from.
+    /// Prefers the host that accepts writes, unless `target_session_attrs` is set: a standby has neither the end of the log
+    /// nor a slot to read from.
     pub fn towards_primary(mut self) -> Self {
         if self.hosts.len() > 1 && self.target_session_attrs == TargetSessionAttrs::Any {
             self.target_session_attrs = TargetSessionAttrs::Primary;
@@ -64,19 +64,19 @@ impl ConnInfo {
         self
     }
 
-    /// Reads a connection string, a URI or keyword=value pairs, and lays the `PG*` variables and libpq's
-    /// defaults under it.
+    /// Reads a connection string (a URI or keyword=value pairs), and completes it with the `PG*` variables and libpq's
+    /// defaults.
     ///
     /// # Errors
-    /// The string or one of the variables cannot be read or asks for something that is not supported.
+    /// The string or a variable is invalid or requires something that is not supported.
     pub fn parse(text: &str, env: &Environment) -> Result<Self, InvalidConnInfo> {
         Self::parse_with(text, None, env)
     }
 
-    /// The same, with the password in a file that is named outside of the string.
+    /// The same with a password file that is named outside of the string.
     ///
     /// # Errors
-    /// As there.
+    /// As [`parse`](Self::parse).
     pub fn parse_with(
         text: &str,
         password_file: Option<&Path>,
@@ -86,13 +86,13 @@ impl ConnInfo {
     }
 }
 
-/// Whether the password stands in the string itself.
+/// Whether the string itself contains a password.
 pub fn holds_password(text: &str) -> bool {
     parameters(text).is_ok_and(|parameters| parameters.in_string("password"))
 }
 
 fn parameters(text: &str) -> Result<Parameters, InvalidConnInfo> {
-    // it ends a text in the startup message, so that what follows would be a parameter of its own
+    // it would end a value in the startup message, so that the rest became a parameter
     if text.contains('\0') {
         return Err(InvalidConnInfo::new("it holds a zero character", "Remove it"));
     }
@@ -108,18 +108,18 @@ fn parameters(text: &str) -> Result<Parameters, InvalidConnInfo> {
     }
 }
 
-/// libpq's TCP parameters. The system's defaults hold for what is `None`.
+/// libpq's TCP parameters. `None` means the system's default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tcp {
-    /// `keepalives`: whether TCP keepalives are sent at all. Default true.
+    /// `keepalives`: whether TCP keepalives are sent. Default true.
     pub keepalives: bool,
-    /// `keepalives_idle`: silence before the first keepalive.
+    /// `keepalives_idle`: how long the connection is idle before the first keepalive.
     pub keepalives_idle: Option<Duration>,
-    /// `keepalives_interval`: between unanswered keepalives.
+    /// `keepalives_interval`: the time between unanswered keepalives.
     pub keepalives_interval: Option<Duration>,
-    /// `keepalives_count`: unanswered keepalives before the connection counts as dead.
+    /// `keepalives_count`: how many keepalives go unanswered before the connection counts as lost.
     pub keepalives_count: Option<u32>,
-    /// `tcp_user_timeout`: how long sent data may stay unacknowledged.
+    /// `tcp_user_timeout`: how long sent data may remain unacknowledged.
     pub tcp_user_timeout: Option<Duration>,
 }
 
@@ -138,16 +138,17 @@ impl Default for Tcp {
 /// One host to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Where it is.
+    /// Its address.
     pub addr: HostAddr,
-    /// The port, which for a socket is part of its file name.
+    /// The port, which is part of the file name for a unix socket.
     pub port: u16,
 }
 
 /// A host's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostAddr {
-    /// A DNS name or an IP address. `hostaddr`, if given, is what is connected to; `name` is what a certificate must say.
+    /// A DNS name or an IP address. `hostaddr`, if given, is the address to connect to; `name` is checked against the
+    /// certificate.
     Tcp {
         /// `host`
         name: String,
@@ -161,9 +162,9 @@ pub enum HostAddr {
 /// Where a password comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Password {
-    /// Given in the URL or in `PGPASSWORD`.
+    /// In the connection string or in `PGPASSWORD`.
     Given(Secret),
-    /// A file, read again at each connection so that a rotated password is picked up.
+    /// A file, which is read again for each connection in case the password was rotated.
     File(PathBuf),
 }
 
@@ -172,22 +173,22 @@ pub enum Password {
 pub enum SslMode {
     /// Never TLS.
     Disable,
-    /// Without TLS first, with it if refused.
+    /// Without TLS first, then with it if refused.
     Allow,
-    /// With TLS first, without it if the server has none (libpq's default).
+    /// With TLS first, then without it if the server has none (libpq's default).
     Prefer,
-    /// TLS, whoever the server is; with a root certificate given, as `verify-ca`.
+    /// TLS with any server; with a root certificate, as `verify-ca`.
     Require,
-    /// TLS, with a certificate that a trusted authority signed.
+    /// TLS with a certificate signed by a trusted authority.
     VerifyCa,
-    /// The same, and the certificate names the host.
+    /// The same, and the certificate must name the host.
     VerifyFull,
 }
 
 /// `sslrootcert`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RootCert {
-    /// `system`: the machine's own trust store.
+    /// `system`: the system's trust store.
     System,
     /// A PEM file.
     File(PathBuf),
@@ -198,16 +199,16 @@ pub enum RootCert {
 pub enum ChannelBinding {
     /// Never.
     Disable,
-    /// Where the server offers it (the default).
+    /// If the server offers it (the default).
     Prefer,
-    /// Refuse a server that does not.
+    /// Always; refuse a server that does not offer it.
     Require,
 }
 
 /// `target_session_attrs`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetSessionAttrs {
-    /// Whatever answers (the default).
+    /// Any server (the default).
     Any,
     /// Not in hot standby and not read-only by default.
     ReadWrite,

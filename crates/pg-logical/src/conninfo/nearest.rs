@@ -1,6 +1,6 @@
-//! What a misspelt name was meant to be.
+//! Suggestions for misspelt names.
 
-/// The known name that `typed` was most likely meant to be.
+/// The known name that `typed` was probably meant to be.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let score = |name: &'a str| (name, strsim::jaro_winkler(&typed.to_ascii_lowercase(), name));
     let best = known.into_iter().map(score).max_by(|(_, a), (_, b)| a.total_cmp(b));

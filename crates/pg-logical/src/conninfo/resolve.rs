@@ -1,4 +1,4 @@
-//! From the given parameters to a [`ConnInfo`]: the environment and libpq's defaults laid under, every value checked.
+//! From the given parameters to a [`ConnInfo`]: adds the environment and libpq's defaults, and checks every value.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::environment::Environment;
 use crate::error::InvalidConnInfo;
 use crate::secret::Secret;
 
-/// Where Debian's and Red Hat's servers put their socket; libpq as built from source looks in `/tmp`.
+/// The socket directory of the packages of Debian and Red Hat; libpq built from source uses `/tmp`.
 const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 
 pub(super) const SSL_MODES: [(&str, SslMode); 6] = [
@@ -87,7 +87,7 @@ pub(super) fn resolve(
     })
 }
 
-/// The hosts with their addresses and ports: lists of the same length, or one port for all.
+/// The hosts with their addresses and ports: lists of equal length, or one port for all.
 fn hosts(given: &Parameters, env: &Environment) -> Result<Vec<Host>, InvalidConnInfo> {
     let list = |name| given.get(name).map(|value| value.split(',').map(str::trim).collect::<Vec<_>>());
     let names = list("host");
@@ -123,7 +123,7 @@ fn port_number(given: &Parameters, text: &str) -> Result<u16, InvalidConnInfo> {
     if text.is_empty() {
         return Ok(5432);
     }
-    // the text is not repeated: in a URI with a password that is not encoded it may be a part of that
+    // the text is not quoted: it may be part of an unencoded password in a URI
     text.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
         InvalidConnInfo::new(
             format!("{} is not a port from 1 to 65535", given.named("port")),
@@ -140,7 +140,7 @@ fn address(
     env: &Environment,
 ) -> Result<HostAddr, InvalidConnInfo> {
     if let Some(hostaddr) = hostaddr {
-        // libpq asks getaddrinfo for numbers only, which admits a zone behind %
+        // libpq accepts numeric addresses only, which may have a zone after %
         let number = hostaddr.split_once('%').map_or(hostaddr.as_str(), |(number, _)| number);
         if number.parse::<std::net::IpAddr>().is_err() {
             return Err(InvalidConnInfo::new(
@@ -182,7 +182,7 @@ fn password(given: &Parameters, password_file: Option<&Path>) -> Result<Option<P
         ([_], _) if in_string => {
             Err(InvalidConnInfo::new("a password and a password file are given", "Keep one of them"))
         }
-        // PGPASSWORD is a default like every variable, so the file wins
+        // like every variable, PGPASSWORD is a default, so the file takes precedence
         ([file], _) => Ok(Some(Password::File(file.clone()))),
         ([], Some(password)) => Ok(Some(Password::Given(Secret::new(password)))),
         ([], None) => Ok(None),
@@ -209,7 +209,7 @@ fn ssl_mode(
     let system = root == Some(&RootCert::System);
     let mode = match choice(given, "sslmode", &SSL_MODES)? {
         Some(mode) => mode,
-        // libpq still honours the variable of Postgres 7
+        // libpq still supports this variable of Postgres 7
         None if env.variable("PGREQUIRESSL").is_some_and(|value| value.starts_with('1')) && !system => {
             SslMode::Require
         }
@@ -292,7 +292,7 @@ fn integer(given: &Parameters, name: &str) -> Result<Option<i32>, InvalidConnInf
     })
 }
 
-/// A number above 0; libpq takes 0 and less as "the system's default".
+/// A number above 0. As in libpq, other numbers mean the system's default.
 fn positive(given: &Parameters, name: &str) -> Result<Option<u32>, InvalidConnInfo> {
     Ok(integer(given, name)?.and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0))
 }

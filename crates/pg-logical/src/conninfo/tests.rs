@@ -1,4 +1,4 @@
-//! Connection strings, variables and defaults together, against what libpq does with them.
+//! Connection strings, variables and defaults together, compared with libpq's behaviour.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -298,7 +298,7 @@ fn messages_for_bad_variables() {
     insta::assert_snapshot!(all.join("\n"));
 }
 
-/// Text for a value that is neither empty nor holds NUL.
+/// A non-empty text without NUL.
 fn value() -> impl Strategy<Value = String> {
     "[^\\x00]{1,12}"
 }

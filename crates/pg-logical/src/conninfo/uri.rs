@@ -1,7 +1,7 @@
 //! `postgres://user:password@host1:port1,host2:port2/dbname?parameter=value`
 //!
-//! After Postgres manual, "Connection URIs". Errors never repeat a part of the string: with a special character
-//! that is not encoded, a part of the password may stand where the host or the port should.
+//! See Postgres manual, "Connection URIs". Errors never quote the string: with an unencoded special character, part of the
+//! password may be in place of the host or port.
 
 use super::keywords::Parameters;
 use crate::error::InvalidConnInfo;
@@ -20,7 +20,7 @@ pub(super) fn parse(text: &str) -> Result<Parameters, InvalidConnInfo> {
     let rest =
         scheme.ok_or_else(|| InvalidConnInfo::new("not a postgres:// URI", "Begin it with postgres://"))?;
 
-    // a user part ends at the first @ before any slash, as in libpq, so that a password may hold ? and #
+    // as in libpq, the user part ends at the first @ before any slash, so a password may contain ? and #
     let authority_length = rest.find('/').unwrap_or(rest.len());
     let (authority, _) = rest.split_at_checked(authority_length).unwrap_or((rest, ""));
     let rest = match authority.split_once('@') {
@@ -88,7 +88,7 @@ fn set_hosts(parameters: &mut Parameters, text: &str) -> Result<(), InvalidConnI
         hosts.push(decode(host)?);
         ports.push(decode(port)?);
     }
-    // one empty part is no host at all; of several, an empty one is a default
+    // a single empty part means no host; among several, an empty one means the default
     let several = hosts.len() > 1;
     if several || hosts.iter().any(|host| !host.is_empty()) {
         parameters.set("host", hosts.join(","), 0)?;
@@ -111,7 +111,7 @@ fn set_query(parameters: &mut Parameters, query: &str, before: usize) -> Result<
                 ));
             };
             let (name, value) = (decode(name)?, decode(value)?);
-            // JDBC's spelling, which libpq takes too
+            // JDBC's spelling, which libpq accepts too
             let (name, value) = match (name.as_str(), value.as_str()) {
                 ("ssl", "true") => ("sslmode", "require".to_owned()),
                 _ => (name.as_str(), value),
@@ -123,7 +123,7 @@ fn set_query(parameters: &mut Parameters, query: &str, before: usize) -> Result<
     Ok(())
 }
 
-/// Undoes percent-encoding; refused are unfinished sequences, `%00` and what is not UTF-8 afterwards.
+/// Percent-decodes. Incomplete sequences, `%00` and results that are not UTF-8 are refused.
 fn decode(text: &str) -> Result<String, InvalidConnInfo> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -145,7 +145,7 @@ fn decode(text: &str) -> Result<String, InvalidConnInfo> {
     })
 }
 
-/// Percent-encodes everything but what RFC 3986 calls unreserved.
+/// Percent-encodes everything except RFC 3986's unreserved characters.
 pub(super) fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

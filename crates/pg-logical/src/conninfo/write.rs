@@ -1,4 +1,4 @@
-//! A [`ConnInfo`] as a URI, for people: the password is not in it.
+//! A [`ConnInfo`] as a URI for people, without the password.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,8 +9,7 @@ use super::{ChannelBinding, ConnInfo, Host, HostAddr, Password, RootCert, Target
 use crate::secret::REDACTED;
 
 impl ConnInfo {
-    /// The whole of it as a URI that reads back to the same, except that a password is replaced by asterisks and
-    /// a password file is left out.
+    /// A URI that reads back to the same, except that a password is replaced by asterisks and a password file is left out.
     pub fn to_redacted_uri(&self) -> String {
         let mut uri = format!("postgres://{}", encode(&self.user));
         if matches!(self.password, Some(Password::Given(_))) {

@@ -35,13 +35,13 @@ pub enum DecodeError {
     /// The message ends inside a field.
     #[error("the message ends inside the {0}")]
     Truncated(&'static str),
-    /// A field holds what it cannot hold.
+    /// A field has an impossible value.
     #[error("the {0} is not valid")]
     Invalid(&'static str),
     /// Bytes follow the last field.
     #[error("{0} bytes follow the end of the message")]
     TrailingBytes(usize),
-    /// The first byte names no message of protocol version 1.
+    /// The first byte is no message type of protocol version 1.
     #[error("there is no message type {0:#04x} in protocol version 1")]
     UnknownMessage(u8),
 }
@@ -53,11 +53,11 @@ pub enum Message<'a> {
     Begin(Begin),
     /// It is complete.
     Commit(Commit),
-    /// The transaction came from elsewhere, through a replication origin.
+    /// The transaction came from another server, through a replication origin.
     Origin(Origin<'a>),
     /// A table's definition.
     Relation(Relation<'a>),
-    /// The name of a type that is not built in.
+    /// The name of a user-defined type.
     Type(TypeName<'a>),
     /// A new row.
     Insert(Insert<'a>),
@@ -65,16 +65,16 @@ pub enum Message<'a> {
     Update(Update<'a>),
     /// A deleted row.
     Delete(Delete<'a>),
-    /// Emptied tables.
+    /// Truncated tables.
     Truncate(Truncate<'a>),
-    /// What `pg_logical_emit_message` wrote.
+    /// A message from `pg_logical_emit_message`.
     Logical(LogicalMessage<'a>),
 }
 
 /// The start of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// Where its commit record starts. The `commit_lsn` of the Commit is the same.
+    /// The LSN of its commit record. The `commit_lsn` of the Commit is the same.
     pub final_lsn: Lsn,
     /// When it committed.
     pub commit_time: PgTimestamp,
@@ -85,9 +85,9 @@ pub struct Begin {
 /// The end of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Where the commit record starts.
+    /// The LSN of the commit record.
     pub commit_lsn: Lsn,
-    /// Where it ends: the position to confirm.
+    /// The end of the commit record: the position to confirm.
     pub end_lsn: Lsn,
     /// When it committed.
     pub commit_time: PgTimestamp,
@@ -142,16 +142,16 @@ pub struct Delete<'a> {
     pub old: OldRow<'a>,
 }
 
-/// As much of an old row as the replica identity keeps.
+/// An old row, as far as the replica identity includes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldRow<'a> {
     /// The columns of the replica identity's index.
     Key(Tuple<'a>),
-    /// All of it (`REPLICA IDENTITY FULL`).
+    /// The complete row (`REPLICA IDENTITY FULL`).
     Full(Tuple<'a>),
 }
 
-/// Emptied tables.
+/// Truncated tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncate<'a> {
     /// `TRUNCATE ... CASCADE`
@@ -170,12 +170,12 @@ impl<'a> Truncate<'a> {
     }
 }
 
-/// What `pg_logical_emit_message` wrote.
+/// A message from `pg_logical_emit_message`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
     /// Whether it belongs to the transaction around it.
     pub transactional: bool,
-    /// Where it stands in the log.
+    /// Its position in the log.
     pub lsn: Lsn,
     /// Its prefix.
     pub prefix: &'a str,
@@ -195,7 +195,7 @@ impl fmt::Debug for LogicalMessage<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads one message, the payload of one XLogData.
+    /// Decodes one message, the payload of one XLogData.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let message = match reader.u8("message type")? {

@@ -24,7 +24,8 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// The next `N` bytes. Borrowed, since what is small and in a `Result` is packed together with the error, and unpacked.
+    /// The next `N` bytes. Returned by reference, because a small value would be packed into the `Result` together with the
+    /// error and unpacked again.
     #[inline]
     pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<&'a [u8; N], DecodeError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated(field))?;
@@ -86,7 +87,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(text).map_err(|_| DecodeError::Invalid(field))
     }
 
-    /// Nothing may follow the last field.
+    /// Checks that nothing follows the last field.
     #[inline]
     pub(super) fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::TrailingBytes(self.rest.len())) }

@@ -1,4 +1,4 @@
-//! What a table looks like from here on in the stream.
+//! The definition of a table, valid from its place in the stream on.
 
 use super::reader::Reader;
 use super::{DecodeError, Oid};
@@ -46,10 +46,10 @@ impl<'a> Relation<'a> {
         Ok(Relation { id, namespace, name, replica_identity, columns, count })
     }
 
-    /// The columns in the order in which tuples hold their values.
+    /// The columns, in the order of the values in tuples.
     pub fn columns(&self) -> impl Iterator<Item = Column<'a>> + use<'a> {
         let mut reader = self.columns;
-        // decode() has walked all of them, so none fails here
+        // cannot fail: decode() has checked all of them
         (0..self.count).map_while(move |_| Column::decode(&mut reader).ok())
     }
 }

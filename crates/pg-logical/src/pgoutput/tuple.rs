@@ -1,5 +1,5 @@
-//! The values of one row. What is called for each of them is marked `#[inline]`: the caller is in another crate, and a call for each
-//! value cost a tenth of all instructions on the way from bytes to an event.
+//! The values of one row. Functions that are called for each value are marked `#[inline]`: the caller is in another crate,
+//! and a call for each value cost a tenth of all instructions from bytes to an event.
 
 use std::{fmt, iter};
 
@@ -19,11 +19,11 @@ pub struct Tuple<'a> {
 pub enum Value<'a> {
     /// SQL NULL.
     Null,
-    /// A TOASTed value that the change left as it was; its bytes are not sent.
+    /// A TOASTed value that did not change; its bytes are not sent.
     UnchangedToast,
-    /// The text that the type's output function prints, in the client encoding.
+    /// The output of the type's output function, in the client encoding.
     Text(&'a [u8]),
-    /// What the type's send function writes (option `binary`).
+    /// The output of the type's send function (option `binary`).
     Binary(&'a [u8]),
 }
 
@@ -31,7 +31,7 @@ impl<'a> Tuple<'a> {
     pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let count = reader.count16("number of values")?;
         let values = *reader;
-        // what is behind a reference is written back after each value
+        // a local copy, because a reader behind a reference is written back after each value
         let mut rest = values;
         for _ in 0..count {
             Value::decode(&mut rest)?;
@@ -52,11 +52,11 @@ impl<'a> Tuple<'a> {
         self.count == 0
     }
 
-    /// Takes the value of the first column off the row.
+    /// Removes the first column's value from the row and returns it.
     #[inline]
     pub fn take_first(&mut self) -> Option<Value<'a>> {
         self.count = self.count.checked_sub(1)?;
-        // decode() has walked all of them, so none fails here
+        // cannot fail: decode() has checked all of them
         Value::decode(&mut self.values).ok()
     }
 

@@ -1,4 +1,4 @@
-//! Messages as the server writes them: for tests, and for a program that plays the server.
+//! Messages as the server writes them, for tests and for programs that play the server.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ impl Wire {
         self
     }
 
-    /// A string and the zero byte that ends it.
+    /// A string with its terminating zero byte.
     pub fn string(mut self, text: &str) -> Self {
         self.0.extend(text.as_bytes());
         self.u8(0)
@@ -87,7 +87,7 @@ impl fmt::Debug for Owned {
 }
 
 impl Owned {
-    /// The same as the decoder gives it.
+    /// The same value as the decoder returns it.
     pub fn borrowed(&self) -> Value<'_> {
         match self {
             Owned::Null => Value::Null,

@@ -1,4 +1,4 @@
-//! What goes through CopyData in either direction.
+//! The contents of CopyData in both directions.
 
 use std::fmt;
 
@@ -11,21 +11,21 @@ use crate::timestamp::PgTimestamp;
 /// What the server sends in CopyData.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ReplicationMessage<'a> {
-    /// A piece of the stream.
+    /// A part of the stream.
     XLogData {
-        /// The place of the change in the log: a logical walsender says it twice, also where the protocol has the end of the
-        /// log (`WalSndPrepareWrite`).
+        /// The position of the change in the log. A logical walsender also sends it in place of the end of the log
+        /// (`WalSndPrepareWrite`).
         wal_end: Lsn,
         /// One message of the plugin.
         data: &'a [u8],
     },
-    /// A sign of life. What lies before `wal_end` has been sent or concerns us not.
+    /// A sign of life. Everything relevant before `wal_end` has been sent.
     PrimaryKeepAlive {
-        /// The end of what the walsender has worked through.
+        /// The end of the log that the walsender has processed.
         wal_end: Lsn,
         /// When it was sent, by the server's clock.
         sent: PgTimestamp,
-        /// Whether it wants an answer at once.
+        /// Whether the server wants an answer at once.
         reply_requested: bool,
     },
 }
@@ -46,12 +46,12 @@ impl fmt::Debug for ReplicationMessage<'_> {
     }
 }
 
-/// What a standby status update says.
+/// The contents of a standby status update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyStatus {
     /// Received up to here.
     pub written: Lsn,
-    /// Acknowledged up to here: the server may forget what lies before it.
+    /// Acknowledged up to here, so the server may remove what lies before it.
     pub flushed: Lsn,
 }
 

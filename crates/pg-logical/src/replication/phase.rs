@@ -1,4 +1,4 @@
-//! What the session does, and what the server's messages mean in it: it waits for a command, streams, or brings a bulk read.
+//! The state of the session, and what the server's messages mean in it: waiting for a command, streaming, or reading in bulk.
 
 use std::time::Duration;
 
@@ -11,51 +11,51 @@ use crate::frames::Frame;
 use crate::server_error::ServerError;
 use crate::stream::Transport;
 
-/// What a session does.
+/// The state of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It waits for a command.
     AtRest,
     /// `START_REPLICATION` was sent.
     Starting,
-    /// CopyData goes both ways.
+    /// CopyData is sent in both directions.
     Streaming,
-    /// CopyDone was sent: what still comes is thrown away.
+    /// CopyDone was sent; what still arrives is discarded.
     Leaving,
-    /// A statement was sent; this is the last row that has come.
+    /// A statement was sent; this is the last row received.
     Asking(Vec<Option<String>>),
-    /// The COPY of a bulk read was sent; so much of it was dealt with, and this row has come behind it.
+    /// The COPY of a bulk read was sent; this much of it was processed, and this row followed it.
     BulkReading(BulkRead, Vec<Option<String>>),
-    /// Something was asked whose answer nobody needs.
+    /// A statement was sent whose answer is not needed.
     Reminding,
 }
 
-/// What a bulk read has brought.
+/// What a bulk read has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BulkRead {
     /// Messages of pgoutput.
     pub rows: u32,
-    /// On the wire.
+    /// Their size on the wire.
     pub bytes: usize,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The stream has begun.
     Streaming,
-    /// The stream is over, and nothing of it is still to come.
+    /// The stream has ended, and nothing of it will still arrive.
     Left,
     /// The last row of a statement, as text; empty if there was none.
     Row(Vec<Option<String>>),
-    /// All of a bulk read has been dealt with. With the row of the statement that came with it.
+    /// All of a bulk read was processed. With the row of the statement that follows it.
     BulkRead(BulkRead, Vec<Option<String>>),
-    /// The server has refused. After an error that is not fatal the session can go on.
+    /// The server has refused. After an error that is not fatal, the session can be used again.
     Refused(Box<ServerError>),
 }
 
 impl<S: Transport> ReplicationStream<S> {
-    /// Sends START_REPLICATION. Not for a session that streams, and nor are the other commands.
+    /// Sends START_REPLICATION. Like the other commands, it must not be sent while streaming.
     pub fn begin(&mut self, what: StreamOf<'_>) {
         let StreamOf { slot, publication, start, messages } = what;
         let command = format!(
@@ -67,19 +67,19 @@ impl<S: Transport> ReplicationStream<S> {
         self.command(&command, Phase::Starting);
     }
 
-    /// Sends statements, of which the last one's last row counts.
+    /// Sends statements; the last row of the last one is the answer.
     pub fn ask(&mut self, sql: &str) {
         self.command(sql, Phase::Asking(Vec::new()));
     }
 
-    /// Sends the statements of a bulk read, whose messages come as those of the stream do. Also while another is under way: then the
-    /// server works on this one as soon as it has sent that.
+    /// Sends the statements of a bulk read, whose messages look like those of a stream. Another bulk read may still be in
+    /// progress: then the server starts this one as soon as it has sent that.
     pub fn bulk_read(&mut self, sql: &str) {
         self.command(sql, Phase::BulkReading(BulkRead::default(), Vec::new()));
     }
 
-    /// Asks for nothing, unless the server was asked for something since `every`: one that is done long before its answers are read
-    /// takes the session for idle.
+    /// Sends a statement whose answer is not needed, unless one was sent within `every`: a server that is done long before
+    /// its answers are read would otherwise consider the session idle.
     pub fn remind(&mut self, every: Duration) {
         let possible = matches!(self.phase, Phase::AtRest | Phase::BulkReading(..)) && self.answer.is_none();
         if possible && self.commanded.elapsed() >= every {
@@ -87,14 +87,14 @@ impl<S: Transport> ReplicationStream<S> {
         }
     }
 
-    /// Throws away what has come, for who does not deal with it any more.
+    /// Discards what has arrived, when nobody will process it.
     pub fn pass_over_all(&mut self) -> Result<(), Error> {
         loop {
             while let Some((_, length)) = self.peek()? {
                 self.consume(length);
             }
             match self.answer() {
-                // nothing comes behind a fatal one
+                // nothing follows a fatal one
                 Some(Answer::Refused(refused)) if refused.severity != "ERROR" => {
                     return Err(lost(&refused.to_string()));
                 }
@@ -104,7 +104,7 @@ impl<S: Transport> ReplicationStream<S> {
         }
     }
 
-    /// Ends the streaming. What the server has sent meanwhile is thrown away.
+    /// Ends the streaming. What the server still sends is discarded.
     pub(super) fn leave(&mut self) {
         self.queue(b'c', |_| {});
         self.phase = Phase::Leaving;
@@ -124,27 +124,27 @@ impl<S: Transport> ReplicationStream<S> {
         }
     }
 
-    /// Whether CopyData goes both ways, so that status updates can be sent.
+    /// Whether CopyData is sent in both directions, so that status updates are possible.
     pub fn is_streaming(&self) -> bool {
         self.phase == Phase::Streaming
     }
 
-    /// Whether everything that was asked has been answered.
+    /// Whether every command was answered.
     pub fn is_at_rest(&self) -> bool {
         self.phase == Phase::AtRest
     }
 
-    /// How many rows of a bulk read were dealt with so far.
+    /// How many rows of the current bulk read were processed.
     pub fn rows_read(&self) -> u32 {
         if let Phase::BulkReading(read, _) = &self.phase { read.rows } else { 0 }
     }
 
-    /// What came of the last command, once. Nothing behind it is shown before.
+    /// The result of the last command, once. Nothing that follows it is returned before.
     pub fn answer(&mut self) -> Option<Answer> {
         self.answer.take()
     }
 
-    /// Takes in a message that brings no data to be dealt with.
+    /// Processes a message without data for the reader.
     pub(super) fn pass_over(&mut self) -> Result<(), Error> {
         let Some(frame) = self.frames.peek()? else { return Ok(()) };
         let length = frame.wire_len();
@@ -157,14 +157,14 @@ impl<S: Transport> ReplicationStream<S> {
                 if matches!(self.phase, Phase::Streaming | Phase::Leaving) {
                     return Err(ended(refused, &self.recovery_sql));
                 }
-                // after a fatal one nothing comes any more
+                // after a fatal one nothing follows
                 let at_once = refused.severity != "ERROR" || self.phase == Phase::Starting;
                 self.refused = Some(Box::new(refused));
-                // which becomes the refusal
+                // the refusal replaces it
                 at_once.then_some(Answer::Left)
             }
             b'W' if self.phase == Phase::Starting => Some(Answer::Streaming),
-            // CommandComplete without CopyDone: a walsender says goodbye so when the server is stopped
+            // CommandComplete without CopyDone: this is how a walsender ends when the server is stopped
             b'c' | b'C' if self.phase == Phase::Streaming => {
                 return Err(lost("the server ended the stream, as it does when it is stopped"));
             }
@@ -177,7 +177,7 @@ impl<S: Transport> ReplicationStream<S> {
                     self.phase = self.next_phase();
                     None
                 }
-                // the end of a command that was answered
+                // the end of a command that was already answered
                 Phase::AtRest => None,
                 Phase::Starting | Phase::Streaming => return Err(unexpected(b'Z')),
             },
@@ -214,7 +214,7 @@ impl<S: Transport> ReplicationStream<S> {
         self.behind.pop_front().unwrap_or(Phase::AtRest)
     }
 
-    /// Waits for what comes of the last command; what it brings is thrown away.
+    /// Waits for the result of the last command and discards its data.
     pub(super) async fn answered(&mut self) -> Result<Answer, Error> {
         loop {
             while let Some((_, length)) = self.peek()? {

@@ -1,4 +1,4 @@
-//! The socket's side: what is queued goes out, and as much comes in as a reader can use.
+//! Reads from and writes to the socket.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,34 +12,33 @@ use crate::error::Error;
 use crate::frames::GATHERED;
 use crate::stream::Transport;
 
-/// How long bytes are let gather at most, and for how long at a time nobody looks at the socket. A unix socket holds about
-/// fifty small messages, which Postgres writes in a quarter of a millisecond.
+/// How long to let bytes gather, and how long to leave the socket unread at a time. A unix socket holds about fifty small
+/// messages, which Postgres writes in a quarter of a millisecond.
 const GATHER_FOR: Duration = Duration::from_millis(5);
 const LOOK_AWAY: Duration = Duration::from_micros(150);
 
-/// What one read brings of a server that writes faster than it is read; a unix socket holds little more.
+/// The size of a read while the server writes faster than the reader reads; a unix socket holds little more.
 const FLOOD: usize = 16 * 1024;
 
 impl<S: Transport> ReplicationStream<S> {
-    /// Drives the socket: sends what is queued and waits until bytes have come. If none are received it ends only by an
-    /// error. May be dropped at any await.
+    /// Sends what is queued and waits for bytes. If none are to be received, it only ends with an error. Cancel-safe.
     pub async fn io(&mut self, receiving: Receiving) -> Result<(), Error> {
         poll_fn(|context| self.poll_io(context, receiving == Receiving::AtOnce)).await
     }
 
-    /// For a reader that has far to go: lets bytes gather and takes them; says whether any have come. One that takes each
-    /// message as it comes costs the server a wake-up, and itself a turn, for every single one. So it looks away while the socket fills, again and again, until enough has gathered or nothing
-    /// more comes.
+    /// Lets bytes gather for a lagging reader, and takes them. Returns whether any have arrived. A reader that takes each
+    /// message as it arrives costs the server a wake-up and itself a turn for every one. So this leaves the socket unread
+    /// while it fills, repeatedly, until enough has gathered or nothing more arrives.
     ///
-    /// Blocks the thread meanwhile: where the runtime waits for the socket, each message wakes it. Does nothing where only the
-    /// runtime can read.
+    /// It blocks the thread, because a runtime that waits for the socket would be woken by each message. It does nothing if
+    /// only the runtime can read.
     pub fn gather(&mut self) -> Result<bool, Error> {
         let (begun, mut received) = (Instant::now(), 0);
         loop {
             let Some(taken) = self.frames.fill_now(&mut self.stream) else { return Ok(false) };
             let taken = match taken {
                 Ok(taken) => taken,
-                // what came before it may say why
+                // what arrived before the error may explain it
                 Err(error) => {
                     self.failed = Some(error);
                     break;
@@ -63,15 +62,15 @@ impl<S: Transport> ReplicationStream<S> {
         (self.last_read, self.worked_off, self.may_take) = (bytes, 0, 0);
     }
 
-    /// Whether the last read has brought so much that more is to be expected.
+    /// Whether the last read was so large that more can be expected.
     pub fn is_flooded(&self) -> bool {
         self.last_read >= FLOOD
     }
 
     pub(super) fn poll_io(&mut self, context: &mut Context<'_>, read: bool) -> Poll<Result<(), Error>> {
-        // a send that has to wait must not keep the answers from being read
+        // a blocked send must not keep the answers from being read
         if let Poll::Ready(Err(error)) = self.poll_send(context) {
-            // the server's last word may lie in the socket, and says more
+            // the server's last message may be in the socket and says more
             let brought = match self.frames.fill_now(&mut self.stream) {
                 Some(read) => matches!(read, Ok(1..)),
                 None => matches!(self.frames.poll_fill(context, &mut self.stream), Poll::Ready(Ok(1..))),
@@ -89,7 +88,7 @@ impl<S: Transport> ReplicationStream<S> {
             return Poll::Ready(Err(lost(&error.to_string())));
         }
         let mut received = 0;
-        // with TLS a read brings a few messages at a time
+        // with TLS, one read returns only a few messages
         while !self.frames.has_gathered() || received == 0 {
             match self.frames.poll_fill(context, &mut self.stream) {
                 Poll::Ready(Ok(0)) if received == 0 => {
@@ -126,7 +125,7 @@ impl<S: Transport> ReplicationStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// What comes while messages are worked off: a socket that holds little would keep the server waiting.
+    /// Takes what arrives while messages are processed: with a small socket, the server would have to wait.
     pub(super) fn take_meanwhile(&mut self) {
         if !self.stream.holds_little() {
             self.may_take = 0;

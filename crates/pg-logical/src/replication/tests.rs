@@ -107,7 +107,7 @@ async fn what_has_come_is_gathered_without_the_runtime() {
     }
     assert!(stream.gather().unwrap());
     assert_eq!((next(&mut stream), next(&mut stream), next(&mut stream)), (Some(1), Some(2), None));
-    // the end is for the reader that waits
+    // the waiting reader sees the end
     drop(theirs);
     assert!(!stream.gather().unwrap());
     assert!(stream.io(Receiving::AtOnce).await.is_err());
@@ -144,9 +144,9 @@ async fn the_last_word_of_a_server_that_reads_nothing_more_is_seen() {
         let sent = poll_fn(|context| std::task::Poll::Ready(stream.poll_io(context, false))).await;
         assert!(sent.is_pending(), "sent, and nothing is waited for");
         theirs.try_write(&frame(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating\0\0")).unwrap();
-        // what it has not read makes of its end an error
+        // closing with unread bytes turns the end into an error
         drop(theirs);
-        // nor can anything be sent any more
+        // and nothing can be sent any more
         stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
         match gathers {
             true => assert!(stream.gather().unwrap()),
@@ -178,10 +178,10 @@ fn change(number: u64) -> Vec<u8> {
     frame(b'd', &body)
 }
 
-/// Writes changes until the socket takes no more, numbered on from `from`; returns the next number.
+/// Writes changes until the socket is full, numbered from `from`; returns the next number.
 fn fill(socket: &mut UnixStream, mut from: u64) -> u64 {
     let socket = socket2::SockRef::from(&*socket);
-    // such a socket takes a message so small whole, or not at all
+    // such a socket takes a small message completely or not at all
     while let Ok(written) = std::io::Write::write(&mut &*socket, &change(from)) {
         assert_eq!(written, change(from).len());
         from += 1;
@@ -189,7 +189,7 @@ fn fill(socket: &mut UnixStream, mut from: u64) -> u64 {
     from
 }
 
-/// The number of the next message, which is dropped.
+/// The number of the next message, which is consumed.
 fn next(stream: &mut ReplicationStream<Stream>) -> Option<u64> {
     let (message, length) = stream.peek().unwrap()?;
     let (ReplicationMessage::PrimaryKeepAlive { wal_end, .. } | ReplicationMessage::XLogData { wal_end, .. }) =
@@ -216,7 +216,7 @@ async fn a_socket_that_holds_little_is_emptied_while_messages_are_worked_off() {
         }
         let room = fill(&mut theirs, end) > end;
         assert_eq!(room, gathers);
-        // nothing is lost of it, and nothing comes twice
+        // nothing is lost, and nothing arrives twice
         for number in whole..end {
             let seen = match next(&mut stream) {
                 Some(seen) => seen,
@@ -244,7 +244,7 @@ async fn what_is_taken_meanwhile_is_bounded() {
     stream.io(Receiving::AtOnce).await.unwrap();
     stream.gather().unwrap();
     let (mut seen, length) = (0, change(0).len());
-    // a server that always has more keeps nobody from the other things to do
+    // a server that always has more must not keep the reader from other work
     while let Some(number) = next(&mut stream) {
         assert_eq!(number, seen);
         seen += 1;

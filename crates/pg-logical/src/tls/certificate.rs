@@ -1,4 +1,4 @@
-//! What a server's certificate says: names, dates, and its hash for channel binding.
+//! The contents of a server's certificate: names, dates, and its hash for channel binding.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,12 +23,12 @@ const ECDSA_WITH_SHA_1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840
 pub(super) struct Names {
     /// Its subject alternative names: DNS names and IP addresses.
     pub(super) alternative: Vec<String>,
-    /// Its subject's common name, which counts only without any of those.
+    /// Its subject's common name, which only counts without alternative names.
     pub(super) common: Option<String>,
 }
 
 impl Names {
-    /// Whether the common name is `host`, or a wildcard for one label before a fitting rest (Postgres manual, "Client
+    /// Whether the common name matches `host`, either exactly or as a wildcard for one label (Postgres manual, "Client
     /// Verification of Server Certificates").
     pub(super) fn common_name_fits(&self, host: &str) -> bool {
         let Some(common) = &self.common else { return false };
@@ -38,7 +38,7 @@ impl Names {
         let (Some(wanted), Some((label, rest))) = (common.strip_prefix("*."), host.split_once('.')) else {
             return false;
         };
-        // "*.1.2.3" is no pattern for addresses.
+        // "*.1.2.3" is not a pattern for addresses.
         !label.is_empty() && host.parse::<IpAddr>().is_err() && wanted.eq_ignore_ascii_case(rest)
     }
 }
@@ -55,7 +55,7 @@ impl fmt::Display for Names {
     }
 }
 
-/// The names in a DER certificate; none if it cannot be read.
+/// The names in a DER certificate; empty if it cannot be read.
 pub(super) fn names(der: impl AsRef<[u8]>) -> Names {
     let Ok(certificate) = Certificate::from_der(der.as_ref()) else { return Names::default() };
     let certificate = certificate.tbs_certificate;
@@ -115,8 +115,8 @@ pub(super) fn date(time: UnixTime) -> String {
     date.map_or_else(|_| "a date out of range".to_owned(), |date| date.to_string())
 }
 
-/// `tls-server-end-point`: the certificate's hash by the hash function of its own signature, SHA-256 in place of MD5 and
-/// SHA-1 (RFC 5929, section 4.1). `None` for signatures without one such function, as Ed25519.
+/// `tls-server-end-point`: the certificate's hash with the hash function of its signature, or SHA-256 instead of MD5 and
+/// SHA-1 (RFC 5929, section 4.1). `None` for signatures without a single hash function, such as Ed25519.
 pub(crate) fn server_end_point(der: impl AsRef<[u8]>) -> Option<Vec<u8>> {
     let der = der.as_ref();
     let signed_by = Certificate::from_der(der).ok()?.signature_algorithm;
@@ -142,7 +142,7 @@ pub(crate) fn server_end_point(der: impl AsRef<[u8]>) -> Option<Vec<u8>> {
     }
 }
 
-/// RSASSA-PSS names its hash function in the first of its parameters, SHA-1 if absent (RFC 4055, section 3.1).
+/// RSASSA-PSS names its hash function in its first parameter; SHA-1 if that is missing (RFC 4055, section 3.1).
 fn pss_hash(algorithm: &AlgorithmIdentifierOwned) -> Option<ObjectIdentifier> {
     let parameters = algorithm.parameters.as_ref()?.value();
     let mut reader = SliceReader::new(parameters).ok()?;

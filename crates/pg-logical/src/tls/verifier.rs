@@ -1,4 +1,4 @@
-//! What is checked of the certificate that a server shows.
+//! Verifies a server's certificate.
 
 use std::sync::OnceLock;
 
@@ -15,18 +15,18 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 use super::certificate;
 use super::version1::Version1;
 
-/// How much is checked.
+/// How much is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
-    /// Nothing: whoever the server is.
+    /// Nothing: any server is accepted.
     Nothing,
-    /// That a trusted authority signed it.
+    /// A trusted authority must have signed it.
     Chain,
-    /// That, and that it names the host.
+    /// The same, and it must name the host.
     ChainAndName,
 }
 
-/// Checks one server's certificate and remembers it for the message.
+/// Verifies one server's certificate and remembers it for messages.
 #[derive(Debug)]
 pub(super) struct Verifier {
     check: Check,
@@ -52,7 +52,7 @@ impl Verifier {
         Ok(Verifier { check, host: host.to_owned(), trusted, anchors, algorithms, shown: OnceLock::new() })
     }
 
-    /// The certificate that was checked.
+    /// The certificate that was verified.
     pub(super) fn shown(&self) -> Option<&CertificateDer<'static>> {
         self.shown.get()
     }
@@ -63,7 +63,8 @@ impl Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
-        // A self-signed certificate is its own authority (Postgres manual, "Creating Certificates"); webpki would refuse it.
+        // A self-signed certificate is its own authority (Postgres manual, "Creating Certificates"), which webpki would
+        // refuse.
         if self.trusted.iter().any(|trusted| trusted == shown) {
             return certificate::check_validity(shown, now);
         }
@@ -74,7 +75,7 @@ impl Verifier {
         let parsed = ParsedCertificate::try_from(shown)?;
         verify_server_cert_signed_by_trust_anchor(&parsed, &self.anchors, intermediates, now, algorithms)
             .map_err(|error| match certificate::is_self_issued(shown) {
-                // Rather than that an authority serves as a server.
+                // A clearer error than webpki's, which would say that an authority is used as a server.
                 true => CertificateError::UnknownIssuer.into(),
                 false => error,
             })

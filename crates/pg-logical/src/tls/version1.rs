@@ -1,6 +1,6 @@
-//! X.509 version 1, which webpki does not read. The recipe in the Postgres manual ("Creating Certificates") signs the server's
-//! request by `openssl x509 -req` without extensions, and OpenSSL 3.0, that of Debian 12, makes version 1 of it. Such a certificate
-//! is taken if an authority signed it directly.
+//! X.509 version 1, which webpki does not support. The Postgres manual ("Creating Certificates") signs the server's request
+//! with `openssl x509 -req` without extensions, which yields version 1 with OpenSSL 3.0, as in Debian 12. Such a certificate
+//! is accepted if an authority signed it directly.
 
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime};
@@ -20,13 +20,13 @@ pub(super) struct Version1<'a> {
 }
 
 impl<'a> Version1<'a> {
-    /// Reads `der`; `None` if it is of another version, or no certificate.
+    /// Parses `der`; `None` if it has another version, or is not a certificate.
     pub(super) fn read(der: &'a CertificateDer<'_>) -> Option<Self> {
         let certificate = Certificate::from_der(der).ok()?;
         (certificate.tbs_certificate.version == Version::V1).then_some(Version1 { der, certificate })
     }
 
-    /// Whether it is within its dates and one of `trusted` signed it.
+    /// Whether it is within its dates and signed by one of `trusted`.
     pub(super) fn check(
         &self,
         trusted: &[CertificateDer<'_>],
@@ -47,7 +47,7 @@ impl<'a> Version1<'a> {
         if fits { Ok(()) } else { Err(CertificateError::UnknownIssuer.into()) }
     }
 
-    /// Whether the server holds the key, in TLS 1.2.
+    /// Whether the server has the private key, in TLS 1.2.
     pub(super) fn check_tls12_signature(
         &self,
         message: &[u8],
@@ -63,14 +63,14 @@ impl<'a> Version1<'a> {
         Err(CertificateError::BadSignature.into())
     }
 
-    /// Its public key, by which rustls checks a signature of TLS 1.3.
+    /// Its public key, with which rustls verifies signatures in TLS 1.3.
     pub(super) fn key(&self) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
         let key = self.certificate.tbs_certificate.subject_public_key_info.to_der();
         key.map(SubjectPublicKeyInfoDer::from).map_err(|_| CertificateError::BadEncoding.into())
     }
 }
 
-/// The contents of the algorithm's SEQUENCE, as rustls compares them.
+/// The contents of the algorithm's SEQUENCE, which rustls compares.
 fn identifier(algorithm: &AlgorithmIdentifierOwned) -> Option<Vec<u8>> {
     let der = algorithm.to_der().ok()?;
     Some(AnyRef::from_der(&der).ok()?.value().to_vec())

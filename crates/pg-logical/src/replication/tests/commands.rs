@@ -1,4 +1,4 @@
-//! Commands one after the other: statements, bulk reads, the stream and its end.
+//! Sequences of commands: statements, bulk reads, the stream and its end.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn copied(lsn: u64, data: &[u8]) -> Vec<u8> {
 
 const COPY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 
-/// Takes a command off the wire, and answers.
+/// Reads a command from the wire, and answers it.
 async fn answer(theirs: &mut DuplexStream, answer: &[Vec<u8>]) -> String {
     let mut head = [0; 5];
     theirs.read_exact(&mut head).await.unwrap();
@@ -74,7 +74,7 @@ async fn the_rows_of_a_bulk_read_come_as_those_of_the_stream_do() {
     let (_, statement) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));
     assert_eq!(statement, "COPY ...; SELECT ...");
     for (lsn, data) in [(3, b"one"), (4, b"two")] {
-        // looked at twice, as one that is held back
+        // looked at twice, like a message that is held back
         stream.peek().unwrap();
         let (message, length) = stream.peek().unwrap().unwrap();
         assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(lsn), data });
@@ -114,7 +114,7 @@ async fn a_bulk_read_can_be_asked_for_while_another_comes() {
     stream.bulk_read("second");
     let (_, second) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &two));
     assert_eq!(second, "second");
-    // neither is shown what belongs to the other
+    // neither sees what belongs to the other
     assert_eq!(stream.peek().unwrap(), None);
     assert!(matches!(stream.answer(), Some(Answer::BulkRead(BulkRead { rows: 1, .. }, _))));
     assert!(!stream.is_at_rest());
@@ -126,7 +126,7 @@ async fn a_bulk_read_can_be_asked_for_while_another_comes() {
     assert!(stream.is_at_rest());
 }
 
-/// Behind a bulk read, and before another.
+/// After a bulk read, and before another.
 #[tokio::test]
 async fn what_nobody_needs_is_asked_for_when_nothing_was_for_a_while() {
     let (mut stream, mut theirs) = at_rest();
