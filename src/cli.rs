@@ -1,7 +1,10 @@
 //! What a user types.
 
+mod contracts;
 mod dead_letters;
+mod import_debezium;
 mod shards;
+mod slot;
 mod tail;
 
 use std::convert::Infallible;
@@ -12,10 +15,19 @@ use clap::{Args, Parser, Subcommand};
 use pg_logical::{Lsn, Secret};
 
 use crate::logging::LogFormat;
+use contracts::HELP as CONTRACTS_HELP;
+pub use contracts::{
+    ContractsArgs, ContractsAsyncapiArgs, ContractsCheckArgs, ContractsCommand, ContractsDirectory,
+    ContractsDocsArgs,
+};
 use dead_letters::HELP as DEAD_LETTERS_HELP;
 pub use dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand, DecideArgs};
+use import_debezium::HELP as IMPORT_HELP;
+pub use import_debezium::ImportDebeziumArgs;
 use shards::HELP as SHARDS_HELP;
 pub use shards::{ShardArgs, ShardsArgs, ShardsCommand};
+use slot::HELP as SLOT_HELP;
+pub use slot::{MoveArgs, SlotArgs, SlotCommand, SlotListArgs};
 pub use tail::TailArgs;
 
 // A paragraph is one line here; clap breaks it to fit the terminal.
@@ -82,29 +94,6 @@ Examples:
   outbox-router run --accept-gap 16/B374D848
   outbox-router -c /etc/shop/outbox.toml --log-format json run";
 
-const SLOT_HELP: &str = "\
-The position is kept twice: in the slot, and in the topic that `positions_topic` in [delivery] names. These commands move \
-both, and so that the router goes on rightly if they are cut off in the middle. One that runs lets go of the slot, and goes \
-on at the new position by itself; no restart is needed.
-
-A bookmark is a copy of the slot that stays where it is. Postgres keeps the log from there on until it is dropped: have an \
-eye on `list`. `[bookmarks] every` makes them by itself and drops the oldest.
-
-What a reset sends again bears the header outbox-router-replay, with the time of the reset.
-
-Exit codes:
-  0  done, or with --dry-run: shown
-  1  a server refuses or cannot be reached, or there is no such bookmark
-  2  usage or configuration
-  3  the slot is missing, foreign or lost
-
-Examples:
-  outbox-router slot list
-  outbox-router slot bookmark before_import
-  outbox-router slot reset --to before_import --dry-run
-  outbox-router slot reset --to 14:05
-  outbox-router slot advance --to 16/B374D849    as a message of the router says";
-
 const CHECK_HELP: &str = "\
 Nothing is changed and nothing is sent. Each finding comes with its remedy. It can be run beside a running router.
 
@@ -146,54 +135,6 @@ Examples:
   outbox-router route --dry-run
   outbox-router route --dry-run --id 7f0c1cde-6f0e-4f8e-9f0a-0d2b1a2c3d4e --json
   outbox-router route --dry-run --stdin < rows.jsonl";
-
-const IMPORT_HELP: &str = "\
-FILE is the JSON that was sent to Kafka Connect's REST interface, its `config` alone, the properties file of a \
-standalone worker, or the application.properties of Debezium Server. Which of them it is shows in what is in it. \
-Nothing is asked of a server, and nothing is changed.
-
-The configuration goes to standard output, what there is to know of the settings to standard error: no equivalent and \
-differs (records would change, or something would be lost), to do, note, ignored. A password is not printed: it is \
-said where to put it.
-
-Exit codes:
-  0  the router does all that the connector did, once what is to do is done
-  1  something differs or has no equivalent
-  2  the file cannot be read, or there is no outbox event router in it
-
-Examples:
-  outbox-router import-debezium outbox-connector.json --bootstrap-servers kafka:9092 > outbox-router.toml
-  curl -s connect:8083/connectors/outbox | outbox-router import-debezium - --worker-config worker.properties
-  outbox-router import-debezium application.properties --json | jq -r .configuration";
-
-const CONTRACTS_HELP: &str = "\
-A contract is a file <aggregate>/<event>.json in the directory that `directory` in [contracts] names, or that stands \
-on the command line: a JSON Schema of the event's payload, and what consumers should know besides. Neither Postgres nor \
-Kafka is needed, and nothing is fetched from the network.
-
-Exit codes:
-  0  all is well
-  1  check: something is wrong with the contracts or breaks consumers; docs --check: pages are not up to date
-  2  usage or configuration; docs, asyncapi: something is wrong with the contracts
-
-Examples:
-  outbox-router contracts check
-  outbox-router contracts check contracts --against /tmp/former/contracts
-  outbox-router contracts docs --output docs/events
-  outbox-router contracts asyncapi --output asyncapi.json";
-
-const CONTRACTS_CHECK_HELP: &str = "\
-Reads every file, and judges the examples by their schemas. With --against, each contract is compared with its former \
-version by its rule, `x-compatibility`: backward, forward, full (without it) or none.
-
-The former version is another directory, for instance what the main branch has:
-  mkdir /tmp/former && git archive origin/main contracts | tar -x -C /tmp/former
-  outbox-router contracts check contracts --against /tmp/former/contracts
-
-Exit codes:
-  0  nothing stands in the way
-  1  something is wrong with the contracts, breaks consumers, or cannot be judged
-  2  usage or configuration; the former version cannot be read";
 
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
@@ -274,72 +215,6 @@ pub struct RunArgs {
     pub shards: ShardArgs,
 }
 
-/// `slot`
-#[derive(Debug, Args)]
-pub struct SlotArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: SlotCommand,
-
-    /// Which shards.
-    #[command(flatten)]
-    pub shards: ShardArgs,
-}
-
-/// What to do with the position.
-#[derive(Debug, Subcommand)]
-pub enum SlotCommand {
-    /// Show the slot, what is remembered of it, and its bookmarks
-    List(SlotListArgs),
-    /// Make a bookmark where the slot is now: a copy to go back to
-    Bookmark {
-        /// What to call it: lower-case letters, digits and underscores
-        name: String,
-    },
-    /// Drop a bookmark, so that Postgres need not keep the log from there any longer
-    Drop {
-        /// The bookmark, as `list` shows it
-        name: String,
-    },
-    /// Go back to a bookmark: what was committed since then is sent again
-    Reset {
-        /// The bookmark's name, or a time in UTC such as 14:05 or 2026-11-21T14:05: the last bookmark made by then
-        #[arg(long, value_name = "NAME|TIME")]
-        to: String,
-        /// How.
-        #[command(flatten)]
-        how: MoveArgs,
-    },
-    /// Leave out what was committed before a position and not sent yet
-    Advance {
-        /// The position to go on at
-        #[arg(long, value_name = "LSN")]
-        to: Lsn,
-        /// How.
-        #[command(flatten)]
-        how: MoveArgs,
-    },
-}
-
-/// `slot list`
-#[derive(Debug, Args)]
-pub struct SlotListArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `slot reset`, `slot advance`
-#[derive(Debug, Args)]
-pub struct MoveArgs {
-    /// Only say how many events and bytes it concerns, from when to when
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Do not ask
-    #[arg(long, conflicts_with = "dry_run")]
-    pub yes: bool,
-}
-
 /// `init`
 #[derive(Debug, Clone, Args)]
 pub struct InitArgs {
@@ -403,110 +278,6 @@ pub struct RouteArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// `import-debezium`
-#[derive(Debug, Clone, Args)]
-pub struct ImportDebeziumArgs {
-    /// The connector's configuration; `-` is standard input
-    pub file: PathBuf,
-
-    /// The brokers, which a connector's file does not name
-    #[arg(long, value_name = "HOST:PORT")]
-    pub bootstrap_servers: Option<String>,
-
-    /// The properties file of Connect's worker, for the brokers, the converters and the producer's settings that the
-    /// connector leaves to it
-    #[arg(long, value_name = "FILE")]
-    pub worker_config: Option<PathBuf>,
-
-    /// Print configuration and findings as one JSON document
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `contracts`
-#[derive(Debug, Clone, Args)]
-pub struct ContractsArgs {
-    /// What to do with them.
-    #[command(subcommand)]
-    pub command: ContractsCommand,
-}
-
-/// `contracts ...`
-#[derive(Debug, Clone, Subcommand)]
-pub enum ContractsCommand {
-    /// Look for what is wrong with them, and for changes that break consumers
-    #[command(after_long_help = CONTRACTS_CHECK_HELP)]
-    Check(ContractsCheckArgs),
-    /// Write a Markdown page for each, and one that lists them
-    Docs(ContractsDocsArgs),
-    /// Write them as an AsyncAPI 3 document, in JSON
-    Asyncapi(ContractsAsyncapiArgs),
-}
-
-/// Where the contracts are.
-#[derive(Debug, Clone, Args)]
-pub struct ContractsDirectory {
-    /// The directory of the contracts, instead of `directory` in `[contracts]`
-    #[arg(value_name = "DIRECTORY")]
-    pub directory: Option<PathBuf>,
-}
-
-/// `contracts check`
-#[derive(Debug, Clone, Args)]
-pub struct ContractsCheckArgs {
-    /// Where they are.
-    #[command(flatten)]
-    pub directory: ContractsDirectory,
-
-    /// The directory of their former version, to compare with
-    #[arg(long, value_name = "DIRECTORY")]
-    pub against: Option<PathBuf>,
-
-    /// Let changes pass that cannot be judged, after a person has looked at them
-    #[arg(long, requires = "against")]
-    pub allow_unjudged: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `contracts docs`
-#[derive(Debug, Clone, Args)]
-pub struct ContractsDocsArgs {
-    /// Where they are.
-    #[command(flatten)]
-    pub directory: ContractsDirectory,
-
-    /// The directory of the pages, AGGREGATE/EVENT.md. Pages of contracts that are gone are removed
-    #[arg(long, value_name = "DIRECTORY", default_value = "docs/events")]
-    pub output: PathBuf,
-
-    /// Write nothing, and say which pages are not up to date
-    #[arg(long)]
-    pub check: bool,
-}
-
-/// `contracts asyncapi`
-#[derive(Debug, Clone, Args)]
-pub struct ContractsAsyncapiArgs {
-    /// Where they are.
-    #[command(flatten)]
-    pub directory: ContractsDirectory,
-
-    /// The file to write, instead of standard output
-    #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-
-    /// `info.title` of the document
-    #[arg(long, default_value = "Events")]
-    pub title: String,
-
-    /// `info.version` of the document
-    #[arg(long, value_name = "VERSION", default_value = "1.0.0")]
-    pub document_version: String,
 }
 
 /// Kept out of `Debug`, for it may hold a password after all.

@@ -10,6 +10,7 @@
 //! beside the events that it vouches for, and confirms nothing to Postgres that is not durable there.
 
 mod handover;
+mod reading;
 mod record;
 mod resume;
 mod resume_check;
@@ -19,7 +20,8 @@ mod start;
 mod timeline;
 
 pub use handover::{Handover, subject as handover_subject};
-pub use record::{Checkpoint, LogFingerprint, NotReadable, Reading, Replay, Traces};
+pub use reading::{Reading, Traces};
+pub use record::{Checkpoint, LogFingerprint, NotReadable, Replay};
 pub use resume::{Found, ResumeConflict, not_new};
 pub use resume_check::{OtherLog, ResumeCheck, Verdict};
 pub use resumption::{Resumption, latest, resume};

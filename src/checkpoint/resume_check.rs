@@ -4,7 +4,8 @@
 
 use pg_logical::Lsn;
 
-use super::record::{Checkpoint, LogFingerprint, Reading};
+use super::reading::Reading;
+use super::record::{Checkpoint, LogFingerprint};
 use super::start::Start;
 use crate::progress::{Landmark, Position};
 use crate::utc::Utc;

@@ -1,6 +1,8 @@
 //! The way from a text and variables to a configuration or a message, as `load` goes it.
 
+mod environment;
 mod example;
+mod files;
 mod routes;
 
 use std::path::{Path, PathBuf};
@@ -144,119 +146,6 @@ fn every_key_is_read() {
     assert_eq!(config.delivery.positions_topic.as_deref(), Some("positions"));
     assert_eq!(config.delivery.shutdown_timeout, Duration::from_secs(5400));
     assert_eq!(config.admin.listen, None);
-}
-
-#[test]
-fn the_environment_alone_is_enough() {
-    let env = with(&[("POSTGRES__URL", URL), ("KAFKA__BOOTSTRAP_SERVERS", "kafka:9092"), ("NAME", "n")]);
-    let config = parse(None, &env).map(|parsed| parsed.config).unwrap();
-    assert_eq!(config.name, "n");
-    assert_eq!(property(&config, "bootstrap.servers").unwrap(), "kafka:9092");
-}
-
-#[test]
-fn the_environment_is_laid_over_the_file() {
-    let env = with(&[
-        ("POSTGRES__SLOT", "from_env"),
-        ("OUTBOX__COLUMNS__PAYLOAD", "body"),
-        ("OUTBOX__COLUMNS__HEADERS", "false"),
-        ("DELIVERY__WINDOW__BYTES", "1MiB"),
-        ("TOPICS__PARTITIONS", "6"),
-        ("TOPICS__CREATE", "false"),
-        ("TOPICS__CONFIG__CLEANUP_POLICY", "compact"),
-        ("KAFKA__METADATA_BROKER_LIST", "env:1"),
-        ("KAFKA__LOG_LEVEL", "7"),
-        ("SERVICE_HOST", "10.0.0.1"),
-        ("PORT_8084_TCP_ADDR", "10.0.0.1"),
-    ]);
-    let config = good(
-        &minimal(
-            "kafka.linger.ms = 1\nkafka.log_level = 3\n[outbox]\ncolumns.id = \"uid\"\n[topics]\npartitions = 1\n",
-        ),
-        &env,
-    );
-    assert_eq!(config.postgres.slot, "from_env");
-    assert_eq!(config.postgres.conninfo.dbname, "shop", "what the variables do not name stays");
-    assert_eq!((config.outbox.columns.id.as_str(), config.outbox.columns.payload.as_str()), ("uid", "body"));
-    assert_eq!(config.outbox.columns.headers, None);
-    assert_eq!(config.delivery.window_bytes, 1 << 20);
-    assert_eq!((config.topics.create, config.topics.partitions), (false, Some(6)));
-    assert_eq!(config.topics.config["cleanup.policy"], "compact");
-    assert_eq!(property(&config, "bootstrap.servers").unwrap(), "env:1", "an alias names the same property");
-    assert_eq!(property(&config, "linger.ms").unwrap(), "1");
-    assert_eq!(property(&config, "log_level").unwrap(), "7");
-}
-
-#[test]
-fn postgres_variables_lie_under_the_url() {
-    let env = env()
-        .with_variable("PGUSER", "somebody")
-        .with_variable("PGPASSWORD", "secret")
-        .with_variable("PGSSLMODE", "require");
-    let conninfo = good(&minimal(""), &env).postgres.conninfo;
-    assert_eq!(conninfo.user, "outbox_router");
-    assert_eq!(conninfo.password, Some(Password::Given(Secret::new("secret"))));
-    assert_eq!(conninfo.ssl_mode, SslMode::Require);
-}
-
-#[test]
-fn of_several_hosts_the_primary_is_wanted_unless_the_url_says_otherwise() {
-    use pg_logical::conninfo::TargetSessionAttrs;
-    for (url, wanted) in [
-        ("postgres://db/shop", TargetSessionAttrs::Any),
-        ("postgres://a,b/shop", TargetSessionAttrs::Primary),
-        ("postgres://a,b/shop?target_session_attrs=any", TargetSessionAttrs::Primary),
-        ("postgres://a,b/shop?target_session_attrs=standby", TargetSessionAttrs::Standby),
-    ] {
-        let config = good(&minimal(""), &with(&[("POSTGRES__URL", url)]));
-        assert_eq!(config.postgres.conninfo.target_session_attrs, wanted, "{url}");
-    }
-}
-
-#[test]
-fn any_text_may_stand_in_a_file_of_its_own_beside_the_configuration() {
-    let directory = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
-    write("url", &format!("{URL}\n"));
-    write("password", "p w\r\n");
-    write("window", "2MiB\n");
-    write(
-        "outbox-router.toml",
-        r#"
-        [postgres]
-        url = { file = "url" }
-        password_file = "password"
-        [kafka]
-        bootstrap.servers = "kafka:9092"
-        sasl.password = { file = "password" }
-        [delivery]
-        window.bytes = { file = "window" }
-        "#,
-    );
-    let env = env().with_variable(
-        "OUTBOX_ROUTER_KAFKA__SSL_KEY_PASSWORD__FILE",
-        directory.path().join("password").to_str().unwrap(),
-    );
-    let path = directory.path().join("outbox-router.toml");
-    let Loaded { config, file, warnings } = load(Some(&path), &env).unwrap();
-    assert_eq!(config.postgres.conninfo.dbname, "shop");
-    assert_eq!(config.postgres.conninfo.password, Some(Password::File(directory.path().join("password"))));
-    assert_eq!(property(&config, "sasl.password").unwrap(), "p w");
-    assert_eq!(property(&config, "ssl.key.password").unwrap(), "p w");
-    assert_eq!(config.delivery.window_bytes, 2 << 20);
-    assert_eq!(file, Some(path));
-    // that everybody may read them, each once
-    assert!(warnings.len() <= 2, "{warnings:?}");
-}
-
-#[test]
-fn a_property_whose_name_ends_in_file_is_not_taken_for_a_file_to_read() {
-    let text = minimal("kafka.sasl.oauthbearer.assertion.file = \"/nowhere\"\n");
-    match parse_file(&text, &env()) {
-        Ok(config) => assert_eq!(property(&config, "sasl.oauthbearer.assertion.file").unwrap(), "/nowhere"),
-        // librdkafka was built without OIDC
-        Err(error) => assert!(error.contains("\"sasl.oauthbearer.assertion.file\" not supported"), "{error}"),
-    }
 }
 
 #[test]
@@ -507,73 +396,4 @@ fn the_error_is_one_of_usage() {
     let error = parse(None, &env()).map(|_| ()).unwrap_err();
     let crate::error::Error::Definite(definite) = error else { panic!("{error}") };
     assert_eq!(definite.exit, crate::error::Exit::Usage);
-}
-
-#[test]
-fn a_file_that_cannot_be_read_says_so() {
-    let directory = tempfile::tempdir().unwrap();
-    let missing = directory.path().join("none.toml");
-    let binary = directory.path().join("binary.toml");
-    std::fs::write(&binary, [0xff, 0xfe]).unwrap();
-    let error = |path: &Path| load(Some(path), &env()).map(|_| ()).unwrap_err().to_string();
-    for (path, expected) in [
-        (missing.as_path(), "it does not exist. Name an existing file with -c"),
-        (binary.as_path(), "it is not UTF-8 text. Save it as UTF-8"),
-        (directory.path(), "it is a directory. Name the file in it with -c"),
-    ] {
-        let expected = format!("Cannot read the configuration file {}: {expected}", path.display());
-        assert_eq!(error(path), expected);
-    }
-}
-
-#[test]
-#[cfg(unix)]
-fn a_password_in_a_file_for_everybody_is_warned_about() {
-    use std::os::unix::fs::PermissionsExt;
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("outbox-router.toml");
-    let warnings = |text: &str, mode: u32| {
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        load(Some(&path), &env()).unwrap().warnings.len()
-    };
-    let with_password = "postgres.url = \"postgres://u:p@h/d\"\nkafka.bootstrap.servers = \"k:1\"";
-    assert_eq!(warnings(with_password, 0o644), 1);
-    assert_eq!(warnings(with_password, 0o604), 1);
-    assert_eq!(warnings(with_password, 0o640), 0);
-    assert_eq!(warnings(&minimal(""), 0o644), 0);
-    assert_eq!(warnings(&minimal("kafka.sasl.password = \"p\""), 0o644), 1);
-    let by_variable =
-        env().with_variable("PGPASSWORD", "p").with_variable("OUTBOX_ROUTER_KAFKA__SASL_PASSWORD", "p");
-    std::fs::write(&path, minimal("")).unwrap();
-    assert_eq!(load(Some(&path), &by_variable).unwrap().warnings, [""; 0]);
-}
-
-/// The configuration can be read by everybody, and refers to the secrets.
-#[test]
-#[cfg(unix)]
-fn a_file_with_a_secret_for_everybody_is_warned_about() {
-    use std::os::unix::fs::PermissionsExt;
-    let directory = tempfile::tempdir().unwrap();
-    let (path, secret) = (directory.path().join("outbox-router.toml"), directory.path().join("secret"));
-    let url = "postgres.url = { file = \"secret\" }\nkafka.bootstrap.servers = \"k:1\"";
-    for (text, content, expected) in [
-        (minimal("kafka.sasl.password = { file = \"secret\" }"), "p", 1),
-        (minimal("kafka.sasl.username = { file = \"secret\" }"), "u", 0),
-        (minimal("postgres.password_file = \"secret\""), "p", 1),
-        (minimal(&format!("kafka.ssl.key.location = \"{}\"", secret.display())), "p", 1),
-        (minimal(&format!("kafka.ssl.ca.location = \"{}\"", secret.display())), "p", 0),
-        (url.to_owned(), "postgres://u:p@h/d", 1),
-        (url.to_owned(), "postgres://u@h/d", 0),
-    ] {
-        std::fs::write(&path, &text).unwrap();
-        std::fs::write(&secret, content).unwrap();
-        for (mode, expected) in [(0o644, expected), (0o640, 0), (0o600, 0)] {
-            std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
-            let warnings = load(Some(&path), &env()).unwrap().warnings;
-            assert_eq!(warnings.len(), expected, "{text} {mode:o}: {warnings:?}");
-            let named = format!("`chmod 600 {}`", secret.display());
-            assert!(warnings.iter().all(|warning| warning.contains(&named)), "{warnings:?}");
-        }
-    }
 }

@@ -12,6 +12,7 @@ mod clock;
 mod dead_letters;
 mod exposition;
 mod heartbeat;
+mod positions;
 mod report;
 mod several;
 mod state;
@@ -63,12 +64,7 @@ struct Inner {
     clock: Clock,
     state: Mutex<Stated>,
     last_turn_micros: AtomicU64,
-    server_wal_end: AtomicU64,
-    received: AtomicU64,
-    flushed: AtomicU64,
-    remembered: AtomicU64,
-    positions_failed: Mutex<Option<String>>,
-    confirmed: AtomicU64,
+    positions: positions::Positions,
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
     oldest_unacknowledged: AtomicI64,
@@ -133,12 +129,7 @@ impl Monitor {
             clock,
             state: Mutex::new(Stated { state: State::Starting, since }),
             last_turn_micros: AtomicU64::new(0),
-            server_wal_end: AtomicU64::new(0),
-            received: AtomicU64::new(0),
-            flushed: AtomicU64::new(0),
-            remembered: AtomicU64::new(0),
-            positions_failed: Mutex::default(),
-            confirmed: AtomicU64::new(0),
+            positions: positions::Positions::default(),
             in_flight_records: AtomicU64::new(0),
             in_flight_bytes: AtomicU64::new(0),
             oldest_unacknowledged: AtomicI64::new(NONE),
@@ -185,35 +176,32 @@ impl Monitor {
 
     /// The end of the log at the server, as a message of the stream said.
     pub fn server_wal_end(&self, lsn: Lsn) {
-        self.0.server_wal_end.store(lsn.0, Relaxed);
+        self.0.positions.server_wal_end.set(lsn);
     }
 
     /// The stream has been received up to here.
     pub fn received(&self, lsn: Lsn) {
-        self.0.received.store(lsn.0, Relaxed);
+        self.0.positions.received.set(lsn);
     }
 
     /// Everything up to here is acknowledged. Say so at the start of the stream too: before that there is no lag.
     pub fn flushed(&self, lsn: Lsn) {
-        self.0.flushed.store(lsn.0, Relaxed);
+        self.0.positions.flushed.set(lsn);
     }
 
     /// Everything up to here is durable in the positions topic, or need not be.
     pub fn remembered(&self, lsn: Lsn) {
-        self.0.remembered.store(lsn.0, Relaxed);
+        self.0.positions.remembered.set(lsn);
     }
 
     /// Why positions cannot be written; `None` if they can. Takes a short lock.
     pub fn positions_failed(&self, reason: Option<&str>) {
-        let mut failed = lock(&self.0.positions_failed);
-        if failed.as_deref() != reason {
-            *failed = reason.map(str::to_owned);
-        }
+        self.0.positions.failed(reason);
     }
 
     /// Postgres was told that it needs nothing before this position.
     pub fn confirmed(&self, lsn: Lsn) {
-        self.0.confirmed.store(lsn.0, Relaxed);
+        self.0.positions.confirmed.set(lsn);
     }
 
     /// What is sent and not yet acknowledged, now; `bytes` of keys, values and headers.
@@ -231,11 +219,7 @@ impl Monitor {
     /// Another session reads the slot: the position that this router has reached is history, and how far behind it is nobody knows
     /// here.
     pub fn waits(&self) {
-        let inner = &*self.0;
-        let positions =
-            [&inner.server_wal_end, &inner.received, &inner.flushed, &inner.remembered, &inner.confirmed];
-        positions.into_iter().for_each(|position| position.store(Lsn::INVALID.0, Relaxed));
-        self.positions_failed(None);
+        self.0.positions.forget();
         self.oldest_unacknowledged(None);
     }
 
@@ -427,7 +411,7 @@ impl Monitor {
             ready: state.kind().is_ready(),
             healthy: self.health().ok,
             last_turn_seconds: self.silence().as_secs_f64(),
-            positions: self.positions(),
+            positions: inner.positions.report(),
             lag: self.lag(),
             in_bites: inner.in_bites.load(Relaxed),
             in_flight: InFlight {
@@ -459,29 +443,11 @@ impl Monitor {
         }
     }
 
-    fn positions(&self) -> CheckpointStore {
-        let text = |position: &AtomicU64| known(position).map(|lsn| lsn.to_string());
-        CheckpointStore {
-            server_wal_end: text(&self.0.server_wal_end),
-            received: text(&self.0.received),
-            flushed: text(&self.0.flushed),
-            remembered: text(&self.0.remembered),
-            not_remembered: lock(&self.0.positions_failed).clone(),
-            confirmed: text(&self.0.confirmed),
-        }
-    }
-
     fn lag(&self) -> Lag {
-        // flushed first: read the other way round, a position that moves in between could pass the end
-        let flushed = known(&self.0.flushed);
-        let end = known(&self.0.server_wal_end);
         let oldest = self.0.oldest_unacknowledged.load(Relaxed);
         // the database's clock may be ahead of this machine's
         let age_micros = if oldest == NONE { 0 } else { self.0.clock.now().0.saturating_sub(oldest).max(0) };
-        Lag {
-            bytes: flushed.zip(end).map(|(flushed, end)| end.bytes_since(flushed)),
-            seconds: age_micros as f64 / 1e6,
-        }
+        Lag { bytes: self.0.positions.lag_bytes(), seconds: age_micros as f64 / 1e6 }
     }
 
     /// How long ago the main loop turned; before its first turn, how long ago the router started.
@@ -489,11 +455,6 @@ impl Monitor {
         let last = Duration::from_micros(self.0.last_turn_micros.load(Relaxed));
         self.0.clock.elapsed().saturating_sub(last)
     }
-}
-
-/// A position that has been set.
-fn known(position: &AtomicU64) -> Option<Lsn> {
-    Some(Lsn(position.load(Relaxed))).filter(|lsn| *lsn != Lsn::INVALID)
 }
 
 fn micros(duration: Duration) -> u64 {

@@ -1,0 +1,118 @@
+//! `contracts`
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+pub(super) const HELP: &str = "\
+A contract is a file <aggregate>/<event>.json in the directory that `directory` in [contracts] names, or that stands \
+on the command line: a JSON Schema of the event's payload, and what consumers should know besides. Neither Postgres nor \
+Kafka is needed, and nothing is fetched from the network.
+
+Exit codes:
+  0  all is well
+  1  check: something is wrong with the contracts or breaks consumers; docs --check: pages are not up to date
+  2  usage or configuration; docs, asyncapi: something is wrong with the contracts
+
+Examples:
+  outbox-router contracts check
+  outbox-router contracts check contracts --against /tmp/former/contracts
+  outbox-router contracts docs --output docs/events
+  outbox-router contracts asyncapi --output asyncapi.json";
+
+const CHECK_HELP: &str = "\
+Reads every file, and judges the examples by their schemas. With --against, each contract is compared with its former \
+version by its rule, `x-compatibility`: backward, forward, full (without it) or none.
+
+The former version is another directory, for instance what the main branch has:
+  mkdir /tmp/former && git archive origin/main contracts | tar -x -C /tmp/former
+  outbox-router contracts check contracts --against /tmp/former/contracts
+
+Exit codes:
+  0  nothing stands in the way
+  1  something is wrong with the contracts, breaks consumers, or cannot be judged
+  2  usage or configuration; the former version cannot be read";
+
+/// `contracts`
+#[derive(Debug, Clone, Args)]
+pub struct ContractsArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: ContractsCommand,
+}
+
+/// `contracts ...`
+#[derive(Debug, Clone, Subcommand)]
+pub enum ContractsCommand {
+    /// Look for what is wrong with them, and for changes that break consumers
+    #[command(after_long_help = CHECK_HELP)]
+    Check(ContractsCheckArgs),
+    /// Write a Markdown page for each, and one that lists them
+    Docs(ContractsDocsArgs),
+    /// Write them as an AsyncAPI 3 document, in JSON
+    Asyncapi(ContractsAsyncapiArgs),
+}
+
+/// Where the contracts are.
+#[derive(Debug, Clone, Args)]
+pub struct ContractsDirectory {
+    /// The directory of the contracts, instead of `directory` in `[contracts]`
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: Option<PathBuf>,
+}
+
+/// `contracts check`
+#[derive(Debug, Clone, Args)]
+pub struct ContractsCheckArgs {
+    /// Where they are.
+    #[command(flatten)]
+    pub directory: ContractsDirectory,
+
+    /// The directory of their former version, to compare with
+    #[arg(long, value_name = "DIRECTORY")]
+    pub against: Option<PathBuf>,
+
+    /// Let changes pass that cannot be judged, after a person has looked at them
+    #[arg(long, requires = "against")]
+    pub allow_unjudged: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `contracts docs`
+#[derive(Debug, Clone, Args)]
+pub struct ContractsDocsArgs {
+    /// Where they are.
+    #[command(flatten)]
+    pub directory: ContractsDirectory,
+
+    /// The directory of the pages, AGGREGATE/EVENT.md. Pages of contracts that are gone are removed
+    #[arg(long, value_name = "DIRECTORY", default_value = "docs/events")]
+    pub output: PathBuf,
+
+    /// Write nothing, and say which pages are not up to date
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// `contracts asyncapi`
+#[derive(Debug, Clone, Args)]
+pub struct ContractsAsyncapiArgs {
+    /// Where they are.
+    #[command(flatten)]
+    pub directory: ContractsDirectory,
+
+    /// The file to write, instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// `info.title` of the document
+    #[arg(long, default_value = "Events")]
+    pub title: String,
+
+    /// `info.version` of the document
+    #[arg(long, value_name = "VERSION", default_value = "1.0.0")]
+    pub document_version: String,
+}

@@ -1,0 +1,72 @@
+//! Where the stream is, and how far it is acknowledged, stored and confirmed.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use pg_logical::Lsn;
+
+use super::lock;
+use super::report::CheckpointStore;
+
+/// A position that may not be known.
+#[derive(Debug, Default)]
+pub(super) struct Place(AtomicU64);
+
+impl Place {
+    pub(super) fn set(&self, lsn: Lsn) {
+        self.0.store(lsn.0, Relaxed);
+    }
+
+    fn get(&self) -> Option<Lsn> {
+        Some(Lsn(self.0.load(Relaxed))).filter(|lsn| *lsn != Lsn::INVALID)
+    }
+}
+
+/// Those of one router.
+#[derive(Debug, Default)]
+pub(super) struct Positions {
+    pub(super) server_wal_end: Place,
+    pub(super) received: Place,
+    pub(super) flushed: Place,
+    pub(super) remembered: Place,
+    pub(super) confirmed: Place,
+    /// Why they cannot be written.
+    failed: Mutex<Option<String>>,
+}
+
+impl Positions {
+    /// Why they cannot be written; `None` if they can.
+    pub(super) fn failed(&self, reason: Option<&str>) {
+        let mut failed = lock(&self.failed);
+        if failed.as_deref() != reason {
+            *failed = reason.map(str::to_owned);
+        }
+    }
+
+    /// None of them is known any more.
+    pub(super) fn forget(&self) {
+        let places = [&self.server_wal_end, &self.received, &self.flushed, &self.remembered, &self.confirmed];
+        places.into_iter().for_each(|place| place.set(Lsn::INVALID));
+        self.failed(None);
+    }
+
+    /// The log between what is acknowledged and the server's end.
+    pub(super) fn lag_bytes(&self) -> Option<u64> {
+        // flushed first: read the other way round, a position that moves in between could pass the end
+        let flushed = self.flushed.get();
+        let end = self.server_wal_end.get();
+        flushed.zip(end).map(|(flushed, end)| end.bytes_since(flushed))
+    }
+
+    pub(super) fn report(&self) -> CheckpointStore {
+        let text = |place: &Place| place.get().map(|lsn| lsn.to_string());
+        CheckpointStore {
+            server_wal_end: text(&self.server_wal_end),
+            received: text(&self.received),
+            flushed: text(&self.flushed),
+            remembered: text(&self.remembered),
+            not_remembered: lock(&self.failed).clone(),
+            confirmed: text(&self.confirmed),
+        }
+    }
+}
