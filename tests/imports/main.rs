@@ -50,6 +50,8 @@ const FORBIDDEN: &[(&[&str], &[&str], &str)] = &[
         &["config", "sink", "source", "postgres", "supervisor", "commands"],
         "the loop knows its source and its sink by their ports",
     ),
+    (&["sink"], &["source"], "they know each other only by the ports of the loop"),
+    (&["source"], &["sink"], "they know each other only by the ports of the loop"),
 ];
 
 /// Only these import `commands` and `supervisor`, which are on top.
