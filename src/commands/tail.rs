@@ -4,15 +4,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::lock_wait::Watcher;
 use pg_logical::quoting::literal;
 use pg_logical::replication::{ReplicationStream, StreamOf};
+use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::advice;
+use super::init::say_slot_wait;
+use crate::advice::{self, OrRemedy};
 use crate::cli::TailArgs;
 use crate::config::{CatchUp, Config, OnUpdate};
 use crate::contracts::Contracts;
@@ -27,7 +30,7 @@ use crate::postgres::watch::Watch;
 use crate::progress::Position;
 use crate::relay::{Outcome, Relay, Window};
 use crate::routing::Router;
-use crate::sink::stdout::{StdoutSink, Style};
+use crate::sink::stdout::{Printed, StdoutSink, Style};
 use crate::source::slot::{SlotParts, SlotSource};
 use crate::supervisor::connections::connect;
 use crate::terminal;
@@ -50,11 +53,14 @@ pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
     stop_at_signals(&stop)?;
     let opened = tokio::select! {
         opened = open(one_shard(config, args)?, args) => opened?,
-        () = stop.cancelled() => return Ok(()),
+        () = stop.cancelled() => {
+            say_end(Printed::default());
+            return Ok(());
+        }
     };
     let Opened { config, slot, pipeline, start, monitor } = opened;
     let style = Style { json: args.json, payload: args.payload, colours: terminal::colours(&io::stdout()) };
-    let sink = StdoutSink::new(io::stdout(), style, stop.clone())?;
+    let sink = StdoutSink::new(&io::stdout(), style, stop.clone())?;
     let source = SlotSource::new(slot, start);
     let window = Window::new(WINDOW.0, WINDOW.1);
     tracing::info!(
@@ -65,9 +71,18 @@ pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
     match ended.outcome {
         Outcome::Failed(error) => Err(error),
         Outcome::Stopped | Outcome::SourceEnded | Outcome::Refused(_) => {
-            tracing::info!(events = ended.sink, "stopped");
+            say_end(ended.sink);
             Ok(())
         }
+    }
+}
+
+/// Says how many events were printed, unless the reader has left, as `head` does.
+fn say_end(printed: Printed) {
+    match printed {
+        Printed { unread: true, .. } => {}
+        Printed { events: 1, .. } => tracing::info!("stopped; 1 event was shown"),
+        Printed { events, .. } => tracing::info!("stopped; {events} events were shown"),
     }
 }
 
@@ -87,6 +102,8 @@ fn one_shard(config: &Config, args: &TailArgs) -> Result<Config, Error> {
         return Err(Error::usage("tail shows one shard at a time", "Add --shard with its number"));
     };
     let mut config = shard.clone();
+    // so that pg_stat_activity tells its sessions from the router's
+    config.name.push_str(" tail");
     config.heartbeat = None;
     config.postgres.catch_up = CatchUp::Stream;
     if config.outbox.on_update == OnUpdate::Stop {
@@ -97,6 +114,7 @@ fn one_shard(config: &Config, args: &TailArgs) -> Result<Config, Error> {
 
 async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
     let mut session = connect(&config, None).await?;
+    session.query(&bulk_read::prepare(config.postgres.wal_sender_timeout)).await?;
     let mut looks = connect(&config, Some(session.info().host.clone())).await?;
     let catalog = Catalog::look(&mut looks, &config.postgres, &config.outbox).await?;
     catalog.publication_verdict(config.source(), Missing::AtStart)?;
@@ -109,14 +127,7 @@ async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
         None => None,
     };
     let slot = format!("{SLOTS}{}", session.backend_pid());
-    let created = match args.since {
-        None => create(&slot),
-        Some(_) => slot_functions::copy(&config.postgres.slot, &slot, true),
-    };
-    let at = session.query_one(&created).await?.unwrap_or_default();
-    let begins = begins_at(&at).ok_or_else(|| {
-        Error::transient(Peer::Postgres, format!("the position of the slot {slot} cannot be read: {at}"))
-    })?;
+    let begins = make_slot(&mut session, &slot, &config, args.since.is_some()).await?;
     let system = timeline::identify(&mut session).await?;
     let from = match args.since {
         Some(since) => within(since, begins, system.flush, &config.postgres.slot)?,
@@ -151,7 +162,37 @@ async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
     Ok(Opened { config, slot, pipeline, start, monitor })
 }
 
-/// Creates a slot that ends with its session.
+/// Creates a slot that ends with its session, at the end of the log or as a copy of the router's. Returns where it starts.
+async fn make_slot(session: &mut Session, slot: &str, config: &Config, copied: bool) -> Result<Lsn, Error> {
+    let sql = if copied { slot_functions::copy(&config.postgres.slot, slot, true) } else { create(slot) };
+    if !copied {
+        // Postgres first waits for every open transaction, for which there is no limit
+        session.answers_within(None);
+    }
+    let watcher = Watcher::new(&config.postgres.conninfo, session.info(), &config.name);
+    session.watched_by(watcher.in_words(advice::in_words).saying(say_slot_wait));
+    let made = session.query_one(&sql).await.map_err(not_made)?.unwrap_or_default();
+    session.answers_within(Some(config.postgres.wal_sender_timeout));
+    begins_at(&made).ok_or_else(|| {
+        Error::transient(Peer::Postgres, format!("the position of the slot {slot} cannot be read: {made}"))
+    })
+}
+
+/// Why the slot could not be created.
+fn not_made(error: QueryError) -> Error {
+    match error.code().map(|code| code.code()) {
+        Some("53400") => Error::refused(
+            "all replication slots are taken, and tail needs one while it runs",
+            "Raise max_replication_slots and restart Postgres, or drop a slot that nobody needs: \
+             SELECT slot_name, active FROM pg_replication_slots",
+        ),
+        Some("55000") => {
+            error.or_remedy("Run `outbox-router check`, which looks at wal_level and at the slot")
+        }
+        _ => error.into(),
+    }
+}
+
 fn create(slot: &str) -> String {
     format!("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)", literal(slot))
 }
@@ -171,7 +212,7 @@ fn within(since: Lsn, kept: Lsn, end: Lsn, slot: &str) -> Result<Lsn, Error> {
     }
     if since > end {
         return Err(Error::refused(
-            format!("--since {since} lies behind the end of the server's log, {end}"),
+            format!("--since {since} lies past the end of the server's log, {end}"),
             "Leave out --since to see what is committed from now on",
         ));
     }

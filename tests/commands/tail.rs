@@ -1,22 +1,30 @@
 //! `tail` shows what `run` sends, and touches nothing.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use toml::toml;
 
 use crate::support::eventually::eventually;
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
-use crate::support::process;
+use crate::support::place::{Place, psql};
+use crate::support::postgres::PrivatePostgres;
+use crate::support::process::{self, peak_memory};
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::signal::{Signal, send};
 
 const SLOTS: &str = "SELECT 1 FROM pg_replication_slots WHERE slot_name LIKE 'outbox_router_tail_%' \
                      AND database = current_database() AND temporary";
+
+/// Its server process waits until somebody takes what it has sent.
+const HELD_BACK: &str = "SELECT 1 FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid \
+                         WHERE temporary AND database = current_database() AND wait_event = 'WalSenderWriteData'";
 
 /// One that runs.
 struct Tail {
@@ -28,23 +36,41 @@ impl Tail {
     /// Starts it, and waits until it streams.
     async fn start(settings: &Settings, outbox: &Outbox, arguments: &[&str]) -> Self {
         let tail = Self::begin(settings, arguments);
+        tail.streams(outbox).await;
+        tail
+    }
+
+    /// The same with a pipe for what it prints.
+    async fn piped(
+        settings: &Settings,
+        outbox: &Outbox,
+        arguments: &[&str],
+    ) -> (Self, Lines<BufReader<ChildStdout>>) {
+        let mut tail = Self::with_output(settings, arguments, Some(Stdio::piped()));
+        tail.streams(outbox).await;
+        let pipe = tail.child.stdout.take().unwrap();
+        (tail, BufReader::new(pipe).lines())
+    }
+
+    async fn streams(&self, outbox: &Outbox) {
         eventually("a temporary slot", async || {
             outbox.query(&format!("{SLOTS} AND active")).await.first().map(drop)
         })
         .await;
-        eventually("it says that it shows what comes", async || {
-            tail.said().contains("showing what is committed").then_some(())
-        })
-        .await;
-        tail
+        self.says("showing what is committed").await;
     }
 
     fn begin(settings: &Settings, arguments: &[&str]) -> Self {
+        Self::with_output(settings, arguments, None)
+    }
+
+    /// What it prints goes to a file, or to `output`.
+    fn with_output(settings: &Settings, arguments: &[&str], output: Option<Stdio>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = settings.write_to(&folder);
         let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
         command.arg("-c").arg(&file).arg("tail").args(arguments).current_dir(folder.path());
-        let out = File::create(folder.path().join("out")).unwrap();
+        let out = output.unwrap_or_else(|| File::create(folder.path().join("out")).unwrap().into());
         let err = File::create(folder.path().join("err")).unwrap();
         command.env_clear().env("HOME", folder.path()).stdin(Stdio::null()).stdout(out).stderr(err);
         let child = process::start(&mut command);
@@ -63,6 +89,10 @@ impl Tail {
         std::fs::read_to_string(self.file("err")).unwrap()
     }
 
+    async fn says(&self, text: &str) {
+        eventually(&format!("it says {text:?}"), async || self.said().contains(text).then_some(())).await;
+    }
+
     async fn prints(&self, lines: usize) -> String {
         eventually(&format!("{lines} lines"), async || {
             Some(self.printed()).filter(|printed| printed.matches('\n').count() >= lines)
@@ -73,6 +103,11 @@ impl Tail {
     /// Ends it as Ctrl-C does.
     async fn interrupt(&mut self) {
         assert!(send(Signal::Interrupt, self.child.id()));
+        self.ends().await;
+    }
+
+    /// Waits until it has ended well.
+    async fn ends(&mut self) {
         let status = eventually("it ends", async || self.child.try_wait().unwrap()).await;
         assert_eq!(status.code(), Some(0), "{}", self.said());
     }
@@ -101,40 +136,77 @@ fn as_printed(record: &Record) -> Value {
     })
 }
 
+/// Everything that a router could have moved.
+async fn untouched(outbox: &Outbox) -> String {
+    let slot = "SELECT row_to_json(s)::text FROM \
+                (SELECT confirmed_flush_lsn, restart_lsn, active FROM pg_replication_slots \
+                 WHERE slot_name = current_database()) s";
+    let record = "SELECT row_to_json(s)::text FROM outbox_router.slots s";
+    let rows = [outbox.query(slot).await, outbox.query(record).await].concat();
+    let rows: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    format!("{rows:?} {:?}", outbox.lock_holder().await)
+}
+
 #[tokio::test]
 async fn tail_prints_what_run_sends_and_moves_nothing() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let rules = toml! {
+        rules = [
+            { match = { aggregate_type = "order", "headers.kind" = "large" }, partition = "0", headers = { size = "large" } },
+            { match = { aggregate_type = "test" }, drop = true },
+            { match = { aggregate_type = "invoice" }, value = "cloudevents-structured" },
+        ]
+    };
     let settings = Settings::new(&outbox, &kafka)
         .set("route.headers.region", "${aggregate_type | lower}")
         .set("route.value", "cloudevents-binary")
-        .set("route.cloudevents.source", "/shop");
-    let slot = outbox.confirmed().await;
+        .set("route.cloudevents.source", "/shop")
+        .set("route.rules", rules["rules"].clone());
+    let before = untouched(&outbox).await;
     // no broker is asked
     let away = settings.clone().set("kafka.'bootstrap.servers'", "127.0.0.1:1");
     let tail = Tail::start(&away, &outbox, &["--json", "--payload"]).await;
-    for number in 0..20 {
-        outbox.insert("order", &(number % 3).to_string(), &format!(r#"{{"number": {number}}}"#)).await;
+    for number in 0..10 {
+        let kind = ["large", "small"][number % 2];
+        outbox
+            .execute(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, payload, headers) VALUES \
+                 ('order', '{}', '{{\"number\": {number}}}', '{{\"kind\": \"{kind}\", \"none\": null}}'), \
+                 ('test', 'x', '1', '{{}}'), ('invoice', NULL, NULL, '{{\"größe\": 1.50}}')",
+                number % 3
+            ))
+            .await;
     }
-    let printed = tail.prints(20).await;
-    assert_eq!(outbox.confirmed().await, slot, "the router's slot was moved");
-    let router = Router::active(&settings).await;
+    let impossible = outbox.insert("no topic", "1", "{}").await;
+    let printed = tail.prints(21).await;
+    assert_eq!(untouched(&outbox).await, before);
+    assert_eq!(kafka.partitions(&outbox.topic("order")).await, 0, "a topic was made");
+    let said = tail.stop(&outbox).await;
+    assert!(said.contains("stopped; 21 events were shown"), "{said}");
+
+    let ended = Router::start(&settings).exits(3).await;
+    assert!(ended.last_line().contains(&impossible), "{}", ended.log);
     let records = kafka.records_when(&outbox.name, 20).await;
-    router.stop().await;
+    let mut shown: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let refused = shown.pop().unwrap();
+    assert_eq!((&refused["id"], &refused["reason"]), (&json!(impossible), &json!("unroutable")));
+    assert!(ended.last_line().contains(refused["refused"].as_str().unwrap().split(". ").next().unwrap()));
     let mut sent: Vec<_> = records.iter().map(|record| as_printed(record).to_string()).collect();
-    let shown = printed.lines().map(|line| {
-        let mut object: Value = serde_json::from_str(line).unwrap();
-        let members = object.as_object_mut().unwrap();
-        assert!(members.remove("position").unwrap().is_string());
-        assert!(members.remove("partition").unwrap().is_null());
-        object.to_string()
-    });
-    let mut shown: Vec<_> = shown.collect();
+    let mut shown: Vec<_> = shown
+        .into_iter()
+        .map(|mut object| {
+            let members = object.as_object_mut().unwrap();
+            assert!(members.remove("position").unwrap().is_string());
+            assert!(members.remove("violation").unwrap().is_null());
+            let is_large = members["headers"].to_string().contains("size");
+            assert_eq!(members.remove("partition").unwrap(), if is_large { json!(0) } else { Value::Null });
+            object.to_string()
+        })
+        .collect();
     // Kafka's are by partition
     sent.sort();
     shown.sort();
     assert_eq!(shown, sent);
-    let said = tail.stop(&outbox).await;
-    assert!(said.contains("stopped events=20"), "{said}");
 }
 
 #[tokio::test]
@@ -159,10 +231,25 @@ async fn tail_since_begins_where_the_slot_still_holds_the_log() {
     let since = outbox.lsn().await.to_string();
     outbox.insert("order", "after", "{}").await;
     let tail = Tail::start(&settings, &outbox, &["--json", "--since", &since]).await;
-    let printed = tail.prints(1).await;
-    assert!(printed.contains("\"key\":\"after\"") && !printed.contains("\"before\""), "{printed}");
+    outbox.insert("order", "later", "{}").await;
+    let printed = tail.prints(2).await;
+    let keys = |printed: &str| -> Vec<String> {
+        let objects = printed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        objects.map(|object| object["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(&printed), ["after", "later"]);
     tail.stop(&outbox).await;
-    for (position, reason) in [("0/1", "lies before what the slot"), ("FFFF/0", "lies behind the end")] {
+    // what it prints of an event is a position too
+    let later: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    let (since, _) = later["position"].as_str().unwrap().split_once(':').unwrap();
+    let tail = Tail::start(&settings, &outbox, &["--json", "--since", since]).await;
+    assert_eq!(keys(&tail.prints(1).await), ["later"]);
+    tail.stop(&outbox).await;
+    let earliest = outbox.confirmed().await;
+    let earliest = format!("The earliest position is {earliest}: outbox-router tail --since {earliest}");
+    for (position, reason) in
+        [("0/1", earliest.as_str()), ("FFFF/0", "lies past the end of the server's log")]
+    {
         let ran = settings.run_beside(&["tail", "--since", position]).await;
         assert_eq!(ran.code, 1, "{}", ran.err);
         assert!(ran.err.contains(reason) && ran.out.is_empty(), "{}", ran.err);
@@ -180,13 +267,154 @@ async fn tail_runs_beside_a_router_and_leaves_nothing_when_it_is_killed() {
     tail.prints(1).await;
     outbox.all_confirmed().await;
     let confirmed = outbox.confirmed().await.to_string();
-    let mut again = Tail::start(&settings, &outbox, &["--since", &confirmed]).await;
+    let mut again = Tail::start(&settings, &outbox, &["--json", "--since", &confirmed]).await;
+    outbox.insert("order", "2", "{}").await;
+    assert!(again.prints(1).await.contains("\"key\":\"2\""), "{}", again.printed());
+    tail.prints(2).await;
     again.interrupt().await;
     tail.child.kill().unwrap();
     tail.child.wait().unwrap();
     gone(&outbox).await;
-    outbox.insert("order", "2", "{}").await;
+    outbox.insert("order", "3", "{}").await;
     outbox.all_confirmed().await;
     router.stop().await;
-    assert_eq!(kafka.records(&outbox.name).await.len(), 2);
+    assert_eq!(kafka.records(&outbox.name).await.len(), 3);
+}
+
+#[tokio::test]
+async fn tail_ends_quietly_when_its_reader_has_seen_enough() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (mut tail, mut lines) = Tail::piped(&Settings::new(&outbox, &kafka), &outbox, &["--json"]).await;
+    outbox.insert("order", "1", "{}").await;
+    assert!(lines.next().unwrap().unwrap().contains("\"key\":\"1\""));
+    // nothing more is committed, and nothing written
+    drop(lines);
+    tail.ends().await;
+    let said = tail.said();
+    assert!(said.contains("showing") && said.lines().count() == 1, "{said}");
+    gone(&outbox).await;
+}
+
+/// 100 MB that come faster than they are read.
+async fn flooded(outbox: &Outbox) {
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             SELECT 'order', n::text, to_jsonb(repeat('x', 10000)) FROM generate_series(1, 10000) n",
+        )
+        .await;
+    // it does so for moments also where all is read
+    let mut in_a_row = 0;
+    eventually("the server waits, and goes on waiting", async || {
+        in_a_row = if outbox.query(HELD_BACK).await.is_empty() { 0 } else { in_a_row + 1 };
+        (in_a_row == 50).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tail_that_is_read_slowly_holds_back_the_stream() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let arguments = ["--json", "--payload"];
+    let (mut tail, mut lines) = Tail::piped(&Settings::new(&outbox, &kafka), &outbox, &arguments).await;
+    flooded(&outbox).await;
+    for (line, number) in lines.by_ref().take(10_000).zip(1..) {
+        let object: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert_eq!(object["key"], json!(number.to_string()));
+    }
+    let peak = peak_memory(tail.child.id());
+    assert!(peak < 80 << 20, "{peak} bytes");
+    tail.interrupt().await;
+    assert!(tail.said().contains("stopped; 10000 events were shown"), "{}", tail.said());
+}
+
+#[tokio::test]
+async fn tail_that_nobody_reads_can_be_interrupted() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (tail, _lines) = Tail::piped(&Settings::new(&outbox, &kafka), &outbox, &["--payload"]).await;
+    flooded(&outbox).await;
+    let said = tail.stop(&outbox).await;
+    assert!(said.contains("stopped; "), "{said}");
+}
+
+#[tokio::test]
+async fn tail_says_whose_transaction_it_waits_for() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let open = outbox.client().await;
+    open.batch_execute("BEGIN; INSERT INTO outbox (aggregate_type, aggregate_id) VALUES ('order', 'open')")
+        .await
+        .unwrap();
+    let pid: i32 = open.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let waits = format!("blocked by server process {pid}");
+    let settings = Settings::new(&outbox, &kafka);
+    let tail = Tail::begin(&settings, &["--json"]);
+    tail.says(&waits).await;
+    // the server does not go on without it
+    let said = tail.stop(&outbox).await;
+    assert!(said.contains("stopped; 0 events were shown"), "{said}");
+    let tail = Tail::begin(&settings, &["--json"]);
+    tail.says(&waits).await;
+    open.batch_execute("COMMIT").await.unwrap();
+    tail.streams(&outbox).await;
+    outbox.insert("order", "next", "{}").await;
+    assert!(tail.prints(1).await.contains("\"key\":\"next\""), "{}", tail.printed());
+    tail.stop(&outbox).await;
+}
+
+#[tokio::test]
+async fn tail_needs_no_more_than_the_role_of_init() {
+    let place = Place::new();
+    let role = format!("{}_router", place.name);
+    let ran = place.run(&["init", "--role", &role]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    place.psql(&format!("REVOKE ALL ON DATABASE {} FROM PUBLIC", place.name));
+    let emit = "SELECT outbox_router.emit('order', '1', 'placed', '{}')";
+    place.psql(emit);
+    let earliest = place
+        .psql("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = current_database()");
+    let url = place.url(&role);
+    let place = place.with("POSTGRES__URL", &url);
+    let mut child = process::start(&mut place.command(&["tail", "--since", earliest.trim()]));
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("key 1"));
+    place.psql(emit);
+    let more: Vec<String> = lines.by_ref().take(3).map(Result::unwrap).collect();
+    assert!(more[2].contains("key 1"), "{more:?}");
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_ne!(psql(&url, &["-c", "TABLE outbox"]).code, 0, "the role may read the table");
+}
+
+#[tokio::test]
+async fn tail_says_what_is_wrong_before_it_shows_anything() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let renamed = |key: &str| settings.clone().set(key, "nowhere");
+    for (settings, arguments, code, reason) in [
+        (&settings, &["--since", "soon"][..], 2, "\"soon\" is not a log position"),
+        (&settings, &["--shard", "1"], 2, "there are no shards"),
+        (&settings.clone().set("shards.count", 2), &[], 2, "tail shows one shard at a time. Add --shard"),
+        (&renamed("postgres.publication"), &[], 1, "the publication nowhere does not exist"),
+        (&renamed("outbox.table"), &[], 1, "nowhere does not exist"),
+        (&renamed("postgres.slot"), &["--since", "0/1"], 1, "\"nowhere\" does not exist"),
+    ] {
+        let ran = settings.run(&[&["tail"], arguments].concat());
+        assert_eq!(ran.code, code, "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(reason) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+    }
+    gone(&outbox).await;
+}
+
+#[tokio::test]
+async fn tail_says_that_all_slots_are_taken() {
+    let server =
+        PrivatePostgres::start("host all all 127.0.0.1/32 trust\n", &["max_replication_slots=1"]).await;
+    let outbox = Outbox::on(&server.url()).await;
+    let ran = Settings::new(&outbox, &Kafka::shared()).run_beside(&["tail"]).await;
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(
+        ran.err.contains("all replication slots are taken") && ran.err.contains("Raise max_"),
+        "{}",
+        ran.err
+    );
 }

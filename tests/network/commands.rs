@@ -93,7 +93,7 @@ async fn all_back(mut all: Vec<Running>, text: &str) {
 #[tokio::test]
 async fn network_lost_under_a_command_ends_it_with_a_sentence() {
     let mut running = Vec::new();
-    for command in ["init", "check", "status"] {
+    for command in ["init", "check", "status", "tail"] {
         // at once, in the greeting, in the first answers
         running.extend([0, 100, 700].map(|after| Running::postgres(command, after)));
     }

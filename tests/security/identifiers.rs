@@ -69,6 +69,9 @@ async fn identifiers_that_look_like_sql_are_names_in_every_command() {
         let ran = settings.run(arguments);
         assert_eq!(ran.code, 0, "{arguments:?}: {ran:?}");
     }
+    // the slot is copied before its position is known
+    let ran = settings.run(&["tail", "--since", "FFFF/0"]);
+    assert!(ran.code == 1 && ran.err.contains("lies past the end"), "{ran:?}");
     assert_eq!(place.psql("SELECT count(*) FROM witness").trim(), "0");
 }
 

@@ -55,7 +55,9 @@ async fn terminal_is_not_acted_upon_by_what_a_server_says() {
         let ended = Router::with_variables(&settings, &[("RUST_LOG", level)]).exits(1).await;
         is_harmless("run", &ended.log);
     }
-    for arguments in [&["check"][..], &["check", "--json"], &["status"], &["slot", "list"], &["init"]] {
+    for arguments in
+        [&["check"][..], &["check", "--json"], &["status"], &["slot", "list"], &["init"], &["tail"]]
+    {
         let ran = settings.run(arguments);
         assert_eq!(ran.code, 1, "{arguments:?}: {ran:?}");
         is_harmless(&format!("{arguments:?}"), &[ran.out, ran.err].concat());

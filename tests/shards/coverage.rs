@@ -97,7 +97,7 @@ async fn shards_of_another_number_that_are_left_are_found() {
 async fn shards_that_there_are_not_cannot_be_chosen() {
     let (outbox, kafka) = (outbox().await, Kafka::shared());
     let two = settings(&outbox, &kafka, MODES[0], 2);
-    for command in ["run", "slot list", "dead-letters list"] {
+    for command in ["run", "tail", "slot list", "dead-letters list"] {
         let arguments: Vec<&str> = command.split(' ').chain(["--shard", "2"]).collect();
         refused(&two.run(&arguments), 2, &["there is no shard 2 of 2", "0 to 1"]);
     }

@@ -1,5 +1,6 @@
 //! Starting programs, and the one thing that must not happen meanwhile.
 
+use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock};
 
@@ -18,6 +19,13 @@ pub(crate) fn output(command: &mut Command) -> Output {
     start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
         .wait_with_output()
         .unwrap()
+}
+
+/// The most memory that one ever had, in bytes (`VmHWM`).
+pub(crate) fn peak_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
 /// Does what takes for granted that a closed port is free.

@@ -213,9 +213,7 @@ impl Router {
 
     /// The most memory that it ever had, in bytes (`VmHWM`).
     pub(crate) fn peak_memory(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() * 1024
+        process::peak_memory(self.pid())
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -44,7 +44,7 @@ pub(super) use emit_message::OPEN_TO_ALL;
 use object::Object;
 use objects::Objects;
 pub(super) use outbox_table::columns_query;
-pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover};
+pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover, say_wait as say_slot_wait};
 
 /// The catalogues of earlier versions lack what the router asks for.
 pub(super) const OLDEST_POSTGRES: u32 = 140_000;

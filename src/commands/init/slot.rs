@@ -133,7 +133,7 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
 }
 
 /// Says what the creation of a slot waits for.
-pub(super) fn say_wait(wait: &LockWait) {
+pub(in crate::commands) fn say_wait(wait: &LockWait) {
     tracing::warn!("the slot is made once every transaction that is open on the server has ended; {wait}");
 }
 

@@ -1,9 +1,12 @@
 //! A sink that prints what would be sent. A thread writes, so that a slow reader holds nothing up but the records themselves.
 
+mod reader;
 mod show;
 
-use std::future::Future;
+use std::fs::File;
+use std::future::{Future, pending, ready};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 use pg_logical::Lsn;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -16,59 +19,80 @@ use crate::progress::{Progress, Sequence};
 use crate::relay::{Certain, Event, Health, InFlight, NotSent, Outcome, Refusal, Sent, Sink, Turn};
 use crate::routing::Routed;
 use crate::terminal;
+use reader::Reader;
 pub use show::Style;
 
 /// Prints records.
 pub struct StdoutSink {
     style: Style,
+    /// Bounded by the loop's window.
     lines: UnboundedSender<(Sequence, String)>,
     written: UnboundedReceiver<Written>,
     /// What has become of lines since the last turn.
     reports: Vec<Sequence>,
     under_way: usize,
-    /// How many events were printed.
-    shown: u64,
+    reader: Reader,
+    printed: Printed,
     /// Cancelled when nobody reads any more.
     stop: CancellationToken,
 }
 
+/// What a session has printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Printed {
+    /// How many events were written whole.
+    pub events: u64,
+    /// Whoever has read them is gone.
+    pub unread: bool,
+}
+
 /// What has become of a line.
 enum Written {
-    Line(Sequence),
+    Whole(Sequence),
     /// Nothing more can be written.
     Failed(io::Error),
+    /// It was thrown away after that.
+    Not(Sequence),
 }
 
 impl StdoutSink {
     /// Writes to `out`, and cancels `stop` when nobody reads that any more.
     ///
     /// # Errors
-    /// No thread can be started.
-    pub fn new(
-        out: impl Write + Send + 'static,
-        style: Style,
-        stop: CancellationToken,
-    ) -> Result<Self, Error> {
+    /// There is no room for one more thread or open file.
+    pub fn new(out: &impl AsFd, style: Style, stop: CancellationToken) -> Result<Self, Error> {
+        let no_room = |error| {
+            Error::usage(
+                format!("Cannot begin to write to standard output: {error}"),
+                "Raise the limits of the process on threads and open files",
+            )
+        };
+        // Not the standard library's: the end of the process takes that one's lock, which a write that waits for its reader holds.
+        let file = File::from(out.as_fd().try_clone_to_owned().map_err(no_room)?);
         let ((lines, next), (report, written)) = (unbounded_channel(), unbounded_channel());
         let thread = std::thread::Builder::new().name("stdout".to_owned());
-        thread.spawn(move || write_lines(out, next, &report)).map_err(|error| {
-            Error::usage(
-                format!("Cannot start a thread: {error}"),
-                "Raise the limit of the process on threads",
-            )
-        })?;
-        Ok(StdoutSink { style, lines, written, reports: Vec::new(), under_way: 0, shown: 0, stop })
+        thread.spawn(move || write_lines(file, next, &report)).map_err(no_room)?;
+        let (reader, printed) = (Reader::of(out), Printed::default());
+        Ok(StdoutSink { style, lines, written, reports: Vec::new(), under_way: 0, reader, printed, stop })
     }
 
     fn take_in(&mut self, written: Written) -> Result<(), Error> {
         match written {
-            Written::Line(sequence) => self.reports.push(sequence),
-            Written::Failed(error) => {
-                self.stop.cancel();
-                terminal::written(Err(error))?;
+            Written::Whole(sequence) => {
+                self.printed.events += 1;
+                self.reports.push(sequence);
             }
+            Written::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => self.left_alone(),
+            Written::Failed(error) => terminal::written(Err(error))?,
+            Written::Not(sequence) => self.reports.push(sequence),
         }
         Ok(())
+    }
+
+    /// Nobody reads any more.
+    fn left_alone(&mut self) {
+        self.printed.unread = true;
+        self.stop.cancel();
     }
 }
 
@@ -83,21 +107,20 @@ fn write_lines(
     while lines.blocking_recv_many(&mut batch, 100) > 0 {
         if works {
             let text: String = batch.iter().map(|(_, line)| line.as_str()).collect();
-            if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            if let Err(error) = out.write_all(text.as_bytes()) {
                 works = false;
                 let _ = report.send(Written::Failed(error));
             }
         }
         for (sequence, _) in batch.drain(..) {
             // the session may be over
-            let _ = report.send(Written::Line(sequence));
+            let _ = report.send(if works { Written::Whole(sequence) } else { Written::Not(sequence) });
         }
     }
 }
 
 impl Sink for StdoutSink {
-    /// How many events were printed.
-    type End = u64;
+    type End = Printed;
 
     fn is_ready(&self) -> bool {
         true
@@ -111,7 +134,7 @@ impl Sink for StdoutSink {
         let memory = line.len();
         // the thread ends after the session
         let _ = self.lines.send((sequence, line));
-        (self.under_way, self.shown) = (self.under_way + 1, self.shown + 1);
+        self.under_way += 1;
         let commit_time = made.event.origin.commit_time;
         Ok(Sent::Record(InFlight { bytes: memory, memory, commit_time, target: 0 }))
     }
@@ -144,9 +167,11 @@ impl Sink for StdoutSink {
     }
 
     async fn changed(&mut self) -> Result<(), Error> {
-        match self.written.recv().await {
-            Some(written) => self.take_in(written)?,
-            None => std::future::pending().await,
+        tokio::select! {
+            biased;
+            Some(written) = self.written.recv() => self.take_in(written)?,
+            () = self.reader.gone(), if !self.printed.unread => self.left_alone(),
+            else => pending().await,
         }
         while let Ok(written) = self.written.try_recv() {
             self.take_in(written)?;
@@ -164,7 +189,10 @@ impl Sink for StdoutSink {
         _: &mut Progress,
         _: bool,
         _: &mut dyn FnMut(&mut Checkpoint),
-    ) -> impl Future<Output = (Outcome, u64)> {
-        std::future::ready((outcome, self.shown))
+    ) -> impl Future<Output = (Outcome, Printed)> {
+        ready((outcome, self.printed))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,14 +2,17 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use crate::pipeline::{Event, Made};
 use crate::routing::{Record, Routed};
 use crate::unsendable::Unsendable;
 
-/// How much of a value of a header people see, in characters.
+/// How much of a key or of a header's value people see, in characters.
 const SHOWN: usize = 80;
+
+/// How many headers people see.
+const HEADERS: usize = 20;
 
 /// How events are printed.
 #[derive(Debug, Clone, Copy)]
@@ -25,52 +28,106 @@ pub struct Style {
 const BOLD: &str = "1";
 const DIM: &str = "2";
 const RED: &str = "31";
+const YELLOW: &str = "33";
+
+/// A record as programs see it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    position: String,
+    topic: &'a str,
+    /// null: the key decides.
+    partition: Option<i32>,
+    key: Option<Bytes<'a>>,
+    headers: Vec<Header<'a>>,
+    /// Milliseconds since the Unix epoch.
+    timestamp: i64,
+    /// null: a tombstone.
+    value_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Option<Bytes<'a>>>,
+    /// How the payload breaks its contract; null if it does not, or has none.
+    violation: Option<String>,
+}
+
+/// An event that cannot be sent, as programs see it.
+#[derive(Serialize)]
+struct Refused {
+    position: String,
+    id: String,
+    /// In a word.
+    reason: &'static str,
+    /// In sentences.
+    refused: String,
+}
+
+#[derive(Serialize)]
+struct Header<'a> {
+    name: &'a str,
+    value: Option<Bytes<'a>>,
+}
+
+/// Text where it is UTF-8, else Base64.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Bytes<'a> {
+    Text(&'a str),
+    Base64 { base64: String },
+}
+
+impl<'a> Bytes<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Bytes::Text(text),
+            Err(_) => Bytes::Base64 { base64: STANDARD.encode(bytes) },
+        }
+    }
+}
 
 impl Style {
     /// What is printed of an event, with the end of the line.
     pub(super) fn line(self, made: &Made<'_>) -> String {
         match &made.routed {
-            Ok(Routed::Record(record)) if self.json => self.object(&made.event, record).to_string() + "\n",
+            Ok(Routed::Record(record)) if self.json => json(&self.shown(&made.event, record)),
             Ok(Routed::Record(record)) => self.block(&made.event, record),
             Ok(Routed::Dropped) => String::new(),
-            Err(why) if self.json => refused(&made.event, why).to_string() + "\n",
+            Err(why) if self.json => json(&refused(&made.event, why)),
             Err(why) => self.refusal(&made.event, why),
         }
     }
 
-    fn object(self, event: &Event<'_>, record: &Record<'_>) -> Value {
-        let value = record.value.map_or(Value::Null, text);
-        let headers: Vec<_> = record
-            .headers
-            .iter()
-            .map(|(name, value)| json!({ "name": name, "value": value.map_or(Value::Null, text) }))
-            .collect();
-        let mut object = place(event);
-        object.insert("topic".to_owned(), json!(record.topic));
-        object.insert("partition".to_owned(), json!(record.partition));
-        object.insert("key".to_owned(), record.key.map_or(Value::Null, text));
-        object.insert("headers".to_owned(), json!(headers));
-        object.insert("timestamp".to_owned(), json!(record.timestamp));
-        object.insert("value_bytes".to_owned(), json!(record.value.map(<[u8]>::len)));
-        if self.payload {
-            object.insert("value".to_owned(), value);
+    fn shown<'a>(self, event: &Event<'_>, record: &Record<'a>) -> Shown<'a> {
+        let header =
+            |(name, value): (&'a str, Option<&'a [u8]>)| Header { name, value: value.map(Bytes::of) };
+        Shown {
+            position: position(event),
+            topic: record.topic,
+            partition: record.partition,
+            key: record.key.map(Bytes::of),
+            headers: record.headers.iter().map(header).collect(),
+            timestamp: record.timestamp,
+            value_bytes: record.value.map(<[u8]>::len),
+            value: self.payload.then(|| record.value.map(Bytes::of)),
+            violation: record.violation.map(ToString::to_string),
         }
-        Value::Object(object)
     }
 
     fn block(self, event: &Event<'_>, record: &Record<'_>) -> String {
+        let topic = self.painted(BOLD, record.topic);
         let key = record.key.map_or("no key".to_owned(), |key| format!("key {}", short(key)));
         let partition = record.partition.map_or(String::new(), |number| format!("  partition {number}"));
-        let size = match record.value {
-            Some(value) => format!("{} bytes", value.len()),
-            None => "tombstone".to_owned(),
-        };
-        let place = self.painted(DIM, &format!("{}:{}", event.origin.final_lsn, event.origin.ordinal));
-        let topic = self.painted(BOLD, record.topic);
+        let size = record.value.map_or("tombstone".to_owned(), size);
+        let place = self.painted(DIM, &position(event));
         let mut block = format!("{topic}  {key}{partition}  {size}  {place}\n");
-        for (name, value) in record.headers.iter() {
+        for (name, value) in record.headers.iter().take(HEADERS) {
             let value = value.map_or("null".to_owned(), short);
             block.push_str(&format!("    {}: {value}\n", short(name.as_bytes())));
+        }
+        if record.headers.len() > HEADERS {
+            block.push_str(&format!("    and {} more headers\n", record.headers.len() - HEADERS));
+        }
+        if let Some(violation) = record.violation {
+            let although = self.painted(YELLOW, "would be sent although");
+            block.push_str(&format!("    {although} {}\n", printable(violation.to_string().as_bytes())));
         }
         if let Some(value) = record.value.filter(|_| self.payload) {
             block.push_str(&format!("    {}\n", printable(value)));
@@ -79,10 +136,10 @@ impl Style {
     }
 
     fn refusal(self, event: &Event<'_>, why: &Unsendable) -> String {
-        let place = self.painted(DIM, &format!("{}:{}", event.origin.final_lsn, event.origin.ordinal));
         let what = self.painted(RED, "cannot be sent");
-        let id = event.row.printable_id();
-        format!("{what}  the event with id {id}  {place}\n    {}\n", why.detail())
+        let place = self.painted(DIM, &position(event));
+        let (id, detail) = (event.row.printable_id(), why.detail());
+        format!("{what}  the event with id {id}  {place}\n    {}\n", printable(detail.as_bytes()))
     }
 
     fn painted(self, code: &str, text: &str) -> String {
@@ -90,24 +147,25 @@ impl Style {
     }
 }
 
-fn refused(event: &Event<'_>, why: &Unsendable) -> Value {
-    let mut object = place(event);
-    object.insert("id".to_owned(), json!(event.row.printable_id()));
-    object.insert("refused".to_owned(), json!(why.detail()));
-    object.insert("reason".to_owned(), json!(why.reason.name()));
-    Value::Object(object)
+fn refused(event: &Event<'_>, why: &Unsendable) -> Refused {
+    let (id, refused) = (event.row.printable_id(), why.detail());
+    Refused { position: position(event), id, reason: why.reason.name(), refused }
 }
 
-fn place(event: &Event<'_>) -> Map<String, Value> {
-    let position = json!(format!("{}:{}", event.origin.final_lsn, event.origin.ordinal));
-    Map::from_iter([("position".to_owned(), position)])
+/// The place of its commit in the log, which `--since` takes, and its number in the transaction.
+fn position(event: &Event<'_>) -> String {
+    format!("{}:{}", event.origin.final_lsn, event.origin.ordinal)
 }
 
-/// Text where it is UTF-8, else an object with Base64.
-fn text(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
+fn json(object: &impl Serialize) -> String {
+    // what is made of texts and numbers can always be written
+    serde_json::to_string(object).unwrap_or_default() + "\n"
+}
+
+fn size(value: &[u8]) -> String {
+    match value.len() {
+        1 => "1 byte".to_owned(),
+        bytes => format!("{bytes} bytes"),
     }
 }
 
