@@ -3,8 +3,35 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+
+/// Bytes as a program sees them in JSON: text where they are UTF-8, else an object with Base64.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Bytes<'a> {
+    Text(Cow<'a, str>),
+    Base64 { base64: String },
+}
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Bytes::Text(text.into()),
+            Err(_) => Bytes::Base64 { base64: STANDARD.encode(bytes) },
+        }
+    }
+
+    pub(crate) fn into_owned(self) -> Bytes<'static> {
+        match self {
+            Bytes::Text(text) => Bytes::Text(text.into_owned().into()),
+            Bytes::Base64 { base64 } => Bytes::Base64 { base64 },
+        }
+    }
+}
 
 /// Where reading stopped, counted from 1, if this is not one JSON value.
 pub(crate) fn check(text: &str) -> Result<(), usize> {

@@ -136,7 +136,9 @@ fn ignore_signals() -> Result<(), Error> {
     Ok(())
 }
 
-fn listen(kind: SignalKind) -> Result<Signal, Error> {
+/// # Errors
+/// The process has no room for one more.
+pub(super) fn listen(kind: SignalKind) -> Result<Signal, Error> {
     signal(kind).map_err(|error| {
         Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")
     })

@@ -11,10 +11,11 @@ use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
 use super::init::say_slot_wait;
+use super::run::listen;
 use crate::advice::{self, OrRemedy};
 use crate::cli::TailArgs;
 use crate::config::{CatchUp, Config, OnUpdate};
@@ -236,12 +237,7 @@ async fn stream(
 /// The first signal stops the command cleanly.
 fn stop_at_signals(stop: &CancellationToken) -> Result<(), Error> {
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let mut signals = signal(kind).map_err(|error| {
-            Error::usage(
-                format!("Cannot catch signals: {error}"),
-                "Report this with the operating system's version",
-            )
-        })?;
+        let mut signals = listen(kind)?;
         let stop = stop.clone();
         tokio::spawn(async move {
             signals.recv().await;

@@ -9,6 +9,7 @@
 //! A change stays in the source until it is dealt with. When the window is full, or the sink takes nothing, the loop stops
 //! reading, and source and sink go on answering their servers.
 
+mod deadline;
 mod ending;
 mod outcome;
 mod ports;
@@ -19,13 +20,13 @@ mod window;
 
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
 use crate::pipeline::{Change, Pipeline};
 use crate::progress::{self, OutOfStep, Position, Progress};
+pub use deadline::until;
 pub use ending::Ended;
 pub use outcome::{Outcome, Refusal};
 pub use ports::*;
@@ -273,13 +274,6 @@ fn deliver<K: Sink>(
         Err(NotSent::Impossible(why)) => return Err(NotDelivered::Never(made.event.stops_the_router(&why))),
     }
     Ok(())
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }
 
 fn out_of_step(error: OutOfStep) -> Error {

@@ -31,11 +31,11 @@ pub(super) struct Looked<'a> {
     pub(super) slot: &'a Slot,
     pub(super) system: &'a System,
     /// The router's slots for another number of shards.
-    pub(super) other_slots: Vec<String>,
+    pub(super) other_slots: &'a [String],
     /// What the last session found at the beginning of the stream, and the epoch that it had begun.
     pub(super) other_log: Option<(u64, OtherLog)>,
     /// What the router's schema says of the slot; `None` where events may come twice.
-    pub(super) record: Option<SlotRecord>,
+    pub(super) record: Option<&'a SlotRecord>,
 }
 
 impl Looked<'_> {
@@ -125,7 +125,7 @@ impl Looked<'_> {
             other_log: other_log
                 .filter(|(epoch, _)| before.is_some_and(|before| before.epoch == *epoch))
                 .map(|(_, other)| other),
-            record: record.as_ref(),
+            record: *record,
         };
         let exactly_once = config.delivery.mode == DeliveryMode::ExactlyOnce;
         checkpoint::resume(before, &found, memory.accepted_gap, exactly_once)

@@ -128,10 +128,10 @@ pub(super) async fn start(
         Ok(found) => found,
         Err(error) => return Err(with_position(error, config, memory).await),
     };
-    let mut tables = servers.read_tables(config, &found, memory).await?;
+    let tables = servers.read_tables(config, &found, memory).await?;
     connecting_to_kafka(monitor, memory);
     let mut kafka = Kafka::open(config, &mut servers.stream, memory).await?;
-    let begun = begin(config, servers, &found, &mut tables, &mut kafka, monitor, memory).await;
+    let begun = begin(config, servers, &found, &tables, &mut kafka, monitor, memory).await;
     let Begun { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid } = match begun {
         Ok(begun) => begun,
         Err(error) => {
@@ -211,7 +211,7 @@ async fn begin(
     config: &Arc<Config>,
     mut servers: Servers,
     found: &Found,
-    tables: &mut Tables,
+    tables: &Tables,
     kafka: &mut Kafka,
     monitor: &Monitor,
     memory: &mut SessionState,
@@ -305,16 +305,16 @@ impl Kafka {
         config: &Arc<Config>,
         session: &mut Session,
         found: &Found,
-        tables: &mut Tables,
+        tables: &Tables,
         memory: &mut SessionState,
     ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
         let looked = Looked {
             catalog: &found.catalog,
             slot: &found.slot,
             system: &found.system,
-            other_slots: std::mem::take(&mut tables.other_slots),
+            other_slots: &tables.other_slots,
             other_log: memory.other_log.take(),
-            record: tables.record.take(),
+            record: tables.record.as_ref(),
         };
         let (checkpoint, resume_check) =
             looked.begin(config, session, memory, &mut self.publisher, &mut self.store).await?;

@@ -1,12 +1,11 @@
 //! The output of a dry run, as a table or as JSON.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use comfy_table::{Attribute, Cell, Color};
 use serde::Serialize;
 
 use crate::commands::status::table::{Look, trimmed};
 use crate::error::Error;
+use crate::json::Bytes;
 use crate::routing::Record;
 
 /// How many characters of a value the table shows.
@@ -30,10 +29,10 @@ pub(super) enum Outcome {
         topic: String,
         /// null: the key decides.
         partition: Option<i32>,
-        key: Option<Bytes>,
+        key: Option<Bytes<'static>>,
         headers: Vec<Header>,
         /// null: a tombstone.
-        value: Option<Bytes>,
+        value: Option<Bytes<'static>>,
         /// Milliseconds since the Unix epoch.
         timestamp: i64,
         /// How the payload violates its contract; null if it does not, or has no contract.
@@ -45,33 +44,21 @@ pub(super) enum Outcome {
     Refused { reason: String },
 }
 
-/// As text if it is UTF-8, else as Base64.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(super) enum Bytes {
-    Text(String),
-    Base64 { base64: String },
-}
-
 #[derive(Debug, Serialize)]
 pub(super) struct Header {
     name: String,
-    value: Option<Bytes>,
+    value: Option<Bytes<'static>>,
 }
 
-impl Bytes {
-    fn of(bytes: &[u8]) -> Self {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Bytes::Text(text.to_owned()),
-            Err(_) => Bytes::Base64 { base64: STANDARD.encode(bytes) },
-        }
-    }
+fn owned(bytes: &[u8]) -> Bytes<'static> {
+    Bytes::of(bytes).into_owned()
+}
 
-    fn shown(&self) -> String {
-        match self {
-            Bytes::Text(text) => short(text),
-            Bytes::Base64 { base64 } => format!("base64 {}", short(base64)),
-        }
+/// What a table shows of it.
+fn in_table(bytes: &Bytes<'_>) -> String {
+    match bytes {
+        Bytes::Text(text) => short(text),
+        Bytes::Base64 { base64 } => format!("base64 {}", short(base64)),
     }
 }
 
@@ -93,13 +80,13 @@ impl Outcome {
         Outcome::Record {
             topic: record.topic.to_owned(),
             partition: record.partition,
-            key: record.key.map(Bytes::of),
+            key: record.key.map(owned),
             headers: record
                 .headers
                 .iter()
-                .map(|(name, value)| Header { name: name.to_owned(), value: value.map(Bytes::of) })
+                .map(|(name, value)| Header { name: name.to_owned(), value: value.map(owned) })
                 .collect(),
-            value: record.value.map(Bytes::of),
+            value: record.value.map(owned),
             timestamp: record.timestamp,
             violation: record.violation.map(ToString::to_string),
         }
@@ -124,7 +111,8 @@ pub(super) fn text(shown: &[Shown], json: bool) -> Result<String, Error> {
     for Shown { id, outcome } in shown {
         match outcome {
             Outcome::Record { topic, partition, key, headers, value, .. } => {
-                let optional = |bytes: &Option<Bytes>| bytes.as_ref().map_or("null".to_owned(), Bytes::shown);
+                let optional =
+                    |bytes: &Option<Bytes<'static>>| bytes.as_ref().map_or("null".to_owned(), in_table);
                 let headers: Vec<String> = headers
                     .iter()
                     .map(|header| format!("{}: {}", short(&header.name), optional(&header.value)))

@@ -34,8 +34,6 @@ pub(super) struct MemorySink {
     /// What is durable.
     stored: Checkpoint,
     checkpointed: bool,
-    /// Whether the last turn had something to store, and could not.
-    wants: bool,
     stalled: bool,
 }
 
@@ -52,7 +50,6 @@ impl MemorySink {
             closing: false,
             under_commit: None,
             checkpointed: false,
-            wants: false,
             stalled: false,
         }
     }
@@ -232,7 +229,6 @@ impl Sink for MemorySink {
     }
 
     fn turn(&mut self, turn: &Turn<'_>, note: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error> {
-        self.wants = false;
         let position = turn.progress.position();
         if turn.reading.intake == Intake::Recognizing {
             return Ok(false);
@@ -254,7 +250,6 @@ impl Sink for MemorySink {
                     self.closing = false;
                     return Ok(true);
                 }
-                self.wants = self.closing;
             }
         }
         Ok(false)

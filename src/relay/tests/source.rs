@@ -37,7 +37,6 @@ pub(super) struct ScriptedSource {
     unknown: usize,
     received: Lsn,
     confirmed: Lsn,
-    delivered: Option<Delivered>,
     table: Option<Table>,
 }
 
@@ -83,7 +82,7 @@ impl ScriptedSource {
             }
             world.confirmed
         };
-        let table = table.map(|(orders, reports)| Table::new(world, orders, reports));
+        let table = table.map(|(orders, reports)| Table::new(orders, reports));
         ScriptedSource {
             world: world.clone(),
             items,
@@ -92,7 +91,6 @@ impl ScriptedSource {
             unknown: before,
             received: start.flush,
             confirmed,
-            delivered: None,
             table,
         }
     }
@@ -206,7 +204,6 @@ impl Source for ScriptedSource {
     }
 
     fn turn(&mut self, delivered: &Delivered) -> Result<Reading, Error> {
-        self.delivered = Some(*delivered);
         let flush = delivered.certain.position.flush;
         if delivered.certain.durable > flush {
             let durable = delivered.certain.durable;

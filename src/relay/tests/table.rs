@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pg_logical::Lsn;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use super::world::{Shared, World};
+use super::world::World;
 use crate::dead_letters::{Decision, Key, ResolvedRows};
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::postgres::dead_letters::store::{Loaded, Order, Report};
@@ -17,11 +17,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(
-        _: &Shared,
-        orders: UnboundedReceiver<Order>,
-        reports: UnboundedSender<Report>,
-    ) -> Self {
+    pub(super) fn new(orders: UnboundedReceiver<Order>, reports: UnboundedSender<Report>) -> Self {
         Table { orders, reports }
     }
 

@@ -19,6 +19,7 @@ use crate::postgres::dead_letters::store::{DeadLetterStore, Loaded, Report};
 use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::relay::{
     Certain, Event, Health, InFlight, Intake, NotSent, Outcome, Refusal, Sent, Sink, Stalled, Turn, Window,
+    until,
 };
 use crate::routing::{Origin, Router};
 use crate::unsendable::{Reason, Unsendable};
@@ -336,12 +337,5 @@ fn dead_letter(event: &pipeline::Event<'_>, why: &Unsendable) -> DeadLetter {
         detail: why.detail(),
         whole: event.original(),
         replay: event.replay.map(str::to_owned),
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }

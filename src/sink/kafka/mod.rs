@@ -52,7 +52,7 @@ use crate::monitor::{Monitor, TopicCounters};
 use crate::pipeline::Made;
 use crate::progress::{Partial, Progress, Sequence};
 use crate::relay::{
-    Certain, Event, Health, InFlight, Intake, NotSent, Outcome, Refusal, Sent, Sink, Stalled, Turn,
+    Certain, Event, Health, InFlight, Intake, NotSent, Outcome, Refusal, Sent, Sink, Stalled, Turn, until,
 };
 use crate::routing::Routed;
 use checkpoint_topic::CheckpointStore;
@@ -414,13 +414,6 @@ fn may_be_a_timeout(outcome: &Outcome) -> bool {
         Outcome::Failed(Error::Transient(failure)) => failure.peer == Peer::Kafka,
         Outcome::Refused(refusal) => refusal.transient && !refusal.waits_for_a_person(),
         _ => false,
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,9 +1,8 @@
 //! A record as people and programs see it.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
+use crate::json::Bytes;
 use crate::pipeline::{Event, Made};
 use crate::routing::{Record, Routed};
 use crate::unsendable::Unsendable;
@@ -64,23 +63,6 @@ struct Refused {
 struct Header<'a> {
     name: &'a str,
     value: Option<Bytes<'a>>,
-}
-
-/// Text where it is UTF-8, else Base64.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Bytes<'a> {
-    Text(&'a str),
-    Base64 { base64: String },
-}
-
-impl<'a> Bytes<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Bytes::Text(text),
-            Err(_) => Bytes::Base64 { base64: STANDARD.encode(bytes) },
-        }
-    }
 }
 
 impl Style {
@@ -171,12 +153,12 @@ fn size(value: &[u8]) -> String {
 
 /// Nothing of it acts on a terminal.
 fn printable(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => {
+    match Bytes::of(bytes) {
+        Bytes::Text(text) => {
             let escaped = |c: char| if c.is_control() { c.escape_debug().collect() } else { vec![c] };
             text.chars().flat_map(escaped).collect()
         }
-        Err(_) => format!("base64 {}", STANDARD.encode(bytes)),
+        Bytes::Base64 { base64 } => format!("base64 {base64}"),
     }
 }
 

@@ -7,18 +7,19 @@
 //!     settling -----------------------------------> looking ---------------> calming --> starting --> streaming
 //!         ^                                            | far behind                                       |
 //!         | near the end                               v                                       far behind |
-//!         +----- biting <-------------------------- copying                                               v
+//!         +---- reading <-------------------------- copying                                               v
 //!                 ^  |                                                                          another session
 //!                 |  v now and then
 //!                moving
 //! ```
 //!
-//! A refusal leads back to settling, and from there to the stream. Where Kafka is too slow for bulk reads, or the session for them
-//! cannot be made, the next session streams what there was then.
+//! A refusal leads back to settling, and from there to the stream. If Kafka is too slow for bulk reads, or the session for them
+//! cannot be made, the next session streams up to the end that the log had then.
 //!
-//! Bulk reads are read of a copy of the slot, each asked for while the one before is on its way, and the slot follows what is
-//! acknowledged, remembered and confirmed. The stream begins where that ends. A walsender streams a slot once: a second
-//! START_REPLICATION of a session ends as soon as it has begun. So who has streamed makes another session for bulk reads.
+//! Bulk reads use a copy of the slot. Each is requested while the one before arrives, and the slot itself is moved to what is
+//! acknowledged, stored and confirmed. The stream begins there. A walsender streams a slot only once: a second
+//! START_REPLICATION in the same session ends as soon as it has begun. So a session that has streamed is replaced by another one
+//! for bulk reads.
 
 use pg_logical::bulk_read::Extent;
 use pg_logical::replication::{Answer, BulkRead, NotStarted, StreamOf};
@@ -37,13 +38,13 @@ use crate::error::{Error, Peer};
 use crate::postgres::slot_functions;
 use crate::relay::Delivered;
 
-/// Going back at the very bound would make the router go over and back all the time.
+/// At the bound itself the router would switch back and forth all the time.
 const NEAR: u64 = 4;
 
-/// How often the slot is moved while there are bulk reads: the server reads all that it is moved past once more.
+/// How often the slot is moved between bulk reads: the server reads the log up to there once more each time.
 const MOVE_EVERY: Duration = Duration::from_secs(10);
 
-/// Where the way between stream and bulk reads has got to.
+/// The present step of the diagram above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Streaming,

@@ -34,7 +34,7 @@ use crate::monitor::Monitor;
 use crate::postgres::slot_headroom::SlotHeadroom;
 use crate::postgres::watch::Watch;
 use crate::progress::Position;
-use crate::relay::{Delivered, Intake, Outcome, Read, Reading, Source, Stalled};
+use crate::relay::{Delivered, Intake, Outcome, Read, Reading, Source, Stalled, until};
 use bulk_reads::BulkReads;
 pub(crate) use bulk_reads::begins_with_bulk_reads;
 use catalog_check::CatalogCheck;
@@ -245,7 +245,7 @@ impl<S: Transport> SlotSource<S> {
         }
     }
 
-    /// Everything that was read is certain, or can be.
+    /// How the source goes on, for the loop.
     fn reading(&self, idle: bool, begins_again: bool, again: bool) -> Reading {
         let intake = if self.resume.is_under_way() {
             Intake::Recognizing
@@ -358,12 +358,5 @@ impl<S: Transport> Source for SlotSource<S> {
             }
         }
         SlotLeft { end, recognized, sent_away, lock, log_end }
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }

@@ -1,0 +1,11 @@
+//! A timer that may not be set, for what waits in a `select`.
+
+use tokio::time::{Instant, sleep_until};
+
+/// Waits for the deadline, or for ever if there is none.
+pub async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
