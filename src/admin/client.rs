@@ -45,7 +45,7 @@ pub(crate) enum NoAnswer {
 
 /// The status and body of `GET path` from the endpoint that listens at `listen`.
 pub(crate) async fn get(listen: &str, path: &str) -> Result<(StatusCode, Bytes), NoAnswer> {
-    let at = dial(listen);
+    let at = connect_address(listen);
     match time::timeout(TIMEOUT, exchange(&at, path)).await {
         Ok(answer) => answer,
         Err(_) => Err(NoAnswer::Silent { at }),
@@ -80,7 +80,7 @@ async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), NoAnswer>
 }
 
 /// The address to connect to for an endpoint at `listen`; an endpoint on all addresses is reached by loopback.
-pub(crate) fn dial(listen: &str) -> String {
+pub(crate) fn connect_address(listen: &str) -> String {
     match listen.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() => {
             let loopback = match address.ip() {
@@ -99,10 +99,10 @@ mod tests {
 
     #[test]
     fn all_addresses_are_reached_by_the_loopback() {
-        assert_eq!(dial("0.0.0.0:8084"), "127.0.0.1:8084");
-        assert_eq!(dial("[::]:8084"), "[::1]:8084");
-        assert_eq!(dial("10.0.0.7:1"), "10.0.0.7:1");
-        assert_eq!(dial("router.internal:1"), "router.internal:1");
+        assert_eq!(connect_address("0.0.0.0:8084"), "127.0.0.1:8084");
+        assert_eq!(connect_address("[::]:8084"), "[::1]:8084");
+        assert_eq!(connect_address("10.0.0.7:1"), "10.0.0.7:1");
+        assert_eq!(connect_address("router.internal:1"), "router.internal:1");
     }
 
     #[tokio::test]

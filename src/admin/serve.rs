@@ -69,7 +69,9 @@ async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, 
                 {
                     oldest.abort();
                 }
-                open.push_back(connections.spawn(converse(stream, app.clone(), stop.clone())).abort_handle());
+                open.push_back(
+                    connections.spawn(serve_requests(stream, app.clone(), stop.clone())).abort_handle(),
+                );
                 // in a burst, connections that have sent a request are answered before they become the oldest
                 task::yield_now().await;
             }
@@ -82,7 +84,7 @@ async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, 
 }
 
 /// Serves one connection, with any number of requests.
-async fn converse(stream: TcpStream, app: Router, stop: CancellationToken) {
+async fn serve_requests(stream: TcpStream, app: Router, stop: CancellationToken) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));

@@ -107,7 +107,7 @@ fn parse_by<T>(
             return Err(Error::usage("The configuration is not TOML", "Correct its syntax"));
         }
     };
-    overlay::lay_over(root.get_mut(), env, &mut sources, &mut problems);
+    overlay::apply_variables(root.get_mut(), env, &mut sources, &mut problems);
     let raw = deserialize(root, &sources, &mut problems);
     convert(raw, &sources, problems)
 }

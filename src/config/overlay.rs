@@ -14,7 +14,7 @@ use super::kafka_properties;
 use super::source::{Problems, Sources, VariableRanges};
 
 /// Adds every `OUTBOX_ROUTER_*` variable of `env` to the parsed file.
-pub(super) fn lay_over<'i>(
+pub(super) fn apply_variables<'i>(
     root: &mut DeTable<'i>,
     env: &'i Environment,
     sources: &mut Sources<'i>,

@@ -117,7 +117,7 @@ impl Reader<'_> {
         let value = value?;
         let span = value.span();
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        let number = match self.settle(key, value)? {
+        let number = match self.resolve_file(key, value)? {
             Scalar::Integer(number) => Some(number),
             Scalar::Text(text) => text.trim().parse().ok(),
             other => return self.wrong_kind(key, &span, &other, &expected),
@@ -132,7 +132,7 @@ impl Reader<'_> {
     pub(super) fn switch(&mut self, key: &str, value: Value) -> Option<bool> {
         let value = value?;
         let span = value.span();
-        match self.settle(key, value)? {
+        match self.resolve_file(key, value)? {
             Scalar::Boolean(truth) => Some(truth),
             Scalar::Text(text) => match text.trim() {
                 "true" => Some(true),
@@ -148,7 +148,7 @@ impl Reader<'_> {
         const MOST: Duration = Duration::from_secs(24 * 86_400);
         let value = value?;
         let span = value.span();
-        let duration = match self.settle(key, value)? {
+        let duration = match self.resolve_file(key, value)? {
             Scalar::Text(text) => units::parse_duration(&text),
             Scalar::Integer(0) => Some(Duration::ZERO),
             Scalar::Integer(_) => {
@@ -170,7 +170,7 @@ impl Reader<'_> {
     pub(super) fn size(&mut self, key: &str, value: Value) -> Option<usize> {
         let value = value?;
         let span = value.span();
-        let size = match self.settle(key, value)? {
+        let size = match self.resolve_file(key, value)? {
             Scalar::Text(text) => units::parse_size(&text),
             Scalar::Integer(number) => u64::try_from(number).ok(),
             other => return self.wrong_kind(key, &span, &other, SIZE_FORM),
@@ -185,12 +185,12 @@ impl Reader<'_> {
     /// One of a few words.
     pub(super) fn choice<T: Copy>(&mut self, key: &str, value: Value, choices: &[(&str, T)]) -> Option<T> {
         let Located { text, span, .. } = self.text(key, value)?;
-        let chosen = choices.iter().find(|(word, _)| *word == text).map(|(_, chosen)| *chosen);
-        if chosen.is_none() {
+        let found = choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice);
+        if found.is_none() {
             let words: Vec<String> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
             return self.expected(key, &span, &words.join(" or "));
         }
-        chosen
+        found
     }
 
     /// A name, or `Some(None)` for `false` and for an empty text, which switch it off.
@@ -272,7 +272,7 @@ impl Reader<'_> {
     }
 
     /// The value itself; for `{ file = "..." }` the content of the file.
-    fn settle(&mut self, key: &str, value: Spanned<Scalar>) -> Option<Scalar> {
+    fn resolve_file(&mut self, key: &str, value: Spanned<Scalar>) -> Option<Scalar> {
         let span = value.span();
         match value.into_inner() {
             Scalar::File(path) => self.read_file(key, &path, &span).map(Scalar::Text),

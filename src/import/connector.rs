@@ -65,7 +65,7 @@ fn form_and_settings(text: &str) -> Result<(Form, Settings), Error> {
 ///
 /// # Errors
 /// The text is not a properties file.
-pub(super) fn lay_under(settings: &mut Settings, worker: &str) -> Result<(), Error> {
+pub(super) fn add_worker_settings(settings: &mut Settings, worker: &str) -> Result<(), Error> {
     // if the connector names a converter, the worker's settings for that converter are ignored
     let own: Vec<&str> = CONVERTERS.into_iter().filter(|name| settings.get(name).is_some()).collect();
     for (name, value) in entries(worker)? {
@@ -237,7 +237,7 @@ mod tests {
         let mut settings = read("value.converter=own\nproducer.override.linger.ms=1").unwrap().settings;
         let worker = "key.converter=theirs\nvalue.converter=theirs\nvalue.converter.schemas.enable=false\n\
                       producer.linger.ms=2\nproducer.acks=all\nbootstrap.servers=k:9092\ngroup.id=connect";
-        lay_under(&mut settings, worker).unwrap();
+        add_worker_settings(&mut settings, worker).unwrap();
         let value = |name: &str| settings.get(name).map(|setting| setting.value.as_str());
         assert_eq!(value("key.converter"), Some("theirs"));
         assert_eq!(value("value.converter"), Some("own"));

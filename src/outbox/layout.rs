@@ -79,7 +79,7 @@ impl Layout {
     }
 
     /// Every column with its value.
-    pub(super) fn whole(&self, insert: &Insert<'_>) -> Vec<Column> {
+    pub(super) fn all_columns(&self, insert: &Insert<'_>) -> Vec<Column> {
         let text = |value: Value<'_>| match value {
             Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
             Value::Null | Value::Binary(_) | Value::UnchangedToast => None,

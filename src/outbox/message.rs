@@ -150,11 +150,11 @@ mod tests {
             assert!(error.contains("\"outbox\"") && !error.contains("s3cret"), "{error}");
         }
         // a misspelt member must not lead to a tombstone, or to an event without a key
-        let whole =
+        let complete =
             r#"{"id": "1", "aggregate_type": "t", "aggregate_id": "1", "event_type": "e", "payload": 1}"#;
-        assert_eq!(read_with(whole, |_| ()), Ok(()));
+        assert_eq!(read_with(complete, |_| ()), Ok(()));
         for member in ["id", "aggregate_type", "aggregate_id", "event_type", "payload"] {
-            let error = read_with(&whole.replace(member, "x"), |_| ()).unwrap_err();
+            let error = read_with(&complete.replace(member, "x"), |_| ()).unwrap_err();
             assert!(error.contains(&format!("has no member {member:?}")), "{error}");
         }
     }

@@ -6,10 +6,10 @@
 mod error;
 mod event;
 mod field;
-mod kept;
 mod layout;
 mod message;
 mod owned;
+mod stored;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -218,7 +218,7 @@ impl Outbox {
     /// The complete row, with its own memory, of an event that [`Outbox::event`] has read.
     pub fn whole(&self, insert: &Insert<'_>) -> OriginalEvent {
         let layout = self.relations.get(&insert.relation).and_then(Option::as_ref);
-        OriginalEvent::Columns(layout.map_or_else(Vec::new, |layout| layout.whole(insert)))
+        OriginalEvent::Columns(layout.map_or_else(Vec::new, |layout| layout.all_columns(insert)))
     }
 
     /// The outbox table of this relation; `None` if its rows are not events.

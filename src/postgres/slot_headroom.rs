@@ -73,14 +73,14 @@ pub fn safe_bytes(slot: &Slot) -> Option<u64> {
 /// The samples of the last minute, and the resulting level.
 #[derive(Debug)]
 pub struct SlotHeadroom {
-    looks: VecDeque<(Instant, i64)>,
+    samples: VecDeque<(Instant, i64)>,
     level: Level,
 }
 
 impl SlotHeadroom {
     /// Before the first sample of a session; `told` is the level that was last reported.
     pub fn new(told: Level) -> Self {
-        SlotHeadroom { looks: VecDeque::new(), level: told }
+        SlotHeadroom { samples: VecDeque::new(), level: told }
     }
 
     /// Adds a sample, and returns the new level if it changed.
@@ -89,13 +89,13 @@ impl SlotHeadroom {
         let retained = || slot.retained_bytes.map(|bytes| -i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Some(room) = slot.safe_wal_size.or_else(retained) {
             // the limit was set or removed, so earlier samples do not count
-            if self.looks.back().is_some_and(|(_, last)| (*last < 0) != (room < 0)) {
-                self.looks.clear();
+            if self.samples.back().is_some_and(|(_, last)| (*last < 0) != (room < 0)) {
+                self.samples.clear();
             }
-            self.looks.push_back((at, room));
+            self.samples.push_back((at, room));
         }
-        while self.looks.front().is_some_and(|(first, _)| at.duration_since(*first) > WINDOW) {
-            self.looks.pop_front();
+        while self.samples.front().is_some_and(|(first, _)| at.duration_since(*first) > WINDOW) {
+            self.samples.pop_front();
         }
         let level = Level::of(slot, self.left(), self.level);
         (std::mem::replace(&mut self.level, level) != level).then_some(level)
@@ -108,7 +108,7 @@ impl SlotHeadroom {
 
     /// Bytes per second by which the headroom shrinks, if it does.
     fn rate(&self) -> Option<f64> {
-        let ((first, before), (last, now)) = (self.looks.front()?, self.looks.back()?);
+        let ((first, before), (last, now)) = (self.samples.front()?, self.samples.back()?);
         let span = last.duration_since(*first);
         let gone = before.saturating_sub(*now);
         (span >= SHORTEST && gone > 0).then(|| gone as f64 / span.as_secs_f64())
@@ -116,7 +116,7 @@ impl SlotHeadroom {
 
     /// How long the headroom lasts at the current rate; `None`: it does not shrink, or has no limit.
     pub fn left(&self) -> Option<Duration> {
-        let (_, now) = self.looks.back()?;
+        let (_, now) = self.samples.back()?;
         // a century is as good as never
         const LONGEST: f64 = 3e9;
         let seconds = u64::try_from(*now).ok()? as f64 / self.rate()?;

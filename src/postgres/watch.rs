@@ -29,7 +29,7 @@ use crate::shards::Shard;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// How long a check may take before its session is abandoned.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The result of a check.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Watch {
             sender,
             look_now: look_now_too,
             see_now: see_now_too,
-            blind: None,
+            logged_failure: None,
             heartbeat,
         };
         Watch { reports, look_now, see_now, task: tokio::spawn(watcher.run()), host }
@@ -160,22 +160,22 @@ struct Watcher {
     look_now: Arc<Notify>,
     see_now: Arc<Notify>,
     /// Why the last check failed, as it was logged.
-    blind: Option<String>,
+    logged_failure: Option<String>,
     heartbeat: Option<Writer>,
 }
 
 impl Watcher {
     async fn run(mut self) {
         loop {
-            let no_look = match self.connect().await {
-                Ok(mut session) => self.look_on(&mut session).await,
+            let failure = match self.connect().await {
+                Ok(mut session) => self.check_repeatedly(&mut session).await,
                 // over a unix socket, the server may have ended before it could say why; a new connection is told
                 Err(error) => error.into(),
             };
-            match no_look {
-                NoLook::Blind(error) => self.failed(error.to_string(), None).await,
-                NoLook::Locked(reason, remedy) => self.failed(reason, remedy).await,
-                NoLook::Over(error) => {
+            match failure {
+                CheckFailure::Failed(error) => self.failed(error.to_string(), None).await,
+                CheckFailure::Locked(reason, remedy) => self.failed(reason, remedy).await,
+                CheckFailure::Over(error) => {
                     // if nobody listens, the session has already ended
                     let _ = self.sender.send(Report::Over(error)).await;
                     return;
@@ -187,14 +187,14 @@ impl Watcher {
 
     /// Logs once that checks fail, and again when another session holds the lock, for which there is `remedy`.
     async fn failed(&mut self, reason: String, remedy: Option<&str>) {
-        if self.blind.as_ref().is_none_or(|said| remedy.is_some() && *said != reason) {
+        if self.logged_failure.as_ref().is_none_or(|said| remedy.is_some() && *said != reason) {
             tracing::warn!(
                 peer = "postgres",
                 reason,
                 remedy,
                 "the catalogues cannot be read; the slot is not moved until they can"
             );
-            self.blind = Some(reason.clone());
+            self.logged_failure = Some(reason.clone());
         }
         self.report(Report::Unwell(reason)).await;
     }
@@ -209,15 +209,15 @@ impl Watcher {
         }
         let startup = Startup { replication: false, application_name: &self.name, settings: &settings };
         let session = Session::connect(&self.conninfo, &startup);
-        let mut session = match timeout(LOOK_TIMEOUT, session).await.map(|opened| opened.map_err(Error::from))
-        {
-            // the stream uses the same credentials, so a refusal here must not end it
-            Ok(Err(Error::Definite(refused))) => {
-                return Err(Error::transient(Peer::Postgres, refused.to_string()));
-            }
-            Ok(result) => result?,
-            Err(_) => return Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
-        };
+        let mut session =
+            match timeout(CHECK_TIMEOUT, session).await.map(|opened| opened.map_err(Error::from)) {
+                // the stream uses the same credentials, so a refusal here must not end it
+                Ok(Err(Error::Definite(refused))) => {
+                    return Err(Error::transient(Peer::Postgres, refused.to_string()));
+                }
+                Ok(result) => result?,
+                Err(_) => return Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
+            };
         let watcher =
             lock_wait::Watcher::new(&self.conninfo, session.info(), &self.name).in_words(advice::in_words);
         session.watched_by(watcher.within(patience));
@@ -225,38 +225,38 @@ impl Watcher {
     }
 
     /// Checks until something fails.
-    async fn look_on(&mut self, session: &mut Session) -> NoLook {
-        let mut look_at = Instant::now();
+    async fn check_repeatedly(&mut self, session: &mut Session) -> CheckFailure {
+        let mut next_check = Instant::now();
         loop {
             // done first, because the session that streams may depend on it
-            match in_time(Walsender::look(session, self.walsender)).await {
+            match within_timeout(Walsender::query(session, self.walsender)).await {
                 Ok(seen) => self.report(seen).await,
                 Err(error) => return error,
             }
-            if Instant::now() >= look_at {
-                let looked = async {
+            if Instant::now() >= next_check {
+                let check = async {
                     if let Some(heartbeat) = &mut self.heartbeat {
                         heartbeat.write(session).await?;
                     }
-                    self.look(session).await
+                    self.check(session).await
                 };
-                match in_time(looked).await {
+                match within_timeout(check).await {
                     Ok(report) => {
-                        if self.blind.take().is_some() {
+                        if self.logged_failure.take().is_some() {
                             tracing::info!(peer = "postgres", "the catalogues can be looked at again");
                         }
                         self.report(report).await;
                     }
                     // the session can be used again
-                    Err(NoLook::Locked(reason, remedy)) => self.failed(reason, remedy).await,
+                    Err(CheckFailure::Locked(reason, remedy)) => self.failed(reason, remedy).await,
                     Err(error) => return error,
                 }
                 let next = self.heartbeat.as_ref().map_or(EVERY, |heartbeat| heartbeat.due_in().min(EVERY));
-                look_at = Instant::now() + next;
+                next_check = Instant::now() + next;
             }
             tokio::select! {
-                () = sleep_until(look_at) => {}
-                () = self.look_now.notified() => look_at = Instant::now(),
+                () = sleep_until(next_check) => {}
+                () = self.look_now.notified() => next_check = Instant::now(),
                 () = self.see_now.notified() => {}
             }
         }
@@ -268,7 +268,7 @@ impl Watcher {
         }
     }
 
-    async fn look(&mut self, session: &mut Session) -> Result<Report, NoLook> {
+    async fn check(&mut self, session: &mut Session) -> Result<Report, CheckFailure> {
         let checked = session.query_one(FLUSH_LSN).await?;
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
@@ -289,18 +289,21 @@ impl Watcher {
     }
 }
 
-async fn in_time<E: Into<NoLook>>(look: impl Future<Output = Result<Report, E>>) -> Result<Report, NoLook> {
-    match timeout(LOOK_TIMEOUT, look).await {
+async fn within_timeout<E: Into<CheckFailure>>(
+    check: impl Future<Output = Result<Report, E>>,
+) -> Result<Report, CheckFailure> {
+    match timeout(CHECK_TIMEOUT, check).await {
         Ok(result) => result.map_err(Into::into),
-        Err(_) => {
-            Err(NoLook::Blind(Error::transient(Peer::Postgres, "a look at the catalogues was not answered")))
-        }
+        Err(_) => Err(CheckFailure::Failed(Error::transient(
+            Peer::Postgres,
+            "a look at the catalogues was not answered",
+        ))),
     }
 }
 
 impl Walsender {
     /// Calls the function behind `pg_stat_replication`, because the view reads all server processes.
-    async fn look(session: &mut Session, pid: i32) -> Result<Report, QueryError> {
+    async fn query(session: &mut Session, pid: i32) -> Result<Report, QueryError> {
         let asked = Instant::now();
         // microseconds since 2000, as in the protocol
         let sql = format!(
@@ -342,37 +345,37 @@ pub fn warn_of_rewritten(now: &Reading, before: &Reading) {
 }
 
 /// Why a check gave no report.
-enum NoLook {
+enum CheckFailure {
     /// It failed; the next one may succeed.
-    Blind(Error),
+    Failed(Error),
     /// Another session holds a lock; with a remedy, if it is known which one.
     Locked(String, Option<&'static str>),
     /// The session is over.
     Over(Error),
 }
 
-impl From<QueryError> for NoLook {
+impl From<QueryError> for CheckFailure {
     fn from(error: QueryError) -> Self {
         if lock_wait::is_locked(&error) {
             let named = error.server_error().is_some_and(|error| error.detail.is_some());
-            return NoLook::Locked(error.to_string(), named.then_some(LOCK_REMEDY));
+            return CheckFailure::Locked(error.to_string(), named.then_some(LOCK_REMEDY));
         }
         let leaves = error.code().is_some_and(leaves);
         Error::from(Transient::of_postgres(error.to_string(), leaves)).into()
     }
 }
 
-impl From<Error> for NoLook {
+impl From<Error> for CheckFailure {
     fn from(error: Error) -> Self {
         match error {
-            Error::Definite(_) => NoLook::Over(error),
+            Error::Definite(_) => CheckFailure::Over(error),
             // A server that shuts down waits for its walsenders, and they wait for the router, so the router has to
             // disconnect first.
-            Error::Transient(Transient { leaves: true, what, .. }) => NoLook::Over(Error::transient(
+            Error::Transient(Transient { leaves: true, what, .. }) => CheckFailure::Over(Error::transient(
                 Peer::Postgres,
                 format!("the server asks its clients to leave: {what}"),
             )),
-            Error::Transient(_) => NoLook::Blind(error),
+            Error::Transient(_) => CheckFailure::Failed(error),
         }
     }
 }

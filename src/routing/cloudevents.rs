@@ -194,8 +194,8 @@ fn content_type(kind: Kind) -> &'static str {
 
 /// Whether a media type is JSON (including `+json`, RFC 6839).
 fn is_json(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    essence.split_once('/').is_some_and(|(_, subtype)| subtype == "json" || subtype.ends_with("+json"))
+    let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    media_type.split_once('/').is_some_and(|(_, subtype)| subtype == "json" || subtype.ends_with("+json"))
 }
 
 fn attribute(name: &str, reason: &'static str) -> Unroutable {

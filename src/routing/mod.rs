@@ -5,10 +5,10 @@ mod bytea;
 mod captures;
 mod cloudevents;
 mod column_json;
+mod contract_check;
 mod contract_topic;
 mod filters;
 mod headers;
-mod judged;
 mod origin;
 mod record;
 mod row;
@@ -40,10 +40,10 @@ use crate::outbox::{
 };
 use crate::reserved::REPLAY_HEADER;
 use allowed::Allowed;
-use bytea::KEPT;
+use bytea::RETAINED;
 use captures::Captures;
 use cloudevents::Attributes;
-use judged::Judge;
+use contract_check::ContractCheck;
 use row::{Binder, Extra, Row};
 use rules::BoundRule;
 use template::Bound;
@@ -66,7 +66,7 @@ pub struct Router {
     attributes: Option<Attributes>,
     allowed: Allowed,
     captures: Captures,
-    judge: Judge,
+    contract_check: ContractCheck,
     buffers: Buffers,
     /// The header value of records that are replayed.
     replay_mark: Option<Box<str>>,
@@ -149,7 +149,7 @@ impl Router {
             attributes,
             allowed: Allowed::new(&topics.allow, None),
             captures: Captures::default(),
-            judge: Judge::default(),
+            contract_check: ContractCheck::default(),
             buffers: Buffers::default(),
             replay_mark: None,
         }
@@ -164,7 +164,7 @@ impl Router {
 
     /// The same, with payloads checked against `contracts` as `config` says.
     pub fn judging_by(self, config: &Config, contracts: Option<Arc<Contracts>>) -> Self {
-        Router { judge: Judge::new(config, contracts), ..self }
+        Router { contract_check: ContractCheck::new(config, contracts), ..self }
     }
 
     /// The columns it needs in addition to those of `[outbox] columns`, for [`crate::outbox::Outbox::of`].
@@ -178,7 +178,7 @@ impl Router {
         event: &OutboxEvent<'a>,
         origin: &Origin,
     ) -> Result<Routed<'a>, Unroutable> {
-        let Router { plan, attributes, allowed, captures, judge, buffers, replay_mark } = self;
+        let Router { plan, attributes, allowed, captures, contract_check, buffers, replay_mark } = self;
         let Buffers { topic, text, key, headers, bytes, written, value } = buffers;
         let parts = match plan.rule(event, origin, captures)? {
             Some(BoundRule { parts: None, .. }) => return Ok(Routed::Dropped),
@@ -215,7 +215,7 @@ impl Router {
         let payload = payload(&row, bytes, written)?;
         let tombstone = plan.tombstone_on_empty && payload.is_blank();
 
-        let violation = judge.judge(event, payload.bytes)?;
+        let violation = contract_check.check(event, payload.bytes)?;
 
         headers.clear();
         if let Some(context) = event.field(Field::TracingSpanContext) {
@@ -239,7 +239,7 @@ impl Router {
         }
 
         value.clear();
-        value.shrink_to(KEPT);
+        value.shrink_to(RETAINED);
         let value = match form {
             _ if tombstone => None,
             ValueForm::Envelope => {

@@ -300,10 +300,10 @@ impl Target<'_> {
                 }
             }
         };
-        let in_vain = encryption == Encryption::Tls && !stream.is_tls();
+        let tls_declined = encryption == Encryption::Tls && !stream.is_tls();
         Session::start(stream, self.login, self.place, self.startup).await.map_err(|mut failure| {
             // The server has no TLS, and without TLS it has just failed.
-            if in_vain && failure.next == Next::Encryption {
+            if tls_declined && failure.next == Next::Encryption {
                 failure.next = Next::Stop;
             }
             failure
@@ -381,10 +381,10 @@ async fn mismatch(
         Some(known) => known || hot_standby,
         None => session.query_one("SHOW transaction_read_only").await?.as_deref() == Some("on"),
     };
-    Ok(unfit(wanted, Standing { hot_standby, read_only }))
+    Ok(mismatch_reason(wanted, Standing { hot_standby, read_only }))
 }
 
-fn unfit(wanted: TargetSessionAttrs, server: Standing) -> Option<&'static str> {
+fn mismatch_reason(wanted: TargetSessionAttrs, server: Standing) -> Option<&'static str> {
     use TargetSessionAttrs as Attrs;
     match wanted {
         Attrs::ReadWrite if server.read_only => {

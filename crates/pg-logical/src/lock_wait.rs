@@ -117,11 +117,11 @@ impl Watcher {
         tokio::select! {
             biased;
             answer = answer => answer,
-            never = self.look_on() => match never {},
+            never = self.watch() => match never {},
         }
     }
 
-    async fn look_on(&mut self) -> std::convert::Infallible {
+    async fn watch(&mut self) -> std::convert::Infallible {
         let mut session = None;
         loop {
             let look = timeout(LOOK_TIMEOUT, self.look(&mut session)).await;

@@ -105,7 +105,7 @@ pub struct Session {
     /// Whether a query was abandoned before its end, so that the next bytes are part of its answer.
     midway: bool,
     /// How long an answer may take; `None`: as long as the connection lasts.
-    patience: Option<Duration>,
+    answer_limit: Option<Duration>,
     /// Finds out what a slow answer waits for.
     watcher: Option<Box<Watcher>>,
 }
@@ -148,7 +148,7 @@ impl Session {
             backend_pid: 0,
             cancel_key: 0,
         };
-        let mut session = Session { wire, info, midway: false, patience: None, watcher: None };
+        let mut session = Session { wire, info, midway: false, answer_limit: None, watcher: None };
         loop {
             match session.wire.receive().await? {
                 Message::ReadyForQuery(_) => return Ok(session),
@@ -158,7 +158,7 @@ impl Session {
                 }
                 Message::ErrorResponse(body) => return Err(Failure::from_server(&body).after_login()),
                 other => {
-                    if !session.took_note_of(&other)? {
+                    if !session.handle_async_message(&other)? {
                         return Err(unexpected());
                     }
                 }
@@ -173,7 +173,7 @@ impl Session {
     /// Limits the time for each answer from now on. Without a limit, a silent server is waited for until TCP gives up, and a
     /// frozen one for ever.
     pub fn answers_within(&mut self, limit: Option<Duration>) {
-        self.patience = limit;
+        self.answer_limit = limit;
     }
 
     /// Has `watcher` find out what answers wait for. An error of a late answer, or one because of `lock_timeout`, then says
@@ -210,8 +210,8 @@ impl Session {
     pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
         let mut watcher = self.watcher.take();
         let answer = match &mut watcher {
-            Some(watcher) => watcher.during(self.patiently(sql)).await,
-            None => self.patiently(sql).await,
+            Some(watcher) => watcher.during(self.ask_within_limit(sql)).await,
+            None => self.ask_within_limit(sql).await,
         };
         let found = watcher.as_ref().and_then(|watcher| watcher.found().cloned());
         self.watcher = watcher;
@@ -233,8 +233,8 @@ impl Session {
             })
     }
 
-    async fn patiently(&mut self, sql: &str) -> Result<Result<Vec<Row>, QueryError>, NoAnswer> {
-        let Some(limit) = self.patience else { return Ok(self.ask(sql).await) };
+    async fn ask_within_limit(&mut self, sql: &str) -> Result<Result<Vec<Row>, QueryError>, NoAnswer> {
+        let Some(limit) = self.answer_limit else { return Ok(self.ask(sql).await) };
         timeout(limit, self.ask(sql)).await.map_err(|_| NoAnswer(limit))
     }
 
@@ -264,7 +264,7 @@ impl Session {
                     };
                 }
                 other => {
-                    if !self.took_note_of(&other).map_err(|error| self.lost(error))? {
+                    if !self.handle_async_message(&other).map_err(|error| self.lost(error))? {
                         return Err(self.lost("an answer that does not belong to a query").into());
                     }
                 }
@@ -297,7 +297,7 @@ impl Session {
     }
 
     /// Handles messages that a server may send at any time (Postgres manual, "Asynchronous Operations").
-    fn took_note_of(&mut self, message: &Message) -> io::Result<bool> {
+    fn handle_async_message(&mut self, message: &Message) -> io::Result<bool> {
         match message {
             Message::ParameterStatus(status) => {
                 self.info.parameters.insert(status.name()?.to_owned(), status.value()?.to_owned());

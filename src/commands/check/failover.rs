@@ -215,12 +215,12 @@ impl KeptCopy {
         let application_name = format!("{} check", config.name);
         let startup = Startup { application_name: &application_name, ..Startup::default() };
         let mut session = Session::connect(&conninfo, &startup).await?;
-        let copy = Self::look_with(&mut session, config).await;
+        let copy = Self::query(&mut session, config).await;
         session.close().await;
         copy
     }
 
-    async fn look_with(session: &mut Session, config: &Config) -> Result<Option<Self>, Error> {
+    async fn query(session: &mut Session, config: &Config) -> Result<Option<Self>, Error> {
         let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
         if !catalog.standby {
             return Ok(None);

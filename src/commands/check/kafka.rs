@@ -32,7 +32,7 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
     let mut findings = Findings::default();
     encryption(config, &mut findings);
     let seen = match ClusterInfo::open(config).await {
-        Ok(survey) => look_with(&survey, config, &mut findings).await,
+        Ok(cluster_info) => ask_cluster(&cluster_info, config, &mut findings).await,
         Err(error) => Err(error),
     };
     match seen {
@@ -85,11 +85,15 @@ fn encryption(config: &Config, findings: &mut Findings) {
     );
 }
 
-async fn look_with(survey: &ClusterInfo, config: &Config, findings: &mut Findings) -> Result<Seen, Error> {
+async fn ask_cluster(
+    cluster_info: &ClusterInfo,
+    config: &Config,
+    findings: &mut Findings,
+) -> Result<Seen, Error> {
     let templates = config.route.topics();
-    let mut cluster = survey.cluster().await?;
+    let mut cluster = cluster_info.cluster().await?;
     let defaults = match cluster.brokers.first() {
-        Some(broker) => survey.broker_settings(*broker).await.ok(),
+        Some(broker) => cluster_info.broker_settings(*broker).await.ok(),
         None => None,
     };
     let version = match &defaults {
@@ -110,7 +114,7 @@ async fn look_with(survey: &ClusterInfo, config: &Config, findings: &mut Finding
     };
     let positions = match positions {
         Some(topic) => {
-            let settings = survey.topic_settings(&[&topic.name]).await?.into_iter().next();
+            let settings = cluster_info.topic_settings(&[&topic.name]).await?.into_iter().next();
             Some((topic, settings.and_then(Result::ok)))
         }
         None => None,
@@ -128,7 +132,7 @@ async fn look_with(survey: &ClusterInfo, config: &Config, findings: &mut Finding
         cluster.topics.truncate(shown);
     }
     let names: Vec<&str> = cluster.topics.iter().map(|topic| topic.name.as_str()).collect();
-    let settings = if names.is_empty() { Vec::new() } else { survey.topic_settings(&names).await? };
+    let settings = if names.is_empty() { Vec::new() } else { cluster_info.topic_settings(&names).await? };
     let settings = settings.into_iter().map(Result::ok).chain(std::iter::repeat(None));
     let topics: Vec<_> = cluster.topics.into_iter().zip(settings).collect();
 
@@ -140,7 +144,7 @@ async fn look_with(survey: &ClusterInfo, config: &Config, findings: &mut Finding
     });
     let probe = missing.next();
     let may_create = match probe.filter(|_| config.topics.create) {
-        Some(topic) => Some(survey.may_create(&topic).await),
+        Some(topic) => Some(cluster_info.may_create(&topic).await),
         None => None,
     };
     Ok(Seen { brokers, topics, positions, defaults, may_create })

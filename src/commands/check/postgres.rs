@@ -35,7 +35,7 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<
             return (findings, None, Vec::new());
         }
     };
-    let (outbox, ours) = match look_with(&mut session, config, &mut findings).await {
+    let (outbox, ours) = match check_in_session(&mut session, config, &mut findings).await {
         Ok((outbox, ours)) => (Some(outbox), ours),
         Err(error) => {
             findings.failure("postgres_connection", error, BROKEN_OFF);
@@ -46,7 +46,7 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<
     (findings, outbox, ours)
 }
 
-async fn look_with(
+async fn check_in_session(
     session: &mut Session,
     config: &Config,
     findings: &mut Findings,

@@ -33,18 +33,18 @@ pub(super) async fn decide(
             "Choose by --id, --aggregate or --reason, or say --all",
         ));
     }
-    let chosen = condition(choose);
+    let selected = condition(choose);
     // an event that only waits behind another is sent by itself once that one is
     let condition = match decision {
-        Decision::Retry => format!("({chosen}) AND d.reason <> {}", literal(Reason::Behind.name())),
-        Decision::Discard => chosen.clone(),
+        Decision::Retry => format!("({selected}) AND d.reason <> {}", literal(Reason::Behind.name())),
+        Decision::Discard => selected.clone(),
     };
-    let counted = session.query(&sql::count_which(&config.name, &condition)).await;
+    let counted = session.query(&sql::count_with_keys(&config.name, &condition)).await;
     let counted = counted.map_err(|error| error.or_remedy(REMEDY))?;
     let counted = counted.first();
     let (matching, aggregates) = (number(counted, 0), number(counted, 1));
     if matching == 0 {
-        let found = session.query(&sql::count(&config.name, &chosen)).await?;
+        let found = session.query(&sql::count(&config.name, &selected)).await?;
         let behind = if number(found.first(), 0) > 0 {
             "Nothing is to be decided of what was chosen: it waits behind an earlier event of its aggregate, and follows when \
              that one is sent or thrown away. `outbox-router dead-letters list --aggregate ID` shows which.\n"
@@ -56,7 +56,7 @@ pub(super) async fn decide(
     }
     // events that are parked from here on are neither shown nor counted, so they are not marked either
     let text = |n: usize| counted.and_then(|row| row.get(n)).unwrap_or_default();
-    let condition = sql::those(text(2), text(3));
+    let condition = sql::is_one_of(text(2), text(3));
     if *dry_run || ask {
         let limit = (!(*dry_run && *json)).then_some(SHOWN);
         let shown = rows(config, session, &condition, limit).await?;

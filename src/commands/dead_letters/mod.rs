@@ -36,14 +36,14 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Ver
             list::sum(&shards, choose).await?;
         }
         if first.shard.is_some() {
-            say_whose_they_may_be(first).await?;
+            mention_other_shards(first).await?;
         }
     }
     Ok(Verdict::Fine)
 }
 
 /// Shards of a former number of shards may have parked events under the same names.
-async fn say_whose_they_may_be(config: &Config) -> Result<(), Error> {
+async fn mention_other_shards(config: &Config) -> Result<(), Error> {
     let mut session = session(config).await?;
     let others =
         slots_of_other_shards(&mut session, config.slot_of_all(), &config.slots_of_all_shards()).await?;
@@ -88,7 +88,7 @@ async fn rows(
     condition: &str,
     limit: Option<u32>,
 ) -> Result<Vec<Waiting>, Error> {
-    let rows = session.query(&sql::chosen(&config.name, condition, limit)).await;
+    let rows = session.query(&sql::select(&config.name, condition, limit)).await;
     let rows = rows.map_err(|error| error.or_remedy(REMEDY))?;
     rows.iter().map(|row| sql::waiting(&config.name, row)).collect()
 }

@@ -69,13 +69,13 @@ fn render(row: &Waiting, look: &Look) -> String {
     if let Some(mark) = &letter.replay {
         line("asked for again", mark);
     }
-    trimmed(&table) + &written(&letter.whole)
+    trimmed(&table) + &format_original(&letter.whole)
 }
 
 /// Each value on one line, however long: a value with inserted line breaks could not be copied, and wrapping long values is
 /// slow.
-fn written(whole: &OriginalEvent) -> String {
-    let values: Vec<(&str, &str)> = match whole {
+fn format_original(original: &OriginalEvent) -> String {
+    let values: Vec<(&str, &str)> = match original {
         OriginalEvent::Columns(columns) => columns
             .iter()
             .map(|column| (column.name.as_str(), column.value.as_deref().unwrap_or("NULL")))

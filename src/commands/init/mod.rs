@@ -140,11 +140,11 @@ impl<'a> Init<'a> {
             }
         }
         let mut init = Init { config, conninfo, session, role, changed: false };
-        init.says_waits_by(say_wait);
+        init.report_waits_with(say_wait);
         Ok(init)
     }
 
-    fn says_waits_by(&mut self, say: fn(&LockWait)) {
+    fn report_waits_with(&mut self, say: fn(&LockWait)) {
         let watcher =
             Watcher::new(&self.conninfo, self.session.info(), APPLICATION_NAME).in_words(advice::in_words);
         self.session.watched_by(watcher.saying(say));
@@ -317,10 +317,10 @@ impl<'a> Init<'a> {
         self.record(&slot_record::forget(&postgres.slot)).await?;
         // slot creation waits for all open transactions
         self.session.answers_within(None);
-        self.says_waits_by(slot::say_wait);
+        self.report_waits_with(slot::say_wait);
         let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
         self.session.answers_within(Some(MAKE_TIMEOUT));
-        self.says_waits_by(say_wait);
+        self.report_waits_with(say_wait);
         // an interruption in between leaves a slot that is not known to be new, which is safe
         self.record(&slot_record::created(&postgres.slot, &literal(&from))).await?;
         self.say(&name, Fate::Made(format!("created; holds every change committed after {from}")))

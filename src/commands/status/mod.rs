@@ -74,7 +74,7 @@ async fn ask(listen: &str) -> Result<StatusReport, String> {
     let (status, body) = client::get(listen, "/status").await.map_err(|error| error.to_string())?;
     let report = (status == StatusCode::OK).then(|| serde_json::from_slice(&body).ok()).flatten();
     report.ok_or_else(|| {
-        let at = client::dial(listen);
+        let at = client::connect_address(listen);
         format!(
             "no router answers at {at}: what answers there is not outbox-router, or another version of it"
         )

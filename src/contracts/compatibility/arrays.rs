@@ -60,7 +60,7 @@ impl Inclusion {
                 _ => keywords.iter().all(|keyword| same_keyword(node, &reader, keyword)),
             };
             if !writer.iter().any(kept) {
-                self.untold(format!("`{keyword}` of {to} is not that of {by}"));
+                self.undecided(format!("`{keyword}` of {to} is not that of {by}"));
             }
         }
     }

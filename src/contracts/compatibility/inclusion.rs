@@ -68,7 +68,7 @@ impl Inclusion {
     }
 
     /// Notes that something cannot be decided.
-    pub(super) fn untold(&mut self, what: String) {
+    pub(super) fn undecided(&mut self, what: String) {
         self.note(what, false);
     }
 
@@ -99,7 +99,7 @@ impl Inclusion {
         self.steps += 1;
         if self.steps > MAX_STEPS {
             if self.steps == MAX_STEPS + 1 {
-                self.untold("the schemas are too entangled to be compared".to_owned());
+                self.undecided("the schemas are too entangled to be compared".to_owned());
             }
             return;
         }
@@ -123,7 +123,7 @@ impl Inclusion {
             }
             None => {
                 let writer = self.sides.writer;
-                self.untold(format!("{writer} has too many forms here to be compared one by one"));
+                self.undecided(format!("{writer} has too many forms here to be compared one by one"));
             }
         }
         self.under_way.pop();
@@ -151,10 +151,10 @@ impl Inclusion {
         }
         self.check_numbers(writer, reader, written);
         self.check_strings(writer, reader, written);
-        if written.touches(Types::ARRAY) {
+        if written.intersects(Types::ARRAY) {
             self.check_arrays(writer, reader);
         }
-        if written.touches(Types::OBJECT) {
+        if written.intersects(Types::OBJECT) {
             self.check_objects(writer, reader);
         }
         self.check_forms(writer, reader, written);
@@ -164,7 +164,7 @@ impl Inclusion {
             };
             let kept = |node: &Node<'_>| keywords.iter().all(|keyword| same_keyword(node, &reader, keyword));
             if !writer.iter().any(kept) {
-                self.untold(format!("`{keyword}` of {to} is not that of {by}"));
+                self.undecided(format!("`{keyword}` of {to} is not that of {by}"));
             }
         }
     }
@@ -175,7 +175,7 @@ impl Inclusion {
         let allowed = super::kinds::listed_by(&reader);
         let taken = types(&[reader]);
         let refused = values.iter().filter(|value| {
-            !taken.touches(Types::of_value(value))
+            !taken.intersects(Types::of_value(value))
                 || allowed.as_ref().is_some_and(|allowed| !allowed.iter().any(|other| equal(value, other)))
         });
         let refused: Vec<String> = refused.map(Value::to_string).collect();
@@ -186,7 +186,7 @@ impl Inclusion {
     }
 
     fn check_numbers(&mut self, writer: &[Node<'_>], reader: Node<'_>, written: Types) {
-        if !written.touches(Types::NUMBER) {
+        if !written.intersects(Types::NUMBER) {
             return;
         }
         let Sides { writer: by, reader: to } = self.sides;
@@ -210,14 +210,14 @@ impl Inclusion {
             return;
         }
         if told.contains(&None) || values.is_some() {
-            self.untold(format!("{to} takes multiples of {step} only"));
+            self.undecided(format!("{to} takes multiples of {step} only"));
         } else {
             self.breaks(writer, format!("{to} takes multiples of {step} only, {by} allows others"));
         }
     }
 
     fn check_strings(&mut self, writer: &[Node<'_>], reader: Node<'_>, written: Types) {
-        if !written.touches(Types::STRING) {
+        if !written.intersects(Types::STRING) {
             return;
         }
         let Sides { writer: by, reader: to } = self.sides;
@@ -250,7 +250,7 @@ impl Inclusion {
                     self.breaks(writer, format!("{to} wants the {keyword} {wanted}, {by} allows others"));
                 }
                 (Some(own), None) => {
-                    self.untold(format!("{to} wants the {keyword} {wanted}, {by} has {own}"))
+                    self.undecided(format!("{to} wants the {keyword} {wanted}, {by} has {own}"))
                 }
             }
         }
@@ -311,7 +311,7 @@ impl Inclusion {
             [only] => self.compare(writer, *only),
             // anyOf accepts a value that fits several alternatives; oneOf does not
             several if keyword == "anyOf" && several.iter().any(|form| self.fits(writer, *form)) => {}
-            _ => self.untold(format!(
+            _ => self.undecided(format!(
                 "which of the forms in `{keyword}` of {to} takes this {single} cannot be told"
             )),
         }

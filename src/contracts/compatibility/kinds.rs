@@ -54,7 +54,7 @@ impl Types {
 
     /// Whether it contains null.
     pub(in crate::contracts) fn has_null(self) -> bool {
-        self.touches(Types(1))
+        self.intersects(Types(1))
     }
 
     /// Whether it contains every type.
@@ -66,7 +66,7 @@ impl Types {
         self.0 == 0
     }
 
-    pub(super) fn touches(self, other: Types) -> bool {
+    pub(super) fn intersects(self, other: Types) -> bool {
         !self.and(other).is_empty()
     }
 
@@ -152,11 +152,11 @@ pub(super) fn listed(nodes: &[Node<'_>]) -> Option<Vec<Value>> {
     let types = types(nodes);
     match values {
         Some(values) => {
-            Some(values.into_iter().filter(|value| types.touches(Types::of_value(value))).collect())
+            Some(values.into_iter().filter(|value| types.intersects(Types::of_value(value))).collect())
         }
         None if types.without(Types(0b11)).is_empty() => {
             let few = [Value::Null, Value::Bool(false), Value::Bool(true)];
-            Some(few.into_iter().filter(|value| types.touches(Types::of_value(value))).collect())
+            Some(few.into_iter().filter(|value| types.intersects(Types::of_value(value))).collect())
         }
         None => None,
     }

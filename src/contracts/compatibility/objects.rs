@@ -159,7 +159,7 @@ impl Inclusion {
         for (pattern, _) in patterns.iter().filter(|(pattern, _)| !written.patterns.contains(pattern)) {
             if !written.patterns.is_empty() || written.others {
                 let (by, to) = (self.sides.writer, self.sides.reader);
-                self.untold(format!("{to} says what properties like {pattern:?} are, {by} does not"));
+                self.undecided(format!("{to} says what properties like {pattern:?} are, {by} does not"));
             }
         }
         if written.others {
@@ -199,7 +199,7 @@ impl Inclusion {
             together.iter().any(|node| DECIDING.iter().any(|keyword| node.keyword(keyword).is_some()));
         if decided || !written.patterns.is_empty() {
             let (by, to) = (self.sides.writer, self.sides.reader);
-            return self.untold(format!("`unevaluatedProperties` of {to} is not that of {by}"));
+            return self.undecided(format!("`unevaluatedProperties` of {to} is not that of {by}"));
         }
         let evaluated: BTreeSet<&str> =
             together.iter().flat_map(|node| node.named("properties")).map(|(name, _)| name).collect();
@@ -218,7 +218,7 @@ impl Inclusion {
         let kept = |node: &Node<'_>| same_keyword(node, &reader, "propertyNames");
         if !written.nodes.iter().any(kept) {
             let (by, to) = (self.sides.writer, self.sides.reader);
-            self.untold(format!("`propertyNames` of {to} is not that of {by}"));
+            self.undecided(format!("`propertyNames` of {to} is not that of {by}"));
         }
     }
 
@@ -252,7 +252,7 @@ impl Inclusion {
             }
             let schemas = reader.named(keyword).filter(|(_, schema)| !schema.schema.is_array());
             if schemas.into_iter().any(|(name, _)| can_be_there(name)) {
-                self.untold(format!("`{keyword}` of {to} is not that of {by}"));
+                self.undecided(format!("`{keyword}` of {to} is not that of {by}"));
             }
         }
     }

@@ -119,8 +119,9 @@ fn predicate(setting: Setting, negated: bool, predicates: &mut Settings) -> Pred
 /// Reports what to use instead of each other transform.
 pub(super) fn others(translation: &mut Translation, chain: Chain, topics: &[Topic]) {
     for transform in chain.before {
-        let spares = |predicate: &Predicate| topics.iter().all(|topic| predicate.takes(topic) == Some(false));
-        if !topics.is_empty() && transform.predicate.as_ref().is_some_and(spares) {
+        let excludes_all =
+            |predicate: &Predicate| topics.iter().all(|topic| predicate.takes(topic) == Some(false));
+        if !topics.is_empty() && transform.predicate.as_ref().is_some_and(excludes_all) {
             translation.find(
                 Level::Ignored,
                 &transform.class,

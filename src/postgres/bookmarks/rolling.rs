@@ -53,14 +53,14 @@ struct Maker {
 impl Maker {
     async fn run(mut self) {
         loop {
-            let turn = async {
+            let round = async {
                 let mut session = self.connect().await?;
-                self.turn(&mut session).await?;
+                self.make_and_drop(&mut session).await?;
                 session.close().await;
                 Ok::<(), Error>(())
             };
             let late = |_| Err(Error::transient(Peer::Postgres, "no answer"));
-            match tokio::time::timeout(TIMEOUT, turn).await.unwrap_or_else(late) {
+            match tokio::time::timeout(TIMEOUT, round).await.unwrap_or_else(late) {
                 Ok(()) => self.failed = None,
                 Err(error) => {
                     let reason = error.to_string();
@@ -80,7 +80,7 @@ impl Maker {
         Ok(Session::connect(&self.conninfo, &startup).await?)
     }
 
-    async fn turn(&self, session: &mut Session) -> Result<(), Error> {
+    async fn make_and_drop(&self, session: &mut Session) -> Result<(), Error> {
         let slot = &self.slot;
         let known = list(session, slot).await?;
         let now = parse_stamp(&stamp(session).await?).unwrap_or_else(OffsetDateTime::now_utc);

@@ -128,7 +128,7 @@ pub(super) fn load(router: &str) -> String {
 }
 
 /// The rows without an aggregate whose events may arrive again in a stream that starts here.
-pub(super) fn without(router: &str, from: Lsn) -> String {
+pub(super) fn without_aggregate(router: &str, from: Lsn) -> String {
     format!(
         "SELECT final_lsn, change FROM {TABLE} WHERE router = {} AND aggregate_id IS NULL AND final_lsn >= '{from}'",
         literal(router)
@@ -136,7 +136,7 @@ pub(super) fn without(router: &str, from: Lsn) -> String {
 }
 
 /// Every statement on a router's rows first waits for this lock: a statement of an earlier session may still be running.
-pub(super) fn turn(router: &str) -> String {
+pub(super) fn lock(router: &str) -> String {
     let lock = literal(&format!("outbox-router dead letters {router}"));
     format!("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({lock}, 0))")
 }
@@ -177,15 +177,15 @@ pub(super) fn next<'a>(router: &str, aggregates: impl Iterator<Item = &'a String
     )
 }
 
-/// The number of a router's rows that satisfy `chosen`, an SQL condition on `d`.
-pub fn count(router: &str, chosen: &str) -> String {
-    format!("SELECT count(*) FROM {TABLE} d WHERE d.router = {} AND ({chosen})", literal(router))
+/// The number of a router's rows that satisfy `condition`, an SQL condition on `d`.
+pub fn count(router: &str, condition: &str) -> String {
+    format!("SELECT count(*) FROM {TABLE} d WHERE d.router = {} AND ({condition})", literal(router))
 }
 
 /// The same, and the number of their aggregates.
-pub fn count_both(router: &str, chosen: &str) -> String {
+pub fn count_both(router: &str, condition: &str) -> String {
     format!(
-        "SELECT count(*), count(DISTINCT d.aggregate_id) FROM {TABLE} d WHERE d.router = {} AND ({chosen})",
+        "SELECT count(*), count(DISTINCT d.aggregate_id) FROM {TABLE} d WHERE d.router = {} AND ({condition})",
         literal(router)
     )
 }
@@ -198,17 +198,17 @@ pub fn count_of_others(router: &str) -> String {
     )
 }
 
-/// The same as [`count_both`], and which rows they are, for [`those`]: final LSNs and numbers of changes.
-pub fn count_which(router: &str, chosen: &str) -> String {
+/// The same as [`count_both`], and which rows they are, for [`is_one_of`]: final LSNs and numbers of changes.
+pub fn count_with_keys(router: &str, condition: &str) -> String {
     format!(
         "SELECT count(*), count(DISTINCT d.aggregate_id), array_agg(d.final_lsn), array_agg(d.change) FROM {TABLE} d \
-         WHERE d.router = {} AND ({chosen})",
+         WHERE d.router = {} AND ({condition})",
         literal(router)
     )
 }
 
 /// An SQL condition on `d`: it is one of those rows, whatever has been parked or changed since.
-pub fn those(final_lsns: &str, changes: &str) -> String {
+pub fn is_one_of(final_lsns: &str, changes: &str) -> String {
     format!(
         "(d.final_lsn, d.change) IN (SELECT * FROM unnest({}::pg_lsn[], {}::bigint[]))",
         literal(final_lsns),
@@ -216,24 +216,24 @@ pub fn those(final_lsns: &str, changes: &str) -> String {
     )
 }
 
-/// Every row of a router that satisfies `chosen`, an SQL condition on `d`.
-pub fn chosen(router: &str, chosen: &str, limit: Option<u32>) -> String {
+/// Every row of a router that satisfies `condition`, an SQL condition on `d`.
+pub fn select(router: &str, condition: &str, limit: Option<u32>) -> String {
     let limit = limit.map_or_else(String::new, |limit| format!(" LIMIT {limit}"));
     format!(
-        "SELECT {COLUMNS} FROM {TABLE} d WHERE d.router = {} AND ({chosen}) ORDER BY d.final_lsn, d.change{limit}",
+        "SELECT {COLUMNS} FROM {TABLE} d WHERE d.router = {} AND ({condition}) ORDER BY d.final_lsn, d.change{limit}",
         literal(router)
     )
 }
 
-/// Marks every row of a router that satisfies `chosen`. Returns the rows (`whole`), or how many they are.
-pub fn mark(router: &str, chosen: &str, decision: Decision, whole: bool) -> String {
-    let what = if whole {
+/// Marks every row of a router that satisfies `condition`. Returns the rows (`return_rows`), or how many they are.
+pub fn mark(router: &str, condition: &str, decision: Decision, return_rows: bool) -> String {
+    let what = if return_rows {
         format!("{COLUMNS} FROM d ORDER BY d.final_lsn, d.change")
     } else {
         "count(*) FROM d".to_owned()
     };
     format!(
-        "WITH d AS (UPDATE {TABLE} d SET decision = {}, decided_at = clock_timestamp() WHERE d.router = {} AND ({chosen}) \
+        "WITH d AS (UPDATE {TABLE} d SET decision = {}, decided_at = clock_timestamp() WHERE d.router = {} AND ({condition}) \
          RETURNING d.*) SELECT {what}",
         literal(decision.name()),
         literal(router)
@@ -250,7 +250,7 @@ pub(super) fn key(row: &Row) -> Option<Key> {
     Some(Key { final_lsn: row.get(0)?.parse::<Lsn>().ok()?, change: row.get(1)?.parse().ok()? })
 }
 
-/// Reads one row of [`chosen`].
+/// Reads one row of [`select`].
 ///
 /// # Errors
 /// No router wrote such a row.
@@ -285,11 +285,11 @@ pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
         })
     };
     let letter = read().ok_or_else(|| foreign("a column is NULL, or no number"))?;
-    let whole = OriginalEvent::decode(row.get(11).unwrap_or_default());
-    let whole = whole.map_err(|error| foreign(&format!("{} at {}", error, letter.key)))?;
+    let original = OriginalEvent::decode(row.get(11).unwrap_or_default());
+    let original = original.map_err(|error| foreign(&format!("{} at {}", error, letter.key)))?;
     let attempts = number(14).and_then(|attempts| u64::try_from(attempts).ok()).unwrap_or_default();
     Ok(Waiting {
-        letter: DeadLetter { whole, ..letter },
+        letter: DeadLetter { whole: original, ..letter },
         decision: row.get(12).and_then(Decision::of),
         attempts,
     })

@@ -29,7 +29,7 @@ use crate::unsendable::Reason;
 const BATCH: (usize, usize) = (100, 1 << 20);
 
 /// How long after a refusal a statement is repeated.
-const AGAIN: Duration = Duration::from_secs(1);
+const REPEAT_DELAY: Duration = Duration::from_secs(1);
 
 /// How often the rows are counted, in case somebody else has deleted some.
 const COUNT_EVERY: Duration = Duration::from_secs(3);
@@ -39,7 +39,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(3);
 const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "5s");
 
 /// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The SQLSTATE with which the guard fails if the lock is gone: division by zero.
 const LOCK_IS_GONE: &str = "22012";
@@ -130,13 +130,13 @@ impl DeadLetterStore {
         let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, STAYS_OPEN];
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let mut session = Session::connect(&conninfo, &startup).await?;
-        session.answers_within(Some(ANSWER));
+        session.answers_within(Some(ANSWER_TIMEOUT));
         session.watched_by(Watcher::new(&conninfo, session.info(), &name).in_words(advice::in_words));
         let guard = format!(
             "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",
             slot_lock::holders(&postgres.slot)
         );
-        let mut clerk = Clerk {
+        let mut worker = Worker {
             router: router.to_owned(),
             guard,
             session,
@@ -145,14 +145,14 @@ impl DeadLetterStore {
             counted: Instant::now(),
         };
         let (reports, received) = unbounded_channel();
-        let prepared = clerk.prepare(left, from, &locked).await;
-        clerk.refused = None;
+        let prepared = worker.prepare(left, from, &locked).await;
+        worker.refused = None;
         let loaded = prepared.map_err(|error| match lock_is_gone(&error) {
             true => not_ours(),
             false => error.or_remedy(REMEDY),
         })?;
         let (orders, ordered) = unbounded_channel();
-        let task = AbortOnDropHandle::new(tokio::spawn(clerk.run(ordered, reports)));
+        let task = AbortOnDropHandle::new(tokio::spawn(worker.run(ordered, reports)));
         Ok((DeadLetterStore { orders, reports: received, _task: Some(task) }, loaded))
     }
 
@@ -198,7 +198,7 @@ impl DeadLetterStore {
 }
 
 /// Carries out the orders.
-struct Clerk {
+struct Worker {
     router: String,
     /// Fails unless the lock is held.
     guard: String,
@@ -211,7 +211,7 @@ struct Clerk {
     counted: Instant,
 }
 
-impl Clerk {
+impl Worker {
     /// Finishes what was left undone, and reads the state.
     async fn prepare(
         &mut self,
@@ -221,24 +221,28 @@ impl Clerk {
     ) -> Result<Loaded, QueryError> {
         let mut gone = ResolvedRows::default();
         if !left.sent.is_empty() {
-            self.unlocked(&sql::delete(&self.router, &left.sent), locked).await?;
+            self.repeat_while_locked(&sql::delete(&self.router, &left.sent), locked).await?;
             gone = ResolvedRows::left(left.sent.clone(), self.end_of_log().await?);
         }
         if let Some((key, reason, detail)) = &left.failed {
-            self.unlocked(&sql::failed(&self.router, *key, *reason, detail), locked).await?;
+            self.repeat_while_locked(&sql::failed(&self.router, *key, *reason, detail), locked).await?;
         }
         Ok(Loaded { gone, ..self.load(from, locked).await? })
     }
 
     /// Repeats a statement while another session has the table locked. The router is still starting and does not read reports
     /// yet.
-    async fn unlocked(&mut self, sql: &str, locked: &impl Fn(String)) -> Result<Vec<Row>, QueryError> {
+    async fn repeat_while_locked(
+        &mut self,
+        sql: &str,
+        locked: &impl Fn(String),
+    ) -> Result<Vec<Row>, QueryError> {
         loop {
             match self.guarded(sql).await {
                 Err(error) if is_locked(&error) => {
                     let what = "the parked events cannot be read; no event is sent until they can be";
                     self.refuse(&error, what).into_iter().for_each(locked);
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(REPEAT_DELAY).await;
                 }
                 answer => return answer,
             }
@@ -257,7 +261,7 @@ impl Clerk {
                 Order::Delete(keys) => (self.delete(&keys, &reports).await, None),
                 Order::Failed(key, reason, detail) => {
                     let sql = sql::failed(&self.router, key, reason, &detail);
-                    (self.insist(&sql, &reports).await.map(|_| None), None)
+                    (self.repeat_until_accepted(&sql, &reports).await.map(|_| None), None)
                 }
                 Order::Fetch(rows) => {
                     (self.fetch(rows, &reports).await.map(|rows| Some(Report::Fetched(rows))), None)
@@ -284,7 +288,8 @@ impl Clerk {
         reports: &UnboundedSender<Report>,
     ) -> Result<Option<Report>, Error> {
         let insert = sql::insert(&self.router, batch.iter().map(|(_, letter)| letter));
-        let new: BTreeSet<Key> = self.insist(&insert, reports).await?.iter().filter_map(sql::key).collect();
+        let new: BTreeSet<Key> =
+            self.repeat_until_accepted(&insert, reports).await?.iter().filter_map(sql::key).collect();
         let committed = self.end_of_log().await?;
         let rows = batch.into_iter().map(|(sequence, letter)| {
             let inserted = new.contains(&letter.key);
@@ -298,7 +303,7 @@ impl Clerk {
         keys: &[Key],
         reports: &UnboundedSender<Report>,
     ) -> Result<Option<Report>, Error> {
-        let rows = self.insist(&sql::delete(&self.router, keys), reports).await?;
+        let rows = self.repeat_until_accepted(&sql::delete(&self.router, keys), reports).await?;
         // the rows after them may be next
         self.draining.extend(rows.iter().filter_map(|row| row.get(2).map(str::to_owned)));
         let committed = self.end_of_log().await?;
@@ -321,10 +326,10 @@ impl Clerk {
         if let Some(expected) = expected.filter(|_| self.counted.elapsed() >= COUNT_EVERY) {
             self.count(expected, reports).await?;
         }
-        let rows = self.insist(&sql::decided(&self.router), reports).await?;
+        let rows = self.repeat_until_accepted(&sql::decided(&self.router), reports).await?;
         let decided: BTreeSet<String> = rows.iter().filter_map(|row| row.get(0).map(str::to_owned)).collect();
         let asked: BTreeSet<String> = decided.union(&self.draining).take(sql::AGGREGATES).cloned().collect();
-        let rows = self.insist(&sql::next(&self.router, asked.iter()), reports).await?;
+        let rows = self.repeat_until_accepted(&sql::next(&self.router, asked.iter()), reports).await?;
         if rows.is_empty() {
             // the others wait for a decision, or have no rows left
             self.draining.retain(|aggregate| !asked.contains(aggregate));
@@ -334,7 +339,7 @@ impl Clerk {
 
     /// Somebody who deletes a row that others wait behind has decided as well. The next session reads what is left.
     async fn count(&mut self, expected: u64, reports: &UnboundedSender<Report>) -> Result<(), Error> {
-        let rows = self.insist(&sql::count(&self.router, "true"), reports).await?;
+        let rows = self.repeat_until_accepted(&sql::count(&self.router, "true"), reports).await?;
         let count = rows.first().and_then(|row| row.get(0));
         self.counted = Instant::now();
         match count.and_then(|count| count.parse::<u64>().ok()) {
@@ -350,10 +355,10 @@ impl Clerk {
     }
 
     async fn load(&mut self, from: Lsn, locked: &impl Fn(String)) -> Result<Loaded, QueryError> {
-        let without = self.unlocked(&sql::without(&self.router, from), locked).await?;
+        let without = self.repeat_while_locked(&sql::without_aggregate(&self.router, from), locked).await?;
         let mut loaded =
             Loaded { without: without.iter().filter_map(sql::key).collect(), ..Loaded::default() };
-        for row in self.unlocked(&sql::load(&self.router), locked).await? {
+        for row in self.repeat_while_locked(&sql::load(&self.router), locked).await? {
             let aggregate = row.get(0).map(str::to_owned);
             if let (Some(aggregate), Some("t")) = (&aggregate, row.get(2)) {
                 self.draining.insert(aggregate.clone());
@@ -366,7 +371,11 @@ impl Clerk {
     }
 
     /// Repeats a statement until the server accepts it; the slot waits meanwhile.
-    async fn insist(&mut self, sql: &str, reports: &UnboundedSender<Report>) -> Result<Vec<Row>, Error> {
+    async fn repeat_until_accepted(
+        &mut self,
+        sql: &str,
+        reports: &UnboundedSender<Report>,
+    ) -> Result<Vec<Row>, Error> {
         loop {
             match self.guarded(sql).await {
                 Ok(rows) => {
@@ -388,7 +397,7 @@ impl Clerk {
                     if let Some(reason) = self.refuse(&error, what) {
                         let _ = reports.send(Report::Refused(Some(reason)));
                     }
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(REPEAT_DELAY).await;
                 }
             }
         }
@@ -408,9 +417,9 @@ impl Clerk {
 
     /// Runs statements in one transaction, because one message is one transaction.
     async fn guarded(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
-        let turn = sql::turn(&self.router);
-        let rows = self.session.query(&format!("{turn}; {}; {sql}", self.guard)).await?;
-        // without those of the turn and of the guard
+        let lock = sql::lock(&self.router);
+        let rows = self.session.query(&format!("{lock}; {}; {sql}", self.guard)).await?;
+        // without those of the lock and of the guard
         Ok(rows.into_iter().skip(2).collect())
     }
 }
@@ -450,8 +459,8 @@ mod tests {
         let secret = || Some("s3cret".to_owned());
         let column =
             Column { name: "payload".into(), type_id: 25, modifier: -1, type_name: None, value: secret() };
-        let wholes = [OriginalEvent::Columns(vec![column]), OriginalEvent::Message("s3cret".into())];
-        let waiting = wholes.map(|whole| {
+        let originals = [OriginalEvent::Columns(vec![column]), OriginalEvent::Message("s3cret".into())];
+        let waiting = originals.map(|original| {
             let letter = DeadLetter {
                 key: Key { final_lsn: Lsn(9), change: 1 },
                 xid: 7,
@@ -463,7 +472,7 @@ mod tests {
                 event_type: secret(),
                 reason: Reason::Contract,
                 detail: "s3cret".into(),
-                whole,
+                whole: original,
                 replay: None,
             };
             Waiting { letter, decision: None, attempts: 0 }

@@ -10,21 +10,21 @@ use crate::outbox::{Field, OutboxEvent};
 
 /// The contracts, if there are any, and the violation of the last payload.
 #[derive(Default)]
-pub(super) struct Judge {
+pub(super) struct ContractCheck {
     contracts: Option<Arc<Contracts>>,
     rejects: bool,
     violation: Option<Violation>,
 }
 
-impl Judge {
+impl ContractCheck {
     pub(super) fn new(config: &Config, contracts: Option<Arc<Contracts>>) -> Self {
         let settings = config.contracts.as_ref();
         let rejects = settings.is_some_and(|settings| settings.on_violation == OnViolation::Reject);
-        Judge { contracts, rejects, violation: None }
+        ContractCheck { contracts, rejects, violation: None }
     }
 
     /// How the payload violates its contract, if it does and may be sent all the same.
-    pub(super) fn judge(
+    pub(super) fn check(
         &mut self,
         event: &OutboxEvent<'_>,
         payload: Option<&[u8]>,

@@ -8,7 +8,7 @@ use crate::config::TableName;
 use crate::dead_letters::OriginalEvent;
 
 /// The prefix in the source of a stored message.
-const MESSAGE: &str = "message:";
+const MESSAGE_PREFIX: &str = "message:";
 
 /// Decodes rows that were queried rather than streamed, for commands that show what they would become.
 impl Outbox {
@@ -37,9 +37,9 @@ impl Outbox {
     pub fn read_whole<'a>(
         &self,
         row: &'a mut OwnedRow,
-        whole: &OriginalEvent,
+        original: &OriginalEvent,
     ) -> Result<OutboxEvent<'a>, OutboxError> {
-        match whole {
+        match original {
             OriginalEvent::Columns(columns) => self.read_row(
                 row,
                 columns
@@ -52,7 +52,7 @@ impl Outbox {
 
     /// Memory for an event that was stored, by its source.
     pub fn kept_row(&self, source: &str) -> OwnedRow {
-        let (schema, name) = match source.split_once(MESSAGE) {
+        let (schema, name) = match source.split_once(MESSAGE_PREFIX) {
             Some(("", prefix)) => (message::SCHEMA, prefix),
             _ => source.split_once('.').unwrap_or(("public", source)),
         };
