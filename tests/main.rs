@@ -28,3 +28,4 @@ mod standby;
 mod stopping;
 mod support;
 mod topics;
+mod upgrade;

@@ -15,7 +15,7 @@ use crate::support::outbox::Outbox;
 use crate::support::place::Ran;
 use crate::support::settings::Settings;
 
-const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
+pub(crate) const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
 
 /// A payload of 3,000 bytes and some.
 fn large(n: u32) -> String {
@@ -23,14 +23,14 @@ fn large(n: u32) -> String {
 }
 
 /// An outbox with the table that `init` makes, and a router that parks there.
-struct Setting {
-    outbox: Outbox,
+pub(crate) struct Setting {
+    pub(crate) outbox: Outbox,
     kafka: Kafka,
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 impl Setting {
-    async fn new(mode: &str) -> Self {
+    pub(crate) async fn new(mode: &str) -> Self {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let settings =
             Settings::new(&outbox, &kafka).set("delivery.mode", mode).set("dead_letters.policy", "park");
@@ -49,7 +49,7 @@ impl Setting {
     }
 
     /// An event of an aggregate that no topic can be made for.
-    async fn poison(&self, aggregate: &str, n: u32) -> String {
+    pub(crate) async fn poison(&self, aggregate: &str, n: u32) -> String {
         self.outbox.insert("two words", aggregate, &format!("{{\"n\": {n}}}")).await
     }
 
@@ -66,7 +66,7 @@ impl Setting {
     }
 
     /// Waits until they are these.
-    async fn sees(&self, aggregate: &str, expected: Vec<u64>) {
+    pub(crate) async fn sees(&self, aggregate: &str, expected: Vec<u64>) {
         let mut last = Vec::new();
         for _ in 0..200 {
             last = self.seen_now(aggregate).await.unwrap_or_default();
@@ -88,7 +88,7 @@ impl Setting {
     }
 
     /// Waits until so many rows are parked.
-    async fn parks(&self, count: i64) {
+    pub(crate) async fn parks(&self, count: i64) {
         eventually(&format!("{count} events are parked"), async || {
             let rows = self.outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await;
             (rows[0].get::<_, i64>(0) == count).then_some(())

@@ -16,8 +16,6 @@ use super::process;
 use super::settings::Settings;
 use super::signal::{Signal, send};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_outbox-router");
-
 /// A running `outbox-router run`. Dropped, it is killed; of a test that fails the log is shown.
 pub(crate) struct Router {
     child: Child,
@@ -50,14 +48,14 @@ impl Router {
     }
 
     fn with(settings: &Settings, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        Self::spawn(Command::new(PROGRAM), settings, arguments, variables)
+        Self::spawn(Command::new(settings.program()), settings, arguments, variables)
     }
 
     /// Starts one in a network of its own. Its admin endpoint cannot be reached from here.
     pub(crate) fn inside(settings: &Settings, namespace: &Namespace) -> Self {
         let [program, prefix @ ..] = namespace.prefix();
         let mut command = Command::new(program);
-        command.args(prefix).arg(PROGRAM);
+        command.args(prefix).arg(settings.program());
         Self::spawn(command, settings, &[], &[])
     }
 
@@ -67,14 +65,14 @@ impl Router {
         let mut command = Command::new(program);
         // `ip netns exec` has given it mounts of its own
         let script = "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"";
-        command.args(prefix).args(["sh", "-c", script, resolv_conf, PROGRAM]);
+        command.args(prefix).args(["sh", "-c", script, resolv_conf]).arg(settings.program());
         Self::spawn(command, settings, &[], &[])
     }
 
     /// Starts one that may have so many files open.
     pub(crate) fn with_files(settings: &Settings, files: u32) -> Self {
         let mut command = Command::new("prlimit");
-        command.arg(format!("--nofile={files}")).arg(PROGRAM);
+        command.arg(format!("--nofile={files}")).arg(settings.program());
         Self::spawn(command, settings, &[], &[])
     }
 
@@ -83,7 +81,7 @@ impl Router {
         let (pipe, mut full) = std::io::pipe().unwrap();
         // pipe(7): what a pipe holds
         full.write_all(&[b'\n'; 65536]).unwrap();
-        (Self::writing_to(full.into(), Command::new(PROGRAM), settings, &[], variables), pipe)
+        (Self::writing_to(full.into(), Command::new(settings.program()), settings, &[], variables), pipe)
     }
 
     fn spawn(command: Command, settings: &Settings, arguments: &[&str], variables: &[(&str, &str)]) -> Self {

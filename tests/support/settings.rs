@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,18 @@ use super::place::Ran;
 use super::process;
 use super::router::Ended;
 
-/// Keys and values of the file; a later value of a key takes the place of an earlier one.
-#[derive(Clone, Default)]
-pub(crate) struct Settings(BTreeMap<String, Value>);
+/// Keys and values of the file, and the program that reads it.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    values: BTreeMap<String, Value>,
+    program: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { values: BTreeMap::new(), program: PathBuf::from(env!("CARGO_BIN_EXE_outbox-router")) }
+    }
+}
 
 impl Settings {
     /// What a router between `outbox` and `kafka` needs. Its topics begin with the outbox's name.
@@ -31,9 +40,18 @@ impl Settings {
             .set("admin.listen", "127.0.0.1:0")
     }
 
-    /// `key` as it stands in TOML: `kafka.'linger.ms'`.
+    /// The same for another version of the router.
+    pub(crate) fn of_program(&self, program: impl Into<PathBuf>) -> Self {
+        Settings { values: self.values.clone(), program: program.into() }
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// `key` as it stands in TOML: `kafka.'linger.ms'`. A later value takes the place of an earlier one.
     pub(crate) fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.0.insert(key.to_owned(), value.into());
+        self.values.insert(key.to_owned(), value.into());
         self
     }
 
@@ -44,7 +62,7 @@ impl Settings {
 
     /// Takes a key back.
     pub(crate) fn without(mut self, key: &str) -> Self {
-        self.0.remove(key);
+        self.values.remove(key);
         self
     }
 
@@ -52,7 +70,7 @@ impl Settings {
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         let folder = tempfile::tempdir().unwrap();
         let file = self.write_to(&folder);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
+        let mut command = Command::new(&self.program);
         command.arg("-c").arg(&file).args(arguments).current_dir(folder.path());
         command.env_clear().env("HOME", folder.path());
         Ran::of(process::output(&mut command))
@@ -70,7 +88,7 @@ impl Settings {
     pub(crate) async fn run_killed_after(&self, arguments: &[&str], after: Duration) -> Option<i32> {
         let folder = tempfile::tempdir().unwrap();
         let file = self.write_to(&folder);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
+        let mut command = Command::new(&self.program);
         command.arg("-c").arg(&file).args(arguments).current_dir(folder.path());
         command.env_clear().env("HOME", folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = process::start(&mut command);
@@ -94,8 +112,7 @@ impl Settings {
     ) -> String {
         let folder = tempfile::tempdir().unwrap();
         let file = self.write_to(&folder);
-        let line =
-            format!("{} -c {} {}", env!("CARGO_BIN_EXE_outbox-router"), file.display(), arguments.join(" "));
+        let line = format!("{} -c {} {}", self.program.display(), file.display(), arguments.join(" "));
         // of util-linux: what it runs has a terminal
         let mut command = Command::new("script");
         command.args(["-qec", &line, "/dev/null"]).env_clear().env("HOME", folder.path());
@@ -138,6 +155,6 @@ impl Settings {
 
     /// The file.
     pub(crate) fn text(&self) -> String {
-        self.0.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
+        self.values.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
     }
 }

@@ -1,0 +1,165 @@
+//! Two versions of the router in turn: each goes on where the other one stopped. `scripts/upgrade` builds the earlier version and
+//! runs these tests; without it they are ignored.
+
+use std::env;
+
+use rand::Rng;
+
+use crate::dead_letters::{MODES, Setting};
+use crate::support::comparison::{REPLAY, Repeats, same};
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::place::Ran;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::settings::Settings;
+use crate::support::writers::Writers;
+
+/// How often the version changes under load. Every other router is killed.
+const TURNS: usize = 8;
+
+/// What a start says where it finds no checkpoint, in both versions.
+const NO_CHECKPOINT: &str = "no position is remembered";
+
+/// The settings for the earlier version, and for this one.
+fn versions(settings: &Settings) -> [Settings; 2] {
+    let earlier = env::var("PREVIOUS_ROUTER").expect("scripts/upgrade sets PREVIOUS_ROUTER");
+    [settings.of_program(earlier), settings.clone()]
+}
+
+/// An upgrade, and the way back.
+fn orders(settings: &Settings) -> [[Settings; 2]; 2] {
+    let [earlier, this] = versions(settings);
+    [[earlier.clone(), this.clone()], [this, earlier]]
+}
+
+fn done(ran: Ran) -> Ran {
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    ran
+}
+
+#[tokio::test]
+#[ignore = "needs a router of the previous version: scripts/upgrade"]
+async fn upgrade_and_downgrade_under_load_lose_nothing_and_keep_order_per_aggregate() {
+    for mode in MODES {
+        let mut random = seed::random();
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let versions = versions(&Settings::new(&outbox, &kafka).set("delivery.mode", mode));
+        let writers = Writers::start(&outbox, 4, &mut random).await;
+        let mut kills = 0;
+        for turn in 0..TURNS {
+            let router = Router::active(&versions[turn % 2]).await;
+            let seen = kafka.count(&outbox.name).await.unwrap_or_default();
+            kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+            assert_eq!(
+                router.log().contains(NO_CHECKPOINT),
+                turn == 0,
+                "{mode}, turn {turn}: {}",
+                router.log()
+            );
+            if turn % 4 < 2 {
+                router.stop().await;
+            } else {
+                kills += 1;
+                router.kill();
+            }
+        }
+        writers.finish().await;
+        let router = Router::active(&versions[0]).await;
+        outbox.all_confirmed().await;
+        router.stop().await;
+        let (records, repeats) = match mode {
+            "exactly-once" => (kafka.committed(&outbox.name).await.unwrap(), Repeats::Never),
+            _ => (kafka.records(&outbox.name).await, Repeats::Restarts(kills)),
+        };
+        same(&outbox, &records, repeats).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a router of the previous version: scripts/upgrade"]
+async fn upgrade_and_downgrade_keep_parked_events_and_their_order() {
+    for (mode, way) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
+        let setting = Setting::new(mode).await;
+        let [first, second] = orders(&setting.settings)[way].clone();
+        let router = Router::active(&first).await;
+        setting.outbox.insert_numbers("order", "a", 1..3).await;
+        let parked = setting.poison("a", 3).await;
+        setting.outbox.insert_numbers("order", "a", 4..20).await;
+        setting.parks(17).await;
+        router.stop().await;
+
+        let router = Router::active(&second).await;
+        setting.outbox.insert_numbers("order", "a", 20..30).await;
+        setting.parks(27).await;
+        done(second.run(&["dead-letters", "discard", "--id", &parked, "--yes"]));
+        setting.sees("a", (1..3).chain(4..30).collect()).await;
+        setting.parks(0).await;
+        let parked = setting.poison("b", 1).await;
+        setting.outbox.insert_numbers("order", "b", 2..5).await;
+        setting.parks(4).await;
+        // decided while no router runs, by the version that then goes on
+        router.stop().await;
+        done(first.run(&["dead-letters", "discard", "--id", &parked, "--yes"]));
+        let router = Router::active(&first).await;
+        setting.sees("b", (2..5).collect()).await;
+        setting.parks(0).await;
+        router.stop().await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a router of the previous version: scripts/upgrade"]
+async fn upgrade_and_downgrade_keep_bookmarks_and_the_mark_of_what_is_sent_again() {
+    for way in 0..2 {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let [first, second] = orders(&Settings::new(&outbox, &kafka))[way].clone();
+        let router = Router::active(&first).await;
+        outbox.insert_numbers("order", "a", 1..6).await;
+        outbox.all_confirmed().await;
+        done(first.run(&["slot", "bookmark", "before"]));
+        outbox.insert_numbers("order", "a", 6..16).await;
+        outbox.all_confirmed().await;
+        router.stop().await;
+        // the version that goes back is not the one that then runs
+        done(second.run(&["slot", "reset", "--to", "before", "--yes"]));
+        let router = Router::active(&first).await;
+        outbox.all_confirmed().await;
+        router.stop().await;
+        let router = Router::active(&second).await;
+        outbox.insert_numbers("order", "a", 16..18).await;
+        outbox.all_confirmed().await;
+        router.stop().await;
+        let records = kafka.records(&outbox.name).await;
+        let sent: Vec<_> =
+            records.iter().map(|record| (record.number(), record.header(REPLAY).is_some())).collect();
+        let plain = |numbers: std::ops::Range<u64>| numbers.map(|n| (n, false));
+        let expected: Vec<_> = plain(1..16).chain((6..16).map(|n| (n, true))).chain(plain(16..18)).collect();
+        assert_eq!(sent, expected);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a router of the previous version: scripts/upgrade"]
+async fn upgrade_and_downgrade_keep_what_was_left_out() {
+    for (mode, way) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let settings = Settings::new(&outbox, &kafka).set("delivery.mode", mode);
+        let [first, second] = orders(&settings)[way].clone();
+        let router = Router::active(&first).await;
+        outbox.insert_numbers("order", "a", 1..3).await;
+        outbox.all_confirmed().await;
+        router.stop().await;
+        outbox.insert_numbers("order", "a", 3..6).await;
+        second.leave_all_out(&outbox).await;
+        outbox.insert_numbers("order", "a", 6..8).await;
+        for settings in [&first, &second] {
+            let router = Router::active(settings).await;
+            outbox.all_confirmed().await;
+            router.stop().await;
+        }
+        let records = kafka.committed(&outbox.name).await.unwrap();
+        let numbers: Vec<_> = records.iter().map(|record| record.number()).collect();
+        assert_eq!(numbers, [1, 2, 6, 7], "{mode}");
+    }
+}
