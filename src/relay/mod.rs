@@ -99,6 +99,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
     /// Runs until intake has ended and nothing is left to wait for. An error ends it while the source cannot be told any more,
     /// or must not be.
     async fn turns(&mut self, stop: &CancellationToken) -> Result<(), Error> {
+        let mut source_first = false;
         loop {
             self.monitor.turned();
             if let Some(refusal) = self.take_reports() {
@@ -120,14 +121,24 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 tokio::task::yield_now().await;
             }
             let deadline = self.ending.as_ref().and_then(|ending| ending.deadline);
-            // The order is the priority: an order to stop, what frees memory, and only then more work.
+            source_first = !source_first;
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
-                changed = self.sink.changed() => changed?,
-                changed = self.source.changed() => changed?,
                 () = until(deadline) => {}
+                changed = self.changed(source_first) => changed?,
             }
+        }
+    }
+
+    /// Waits for either port. They come first by turns, so that one which always has something to do does not keep the other from
+    /// its server.
+    async fn changed(&mut self, source_first: bool) -> Result<(), Error> {
+        let (source, sink) = (self.source.changed(), self.sink.changed());
+        if source_first {
+            tokio::select! { biased; changed = source => changed, changed = sink => changed }
+        } else {
+            tokio::select! { biased; changed = sink => changed, changed = source => changed }
         }
     }
 

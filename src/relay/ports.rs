@@ -121,7 +121,7 @@ pub struct Reading {
     pub ended: bool,
     /// There is more to deal with already.
     pub again: bool,
-    /// More has come just now: the next turn follows at once, and takes the sink's reports without being woken for them.
+    /// More has come just now, so the next turn follows at once.
     pub gathered: bool,
 }
 

@@ -2,6 +2,7 @@
 //! transactions, lost connections, crashes, parked events, the end of a part. The invariants hold at each step, and at the end
 //! everything is delivered.
 
+mod fairness;
 mod sink;
 mod source;
 mod table;

@@ -132,8 +132,6 @@ pub(crate) struct KafkaSink {
     reports: Vec<Sequence>,
     /// A checkpoint was stored since the last turn.
     checkpointed: bool,
-    /// The source has more to deal with, so the next turn takes the reports anyway.
-    gathered: bool,
     /// When a checkpoint is to be written.
     checkpoint_at: Option<Instant>,
     /// Why no broker can be reached, as it was first known.
@@ -183,7 +181,6 @@ impl KafkaSink {
             delivered: DeliveryStats::default(),
             reports: Vec::new(),
             checkpointed: false,
-            gathered: false,
             checkpoint_at: None,
             down: None,
             message_prefix: parts.message_prefix,
@@ -303,7 +300,6 @@ impl Sink for KafkaSink {
 
     fn turn(&mut self, turn: &Turn<'_>, note: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error> {
         self.progressed(turn);
-        self.gathered = turn.reading.gathered;
         let settled = turn.window.is_empty() && !self.publisher.has_records();
         if settled && self.checkpointer.is_settled() {
             self.publisher.settled()?;
@@ -339,10 +335,10 @@ impl Sink for KafkaSink {
     }
 
     async fn changed(&mut self) -> Result<(), Error> {
-        // What frees memory comes first. Reports that come all the time must not keep the source from its server.
+        // What frees memory comes first.
         tokio::select! {
             biased;
-            () = self.outcomes.changed(), if !self.gathered => {}
+            () = self.outcomes.changed() => {}
             delivered = self.checkpointer.reported() => {
                 let delivered = delivered.map_err(|error| self.publisher.explained(error))?;
                 self.stored(delivered);
