@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::event::{Event, Id};
 use crate::faults::{Ground, Kind, Need, PRINCIPAL, SLOT, STRICT, WAL_SENDER_TIMEOUT, grant};
 use crate::injected::{Asked, Injected};
-use crate::intake::{Intake, lock};
+use crate::intake::{Intake, first_after, lock};
 use crate::judgement::judge;
 use crate::nameserver::Nameserver;
 use crate::plan::Plan;
@@ -310,7 +310,8 @@ async fn recovers(
 ) -> anyhow::Result<Duration> {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     loop {
-        let first = intake.arrived().first_after(injected.began, injected.back, &ledger.lock().committed);
+        let first =
+            first_after(&intake.arrived().records, injected.began, injected.back, &ledger.lock().committed);
         if let Some(at) = first {
             return Ok(at.saturating_duration_since(injected.back));
         }

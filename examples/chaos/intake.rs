@@ -26,19 +26,6 @@ impl Arrived {
         self.counts.get(topic).copied().unwrap_or_default()
     }
 
-    /// When the first record that was committed at or after `began` arrived at or after `back`.
-    pub(crate) fn first_after(
-        &self,
-        began: Instant,
-        back: Instant,
-        committed: &HashMap<Id, Instant>,
-    ) -> Option<Instant> {
-        let from = self.records.partition_point(|arrival| arrival.at < back);
-        let mut later = self.records.get(from..).unwrap_or_default().iter();
-        let is_new = |id: &Id| committed.get(id).is_some_and(|at| *at >= began);
-        later.find(|arrival| arrival.id.as_ref().is_some_and(is_new)).map(|arrival| arrival.at)
-    }
-
     fn take(&mut self, received: crate::stage::consumer::Received) {
         let topic = match self.topics.iter().position(|topic| *topic == received.topic) {
             Some(number) => number,
@@ -50,6 +37,19 @@ impl Arrived {
         self.records.push(Arrival::of_record(&received, topic));
         *self.counts.entry(received.topic).or_default() += 1;
     }
+}
+
+/// When the first record that was committed at or after `began` arrived at or after `back`. `records`: as they have arrived.
+pub(crate) fn first_after(
+    records: &[Arrival],
+    began: Instant,
+    back: Instant,
+    committed: &HashMap<Id, Instant>,
+) -> Option<Instant> {
+    let from = records.partition_point(|arrival| arrival.at < back);
+    let mut later = records.get(from..).unwrap_or_default().iter();
+    let is_new = |id: &Id| committed.get(id).is_some_and(|at| *at >= began);
+    later.find(|arrival| arrival.id.as_ref().is_some_and(is_new)).map(|arrival| arrival.at)
 }
 
 /// The consumer at work. Dropped, it ends.

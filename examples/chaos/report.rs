@@ -10,6 +10,7 @@ use crate::campaign::Happened;
 use crate::event::{Arrival, Event, Id};
 use crate::faults::Kind;
 use crate::injected::Left;
+use crate::intake::first_after;
 use crate::judgement::{Fault, Judgement};
 use crate::positions::Written;
 use crate::stage::log_reader;
@@ -390,11 +391,7 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
 impl Evidence {
     /// From the end of the fault to the first arrival of an event that was committed after its beginning.
     fn recovery(&self, began: Instant, back: Instant, until: Option<Instant>) -> Option<Duration> {
-        let new = |arrival: &&Arrival| {
-            let committed = arrival.id.and_then(|id| self.written.committed.get(&id));
-            arrival.at >= back && committed.is_some_and(|at| *at >= began)
-        };
-        let first = self.arrivals.iter().filter(new).map(|arrival| arrival.at).min()?;
+        let first = first_after(&self.arrivals, began, back, &self.written.committed)?;
         (until.is_none_or(|until| first < until)).then(|| first.saturating_duration_since(back))
     }
 }
