@@ -5,6 +5,7 @@ mod killed;
 mod locked;
 mod parked;
 mod shown;
+mod stopped;
 mod takeover;
 
 use rdkafka::error::KafkaError;

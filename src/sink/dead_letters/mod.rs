@@ -272,7 +272,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
     fn certain(&self, progress: &Progress) -> Certain {
         let inside = self.inner.certain(progress);
         Certain {
-            settled: inside.settled && self.parking.retries().is_settled(),
+            settled: inside.settled && self.parking.is_settled(),
             awaits: self.awaits.max(inside.awaits),
             ..inside
         }

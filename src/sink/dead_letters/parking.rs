@@ -170,6 +170,12 @@ impl Parking {
         self.unwritable.as_deref().filter(|_| waits)
     }
 
+    /// Whether no retry is under way. One whose row is still in the table would be sent again by the next session; where the table
+    /// cannot be written, waiting for that does not help.
+    pub(super) fn is_settled(&self) -> bool {
+        self.retries.is_settled() && (!self.retries.is_removing() || self.unwritable.is_some())
+    }
+
     /// Publishes how many events are parked.
     pub(super) fn show(&self, monitor: &Monitor) {
         let (aggregates, rows) = self.parked.count();

@@ -1,0 +1,42 @@
+//! Routers that are asked to stop while parked events are sent again.
+
+use super::Setting;
+use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::router::Router;
+
+const AGGREGATES: u32 = 60;
+const EACH: u32 = 5;
+
+/// Nothing crashes, so also at-least-once repeats nothing: the rows of what was sent are gone before the process is.
+#[tokio::test]
+async fn dead_letters_that_are_sent_again_while_the_router_is_stopped_are_sent_once() {
+    let mut setting = Setting::new("at-least-once").await;
+    let open = setting.settings.clone();
+    let router = Router::active(&open.clone().set("topics.allow", vec!["elsewhere"])).await;
+    setting
+        .outbox
+        .execute(&format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+             SELECT 'order', 'a' || a, jsonb_build_object('n', n) \
+             FROM generate_series(1, {EACH}) n, generate_series(1, {AGGREGATES}) a ORDER BY n"
+        ))
+        .await;
+    setting.parks(i64::from(AGGREGATES * EACH)).await;
+    router.stop().await;
+    setting.settings = open;
+    setting.dead_letters(&["retry", "--reason", "unroutable"]);
+    let count = "SELECT count(*) FROM outbox_router.dead_letters";
+    let mut left = i64::from(AGGREGATES * EACH);
+    while left > 0 {
+        let router = Router::active(&setting.settings).await;
+        left = eventually("some more are gone", async || {
+            let now: i64 = setting.outbox.query(count).await[0].get(0);
+            (now < left).then_some(now)
+        })
+        .await;
+        router.stop().await;
+        left = setting.outbox.query(count).await[0].get(0);
+    }
+    same(&setting.outbox, &setting.kafka.records(&setting.outbox.name).await, Repeats::Never).await;
+}
