@@ -8,6 +8,7 @@ pub mod init;
 pub mod route;
 pub mod run;
 pub mod shards;
+mod signals;
 pub mod slot;
 pub mod status;
 mod stored_position;

@@ -12,10 +12,9 @@ use pg_logical::session::Session;
 use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
 use tokio::signal::unix::SignalKind;
-use tokio_util::sync::CancellationToken;
 
 use super::init::say_slot_wait;
-use super::run::listen;
+use super::signals::cancelled_by;
 use crate::advice::{self, OrRemedy};
 use crate::cli::TailArgs;
 use crate::config::{CatchUp, Config, OnUpdate};
@@ -50,8 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// # Errors
 /// Postgres cannot be reached or refuses, or the slot no longer has the log at the position.
 pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
-    let stop = CancellationToken::new();
-    stop_at_signals(&stop)?;
+    let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()])?;
     let opened = tokio::select! {
         opened = open(one_shard(config, args)?, args) => opened?,
         () = stop.cancelled() => {
@@ -232,17 +230,4 @@ async fn stream(
     let what = StreamOf { slot, publication, start, messages: config.reads_messages() };
     let stream = ReplicationStream::at_rest(stream, unread, "");
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
-}
-
-/// The first signal stops the command cleanly.
-fn stop_at_signals(stop: &CancellationToken) -> Result<(), Error> {
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let mut signals = listen(kind)?;
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            signals.recv().await;
-            stop.cancel();
-        });
-    }
-    Ok(())
 }

@@ -10,10 +10,11 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio::time::timeout;
 
 use super::{APPLICATION_NAME, OLDEST_POSTGRES};
+use crate::commands::signals::cancelled_by;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
@@ -102,8 +103,7 @@ pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<
 
 /// Creates the slot and returns the position that it starts at.
 pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &str) -> Result<String, Error> {
-    let (mut interrupt, mut terminate) =
-        (signals(SignalKind::interrupt())?, signals(SignalKind::terminate())?);
+    let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate()])?;
     let (pid, host) = (session.backend_pid(), session.info().host.clone());
     let version = session.query_one("SHOW server_version_num").await?;
     let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
@@ -118,8 +118,7 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
         created = &mut creation => {
             return created.map(Option::unwrap_or_default).map_err(|error| refused(error, name, conninfo));
         }
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        () = stop.cancelled() => {}
     }
     // may fail; then the server ends the statement when it notices that this process is gone
     let _ = timeout(CANCEL_TIMEOUT, cancel(conninfo, host, pid)).await;
@@ -165,10 +164,6 @@ pub(super) async fn allow_failover(conninfo: &ConnInfo, slot: &Slot, name: &str)
 /// The command, for a session with `replication=database`.
 pub(in crate::commands) fn alter_failover(name: &str) -> String {
     format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", quoting::identifier(name))
-}
-
-fn signals(kind: SignalKind) -> Result<Signal, Error> {
-    signal(kind).map_err(|error| Error::usage(format!("Cannot listen for signals: {error}"), "Try again"))
 }
 
 fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
