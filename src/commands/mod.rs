@@ -94,12 +94,14 @@ pub fn exit_code(error: &Error) -> u8 {
     exit as u8
 }
 
-/// A session for a command that gives up where `run` would wait. Each attempt to connect is limited, unless the user set a
-/// limit, and so is each answer. It says which session it waits for.
-async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Error> {
+/// A session for a command that gives up where `run` would wait, named after `command`. Each attempt to connect is limited,
+/// unless the user set a limit, and so is each answer. It says which session it waits for.
+async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result<Session, Error> {
+    let application_name = format!("{} {command}", config.name);
+    let startup = Startup { application_name: &application_name, ..startup };
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-    let mut session = Session::connect(&conninfo, startup).await?;
+    let mut session = Session::connect(&conninfo, &startup).await?;
     session.answers_within(Some(ANSWER_TIMEOUT));
     session.watched_by(
         Watcher::new(&conninfo, session.info(), startup.application_name)

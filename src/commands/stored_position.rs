@@ -35,9 +35,8 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) async fn look(config: &Arc<Config>) -> Result<Self, Error> {
-        let name = format!("{} slot", config.name);
-        let startup = Startup { replication: true, application_name: &name, settings: &[] };
-        let mut session = connect(config, &startup).await?;
+        let walsender = Startup { replication: true, ..Startup::default() };
+        let mut session = connect(config, "slot", walsender).await?;
         let system = timeline::identify(&mut session).await?;
         let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
         // does not create the topic: a command that only shows something leaves no trace

@@ -5,13 +5,13 @@
 //! for it (`synchronized_standby_slots`).
 
 use pg_logical::connect::Startup;
-use pg_logical::conninfo::{ConnInfo, Host, TargetSessionAttrs};
+use pg_logical::conninfo::{Host, TargetSessionAttrs};
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
 use super::finding::Findings;
 use super::server::Server;
-use crate::commands::CONNECT_TIMEOUT;
+use crate::commands::connect;
 use crate::commands::init::{FAILOVER_SLOTS, alter_failover};
 use crate::config::Config;
 use crate::error::Error;
@@ -206,16 +206,11 @@ struct KeptCopy {
 impl KeptCopy {
     /// `None`: the host is not a standby.
     async fn look(config: &Config, host: &Host) -> Result<Option<Self>, Error> {
-        let mut conninfo = ConnInfo {
-            hosts: vec![host.clone()],
-            target_session_attrs: TargetSessionAttrs::Any,
-            ..config.postgres.conninfo.clone()
-        };
-        conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-        let application_name = format!("{} check", config.name);
-        let startup = Startup { application_name: &application_name, ..Startup::default() };
-        let mut session = Session::connect(&conninfo, &startup).await?;
-        let copy = Self::query(&mut session, config).await;
+        let mut config = config.clone();
+        config.postgres.conninfo.hosts = vec![host.clone()];
+        config.postgres.conninfo.target_session_attrs = TargetSessionAttrs::Any;
+        let mut session = connect(&config, "check", Startup::default()).await?;
+        let copy = Self::query(&mut session, &config).await;
         session.close().await;
         copy
     }

@@ -26,9 +26,7 @@ const UNREACHABLE: &str = "Check that the server runs, and host, port and networ
 pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<positions::Ours>) {
     let mut findings = Findings::default();
     encryption(&config.postgres.conninfo, &mut findings);
-    let application_name = format!("{} check", config.name);
-    let startup = Startup { application_name: &application_name, ..Startup::default() };
-    let mut session = match connect(config, &startup).await {
+    let mut session = match connect(config, "check", Startup::default()).await {
         Ok(session) => session,
         Err(error) => {
             findings.failure("postgres_connection", error, UNREACHABLE);

@@ -64,17 +64,15 @@ async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &
         findings.skipped("replication_connection", "max_wal_senders is used up, and the slot is being read");
         return;
     }
-    let application_name = format!("{} check", config.name);
-    let startup = Startup { replication: true, application_name: &application_name, ..Startup::default() };
-    match connect(config, &startup).await {
-        Ok(mut session) => {
-            let answer = session.query("IDENTIFY_SYSTEM").await;
-            session.close().await;
-            match answer {
-                Ok(_) => findings.ok("replication_connection", "is let in"),
-                Err(error) => findings.failure("replication_connection", error.into(), PASSING),
-            }
-        }
+    let identified = async {
+        let walsender = Startup { replication: true, ..Startup::default() };
+        let mut session = connect(config, "check", walsender).await?;
+        let answer = session.query("IDENTIFY_SYSTEM").await;
+        session.close().await;
+        Ok(answer?)
+    };
+    match identified.await {
+        Ok(_) => findings.ok("replication_connection", "is let in"),
         Err(error) => findings.failure("replication_connection", error, PASSING),
     }
 }

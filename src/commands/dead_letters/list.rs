@@ -1,13 +1,14 @@
 //! `dead-letters list`: one line for each parked event.
 
 use comfy_table::{Attribute, Cell};
+use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use serde::Serialize;
 
-use super::{condition, events, rows, session};
+use super::{condition, events, rows};
 use crate::cli::ChooseArgs;
-use crate::commands::Verdict;
 use crate::commands::status::table::{Look, trimmed};
+use crate::commands::{Verdict, connect};
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::printable;
@@ -84,7 +85,7 @@ async fn count(config: &Config, session: &mut Session, condition: &str) -> Resul
 /// Prints how many there are in all shards together.
 pub(super) async fn sum(shards: &[Config], choose: &ChooseArgs) -> Result<(), Error> {
     let Some(first) = shards.first() else { return Ok(()) };
-    let mut session = session(first).await?;
+    let mut session = connect(first, "dead-letters", Startup::default()).await?;
     let (mut all, mut aggregates) = (0, 0);
     for shard in shards {
         let (events, of) = count(shard, &mut session, &condition(choose)).await?;

@@ -44,7 +44,7 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Ver
 
 /// Shards of a former number of shards may have parked events under the same names.
 async fn mention_other_shards(config: &Config) -> Result<(), Error> {
-    let mut session = session(config).await?;
+    let mut session = connect(config, "dead-letters", Startup::default()).await?;
     let others =
         slots_of_other_shards(&mut session, config.slot_of_all(), &config.slots_of_all_shards()).await?;
     session.close().await;
@@ -59,7 +59,7 @@ async fn mention_other_shards(config: &Config) -> Result<(), Error> {
 }
 
 async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Error> {
-    let mut session = session(config).await?;
+    let mut session = connect(config, "dead-letters", Startup::default()).await?;
     let code = match &args.command {
         DeadLettersCommand::List { choose, limit, json } => {
             list::list(config, &mut session, choose, *limit, *json).await
@@ -74,11 +74,6 @@ async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Erro
     };
     session.close().await;
     code
-}
-
-async fn session(config: &Config) -> Result<Session, Error> {
-    let name = format!("{} dead-letters", config.name);
-    connect(config, &Startup { application_name: &name, ..Startup::default() }).await
 }
 
 /// The selected rows.

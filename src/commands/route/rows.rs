@@ -32,9 +32,8 @@ pub(super) async fn of_tables(config: &Config, args: &RouteArgs, dry: &mut DryRu
             "Give JSON objects, as messages hold them, on standard input: --stdin",
         ));
     }
-    let name = format!("{} route", config.name);
-    let startup = Startup { application_name: &name, settings: &VALUE_TEXT, ..Startup::default() };
-    let mut session = connect(config, &startup).await?;
+    let startup = Startup { settings: &VALUE_TEXT, ..Startup::default() };
+    let mut session = connect(config, "route", startup).await?;
     for table in &config.outbox.tables {
         of_table(&mut session, config, args, table, dry).await?;
     }

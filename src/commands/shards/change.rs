@@ -35,8 +35,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     }
     let shards = |config: &Config| config.every_shard().into_iter().map(Arc::new).collect::<Vec<_>>();
     let (old, new) = (shards(&config.with_shards(from)), shards(&config.with_shards(to)));
-    let name = format!("{} shards", config.name);
-    let mut session = connect(config, &Startup { application_name: &name, ..Startup::default() }).await?;
+    let mut session = connect(config, "shards", Startup::default()).await?;
     ready(&mut session, &new).await?;
     let left = existing(&mut session, &old).await?;
     let decided = match plan::read(config).await? {
@@ -70,7 +69,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         None => {
             let at = deliver(&mut session, &left).await?;
             // delivery may take long, and an idle session may have been closed meanwhile
-            session = drain::session(&left).await?;
+            session = connect(config, "shards", Startup::default()).await?;
             at
         }
     };

@@ -62,7 +62,7 @@ impl Locks {
     async fn of(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Self, Error> {
         let mut sessions = Vec::new();
         for shard in shards {
-            let mut session = session(std::slice::from_ref(shard)).await?;
+            let mut session = connect(shard, "shards", Startup::default()).await?;
             free(&mut session, &shard.postgres.slot, within).await?;
             sessions.push(session);
         }
@@ -74,13 +74,6 @@ impl Locks {
             session.close().await;
         }
     }
-}
-
-/// An ordinary session, named after the first shard.
-pub(super) async fn session(shards: &[Arc<Config>]) -> Result<Session, Error> {
-    let Some(shard) = shards.first() else { return Err(Error::usage("There is no shard", "Name one")) };
-    let name = format!("{} shards", shard.name);
-    connect(shard, &Startup { application_name: &name, ..Startup::default() }).await
 }
 
 async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Result<(), Error> {

@@ -69,9 +69,8 @@ pub(super) async fn between(
     start: Position,
     end: Position,
 ) -> Result<Count, Error> {
-    let name = format!("{} slot", config.name);
-    let startup = Startup { replication: true, application_name: &name, settings: &VALUE_TEXT };
-    let mut session = connect(config, &startup).await?;
+    let startup = Startup { replication: true, settings: &VALUE_TEXT, ..Startup::default() };
+    let mut session = connect(config, "slot", startup).await?;
     let copy = format!("outbox_router_count_{}", session.backend_pid());
     bookmarks::copy(&mut session, from, &copy, true).await?;
     let (stream, unread, _) = session.into_parts();

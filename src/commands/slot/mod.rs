@@ -51,8 +51,7 @@ async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<Verdict, Error> 
 
 /// An ordinary session, named after this command.
 async fn session(config: &Config) -> Result<Session, Error> {
-    let name = format!("{} slot", config.name);
-    connect(config, &Startup { application_name: &name, ..Startup::default() }).await
+    connect(config, "slot", Startup::default()).await
 }
 
 async fn bookmark(config: &Config, name: &str) -> Result<Verdict, Error> {
