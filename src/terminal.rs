@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
+use serde::Serialize;
+
 use crate::error::Error;
 
 /// Whether colours are wanted on this stream: it is a terminal, and `NO_COLOR` is unset or empty
@@ -46,6 +48,16 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
 /// It cannot be written, for instance to a full disk.
 pub fn print(text: &str) -> Result<(), Error> {
     write_to(&mut io::stdout().lock(), text)
+}
+
+/// Writes `value` to standard output as JSON.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
+    let json = serde_json::to_string_pretty(value);
+    let json = json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))?;
+    print(&(json + "\n"))
 }
 
 fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {

@@ -23,10 +23,7 @@ pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Verdict, Error> {
     let surroundings = Surroundings { bootstrap_servers: args.bootstrap_servers.clone(), worker };
     let import = import(&text, &surroundings)?;
     if args.json {
-        let json = serde_json::to_string_pretty(&import);
-        terminal::print(
-            &(json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"),
-        )?;
+        terminal::print_json(&import)?;
     } else {
         terminal::print(&import.configuration)?;
         let report = report(&import.findings, &Look::of_stderr());

@@ -8,13 +8,10 @@ use crate::error::Error;
 use crate::terminal;
 
 pub(in crate::commands) fn print(findings: &[Finding], json: bool) -> Result<(), Error> {
-    let text = if json {
-        let json = serde_json::to_string_pretty(findings);
-        json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
-    } else {
-        table(findings, &Look::of_stdout()) + "\n" + &summary(findings) + "\n"
-    };
-    terminal::print(&text)
+    if json {
+        return terminal::print_json(findings);
+    }
+    terminal::print(&(table(findings, &Look::of_stdout()) + "\n" + &summary(findings) + "\n"))
 }
 
 fn table(findings: &[Finding], look: &Look) -> String {

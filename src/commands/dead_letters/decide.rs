@@ -8,7 +8,7 @@ use super::{condition, events, rows};
 use crate::advice::OrRemedy;
 use crate::cli::DecideArgs;
 use crate::commands::status::table::Look;
-use crate::commands::{Verdict, typed_out};
+use crate::commands::typed_out;
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
@@ -25,7 +25,7 @@ pub(super) async fn decide(
     decision: Decision,
     args: &DecideArgs,
     ask: bool,
-) -> Result<Verdict, Error> {
+) -> Result<(), Error> {
     let DecideArgs { choose, all, dry_run, json } = args;
     if choose.chooses_all() && !all {
         return Err(Error::usage(
@@ -51,8 +51,7 @@ pub(super) async fn decide(
         } else {
             "No such event is parked.\n"
         };
-        terminal::print(if *json { "[]\n" } else { behind })?;
-        return Ok(Verdict::Fine);
+        return terminal::print(if *json { "[]\n" } else { behind });
     }
     // events that are parked from here on are neither shown nor counted, so they are not marked either
     let text = |n: usize| counted.and_then(|row| row.get(n)).unwrap_or_default();
@@ -61,14 +60,12 @@ pub(super) async fn decide(
         let limit = (!(*dry_run && *json)).then_some(SHOWN);
         let shown = rows(config, session, &condition, limit).await?;
         let listed: Vec<Listed> = shown.iter().map(Listed::of).collect();
-        let table = |listed: &[Listed]| render(listed, matching, aggregates, &Look::of_stdout());
-        if *dry_run {
-            terminal::print(&if *json { as_json(&listed) } else { table(&listed) })?;
-            return Ok(Verdict::Fine);
+        if *dry_run && *json {
+            return terminal::print_json(&listed);
         }
-        terminal::print(&table(&listed))?;
-        if !typed_out("They are never sent. ", matching as u64)? {
-            return Ok(Verdict::Fine);
+        terminal::print(&render(&listed, matching, aggregates, &Look::of_stdout()))?;
+        if *dry_run || !typed_out("They are never sent. ", matching as u64)? {
+            return Ok(());
         }
     }
     let marked = session.query(&sql::mark(&config.name, &condition, decision, *json)).await;
@@ -77,8 +74,7 @@ pub(super) async fn decide(
         let marked =
             marked.iter().map(|row| sql::waiting(&config.name, row)).collect::<Result<Vec<_>, _>>()?;
         let listed: Vec<Listed> = marked.iter().map(Listed::of).collect();
-        terminal::print(&as_json(&listed))?;
-        return Ok(Verdict::Fine);
+        return terminal::print_json(&listed);
     }
     let marked = number(marked.first(), 0);
     let what = match decision {
@@ -87,15 +83,9 @@ pub(super) async fn decide(
     };
     terminal::print(&format!(
         "{what} The running router does so within a second; `list` shows what is left.\n"
-    ))?;
-    Ok(Verdict::Fine)
+    ))
 }
 
 fn number(row: Option<&Row>, column: usize) -> usize {
     row.and_then(|row| row.get(column)?.parse().ok()).unwrap_or(0)
-}
-
-fn as_json(listed: &[Listed]) -> String {
-    // cannot fail: texts only
-    serde_json::to_string_pretty(listed).unwrap_or_default() + "\n"
 }

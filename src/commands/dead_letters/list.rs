@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{condition, events, rows};
 use crate::cli::ChooseArgs;
+use crate::commands::connect;
 use crate::commands::status::table::{Look, trimmed};
-use crate::commands::{Verdict, connect};
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::printable;
@@ -61,18 +61,15 @@ pub(super) async fn list(
     choose: &ChooseArgs,
     limit: u32,
     json: bool,
-) -> Result<Verdict, Error> {
+) -> Result<(), Error> {
     let condition = condition(choose);
     let listed: Vec<Listed> =
         rows(config, session, &condition, Some(limit)).await?.iter().map(Listed::of).collect();
     if json {
-        // cannot fail: texts only
-        terminal::print(&(serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"))?;
-        return Ok(Verdict::Fine);
+        return terminal::print_json(&listed);
     }
     let (all, aggregates) = count(config, session, &condition).await?;
-    terminal::print(&render(&listed, all, aggregates, &Look::of_stdout()))?;
-    Ok(Verdict::Fine)
+    terminal::print(&render(&listed, all, aggregates, &Look::of_stdout()))
 }
 
 /// The number of events, and of their aggregates.

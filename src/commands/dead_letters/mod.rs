@@ -11,7 +11,7 @@ use pg_logical::session::Session;
 
 use crate::advice::OrRemedy;
 use crate::cli::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
-use crate::commands::{Verdict, chosen_shards, connect, heading};
+use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
@@ -23,7 +23,7 @@ use crate::terminal;
 ///
 /// # Errors
 /// Postgres refuses or cannot be reached, or the arguments choose nothing.
-pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Error> {
+pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(), Error> {
     let shards = chosen_shards(config, &args.shards)?;
     for shard in &shards {
         if !args.command.json() {
@@ -39,7 +39,7 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Ver
             mention_other_shards(first).await?;
         }
     }
-    Ok(Verdict::Fine)
+    Ok(())
 }
 
 /// Shards of a former number of shards may have parked events under the same names.
@@ -58,7 +58,7 @@ async fn mention_other_shards(config: &Config) -> Result<(), Error> {
     ))
 }
 
-async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Error> {
+async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<(), Error> {
     let mut session = connect(config, "dead-letters", Startup::default()).await?;
     let code = match &args.command {
         DeadLettersCommand::List { choose, limit, json } => {

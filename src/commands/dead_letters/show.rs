@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::list::Listed;
 use super::{condition, rows};
 use crate::cli::ChooseArgs;
-use crate::commands::Verdict;
 use crate::commands::status::table::{Look, trimmed};
 use crate::config::Config;
 use crate::dead_letters::OriginalEvent;
@@ -32,26 +31,20 @@ pub(super) async fn show(
     session: &mut Session,
     choose: &ChooseArgs,
     json: bool,
-) -> Result<Verdict, Error> {
+) -> Result<(), Error> {
     let rows = rows(config, session, &condition(choose), Some(MOST)).await?;
-    let text = if json {
-        let shown: Vec<Shown<'_>> = rows
-            .iter()
-            .map(|row| Shown {
-                listed: Listed::of(row),
-                source: &row.letter.source,
-                event: &row.letter.whole,
-            })
-            .collect();
-        // cannot fail: texts and numbers only
-        serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n"
-    } else if rows.is_empty() {
-        "No such event is parked.\n".to_owned()
-    } else {
-        rows.iter().map(|row| render(row, &Look::of_stdout())).collect::<Vec<_>>().join("\n")
-    };
-    terminal::print(&text)?;
-    Ok(Verdict::Fine)
+    if json {
+        let shown = rows.iter().map(|row| Shown {
+            listed: Listed::of(row),
+            source: &row.letter.source,
+            event: &row.letter.whole,
+        });
+        return terminal::print_json(&shown.collect::<Vec<_>>());
+    }
+    if rows.is_empty() {
+        return terminal::print("No such event is parked.\n");
+    }
+    terminal::print(&rows.iter().map(|row| render(row, &Look::of_stdout())).collect::<Vec<_>>().join("\n"))
 }
 
 fn render(row: &Waiting, look: &Look) -> String {

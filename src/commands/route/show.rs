@@ -4,7 +4,6 @@ use comfy_table::{Attribute, Cell, Color};
 use serde::Serialize;
 
 use crate::commands::status::table::{Look, trimmed};
-use crate::error::Error;
 use crate::json::Bytes;
 use crate::routing::Record;
 
@@ -93,16 +92,10 @@ impl Outcome {
     }
 }
 
-/// The whole output.
-pub(super) fn text(shown: &[Shown], json: bool) -> Result<String, Error> {
-    if json {
-        let json = serde_json::to_string_pretty(shown);
-        return Ok(
-            json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
-        );
-    }
+/// The output for people.
+pub(super) fn text(shown: &[Shown]) -> String {
     if shown.is_empty() {
-        return Ok("No rows.\n".to_owned());
+        return "No rows.\n".to_owned();
     }
     let look = Look::of_stdout();
     let mut table = look.table();
@@ -145,5 +138,5 @@ pub(super) fn text(shown: &[Shown], json: bool) -> Result<String, Error> {
             _ => {}
         }
     }
-    Ok(text)
+    text
 }

@@ -13,8 +13,8 @@ use super::drain::{self, Locks};
 use super::plan;
 use crate::advice::OrRemedy;
 use crate::checkpoint::{Checkpoint, Handover};
+use crate::commands::connect;
 use crate::commands::stored_position::Kept;
-use crate::commands::{Verdict, connect};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::postgres::bookmarks;
@@ -25,7 +25,7 @@ use crate::progress::Position;
 use crate::sink::kafka::checkpoint_topic::look_up;
 use crate::terminal;
 
-pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<Verdict, Error> {
+pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<(), Error> {
     let to = config.shards.count;
     if from == to {
         return Err(Error::usage(
@@ -41,7 +41,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     let decided = match plan::read(config).await? {
         Some(Handover::Done(at)) if left.is_empty() => {
             let text = format!("The {to} {} have begun at {at}; nothing is left to do.\n", plural(to));
-            return terminal::print(&text).map(|()| Verdict::Fine);
+            return terminal::print(&text);
         }
         Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
         // nothing was decided, or no new shard began: the old shards may have continued since
@@ -156,7 +156,7 @@ async fn preview(
     old: &[Arc<Config>],
     new: &[Arc<Config>],
     decided: Option<Lsn>,
-) -> Result<Verdict, Error> {
+) -> Result<(), Error> {
     let mut text = String::new();
     match decided {
         Some(at) => text += &format!("was decided by an earlier run: the new shards begin at {at}\n"),
@@ -176,8 +176,7 @@ async fn preview(
     }
     text += &format!("would drop the slots {}\n", names(old));
     terminal::print(&text)?;
-    nothing_parked(session, old).await?;
-    Ok(Verdict::Fine)
+    nothing_parked(session, old).await
 }
 
 /// Delivers what the old slots hold up to the end of the log, and returns that position.
@@ -297,7 +296,7 @@ async fn nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Result<()
     Ok(())
 }
 
-async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<Verdict, Error> {
+async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<(), Error> {
     let publications: Vec<String> =
         old.iter().map(|shard| quoting::name(&shard.postgres.publication)).collect();
     let mut text = format!(
@@ -312,6 +311,5 @@ async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -
             );
         }
     }
-    terminal::print(&text)?;
-    Ok(Verdict::Fine)
+    terminal::print(&text)
 }

@@ -5,7 +5,6 @@ mod drain;
 mod plan;
 
 use crate::cli::{ShardsArgs, ShardsCommand};
-use crate::commands::Verdict;
 use crate::config::Config;
 use crate::error::Error;
 
@@ -13,7 +12,7 @@ use crate::error::Error;
 ///
 /// # Errors
 /// A server refuses or cannot be reached, or events could be lost or sent twice.
-pub async fn shards(config: &Config, args: &ShardsArgs) -> Result<Verdict, Error> {
+pub async fn shards(config: &Config, args: &ShardsArgs) -> Result<(), Error> {
     match args.command {
         ShardsCommand::Change { from, dry_run } => change::change(config, from, dry_run).await,
     }

@@ -3,7 +3,6 @@
 use comfy_table::{Attribute, Cell, CellAlignment};
 use serde::Serialize;
 
-use crate::commands::Verdict;
 use crate::commands::status::table::{Look, trimmed};
 use crate::config::Config;
 use crate::error::Error;
@@ -38,16 +37,12 @@ struct ListedBookmark {
     retained_bytes: u64,
 }
 
-pub(super) async fn list(config: &Config, json: bool) -> Result<Verdict, Error> {
+pub(super) async fn list(config: &Config, json: bool) -> Result<(), Error> {
     let listed = look(config).await?;
-    let text = if json {
-        // cannot fail: texts and numbers only
-        serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"
-    } else {
-        render(&listed, &Look::of_stdout())
-    };
-    terminal::print(&text)?;
-    Ok(Verdict::Fine)
+    if json {
+        return terminal::print_json(&listed);
+    }
+    terminal::print(&render(&listed, &Look::of_stdout()))
 }
 
 async fn look(config: &Config) -> Result<Listed, Error> {

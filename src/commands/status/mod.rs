@@ -38,13 +38,11 @@ struct Found<P> {
 pub async fn status(config: &Config, args: &StatusArgs) -> Result<Verdict, Error> {
     let from_postgres = async || known_to_postgres::ask(config).await;
     let found = find(config.admin.listen.as_deref(), from_postgres).await;
-    let text = if args.json {
-        let json = serde_json::to_string_pretty(&found);
-        json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
+    if args.json {
+        terminal::print_json(&found)?;
     } else {
-        show(&found, &config.name, &Look::of_stdout())
-    };
-    terminal::print(&text)?;
+        terminal::print(&show(&found, &config.name, &Look::of_stdout()))?;
+    }
     Ok(verdict(&found))
 }
 
