@@ -34,10 +34,9 @@ use crate::utc::Utc;
 pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::SetClock;
-use exposition::Exposition;
 pub use report::{
-    CheckpointStore, DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Problem, Reconnects, Slot,
-    StatusReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Problem, Reconnects, Slot, StatusReport,
+    Totals,
 };
 pub use several::Monitors;
 pub use state::{State, StateKind};
@@ -58,9 +57,10 @@ const NONE: i64 = i64::MIN;
 #[derive(Debug, Clone)]
 pub struct Monitor(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
     name: String,
+    shard: Option<u32>,
     clock: Clock,
     state: Mutex<Stated>,
     last_turn_micros: AtomicU64,
@@ -86,10 +86,9 @@ struct Inner {
     slot: Mutex<Slot>,
     heartbeat: Mutex<Option<heartbeat::Beat>>,
     last_problem: Mutex<Option<Problem>>,
-    exposition: Exposition,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Stated {
     state: State,
     since: PgTimestamp,
@@ -112,7 +111,7 @@ impl Monitor {
 
     /// The same of one shard, whose metrics say so.
     pub fn of_shard(name: impl Into<String>, shard: Option<u32>) -> Self {
-        Self::with_clock(name.into(), shard, Clock::system())
+        Self::with_clock(name.into(), shard, Clock::default())
     }
 
     /// The same with a clock that the test sets.
@@ -123,36 +122,9 @@ impl Monitor {
     }
 
     fn with_clock(name: String, shard: Option<u32>, clock: Clock) -> Self {
-        let since = clock.now();
-        Monitor(Arc::new(Inner {
-            name,
-            clock,
-            state: Mutex::new(Stated { state: State::Starting, since }),
-            last_turn_micros: AtomicU64::new(0),
-            positions: positions::Positions::default(),
-            in_flight_records: AtomicU64::new(0),
-            in_flight_bytes: AtomicU64::new(0),
-            oldest_unacknowledged: AtomicI64::new(NONE),
-            commit_to_ack: Histogram::default(),
-            reconnects_postgres: AtomicU64::new(0),
-            reconnects_kafka: AtomicU64::new(0),
-            events_dropped: AtomicU64::new(0),
-            keyless_events: AtomicU64::new(0),
-            headers_dropped: AtomicU64::new(0),
-            timestamps_replaced: AtomicU64::new(0),
-            dead_letters: dead_letters::Counts::default(),
-            partitions_grown: AtomicU64::new(0),
-            bites: AtomicU64::new(0),
-            in_bites: AtomicBool::new(false),
-            ignored_changes: AtomicU64::new(0),
-            contract_violations: AtomicU64::new(0),
-            contracts_broken: Mutex::default(),
-            topics: topics::Topics::default(),
-            slot: Mutex::new(Slot::default()),
-            heartbeat: Mutex::default(),
-            last_problem: Mutex::new(None),
-            exposition: Exposition::new(shard),
-        }))
+        let state = Mutex::new(Stated { state: State::Starting, since: clock.now() });
+        let oldest_unacknowledged = AtomicI64::new(NONE);
+        Monitor(Arc::new(Inner { name, shard, clock, state, oldest_unacknowledged, ..Inner::default() }))
     }
 
     /// What the router does from now on. A new reason for the same state leaves its `since` as it was.
@@ -377,20 +349,8 @@ impl Monitor {
     /// The whole picture, with the [`TOPICS_REPORTED`] topics of most events.
     pub fn snapshot(&self) -> StatusReport {
         let mut report = self.report();
-        // stable, so that equal topics stay in the order of their names
-        report.topics.sort_by_key(|topic| std::cmp::Reverse(topic.events));
-        report.topics.truncate(TOPICS_REPORTED);
+        topics::keep_busiest(&mut report.topics);
         report
-    }
-
-    /// The metrics in Prometheus's text format.
-    pub fn render_metrics(&self) -> String {
-        self.0.exposition.render(&self.report(), &self.0.commit_to_ack)
-    }
-
-    /// What the metrics exporter wants done every few seconds.
-    pub fn run_upkeep(&self) {
-        self.0.exposition.run_upkeep();
     }
 
     /// The whole picture, with all topics by name.

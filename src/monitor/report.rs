@@ -7,7 +7,7 @@ use super::topics::TopicReport;
 use crate::postgres::slot_headroom::Level;
 
 /// The router at one moment. The names of its fields are stable; fields may be added.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StatusReport {
     /// The router's `name`.
     pub name: String,
@@ -28,7 +28,7 @@ pub struct StatusReport {
     /// How long ago the main loop turned, in seconds.
     pub last_turn_seconds: f64,
     /// Positions in the write-ahead log.
-    pub positions: CheckpointStore,
+    pub positions: Positions,
     /// How far behind the router is.
     pub lag: Lag,
     /// Whether the slot is read in bulk, because it lags.
@@ -59,8 +59,8 @@ pub struct StatusReport {
 }
 
 /// Positions in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CheckpointStore {
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Positions {
     /// The end of the log at the server, as its last message said.
     pub server_wal_end: Option<String>,
     /// What has been received.
@@ -78,7 +78,7 @@ pub struct CheckpointStore {
 }
 
 /// How far behind the router is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Lag {
     /// Bytes of log between the flushed position and the server's end; null until the stream has started.
     pub bytes: Option<u64>,
@@ -87,7 +87,7 @@ pub struct Lag {
 }
 
 /// What was sent and is not yet acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InFlight {
     /// Records.
     pub records: u64,
@@ -151,7 +151,7 @@ pub struct ParkedFor {
 }
 
 /// Counts since the process started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Totals {
     /// Events that the broker acknowledged.
     pub events: u64,
@@ -179,7 +179,7 @@ pub struct Totals {
 }
 
 /// How often a lost connection was made again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Reconnects {
     /// With Postgres.
     pub postgres: u64,

@@ -1,10 +1,13 @@
 //! How much went to each topic.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+
+use super::TOPICS_REPORTED;
 
 /// How many topics are counted by name. A template over a column of ids could make millions of them.
 pub const TOPIC_LIMIT: usize = 1_000;
@@ -66,6 +69,13 @@ impl Topics {
         });
         report.collect()
     }
+}
+
+/// Leaves the [`TOPICS_REPORTED`] topics with the most events, most first.
+pub(super) fn keep_busiest(topics: &mut Vec<TopicReport>) {
+    // stable, so that equal topics stay in the order of their names
+    topics.sort_by_key(|topic| Reverse(topic.events));
+    topics.truncate(TOPICS_REPORTED);
 }
 
 #[cfg(test)]
