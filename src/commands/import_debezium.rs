@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use comfy_table::{Attribute, Cell, Color};
+use comfy_table::{Cell, Color};
 
-use super::status::table::{Look, trimmed};
+use super::table::{Look, bold, trimmed};
 use crate::cli::ImportDebeziumArgs;
 use crate::commands::Verdict;
 use crate::error::Error;
@@ -50,11 +50,9 @@ fn read(path: &Path) -> Result<String, Error> {
 }
 
 fn report(findings: &[Finding], look: &Look) -> String {
-    let mut table = look.table();
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.add_row([heading("level"), heading("setting"), heading("value"), heading("what it means")]);
+    let mut table = look.table_of(["level", "setting", "value", "what it means"]);
     for Finding { level, setting, value, meaning } in findings {
-        let label = Cell::new(level.label()).fg(colour(*level)).add_attribute(Attribute::Bold);
+        let label = bold(level.label()).fg(colour(*level));
         let value = value.as_deref().map_or("(not set)".to_owned(), shortened);
         table.add_row([label, Cell::new(setting), Cell::new(value), Cell::new(meaning)]);
     }

@@ -12,6 +12,7 @@ mod signals;
 pub mod slot;
 pub mod status;
 mod stored_position;
+mod table;
 pub mod tail;
 
 use std::future::Future;

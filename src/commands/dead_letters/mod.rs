@@ -102,11 +102,6 @@ fn condition(choose: &ChooseArgs) -> String {
     if parts.is_empty() { "true".to_owned() } else { parts.join(" AND ") }
 }
 
-/// `1 event`, `2 events`
-fn events(count: usize) -> String {
-    format!("{count} event{}", if count == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,13 +1,13 @@
 //! `dead-letters show`: everything about the selected events, including payloads.
 
-use comfy_table::{Attribute, Cell};
+use comfy_table::Cell;
 use pg_logical::session::Session;
 use serde::Serialize;
 
 use super::list::Listed;
 use super::{condition, rows};
 use crate::cli::ChooseArgs;
-use crate::commands::status::table::{Look, trimmed};
+use crate::commands::table::{Look, bold, trimmed};
 use crate::config::Config;
 use crate::dead_letters::OriginalEvent;
 use crate::error::Error;
@@ -50,7 +50,7 @@ pub(super) async fn show(
 fn render(row: &Waiting, look: &Look) -> String {
     let mut table = look.table();
     let mut line = |name: &str, value: &str| {
-        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), Cell::new(on_one_line(value))]);
+        table.add_row([bold(name), Cell::new(on_one_line(value))]);
     };
     let letter = &row.letter;
     line("position", &letter.key.to_string());

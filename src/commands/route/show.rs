@@ -1,9 +1,9 @@
 //! The output of a dry run, as a table or as JSON.
 
-use comfy_table::{Attribute, Cell, Color};
+use comfy_table::{Cell, Color};
 use serde::Serialize;
 
-use crate::commands::status::table::{Look, trimmed};
+use crate::commands::table::{Look, trimmed};
 use crate::json::Bytes;
 use crate::routing::Record;
 
@@ -97,10 +97,7 @@ pub(super) fn text(shown: &[Shown]) -> String {
     if shown.is_empty() {
         return "No rows.\n".to_owned();
     }
-    let look = Look::of_stdout();
-    let mut table = look.table();
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.add_row(["id", "topic", "partition", "key", "headers", "value"].map(heading));
+    let mut table = Look::of_stdout().table_of(["id", "topic", "partition", "key", "headers", "value"]);
     for Shown { id, outcome } in shown {
         match outcome {
             Outcome::Record { topic, partition, key, headers, value, .. } => {

@@ -22,6 +22,7 @@ use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, shards_verdict};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::slot_functions;
 use crate::progress::Position;
+use crate::quantity::counted;
 use crate::sink::kafka::checkpoint_topic::look_up;
 use crate::terminal;
 
@@ -40,14 +41,14 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     let left = existing(&mut session, &old).await?;
     let decided = match plan::read(config).await? {
         Some(Handover::Done(at)) if left.is_empty() => {
-            let text = format!("The {to} {} have begun at {at}; nothing is left to do.\n", plural(to));
+            let text = format!("The {} have begun at {at}; nothing is left to do.\n", counted(to, "shard"));
             return terminal::print(&text);
         }
         Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
         // nothing was decided, or no new shard began: the old shards may have continued since
         _ if left.is_empty() => {
             return Err(Error::refused(
-                format!("there is no slot of {from} {}: {}", plural(from), names(&old)),
+                format!("there is no slot of {}: {}", counted(from, "shard"), names(&old)),
                 "Name the number that there was with --from; `outbox-router check` shows what slots there are",
             ));
         }
@@ -60,7 +61,8 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         }
         _ => None,
     };
-    terminal::print(&format!("{}: {from} {} -> {to} {}\n", config.name, plural(from), plural(to)))?;
+    let change = format!("{} -> {}", counted(from, "shard"), counted(to, "shard"));
+    terminal::print(&format!("{}: {change}\n", config.name))?;
     if dry_run {
         return preview(&mut session, &left, &new, decided).await;
     }
@@ -97,10 +99,6 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
 fn names(shards: &[Arc<Config>]) -> String {
     let names: Vec<&str> = shards.iter().map(|shard| shard.postgres.slot.as_str()).collect();
     names.join(", ")
-}
-
-fn plural(count: u32) -> &'static str {
-    if count == 1 { "shard" } else { "shards" }
 }
 
 /// Checks that everything `init` creates for the new number of shards exists.

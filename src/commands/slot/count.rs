@@ -18,7 +18,7 @@ use crate::error::{Error, Peer};
 use crate::outbox::{FIELDS, Outbox, OutboxEvent};
 use crate::postgres::bookmarks;
 use crate::progress::{Change, Landmark, Position, Progress};
-use crate::quantity::bytes;
+use crate::quantity::{bytes, counted};
 use crate::routing::Router;
 use crate::shards::{Ids, Shard};
 use crate::utc::Utc;
@@ -54,9 +54,9 @@ impl Count {
 impl std::fmt::Display for Count {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (Some(first), Some(last)) = (self.first, self.last) else { return f.write_str("no events") };
-        let plural = if self.events == 1 { "" } else { "s" };
         let (first, last) = (Utc(first.unix_micros()), Utc(last.unix_micros()));
-        write!(f, "{} event{plural}, {}, committed from {first} to {last}", self.events, bytes(self.bytes))
+        let events = counted(self.events, "event");
+        write!(f, "{events}, {}, committed from {first} to {last}", bytes(self.bytes))
     }
 }
 

@@ -1,9 +1,9 @@
 //! `slot list`: the slot, its stored position, and its bookmarks.
 
-use comfy_table::{Attribute, Cell, CellAlignment};
+use comfy_table::Cell;
 use serde::Serialize;
 
-use crate::commands::status::table::{Look, trimmed};
+use crate::commands::table::{Look, align_right, bold, trimmed};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks;
@@ -82,7 +82,7 @@ fn render(listed: &Listed, look: &Look) -> String {
     let mut table = look.table();
     let unknown = || "unknown".to_owned();
     let mut row = |name: &str, value: String| {
-        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), Cell::new(value)]);
+        table.add_row([bold(name), Cell::new(value)]);
     };
     match (&listed.confirmed, &listed.wal_status) {
         (None, None) => row("slot", format!("{} does not exist", listed.slot)),
@@ -106,24 +106,17 @@ fn render(listed: &Listed, look: &Look) -> String {
     if listed.bookmarks.is_empty() {
         return text + "\nNo bookmarks. outbox-router slot bookmark NAME makes one.\n";
     }
-    let mut table = look.table();
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.add_row([
-        heading("bookmark"),
-        heading("made"),
-        heading("position"),
-        heading("wal_status"),
-        heading("keeps").set_alignment(CellAlignment::Right),
-    ]);
+    let mut table = look.table_of(["bookmark", "made", "position", "wal_status", "keeps"]);
     for bookmark in &listed.bookmarks {
         table.add_row([
-            Cell::new(&bookmark.name),
-            Cell::new(&bookmark.made),
-            Cell::new(bookmark.position.clone().unwrap_or_else(|| "lost".to_owned())),
-            Cell::new(&bookmark.wal_status),
-            Cell::new(bytes(bookmark.retained_bytes)).set_alignment(CellAlignment::Right),
+            &bookmark.name,
+            &bookmark.made,
+            bookmark.position.as_deref().unwrap_or("lost"),
+            &bookmark.wal_status,
+            &bytes(bookmark.retained_bytes),
         ]);
     }
+    align_right(&mut table, &[4]);
     text.push('\n');
     text + &trimmed(&table)
 }

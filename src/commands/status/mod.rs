@@ -1,7 +1,7 @@
 //! `status`: the report of the running router or, if none answers, what Postgres knows.
 
 mod known_to_postgres;
-pub(super) mod table;
+mod table;
 
 use std::fmt::Display;
 
@@ -11,11 +11,11 @@ use serde::Serialize;
 use crate::admin::client;
 use crate::cli::StatusArgs;
 use crate::commands::Verdict;
+use crate::commands::table::Look;
 use crate::config::Config;
 use crate::error::Error;
 use crate::monitor::StatusReport;
 use crate::terminal;
-use table::Look;
 
 /// What was found, in the shape that `--json` prints.
 #[derive(Debug, Serialize)]
