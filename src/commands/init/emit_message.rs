@@ -3,20 +3,19 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::general_remedy;
-use super::object::Object;
+use super::object::{Object, router_function};
 use crate::config::{Columns, Outbox as OutboxConfig};
 use crate::outbox::{FIELDS, Field};
 
 /// One function takes JSON, the other takes bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Payload {
+enum Payload {
     Json,
     Bytes,
 }
 
 impl Payload {
-    pub(super) const ALL: [Payload; 2] = [Payload::Json, Payload::Bytes];
+    const ALL: [Payload; 2] = [Payload::Json, Payload::Bytes];
 
     fn name(self) -> &'static str {
         match self {
@@ -48,15 +47,17 @@ pub(in crate::commands) const OPEN_TO_ALL: &str = "SELECT p.oid::pg_catalog.regp
      AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace \
      AND pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE') ORDER BY 1";
 
-/// The object that creates one of the functions; `None` if messages are not read.
-pub(super) fn object(outbox: &OutboxConfig, payload: Payload) -> Option<Object> {
-    let body = body(outbox.message_prefix.as_deref()?, &outbox.columns, payload);
+/// The functions, if messages are read.
+pub(super) fn objects(outbox: &OutboxConfig) -> Vec<Object> {
+    let Some(prefix) = &outbox.message_prefix else { return Vec::new() };
+    Payload::ALL.into_iter().map(|payload| object(prefix, &outbox.columns, payload)).collect()
+}
+
+fn object(prefix: &str, columns: &Columns, payload: Payload) -> Object {
+    let body = body(prefix, columns, payload);
     let name = payload.name();
-    let function = format!(
-        "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
-         WHERE n.nspname = 'outbox_router' AND p.proname = '{name}'"
-    );
-    Some(Object {
+    let function = router_function(name);
+    Object {
         name: format!("function outbox_router.{name}"),
         purpose: format!(
             "Writes an event as a logical message, with a payload of {}; for those to whom it is granted",
@@ -70,7 +71,6 @@ pub(super) fn object(outbox: &OutboxConfig, payload: Payload) -> Option<Object> 
                  outbox_router.{name} and run init again"
             ),
         )),
-        possible: None,
         make: format!(
             "CREATE FUNCTION outbox_router.{name}(\n  aggregate_type text, aggregate_id text, event_type text, \
              payload {},\n  headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY DEFINER\n\
@@ -80,9 +80,8 @@ pub(super) fn object(outbox: &OutboxConfig, payload: Payload) -> Option<Object> 
             quoting::dollar_quoted(&body),
             payload.signature(),
         ),
-        done: "created",
-        remedy: general_remedy(),
-    })
+        ..Object::default()
+    }
 }
 
 /// The members are named like the columns. The type json keeps their order, and the text of a jsonb payload.

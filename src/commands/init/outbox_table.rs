@@ -4,6 +4,7 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use pg_logical::{Oid, quoting};
 
+use super::object::{Object, router_function};
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
@@ -34,8 +35,54 @@ fn columns(columns: &Columns) -> Vec<(Field, &str)> {
     found
 }
 
+pub(super) fn object(outbox: &OutboxConfig, table: &TableName) -> Object {
+    Object {
+        name: format!("table {}", table.in_sql()),
+        purpose: "The outbox: applications insert into it in the transaction that changes their own rows"
+            .to_owned(),
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = {} AND c.relname = {})",
+            literal(&table.schema),
+            literal(&table.name)
+        ),
+        make: create(outbox, table),
+        ..Object::default()
+    }
+}
+
+/// The function `outbox_router.emit`. `None`: there are several tables, so it is unclear which one to fill.
+pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
+    let [table] = outbox.tables.as_slice() else { return None };
+    let body = emit_body(outbox, table);
+    let function = router_function("emit");
+    Some(Object {
+        name: "function outbox_router.emit".to_owned(),
+        purpose: "One call for an application instead of an INSERT; it runs with the rights of its caller"
+            .to_owned(),
+        there: format!("EXISTS (SELECT {function})"),
+        as_wanted: Some((
+            format!("EXISTS (SELECT {function} AND p.prosrc = {})", literal(&body)),
+            "it was made for another table, other columns or another version. To replace it, DROP FUNCTION \
+             outbox_router.emit and run init again"
+                .to_owned(),
+        )),
+        possible: Some((
+            emit_fits(outbox, table),
+            "the columns of the table are not those that it could fill in",
+        )),
+        make: format!(
+            "CREATE FUNCTION outbox_router.emit(\n  aggregate_type text, aggregate_id text, event_type text, payload jsonb,\n  \
+             headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY INVOKER\n\
+             SET search_path = pg_catalog, pg_temp\nAS {};",
+            quoting::dollar_quoted(&body)
+        ),
+        ..Object::default()
+    })
+}
+
 /// The statements that create a table and its index.
-pub(super) fn create(outbox: &OutboxConfig, table: &TableName) -> String {
+fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     let table = table.in_sql();
     let lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
@@ -54,7 +101,7 @@ pub(super) fn create(outbox: &OutboxConfig, table: &TableName) -> String {
 }
 
 /// The body of `outbox_router.emit`. The id is generated first, because RETURNING needs SELECT on the table.
-pub(super) fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
+fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     let mut names = Vec::new();
     let mut values = Vec::new();
     for (field, name) in columns(&outbox.columns) {
@@ -79,18 +126,8 @@ pub(super) fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
-/// The statement that creates `outbox_router.emit`.
-pub(super) fn create_emit(body: &str) -> String {
-    format!(
-        "CREATE FUNCTION outbox_router.emit(\n  aggregate_type text, aggregate_id text, event_type text, payload jsonb,\n  \
-         headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY INVOKER\n\
-         SET search_path = pg_catalog, pg_temp\nAS {};",
-        quoting::dollar_quoted(body)
-    )
-}
-
 /// An expression: can `emit` fill the existing table, and does no other column require a value?
-pub(super) fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
+fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
     let filled = |field: &Field| !matches!(field, Field::CreatedAt | Field::TracingSpanContext);
     let written: Vec<(Field, &str)> =
         columns(&outbox.columns).into_iter().filter(|(field, _)| filled(field)).collect();

@@ -178,5 +178,5 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
         Some("55000") => WAL_LEVEL_REMEDY.to_owned(),
         _ => "Run `outbox-router check`, which looks at slots and settings".to_owned(),
     };
-    super::cannot("create", &format!("slot {name}"), error, remedy)
+    super::cannot("create", &format!("slot {name}"), error, &remedy)
 }
