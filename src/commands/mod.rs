@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share.
 
 pub mod check;
+mod columns;
 pub mod contracts;
 pub mod dead_letters;
 pub mod import_debezium;

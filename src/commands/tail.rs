@@ -50,23 +50,16 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Postgres cannot be reached or refuses, or the slot no longer has the log at the position.
 pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
     let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()])?;
-    let opened = tokio::select! {
-        opened = open(one_shard(config, args)?, args) => opened?,
+    let style = Style { json: args.json, payload: args.payload, colours: terminal::colours(&io::stdout()) };
+    let sink = StdoutSink::new(&io::stdout(), style, stop.clone())?;
+    let relay = tokio::select! {
+        relay = open(one_shard(config, args)?, args, sink) => relay?,
         () = stop.cancelled() => {
             say_end(Printed::default());
             return Ok(());
         }
     };
-    let Opened { config, slot, pipeline, start, monitor } = opened;
-    let style = Style { json: args.json, payload: args.payload, colours: terminal::colours(&io::stdout()) };
-    let sink = StdoutSink::new(&io::stdout(), style, stop.clone())?;
-    let source = SlotSource::new(slot, start);
-    let window = Window::new(WINDOW.0, WINDOW.1);
-    tracing::info!(
-        publication = config.postgres.publication, position = %start.flush,
-        "showing what is committed from here on; nothing is sent or moved"
-    );
-    let ended = Relay::new(source, pipeline, sink, start, window, monitor, PATIENCE).run(&stop).await;
+    let ended = relay.run(&stop).await;
     match ended.outcome {
         Outcome::Failed(error) => Err(error),
         Outcome::Stopped | Outcome::SourceEnded | Outcome::Refused(_) => {
@@ -83,15 +76,6 @@ fn say_end(printed: Printed) {
         Printed { events: 1, .. } => tracing::info!("stopped; 1 event was shown"),
         Printed { events, .. } => tracing::info!("stopped; {events} events were shown"),
     }
-}
-
-/// What to print, and where to start.
-struct Opened {
-    config: Arc<Config>,
-    slot: SlotParts<Stream>,
-    pipeline: Pipeline,
-    start: Position,
-    monitor: Monitor,
 }
 
 /// The configuration of the one shard to show, without what only concerns a router that sends.
@@ -111,7 +95,12 @@ fn one_shard(config: &Config, args: &TailArgs) -> Result<Config, Error> {
     Ok(config)
 }
 
-async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
+/// Makes the slot, and joins it with the sink.
+async fn open(
+    mut config: Config,
+    args: &TailArgs,
+    sink: StdoutSink,
+) -> Result<Relay<SlotSource<Stream>, StdoutSink>, Error> {
     let mut session = connect(&config, None).await?;
     session.query(&bulk_read::prepare(config.postgres.wal_sender_timeout)).await?;
     let mut looks = connect(&config, Some(session.info().host.clone())).await?;
@@ -158,7 +147,12 @@ async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
         config: Arc::clone(&config),
     };
     let start = Position { flush: from, partial: None };
-    Ok(Opened { config, slot, pipeline, start, monitor })
+    let window = Window::new(WINDOW.0, WINDOW.1);
+    tracing::info!(
+        publication = config.postgres.publication, position = %start.flush,
+        "showing what is committed from here on; nothing is sent or moved"
+    );
+    Ok(Relay::new(SlotSource::new(slot, start), pipeline, sink, start, window, monitor, PATIENCE))
 }
 
 /// Creates a slot that ends with its session, at the end of the log or as a copy of the router's. Returns where it starts.

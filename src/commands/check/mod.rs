@@ -4,7 +4,6 @@
 //! is an error if it would lose or block events, and a warning if it works but is a risk.
 
 mod address;
-mod columns;
 mod dead_letters;
 mod failover;
 pub(in crate::commands) mod finding;

@@ -4,10 +4,10 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use pg_logical::{Oid, quoting};
 
-use super::columns::{Column, columns, find};
 use super::finding::Findings;
 use super::row_sizes::{self, RowSizes};
 use super::server::Server;
+use crate::commands::columns::{Column, columns, find};
 use crate::commands::init::OPEN_TO_ALL;
 use crate::config::template::{Name, SourceValue};
 use crate::config::{Config, OnUpdate, TableName};

@@ -4,8 +4,8 @@ use pg_logical::quoting;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
-use super::columns::Column;
 use super::finding::Findings;
+use crate::commands::columns::Column;
 use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::FIELDS;

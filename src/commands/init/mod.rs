@@ -37,7 +37,6 @@ use crate::routing::Router;
 use crate::terminal;
 pub(super) use emit_message::OPEN_TO_ALL;
 use object::Object;
-pub(super) use outbox_table::columns_query;
 pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover, say_wait as say_slot_wait};
 
 /// The catalogues of earlier versions lack what the router asks for.

@@ -5,10 +5,10 @@ use pg_logical::session::Session;
 use pg_logical::{Oid, quoting};
 
 use super::object::{Object, router_function};
+use crate::commands::columns;
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
-use crate::postgres::catalog;
 
 /// A column's type and constraints.
 fn definition(field: Field) -> &'static str {
@@ -160,22 +160,6 @@ fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
-/// A query for the names and types of a table's columns and whether their values are published. The last two columns are the
-/// base type of a domain, or the type itself, and that type's name unless it belongs to Postgres.
-pub(in crate::commands) fn columns_query(config: &Config, table: &TableName) -> String {
-    let sent = catalog::sent(&config.postgres.publication);
-    format!(
-        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod), {sent}, a.atttypmod, \
-         b.oid, CASE WHEN b.typnamespace <> 'pg_catalog'::pg_catalog.regnamespace THEN b.typname END \
-         FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
-         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
-         JOIN pg_catalog.pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid) WHERE n.nspname = {} AND c.relname = {} \
-         AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        literal(&table.schema),
-        literal(&table.name)
-    )
-}
-
 /// Whether an existing table can be read as an outbox.
 pub(super) async fn verify(
     session: &mut Session,
@@ -204,12 +188,8 @@ pub(super) async fn verify(
             format!("Run ALTER TABLE {} SET LOGGED", table.in_sql()),
         ));
     }
-    let rows = session.query(&columns_query(config, table)).await?;
-    let type_of = |name: &str| {
-        let row = rows.iter().find(|row| row.get(0) == Some(name) && row.get(4) == Some("t"))?;
-        row.get(1)?.parse().ok().map(Oid)
-    };
-    let faults = outbox.faults(table, type_of);
+    let columns = columns::columns(session, config, table).await?;
+    let faults = outbox.faults(table, |name| columns::find(&columns, name).map(|column| column.type_id));
     let Some(first) = faults.first() else { return Ok(()) };
     let what: Vec<String> = faults.iter().map(OutboxError::to_string).collect();
     let remedy = match first {

@@ -69,7 +69,7 @@ async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Resu
 }
 
 async fn ask(listen: &str) -> Result<StatusReport, String> {
-    let (status, body) = client::get(listen, "/status").await.map_err(|error| error.to_string())?;
+    let (status, body) = client::get(listen, "/status").await?;
     let report = (status == StatusCode::OK).then(|| serde_json::from_slice(&body).ok()).flatten();
     report.ok_or_else(|| {
         let at = client::connect_address(listen);
