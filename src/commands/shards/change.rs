@@ -9,7 +9,7 @@ use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use pg_logical::{Lsn, quoting};
 
-use super::drain::{self, Locks};
+use super::drain::{self, LET_GO, Locks};
 use super::plan;
 use crate::advice::OrRemedy;
 use crate::checkpoint::{Checkpoint, Handover};
@@ -181,7 +181,7 @@ async fn preview(
 async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Error> {
     nothing_parked(session, old).await?;
     // what running routers deliver meanwhile need not be delivered here
-    Locks::wait(old).await?.give_back().await;
+    Locks::take(old, None).await?.give_back().await;
     // Where the next record of the log begins: a position within a record would end a shard behind the commit that it sends.
     // The statement gets a transaction id so that its commit is written and the log before it is flushed soon.
     let end = session
@@ -201,7 +201,8 @@ async fn locked_at(
     at: Lsn,
     decided: bool,
 ) -> Result<Locks, Error> {
-    let locks = Locks::take(old).await?;
+    // only sessions that were just closed may still hold them
+    let locks = Locks::take(old, Some(LET_GO)).await?;
     for shard in old {
         let position = match drain::delivered(shard, session).await? {
             None if decided => continue,

@@ -22,7 +22,7 @@ use crate::supervisor::{self, Orders, Router};
 use crate::terminal;
 
 /// How long the server may take to end a session that was closed.
-const LET_GO: Duration = Duration::from_secs(10);
+pub(super) const LET_GO: Duration = Duration::from_secs(10);
 
 /// How often the server is asked whether the session has ended.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -49,17 +49,8 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
 pub(super) struct Locks(Vec<Session>);
 
 impl Locks {
-    /// Waits for the routers that hold the locks of the existing slots to stop, and takes the locks.
-    pub(super) async fn wait(shards: &[Arc<Config>]) -> Result<Self, Error> {
-        Self::of(shards, None).await
-    }
-
-    /// Takes the locks of the existing slots. Only sessions that were just closed may still hold them.
-    pub(super) async fn take(shards: &[Arc<Config>]) -> Result<Self, Error> {
-        Self::of(shards, Some(LET_GO)).await
-    }
-
-    async fn of(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Self, Error> {
+    /// Takes the locks of the existing slots. Without `within`, it waits for the routers that hold them to stop.
+    pub(super) async fn take(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Self, Error> {
         let mut sessions = Vec::new();
         for shard in shards {
             let mut session = connect(shard, "shards", Startup::default()).await?;
