@@ -27,7 +27,7 @@ pub use import_debezium::ImportDebeziumArgs;
 use shards::HELP as SHARDS_HELP;
 pub use shards::{ShardArgs, ShardsArgs, ShardsCommand};
 use slot::HELP as SLOT_HELP;
-pub use slot::{MoveArgs, SlotArgs, SlotCommand, SlotListArgs};
+pub use slot::{MoveArgs, SlotArgs, SlotCommand};
 pub use tail::TailArgs;
 
 // A paragraph is one line here; clap breaks it to fit the terminal.

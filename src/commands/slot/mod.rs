@@ -31,7 +31,7 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<(), Error> {
     }
     for shard in shards {
         // the JSON output names the slot itself
-        if !matches!(&args.command, SlotCommand::List(args) if args.json) {
+        if !matches!(args.command, SlotCommand::List { json: true }) {
             heading(&shard)?;
         }
         of_one(Arc::new(shard), args).await?;
@@ -41,7 +41,7 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<(), Error> {
 
 async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<(), Error> {
     match &args.command {
-        SlotCommand::List(args) => list::list(&config, args.json).await,
+        SlotCommand::List { json } => list::list(&config, *json).await,
         SlotCommand::Bookmark { name } => bookmark(&config, name).await,
         SlotCommand::Drop { name } => drop_bookmark(&config, name).await,
         SlotCommand::Reset { to, how } => moving::reset(&config, to, how).await,
