@@ -8,6 +8,7 @@ pub mod import_debezium;
 pub mod init;
 pub mod route;
 pub mod run;
+mod server;
 pub mod shards;
 mod signals;
 pub mod slot;

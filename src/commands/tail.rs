@@ -14,6 +14,7 @@ use pg_logical::{Lsn, Oid, bulk_read};
 use tokio::signal::unix::SignalKind;
 
 use super::init::say_slot_wait;
+use super::server::SLOTS_REMEDY;
 use super::signals::cancelled_by;
 use crate::advice::{self, OrRemedy};
 use crate::cli::TailArgs;
@@ -174,11 +175,9 @@ async fn make_slot(session: &mut Session, slot: &str, config: &Config, copied: b
 /// Why the slot could not be created.
 fn not_made(error: QueryError) -> Error {
     match error.code().map(|code| code.code()) {
-        Some("53400") => Error::refused(
-            "all replication slots are taken, and tail needs one while it runs",
-            "Raise max_replication_slots and restart Postgres, or drop a slot that nobody needs: \
-             SELECT slot_name, active FROM pg_replication_slots",
-        ),
+        Some("53400") => {
+            Error::refused("all replication slots are taken, and tail needs one while it runs", SLOTS_REMEDY)
+        }
         Some("55000") => {
             error.or_remedy("Run `outbox-router check`, which looks at wal_level and at the slot")
         }

@@ -6,9 +6,9 @@ use pg_logical::{Oid, quoting};
 
 use super::finding::Findings;
 use super::row_sizes::{self, RowSizes};
-use super::server::Server;
 use crate::commands::columns::{Column, columns, find};
 use crate::commands::init::OPEN_TO_ALL;
+use crate::commands::server::Server;
 use crate::config::template::{Name, SourceValue};
 use crate::config::{Config, OnUpdate, TableName};
 use crate::error::Error;

@@ -9,6 +9,7 @@ use super::finding::Findings;
 use super::outbox::OutboxLook;
 use super::{dead_letters, failover, heartbeat, outbox, positions, role, server, shards, slot};
 use crate::commands::connect;
+use crate::commands::server::Server;
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::Outbox;
@@ -52,15 +53,15 @@ async fn check_in_session(
     let shards = config.every_shard();
     // what the shards have in common is checked once
     let Some((config, others)) = shards.split_first() else { return Ok((OutboxLook::default(), Vec::new())) };
-    let server = server::Server::look(session).await?;
+    let server = Server::look(session).await?;
     let encrypted = if session.is_tls() { "with TLS" } else { "without TLS" };
     findings.ok(
         "postgres_connection",
         format!("Postgres {} at {}, {encrypted}", server.version, session.info().place),
     );
-    server.judge_version(findings);
+    server::judge_version(&server, findings);
     let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
-    server.judge_settings(config, &catalog, findings);
+    server::judge_settings(&server, config, &catalog, findings);
     role::judge(session, config, &server, &catalog, findings).await?;
     slot::judge(session, config, &catalog, findings).await?;
     failover::judge(session, config, &server, &catalog, findings).await?;

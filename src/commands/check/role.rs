@@ -5,8 +5,9 @@ use pg_logical::quoting;
 use pg_logical::session::Session;
 
 use super::finding::Findings;
-use super::server::Server;
+use super::server::is_read;
 use crate::commands::connect;
+use crate::commands::server::Server;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
@@ -59,8 +60,7 @@ pub(super) async fn judge(
 
 /// Opens a replication connection, because `pg_hba.conf`, a pooler or a server without free places only refuse it then.
 async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &mut Findings) {
-    let running = catalog.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
-    if running && server.no_sender_left() {
+    if is_read(catalog) && server.senders.none_left() {
         findings.skipped("replication_connection", "max_wal_senders is used up, and the slot is being read");
         return;
     }

@@ -25,6 +25,7 @@ use pg_logical::session::Session;
 use pg_logical::{Environment, quoting};
 use tokio_postgres::error::SqlState;
 
+use super::server::Server;
 use super::{CONNECT_TIMEOUT, say_wait};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::cli::InitArgs;
@@ -37,10 +38,7 @@ use crate::routing::Router;
 use crate::terminal;
 pub(super) use emit_message::OPEN_TO_ALL;
 use object::Object;
-pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover, say_wait as say_slot_wait};
-
-/// The catalogues of earlier versions lack what the router asks for.
-pub(super) const OLDEST_POSTGRES: u32 = 140_000;
+pub(super) use slot::{alter_failover, say_wait as say_slot_wait};
 
 /// The `application_name` of its sessions.
 const APPLICATION_NAME: &str = "outbox-router init";
@@ -142,7 +140,7 @@ impl<'a> Init<'a> {
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
-        slot::preconditions(&mut self.session, &self.config.every_shard()).await?;
+        let server = slot::preconditions(&mut self.session, &self.config.every_shard()).await?;
         self.one_at_a_time().await?;
         let config = self.config;
         self.make(&object::router_schema()).await?;
@@ -186,7 +184,7 @@ impl<'a> Init<'a> {
         }
         self.verify_shards(&shards).await?;
         for shard in &shards {
-            self.make_slot(shard).await?;
+            self.make_slot(&server, shard).await?;
         }
         let open = match config.outbox.message_prefix {
             Some(_) => self.session.query(OPEN_TO_ALL).await?,
@@ -274,7 +272,7 @@ impl<'a> Init<'a> {
         catalog.publication_verdict(config.source(), Missing::AtStart)
     }
 
-    async fn make_slot(&mut self, config: &Config) -> Result<(), Error> {
+    async fn make_slot(&mut self, server: &Server, config: &Config) -> Result<(), Error> {
         let name = format!("slot {}", config.postgres.slot);
         let (postgres, outbox) = (&config.postgres, &config.outbox);
         let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
@@ -294,7 +292,7 @@ impl<'a> Init<'a> {
         // slot creation waits for all open transactions
         self.session.answers_within(None);
         self.report_waits_with(slot::say_wait);
-        let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
+        let from = slot::create(&mut self.session, &self.conninfo, server, &postgres.slot).await?;
         self.session.answers_within(Some(MAKE_TIMEOUT));
         self.report_waits_with(say_wait);
         // an interruption in between leaves a slot that is not known to be new, which is safe

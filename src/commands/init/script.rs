@@ -5,8 +5,8 @@ use pg_logical::quoting::literal;
 
 use super::grants;
 use super::object::{self, Object};
-use super::slot::FAILOVER_SLOTS;
 use super::{emit_message, outbox_table, partitions, privileges, publication, router_schema};
+use crate::commands::server::FAILOVER_SLOTS;
 use crate::config::Config;
 use crate::postgres::slot_record;
 
