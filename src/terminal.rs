@@ -42,6 +42,23 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
+/// A value from outside on one line, with control characters escaped.
+pub fn on_one_line(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_debug()) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// The beginning of a text that has more than `limit` characters, or all of it.
+pub fn shortened(text: &str, limit: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
+        None => text.into(),
+    }
+}
+
 /// Writes `text` to standard output. A reader that has seen enough, as `head` does, is no error.
 ///
 /// # Errors

@@ -53,7 +53,7 @@ fn report(findings: &[Finding], look: &Look) -> String {
     let mut table = look.table_of(["level", "setting", "value", "what it means"]);
     for Finding { level, setting, value, meaning } in findings {
         let label = bold(level.label()).fg(colour(*level));
-        let value = value.as_deref().map_or("(not set)".to_owned(), shortened);
+        let value = value.as_deref().map_or("(not set)".to_owned(), in_table);
         table.add_row([label, Cell::new(setting), Cell::new(value), Cell::new(meaning)]);
     }
     trimmed(&table) + "\n" + &summary(findings) + "\n"
@@ -62,12 +62,9 @@ fn report(findings: &[Finding], look: &Look) -> String {
 /// The longest value that is shown in full, in characters.
 const LONGEST_VALUE: usize = 60;
 
-fn shortened(value: &str) -> String {
+fn in_table(value: &str) -> String {
     let one_line: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    match one_line.char_indices().nth(LONGEST_VALUE) {
-        Some((end, _)) => format!("{}...", one_line.get(..end).unwrap_or_default()),
-        None => one_line,
-    }
+    terminal::shortened(&one_line, LONGEST_VALUE).into_owned()
 }
 
 fn summary(findings: &[Finding]) -> String {

@@ -41,10 +41,7 @@ impl Kept {
         let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
         // does not create the topic: a command that only shows something leaves no trace
         let confirmed = catalog.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
-        let remembered = match &config.delivery.positions_topic {
-            Some(topic) => look_up(config, topic, confirmed).await?,
-            None => None,
-        };
+        let remembered = look_up(config, confirmed).await?;
         Ok(Kept { session, system, catalog, topic: None, remembered })
     }
 

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::dead_letters::OriginalEvent;
 use crate::error::Error;
 use crate::postgres::dead_letters::sql::Waiting;
-use crate::terminal;
+use crate::terminal::{self, on_one_line};
 
 /// How many are shown at most.
 const MOST: u32 = 100;
@@ -80,9 +80,4 @@ fn format_original(original: &OriginalEvent) -> String {
         .iter()
         .map(|(name, value)| format!("  {:width$}  {}\n", on_one_line(name), on_one_line(value)))
         .collect()
-}
-
-/// Values written by an application must not control the terminal.
-fn on_one_line(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::commands::table::{Look, trimmed};
 use crate::json::Bytes;
 use crate::routing::Record;
+use crate::terminal::{on_one_line, shortened};
 
 /// How many characters of a value the table shows.
 const SHOWN: usize = 60;
@@ -63,15 +64,7 @@ fn in_table(bytes: &Bytes<'_>) -> String {
 
 /// On one line, of bounded length.
 fn short(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN)
-        .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
-        .collect();
-    if text.chars().nth(SHOWN).is_some() {
-        shown.push_str("...");
-    }
-    shown
+    shortened(&on_one_line(text), SHOWN).into_owned()
 }
 
 impl Outcome {

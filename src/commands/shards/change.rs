@@ -136,8 +136,7 @@ async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<
 /// Whether the position of a new shard was written.
 async fn any_has_begun(new: &[Arc<Config>], at: Lsn) -> Result<bool, Error> {
     for shard in new {
-        let Some(topic) = &shard.delivery.positions_topic else { continue };
-        if look_up(shard, topic, Some(at)).await?.is_some_and(|known| has_begun(shard, &known, at)) {
+        if look_up(shard, Some(at)).await?.is_some_and(|known| has_begun(shard, &known, at)) {
             return Ok(true);
         }
     }

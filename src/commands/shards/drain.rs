@@ -107,12 +107,8 @@ async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Re
 pub(super) async fn delivered(config: &Config, session: &mut Session) -> Result<Option<Position>, Error> {
     let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
     let confirmed = catalog.slot.and_then(|slot| slot.confirmed_flush_lsn);
-    let remembered = match &config.delivery.positions_topic {
-        Some(topic) => look_up(config, topic, confirmed).await?,
-        None => None,
-    };
-    if let Some(remembered) = remembered {
-        return Ok((remembered.slot == config.postgres.slot).then_some(remembered.position));
-    }
-    Ok(Some(Position { flush: confirmed.unwrap_or_default(), partial: None }))
+    Ok(match look_up(config, confirmed).await? {
+        Some(remembered) => (remembered.slot == config.postgres.slot).then_some(remembered.position),
+        None => Some(Position { flush: confirmed.unwrap_or_default(), partial: None }),
+    })
 }

@@ -51,15 +51,11 @@ async fn look(config: &Config) -> Result<Listed, Error> {
     let bookmarks = bookmarks::list(&mut session, &config.postgres.slot).await?;
     session.close().await;
     let slot = catalog.slot.as_ref();
-    let remembered = match &config.delivery.positions_topic {
-        Some(topic) => {
-            checkpoint_topic::look_up(config, topic, slot.and_then(|slot| slot.confirmed_flush_lsn)).await
-        }
-        None => Ok(None),
-    };
+    let confirmed = slot.and_then(|slot| slot.confirmed_flush_lsn);
+    let remembered = checkpoint_topic::look_up(config, confirmed).await;
     Ok(Listed {
         slot: config.postgres.slot.clone(),
-        confirmed: slot.and_then(|slot| slot.confirmed_flush_lsn).map(|lsn| lsn.to_string()),
+        confirmed: confirmed.map(|lsn| lsn.to_string()),
         wal_status: slot.and_then(|slot| slot.wal_status.clone()),
         retained_bytes: slot.and_then(|slot| slot.retained_bytes),
         not_known: remembered.as_ref().err().map(ToString::to_string),
