@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use pg_logical::Lsn;
 
-use super::ShardArgs;
+use super::shards::ShardArgs;
 
 pub(super) const HELP: &str = "\
 The position is kept twice: in the slot, and in the topic that `positions_topic` in [delivery] names. These commands move \

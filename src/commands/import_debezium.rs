@@ -7,7 +7,7 @@ use std::path::Path;
 use comfy_table::{Cell, Color};
 
 use super::table::{Look, bold, trimmed};
-use crate::cli::ImportDebeziumArgs;
+use crate::cli::import_debezium::ImportDebeziumArgs;
 use crate::commands::Verdict;
 use crate::error::Error;
 use crate::import::{Finding, Level, Surroundings, import};

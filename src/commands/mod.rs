@@ -26,7 +26,8 @@ use pg_logical::lock_wait::{LockWait, Watcher};
 use pg_logical::session::Session;
 
 use crate::advice;
-use crate::cli::{Cli, Command, ShardArgs};
+use crate::cli::shards::ShardArgs;
+use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::config::load::load;
 use crate::error::{Error, Exit};

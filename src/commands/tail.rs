@@ -17,7 +17,7 @@ use super::init::say_slot_wait;
 use super::server::SLOTS_REMEDY;
 use super::signals::cancelled_by;
 use crate::advice::{self, OrRemedy};
-use crate::cli::TailArgs;
+use crate::cli::tail::TailArgs;
 use crate::config::{CatchUp, Config, OnUpdate};
 use crate::contracts::Contracts;
 use crate::error::{Error, Peer};

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use pg_logical::Environment;
 
-use crate::cli::{ContractsArgs, ContractsAsyncapiArgs, ContractsCommand, ContractsDirectory};
+use crate::cli::contracts::{ContractsArgs, ContractsAsyncapiArgs, ContractsCommand, ContractsDirectory};
 use crate::commands::Verdict;
 use crate::config::contracts::ForContracts;
 use crate::config::load::load_for_contracts;

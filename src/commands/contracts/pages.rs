@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use super::unwritable;
-use crate::cli::ContractsDocsArgs;
+use crate::cli::contracts::ContractsDocsArgs;
 use crate::commands::Verdict;
 use crate::contracts::markdown::{MARK, Page, pages};
 use crate::contracts::{Contract, Contracts, Topic};

@@ -6,7 +6,7 @@ use pg_logical::session::{Row, Session};
 use super::list::{Listed, render};
 use super::{condition, rows};
 use crate::advice::OrRemedy;
-use crate::cli::DecideArgs;
+use crate::cli::dead_letters::DecideArgs;
 use crate::commands::table::Look;
 use crate::commands::typed_out;
 use crate::config::Config;

@@ -5,7 +5,7 @@ use pg_logical::session::Session;
 use serde::Serialize;
 
 use super::{condition, rows};
-use crate::cli::ChooseArgs;
+use crate::cli::dead_letters::ChooseArgs;
 use crate::commands::connect;
 use crate::commands::table::{Look, trimmed};
 use crate::config::Config;

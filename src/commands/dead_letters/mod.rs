@@ -10,7 +10,7 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
 use crate::advice::OrRemedy;
-use crate::cli::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
+use crate::cli::dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
 use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::list::Listed;
 use super::{condition, rows};
-use crate::cli::ChooseArgs;
+use crate::cli::dead_letters::ChooseArgs;
 use crate::commands::table::{Look, bold, trimmed};
 use crate::config::Config;
 use crate::dead_letters::OriginalEvent;

@@ -4,7 +4,7 @@ mod change;
 mod drain;
 mod plan;
 
-use crate::cli::{ShardsArgs, ShardsCommand};
+use crate::cli::shards::{ShardsArgs, ShardsCommand};
 use crate::config::Config;
 use crate::error::Error;
 

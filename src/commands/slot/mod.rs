@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 
-use crate::cli::{SlotArgs, SlotCommand};
+use crate::cli::slot::{SlotArgs, SlotCommand};
 use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::error::Error;

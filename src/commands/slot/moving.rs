@@ -16,7 +16,7 @@ use super::count::{self, Count};
 use super::no_bookmark;
 use crate::advice::OrRemedy;
 use crate::checkpoint::Replay;
-use crate::cli::MoveArgs;
+use crate::cli::slot::MoveArgs;
 use crate::commands::stored_position::Kept;
 use crate::commands::{ANSWER_TIMEOUT, typed_out};
 use crate::config::Config;
