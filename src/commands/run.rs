@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Endpoint;
+use crate::admin::Serving;
 use crate::cli::RunArgs;
 use crate::commands::signals::at_signal;
 use crate::config::Config;
@@ -43,12 +43,9 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     }
     let monitors = routers.iter().map(|router| router.monitor.clone()).collect();
     let monitors = Monitors::of_shards(&config.name, monitors);
-    let admin_stop = CancellationToken::new();
     // bound first, so that a second router with the same configuration fails before it touches a server
-    let admin = match &config.admin.listen {
-        Some(listen) => Some(Endpoint::bind(listen)?.serve(monitors, admin_stop.clone())?),
-        None => None,
-    };
+    let listen = config.admin.listen.as_deref();
+    let admin = listen.map(|listen| Serving::start(listen, monitors)).transpose()?;
     let listen = admin.as_ref().map(|admin| admin.address().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = config.name, admin = listen, "starting");
     let stop = CancellationToken::new();
@@ -57,9 +54,8 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
 
     let orders = Orders { accept_gap: args.accept_gap, until: None };
     let result = supervisor::run_all(routers, orders, &stop).await;
-    admin_stop.cancel();
     if let Some(admin) = admin {
-        admin.join();
+        admin.end();
     }
     result
 }

@@ -167,7 +167,7 @@ async fn make_slot(session: &mut Session, slot: &str, config: &Config, copied: b
     session.watched_by(watcher.in_words(advice::in_words).saying(say_slot_wait));
     let made = session.query_one(&sql).await.map_err(not_made)?.unwrap_or_default();
     session.answers_within(Some(config.postgres.wal_sender_timeout));
-    begins_at(&made).ok_or_else(|| {
+    made.parse().map_err(|_| {
         Error::transient(Peer::Postgres, format!("the position of the slot {slot} cannot be read: {made}"))
     })
 }
@@ -186,12 +186,10 @@ fn not_made(error: QueryError) -> Error {
 }
 
 fn create(slot: &str) -> String {
-    format!("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)", literal(slot))
-}
-
-/// The position in the server's answer to the creation of a slot: `(name,0/16B3748)`.
-fn begins_at(made: &str) -> Option<Lsn> {
-    made.strip_suffix(')')?.rsplit_once(',')?.1.parse().ok()
+    format!(
+        "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)",
+        literal(slot)
+    )
 }
 
 /// The position to start from, if the log from there on is still available.
