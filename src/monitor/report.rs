@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::state::StateKind;
-use super::topics::TopicReport;
 use crate::postgres::slot_headroom::Level;
 
 /// The router at one moment. The names of its fields are stable; fields may be added.
@@ -176,6 +175,17 @@ pub struct Totals {
     pub contract_violations: u64,
     /// Changes in the stream that are no events: other tables, updates, deletes.
     pub ignored_changes: u64,
+}
+
+/// What was delivered to one topic since the process started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicReport {
+    /// The topic, or `other` for all beyond the first thousand.
+    pub topic: String,
+    /// Events that the broker acknowledged.
+    pub events: u64,
+    /// Their bytes of keys, values and headers.
+    pub bytes: u64,
 }
 
 /// How often a lost connection was made again.

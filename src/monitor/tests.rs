@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::Peer;
 
 fn metrics_of(monitor: &Monitor) -> String {
     Monitors::from(monitor.clone()).render_metrics()
@@ -103,7 +104,7 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
     clock.advance(secs(1));
     monitor.last_problem("postgres: connection refused at db:5432");
     monitor.state(State::Active);
-    monitor.reconnected(Peer::Postgres);
+    monitor.counts().reconnected(Peer::Postgres);
     monitor.server_wal_end(Lsn(0x16_B374_D848));
     monitor.received(Lsn(0x16_B374_D000));
     monitor.flushed(Lsn(0x16_B374_0000));
@@ -114,10 +115,10 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
     monitor.topic_counters("outbox.event.customer").delivered(70, 7_000);
     monitor.commit_to_ack(0.0007, 1_000);
     monitor.commit_to_ack(0.02, 70);
-    monitor.keyless_events(1);
-    monitor.headers_dropped(2);
-    monitor.timestamps_replaced(3);
-    monitor.ignored_changes(4);
+    monitor.counts().keyless_events.add(1);
+    monitor.counts().headers_dropped.add(2);
+    monitor.counts().timestamps_replaced.add(3);
+    monitor.counts().ignored_changes.add(4);
     let first =
         ["order/A.json", "order/A.json", "order/B.json"].map(|contract| monitor.contract_violated(contract));
     assert_eq!(first, [true, false, true]);
@@ -211,7 +212,7 @@ fn topics_beyond_a_thousand_are_counted_as_other() {
 fn two_monitors_count_apart() {
     let (one, _) = Monitor::for_test("one");
     let (two, _) = Monitor::for_test("two");
-    one.keyless_events(7);
+    one.counts().keyless_events.add(7);
     assert!(metrics_of(&one).contains("outbox_router_keyless_events_total 7\n"));
     assert!(metrics_of(&two).contains("outbox_router_keyless_events_total 0\n"));
 }

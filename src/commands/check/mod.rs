@@ -7,7 +7,6 @@ mod address;
 mod dead_letters;
 mod failover;
 pub(in crate::commands) mod finding;
-mod heartbeat;
 mod kafka;
 mod outbox;
 mod positions;

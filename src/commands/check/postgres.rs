@@ -7,7 +7,7 @@ use pg_logical::session::Session;
 use super::address::is_local;
 use super::finding::Findings;
 use super::outbox::OutboxLook;
-use super::{dead_letters, failover, heartbeat, outbox, positions, role, server, shards, slot};
+use super::{dead_letters, failover, outbox, positions, role, server, shards, slot};
 use crate::commands::connect;
 use crate::commands::server::Server;
 use crate::config::Config;
@@ -65,7 +65,7 @@ async fn check_in_session(
     role::judge(session, config, &server, &catalog, findings).await?;
     slot::judge(session, config, &catalog, findings).await?;
     failover::judge(session, config, &server, &catalog, findings).await?;
-    heartbeat::judge(session, config, findings).await?;
+    role::judge_heartbeat(session, config, findings).await?;
     dead_letters::judge(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;

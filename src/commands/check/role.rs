@@ -1,4 +1,4 @@
-//! The role that the router runs as: whether it may stream, and whether it has more rights than that.
+//! The role that the router runs as: whether it may stream and write heartbeats, and whether it has more rights than that.
 
 use pg_logical::connect::Startup;
 use pg_logical::quoting;
@@ -11,6 +11,7 @@ use crate::commands::server::Server;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
+use crate::postgres::heartbeat::privilege;
 
 pub(super) async fn judge(
     session: &mut Session,
@@ -79,3 +80,37 @@ async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &
 
 const PASSING: &str = "If it does not pass, look at max_wal_senders and max_connections, and connect to Postgres itself \
      rather than to a pooler";
+
+/// Whether the role may write the heartbeat.
+pub(super) async fn judge_heartbeat(
+    session: &mut Session,
+    config: &Config,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    if config.heartbeat.is_none() {
+        return Ok(());
+    }
+    if session.query_one("SELECT pg_catalog.pg_is_in_recovery()").await?.as_deref() == Some("t") {
+        findings.warning(
+            "heartbeat",
+            "the server is a standby, where no heartbeat can be written",
+            "Connect the router to the primary, or leave `[heartbeat] interval` out",
+        );
+        return Ok(());
+    }
+    let rows = session.query(&privilege("current_user")).await?;
+    let role = session.query_one("SELECT current_user").await?.unwrap_or_default();
+    let refused = rows.iter().find(|row| row.get(1) != Some("t"));
+    match refused.and_then(|row| row.get(0)) {
+        None => findings.ok("heartbeat", "can be written"),
+        Some(function) => findings.warning(
+            "heartbeat",
+            format!("the role {} may not execute {function}, which writes the heartbeat", quoting::name(&role)),
+            format!(
+                "As a superuser run GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {}, or leave `[heartbeat] interval` out",
+                quoting::name(&role)
+            ),
+        ),
+    }
+    Ok(())
+}
