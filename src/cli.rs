@@ -15,10 +15,10 @@ use clap::{Args, Parser, Subcommand};
 use pg_logical::{Lsn, Secret};
 
 use crate::logging::LogFormat;
-use contracts::ContractsArgs;
+use contracts::ContractsCommand;
 use dead_letters::DeadLettersArgs;
 use import_debezium::ImportDebeziumArgs;
-use shards::{ShardArgs, ShardsArgs};
+use shards::{ShardArgs, ShardsCommand};
 use slot::SlotArgs;
 use tail::TailArgs;
 
@@ -167,8 +167,8 @@ pub enum Command {
     #[command(after_long_help = slot::HELP)]
     Slot(SlotArgs),
     /// Deal the outbox out to another number of shards
-    #[command(after_long_help = shards::HELP)]
-    Shards(ShardsArgs),
+    #[command(subcommand, after_long_help = shards::HELP)]
+    Shards(ShardsCommand),
     /// Look at parked events, send them again, or throw them away
     #[command(after_long_help = dead_letters::HELP)]
     DeadLetters(DeadLettersArgs),
@@ -188,8 +188,8 @@ pub enum Command {
     #[command(after_long_help = import_debezium::HELP)]
     ImportDebezium(ImportDebeziumArgs),
     /// Check the contracts of events, and render them for people and tools
-    #[command(after_long_help = contracts::HELP)]
-    Contracts(ContractsArgs),
+    #[command(subcommand, after_long_help = contracts::HELP)]
+    Contracts(ContractsCommand),
 }
 
 /// `run`
