@@ -155,15 +155,15 @@ fn size(
     outbox: Option<&OutboxLook>,
     findings: &mut Findings,
 ) {
-    let Some(sizes) = outbox.and_then(|outbox| outbox.sizes) else { return };
+    let Some(largest) = outbox.and_then(|outbox| outbox.largest) else { return };
     let Some(limit) = limit.and_then(|limit| u64::try_from(limit).ok()) else { return };
-    if sizes.largest + OVERHEAD <= limit {
+    if largest + OVERHEAD <= limit {
         return;
     }
     let what = format!(
         "{who} takes {} at most (max.message.bytes), and a row in the table has {}",
         bytes(limit),
-        bytes(sizes.largest)
+        bytes(largest)
     );
     if properties::compresses(config) {
         let remedy = "Raise max.message.bytes, unless such rows become small enough by compression";

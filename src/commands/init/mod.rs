@@ -349,7 +349,7 @@ fn grants(config: &Config) -> Vec<String> {
     }
     grants.push("USAGE ON SCHEMA outbox_router".to_owned());
     if config.outbox.message_prefix.is_some() {
-        grants.push(format!("EXECUTE ON FUNCTION {}", emit_message::signatures().join(", ")));
+        grants.push(format!("EXECUTE ON FUNCTION {}", emit_message::signatures()));
     }
     grants
 }

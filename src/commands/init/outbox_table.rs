@@ -100,22 +100,28 @@ fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
+/// The value of a field in a function that writes events. `None`: it is not among the function's arguments.
+pub(super) fn argument(field: Field) -> Option<&'static str> {
+    match field {
+        Field::Id => Some("event_id"),
+        Field::AggregateType => Some("aggregate_type"),
+        Field::AggregateId => Some("aggregate_id"),
+        Field::EventType => Some("event_type"),
+        Field::Payload => Some("payload"),
+        Field::Headers => Some("coalesce(headers, '{}')"),
+        Field::CreatedAt | Field::TracingSpanContext => None,
+    }
+}
+
 /// The body of `outbox_router.emit`. The id is generated first, because RETURNING needs SELECT on the table.
 fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     let mut names = Vec::new();
     let mut values = Vec::new();
     for (field, name) in columns(&outbox.columns) {
-        let value = match field {
-            Field::Id => "event_id",
-            Field::AggregateType => "aggregate_type",
-            Field::AggregateId => "aggregate_id",
-            Field::EventType => "event_type",
-            Field::Payload => "payload",
-            Field::Headers => "coalesce(headers, '{}')",
-            Field::CreatedAt | Field::TracingSpanContext => continue,
-        };
-        names.push(quoting::name(name));
-        values.push(value);
+        if let Some(value) = argument(field) {
+            names.push(quoting::name(name));
+            values.push(value);
+        }
     }
     format!(
         "\nDECLARE\n  event_id CONSTANT uuid := gen_random_uuid();\nBEGIN\n  INSERT INTO {} ({})\n  VALUES ({});\n  \
@@ -128,7 +134,7 @@ fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
 
 /// An expression: can `emit` fill the existing table, and does no other column require a value?
 fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
-    let filled = |field: &Field| !matches!(field, Field::CreatedAt | Field::TracingSpanContext);
+    let filled = |field: &Field| argument(*field).is_some();
     let written: Vec<(Field, &str)> =
         columns(&outbox.columns).into_iter().filter(|(field, _)| filled(field)).collect();
     let named = FIELDS.into_iter().filter(filled);

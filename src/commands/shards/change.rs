@@ -9,7 +9,7 @@ use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use pg_logical::{Lsn, quoting};
 
-use super::drain::{self, LET_GO, Locks};
+use super::drain::{self, LET_GO};
 use super::plan;
 use crate::advice::OrRemedy;
 use crate::checkpoint::{Checkpoint, Handover};
@@ -89,7 +89,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
             .map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
         terminal::print(&format!("dropped the slot {slot}\n"))?;
     }
-    locks.give_back().await;
+    drain::unlock(locks).await;
     plan::write(config, at, true).await?;
     let done = say_what_is_next(&mut session, &old, to).await;
     session.close().await;
@@ -180,7 +180,7 @@ async fn preview(
 async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Error> {
     nothing_parked(session, old).await?;
     // what running routers deliver meanwhile need not be delivered here
-    Locks::take(old, None).await?.give_back().await;
+    drain::unlock(drain::lock(old, None).await?).await;
     // Where the next record of the log begins: a position within a record would end a shard behind the commit that it sends.
     // The statement gets a transaction id so that its commit is written and the log before it is flushed soon.
     let end = session
@@ -199,9 +199,9 @@ async fn locked_at(
     old: &[Arc<Config>],
     at: Lsn,
     decided: bool,
-) -> Result<Locks, Error> {
+) -> Result<Vec<Session>, Error> {
     // only sessions that were just closed may still hold them
-    let locks = Locks::take(old, Some(LET_GO)).await?;
+    let locks = drain::lock(old, Some(LET_GO)).await?;
     for shard in old {
         let position = match drain::delivered(shard, session).await? {
             None if decided => continue,

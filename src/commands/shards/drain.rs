@@ -45,25 +45,21 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
     supervisor::run_all(routers, orders, &CancellationToken::new()).await
 }
 
-/// The sessions that hold the locks of the old slots, so that no router reads on.
-pub(super) struct Locks(Vec<Session>);
-
-impl Locks {
-    /// Takes the locks of the existing slots. Without `within`, it waits for the routers that hold them to stop.
-    pub(super) async fn take(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Self, Error> {
-        let mut sessions = Vec::new();
-        for shard in shards {
-            let mut session = connect(shard, "shards", Startup::default()).await?;
-            free(&mut session, &shard.postgres.slot, within).await?;
-            sessions.push(session);
-        }
-        Ok(Locks(sessions))
+/// Takes the locks of the existing slots, so that no router reads on. Without `within`, it waits for the routers that hold them
+/// to stop. The sessions that are returned hold the locks.
+pub(super) async fn lock(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Vec<Session>, Error> {
+    let mut locks = Vec::new();
+    for shard in shards {
+        let mut session = connect(shard, "shards", Startup::default()).await?;
+        free(&mut session, &shard.postgres.slot, within).await?;
+        locks.push(session);
     }
+    Ok(locks)
+}
 
-    pub(super) async fn give_back(self) {
-        for session in self.0 {
-            session.close().await;
-        }
+pub(super) async fn unlock(locks: Vec<Session>) {
+    for session in locks {
+        session.close().await;
     }
 }
 
