@@ -1,5 +1,5 @@
-//! What the router says and advises of a failure that [`pg_logical`] names: the one place that knows what its settings and commands
-//! are called.
+//! Turns failures of [`pg_logical`] into the router's own sentences and advice. Only this module knows what the router's settings
+//! and commands are called.
 
 use std::borrow::Cow;
 
@@ -119,7 +119,7 @@ pub fn connection_string_remedy(error: &InvalidConnInfo) -> String {
     }
 }
 
-/// Who has the lock was found out, so what to do about it is known.
+/// If the holder of the lock is known, adds what to do about it.
 fn with_lock_remedy(what: String, error: &ServerError) -> String {
     if error.code == SqlState::LOCK_NOT_AVAILABLE && error.detail.is_some() {
         return format!("{what}. {LOCK_REMEDY}");

@@ -75,7 +75,7 @@ impl Server {
                  (SELECT setting::bigint * 1048576 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'), \
                  current_setting('idle_replication_slot_timeout', true), pg_catalog.pg_is_in_recovery(), \
                  extract(epoch FROM pg_catalog.clock_timestamp()), \
-                 (SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.temporary AND starts_with(s.slot_name::text, {}))",
+                 (SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.temporary AND pg_catalog.strpos(s.slot_name, {}) = 1)",
                 literal(BULK_READ_COPIES)
             ))
             .await?;

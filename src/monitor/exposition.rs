@@ -23,7 +23,7 @@ pub(super) fn render(monitors: &[Monitor]) -> String {
         match metric.kind {
             Kind::Counter => recorder.describe_counter(name, metric.unit, help),
             Kind::Gauge => recorder.describe_gauge(name, metric.unit, help),
-            // it is not of the exporter
+            // rendered without the exporter
             Kind::Histogram => {}
         }
     }

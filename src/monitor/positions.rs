@@ -22,7 +22,7 @@ impl Place {
     }
 }
 
-/// Those of one router.
+/// The positions of one router.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
     pub(super) server_wal_end: Place,
@@ -43,7 +43,7 @@ impl Positions {
         }
     }
 
-    /// None of them is known any more.
+    /// Forgets all of them.
     pub(super) fn forget(&self) {
         let places = [&self.server_wal_end, &self.received, &self.flushed, &self.remembered, &self.confirmed];
         places.into_iter().for_each(|place| place.set(Lsn::INVALID));

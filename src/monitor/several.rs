@@ -41,17 +41,16 @@ impl Monitors {
     }
 
     fn probe(&self, one: impl Fn(&Monitor) -> Probe) -> Probe {
-        let probes: Vec<(&str, Probe)> =
-            self.each.iter().map(|monitor| (monitor.0.name.as_str(), one(monitor))).collect();
-        let ok = probes.iter().all(|(_, probe)| probe.ok);
-        let mut texts: Vec<String> = probes.iter().map(|(_, probe)| probe.text.clone()).collect();
-        texts.dedup();
-        if let [text] = texts.as_mut_slice() {
-            return Probe { ok, text: std::mem::take(text) };
+        let probes: Vec<Probe> = self.each.iter().map(one).collect();
+        let ok = probes.iter().all(|probe| probe.ok);
+        if let [first, others @ ..] = probes.as_slice()
+            && others.iter().all(|other| other.text == first.text)
+        {
+            return Probe { ok, text: first.text.clone() };
         }
-        let texts: Vec<String> =
-            probes.iter().map(|(name, probe)| format!("{name} {}", probe.text)).collect();
-        Probe { ok, text: texts.join("; ") }
+        let named =
+            self.each.iter().zip(&probes).map(|(each, probe)| format!("{} {}", each.0.name, probe.text));
+        Probe { ok, text: named.collect::<Vec<_>>().join("; ") }
     }
 
     /// The whole picture: of one router, or the sum of all shards with each of them.
@@ -72,7 +71,7 @@ impl Monitors {
     }
 }
 
-/// Counts are added up; of what is no count, that of the shard that needs most attention stands for all.
+/// Adds up the counts of all shards. For everything else, the shard that needs most attention stands for all.
 fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
     let worst = shards.iter().min_by_key(|shard| shard.state).cloned().unwrap_or_default();
     let total = |count: fn(&StatusReport) -> u64| shards.iter().map(count).sum();
@@ -125,14 +124,14 @@ fn greatest(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     numbers.max_by(f64::total_cmp)
 }
 
-/// What holds of every shard: the least of each position, and the furthest end of the log that one has heard of.
+/// Positions that hold for every shard: the least of each, and the furthest end of the log that any shard has seen.
 fn positions(shards: &[StatusReport]) -> Positions {
     let all = |position: fn(&Positions) -> &Option<String>| -> Vec<Lsn> {
         shards.iter().filter_map(|shard| position(&shard.positions).as_ref()?.parse().ok()).collect()
     };
     let least = |position: fn(&Positions) -> &Option<String>| {
         let known = all(position);
-        // one that is not known yet may be any
+        // a position that is not known yet may be lower than the others
         let all_known = known.len() == shards.len();
         known.into_iter().min().filter(|_| all_known).map(|lsn| lsn.to_string())
     };
@@ -146,7 +145,7 @@ fn positions(shards: &[StatusReport]) -> Positions {
     }
 }
 
-/// The slot that holds most back, or has least room.
+/// The slot that retains the most log, or has the least room.
 fn slot(shards: &[StatusReport]) -> Slot {
     let slots = || shards.iter().map(|shard| &shard.slot);
     let badness = |status: &String| exposition::WAL_STATUSES.iter().position(|known| known == status);
@@ -159,7 +158,7 @@ fn slot(shards: &[StatusReport]) -> Slot {
     }
 }
 
-/// The oldest.
+/// The oldest heartbeat.
 fn heartbeat(shards: &[StatusReport]) -> Option<Heartbeat> {
     let beats = shards.iter().filter_map(|shard| shard.heartbeat.clone());
     beats.max_by(|one, other| one.age_seconds.total_cmp(&other.age_seconds))
@@ -182,7 +181,7 @@ fn dead_letters(shards: &[StatusReport]) -> DeadLetters {
     all
 }
 
-/// Those with the most events, most first.
+/// The topics of all shards with the most events, most first.
 fn topics(shards: &[StatusReport]) -> Vec<TopicReport> {
     let mut all: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for topic in shards.iter().flat_map(|shard| &shard.topics) {
