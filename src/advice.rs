@@ -1,5 +1,7 @@
-//! What the router says and advises of a failure that [`pg_logical`] names: the one place that knows what its settings and commands
-//! are called.
+//! Turns failures of [`pg_logical`] into the router's own sentences and advice. Only this module knows what the router's settings
+//! and commands are called.
+
+use std::borrow::Cow;
 
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::replication::NotStarted;
@@ -8,6 +10,8 @@ use pg_logical::{Environment, InvalidConnInfo, Remedy};
 use tokio_postgres::error::SqlState;
 
 use crate::error::{Error, Peer, Transient};
+
+const SERVER_LOG: &str = "The server's log says more";
 
 /// What to do about another session that holds a lock.
 pub const LOCK_REMEDY: &str = "Wait until that session's transaction has ended, or end the session with SELECT pg_terminate_backend(its process)";
@@ -115,7 +119,7 @@ pub fn connection_string_remedy(error: &InvalidConnInfo) -> String {
     }
 }
 
-/// Who has the lock was found out, so what to do about it is known.
+/// If the holder of the lock is known, adds what to do about it.
 fn with_lock_remedy(what: String, error: &ServerError) -> String {
     if error.code == SqlState::LOCK_NOT_AVAILABLE && error.detail.is_some() {
         return format!("{what}. {LOCK_REMEDY}");
@@ -123,129 +127,108 @@ fn with_lock_remedy(what: String, error: &ServerError) -> String {
     what
 }
 
-fn advice(remedy: &Remedy, server: Option<&ServerError>) -> String {
-    let fixed = match remedy {
-        Remedy::NameHost => "Set postgres.url",
-        Remedy::NumericAddress => "Put names into host and numeric addresses into hostaddr",
+fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
+    match remedy {
+        Remedy::NameHost => "Set postgres.url".into(),
+        Remedy::NumericAddress => "Put names into host and numeric addresses into hostaddr".into(),
         Remedy::SocketPermission => {
-            "Let the router's user enter the socket's directory and write to the socket"
+            "Let the router's user enter the socket's directory and write to the socket".into()
         }
-        Remedy::CheckServer => "Check host and port: is that a Postgres server?",
+        Remedy::CheckServer => "Check host and port: is that a Postgres server?".into(),
         Remedy::CheckServerAndBetween => {
-            "Check host and port: is that a Postgres server, and nothing in between?"
+            "Check host and port: is that a Postgres server, and nothing in between?".into()
         }
         Remedy::AvoidPooler => {
-            "Connect to Postgres itself: a pooler such as PgBouncer carries no replication session"
+            "Connect to Postgres itself: a pooler such as PgBouncer carries no replication session".into()
         }
         Remedy::RemoveZeroByte => {
-            "Remove the zero byte from user, database, password, application_name or options"
+            "Remove the zero byte from user, database, password, application_name or options".into()
         }
-        Remedy::CorrectOptions => "Correct options in postgres.url, or use a Postgres from 14 on",
+        Remedy::CorrectOptions => "Correct options in postgres.url, or use a Postgres from 14 on".into(),
         Remedy::GivePassword => {
-            "Give one in postgres.url, postgres.password_file, PGPASSWORD or the passfile (~/.pgpass)"
+            "Give one in postgres.url, postgres.password_file, PGPASSWORD or the passfile (~/.pgpass)".into()
         }
-        Remedy::PasswordFile => "Make postgres.password_file a file that the router can read",
-        Remedy::Scram => "Let pg_hba.conf use scram-sha-256 for this user",
+        Remedy::PasswordFile => "Make postgres.password_file a file that the router can read".into(),
+        Remedy::Scram => "Let pg_hba.conf use scram-sha-256 for this user".into(),
         Remedy::ScramOverTls => {
-            "Let pg_hba.conf use scram-sha-256 for this user over TLS and set its password anew under password_encryption = 'scram-sha-256', or relax channel_binding"
+            "Let pg_hba.conf use scram-sha-256 for this user over TLS and set its password anew under password_encryption = 'scram-sha-256', or relax channel_binding".into()
         }
-        Remedy::ChannelBinding => "Connect by TLS to a server that offers it, or relax channel_binding",
+        Remedy::ChannelBinding => "Connect by TLS to a server that offers it, or relax channel_binding".into(),
         Remedy::TlsEndsInBetween => {
-            "Something in between seems to end TLS with a certificate of its own: connect to Postgres itself, or, if that is meant to be so, set channel_binding=disable"
+            "Something in between seems to end TLS with a certificate of its own: connect to Postgres itself, or, if that is meant to be so, set channel_binding=disable".into()
         }
         Remedy::DoubtServer => {
-            "Make sure that this is the right server and that nothing rewrites the connection"
+            "Make sure that this is the right server and that nothing rewrites the connection".into()
         }
-        Remedy::ServerTls => "Set ssl = on with a certificate on the server, or relax sslmode",
-        Remedy::SystemRoots => "Install the package ca-certificates, or set sslrootcert to a file",
+        Remedy::ServerTls => "Set ssl = on with a certificate on the server, or relax sslmode".into(),
+        Remedy::SystemRoots => "Install the package ca-certificates, or set sslrootcert to a file".into(),
         Remedy::SetRootCertificate => {
-            "Set sslrootcert to the file with the certificate of the authority that signed the server's, or to system"
+            "Set sslrootcert to the file with the certificate of the authority that signed the server's, or to system".into()
         }
-        Remedy::RootCertificates => "Put PEM certificates of certificate authorities into it",
-        Remedy::ReportBug => "Report this as a bug",
-        Remedy::MatchKey => "Make sslkey the private key of the first certificate in sslcert",
-        Remedy::ProtectKey => "Give it mode 0600, or 0640 and root as its owner",
+        Remedy::RootCertificates => "Put PEM certificates of certificate authorities into it".into(),
+        Remedy::ReportBug => "Report this as a bug".into(),
+        Remedy::MatchKey => "Make sslkey the private key of the first certificate in sslcert".into(),
+        Remedy::ProtectKey => "Give it mode 0600, or 0640 and root as its owner".into(),
         Remedy::ClientCertificate => {
-            "Set sslcert and sslkey to a certificate that an authority in the server's ssl_ca_file signed"
+            "Set sslcert and sslkey to a certificate that an authority in the server's ssl_ca_file signed".into()
         }
-        Remedy::TlsVersion => "Allow TLS 1.2 or later on the server (ssl_max_protocol_version, ssl_ciphers)",
+        Remedy::TlsVersion => "Allow TLS 1.2 or later on the server (ssl_max_protocol_version, ssl_ciphers)".into(),
         Remedy::TrustSelfSigned => {
-            "Set sslrootcert to a file with that very certificate, if it is known to be the server's"
+            "Set sslrootcert to a file with that very certificate, if it is known to be the server's".into()
         }
-        Remedy::TrustAuthority => "Set sslrootcert to the file with that authority's certificate",
-        Remedy::RenewCertificate => "Renew the certificate on the server, or set this machine's clock right",
-        Remedy::SetClock => "Set this machine's clock right, or replace the certificate on the server",
+        Remedy::TrustAuthority => "Set sslrootcert to the file with that authority's certificate".into(),
+        Remedy::RenewCertificate => "Renew the certificate on the server, or set this machine's clock right".into(),
+        Remedy::SetClock => "Set this machine's clock right, or replace the certificate on the server".into(),
         Remedy::ServerCertificate => {
-            "Give the server a certificate for servers, with its names as subject alternative names"
+            "Give the server a certificate for servers, with its names as subject alternative names".into()
         }
-        Remedy::AskServerError => return server.map_or_else(server_log, general_remedy),
-        Remedy::CorrectPassword { user } => {
-            return format!(
+        Remedy::AskServerError => server.map_or(SERVER_LOG.into(), general_remedy),
+        Remedy::CorrectPassword { user } => format!(
                 "Correct the password (postgres.url, postgres.password_file, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'"
-            );
-        }
-        Remedy::Admit { user, dbname } => {
-            return format!(
+        )
+        .into(),
+        Remedy::Admit { user, dbname } => format!(
                 "Make sure that role \"{user}\" exists (`outbox-router init --url ADMINISTRATOR --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate"
-            );
-        }
-        Remedy::CorrectDatabase { dbname } => {
-            return format!("Create database \"{dbname}\", or correct the database's name in postgres.url");
-        }
-        Remedy::GrantConnect { user, dbname, replication: true } => {
-            return format!(
+        )
+        .into(),
+        Remedy::CorrectDatabase { dbname } => format!("Create database \"{dbname}\", or correct the database's name in postgres.url").into(),
+        Remedy::GrantConnect { user, dbname, replication: true } => format!(
                 "As a superuser: ALTER ROLE \"{user}\" LOGIN REPLICATION; GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\" (managed services: GRANT rds_replication and the like)"
-            );
-        }
-        Remedy::GrantConnect { user, dbname, replication: false } => {
-            return format!("As a superuser: GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\"");
-        }
-        Remedy::PasswordMethod { user } => {
-            return format!(
+        )
+        .into(),
+        Remedy::GrantConnect { user, dbname, replication: false } => format!("As a superuser: GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\"").into(),
+        Remedy::PasswordMethod { user } => format!(
                 "Let pg_hba.conf use scram-sha-256, md5 or cert for user \"{user}\" (Kerberos, GSSAPI and SSPI are not supported)"
-            );
-        }
-        Remedy::PemFile { parameter } => {
-            return format!("Make {parameter} a PEM file that the router can read");
-        }
-        Remedy::CertificateName { host } => {
-            return format!(
+        )
+        .into(),
+        Remedy::PemFile { parameter } => format!("Make {parameter} a PEM file that the router can read").into(),
+        Remedy::CertificateName { host } => format!(
                 "Connect by a name that the certificate has, or give the server a certificate with \"{host}\" among its subject alternative names"
-            );
-        }
-        Remedy::StreamEnded { recovery_sql } => {
-            return format!(
+        )
+        .into(),
+        Remedy::StreamEnded { recovery_sql } => format!(
                 "The stream cannot be read past this place, and nothing was skipped. Run `outbox-router check`. What the log \
              holds from here on can be read from a copy of the slot; once it is seen to, `outbox-router slot advance \
              --to LSN` leaves out what was committed before LSN. In one session: {recovery_sql}"
-            );
-        }
-    };
-    fixed.to_owned()
+        )
+        .into(),
+    }
 }
 
 /// What to do, where nothing better is known than the server's own hint and the SQLSTATE.
-fn general_remedy(error: &ServerError) -> String {
+fn general_remedy(error: &ServerError) -> Cow<'static, str> {
     if let Some(hint) = &error.hint {
-        return hint.trim_end_matches('.').to_owned();
+        return hint.trim_end_matches('.').to_owned().into();
     }
-    match error.code.code() {
-        "42501" => {
-            "Grant the router's role this privilege: init --print-sql shows all that it needs".to_owned()
-        }
-        "42P01" | "3F000" => {
-            "Create it with outbox-router init, or correct the name in the configuration".to_owned()
-        }
+    let by_code = match error.code.code() {
+        "42501" => "Grant the router's role this privilege: init --print-sql shows all that it needs",
+        "42P01" | "3F000" => "Create it with outbox-router init, or correct the name in the configuration",
         "42704" | "42703" => {
             "Correct the name in the configuration, or create what is missing with outbox-router init"
-                .to_owned()
         }
-        _ => server_log(),
-    }
-}
-
-fn server_log() -> String {
-    "The server's log says more".to_owned()
+        _ => SERVER_LOG,
+    };
+    by_code.into()
 }
 
 #[cfg(test)]

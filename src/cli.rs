@@ -1,11 +1,11 @@
 //! What a user types.
 
-mod contracts;
-mod dead_letters;
-mod import_debezium;
-mod shards;
-mod slot;
-mod tail;
+pub mod contracts;
+pub mod dead_letters;
+pub mod import_debezium;
+pub mod shards;
+pub mod slot;
+pub mod tail;
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -15,20 +15,12 @@ use clap::{Args, Parser, Subcommand};
 use pg_logical::{Lsn, Secret};
 
 use crate::logging::LogFormat;
-use contracts::HELP as CONTRACTS_HELP;
-pub use contracts::{
-    ContractsArgs, ContractsAsyncapiArgs, ContractsCheckArgs, ContractsCommand, ContractsDirectory,
-    ContractsDocsArgs,
-};
-use dead_letters::HELP as DEAD_LETTERS_HELP;
-pub use dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand, DecideArgs};
-use import_debezium::HELP as IMPORT_HELP;
-pub use import_debezium::ImportDebeziumArgs;
-use shards::HELP as SHARDS_HELP;
-pub use shards::{ShardArgs, ShardsArgs, ShardsCommand};
-use slot::HELP as SLOT_HELP;
-pub use slot::{MoveArgs, SlotArgs, SlotCommand, SlotListArgs};
-pub use tail::TailArgs;
+use contracts::ContractsCommand;
+use dead_letters::DeadLettersArgs;
+use import_debezium::ImportDebeziumArgs;
+use shards::{ShardArgs, ShardsCommand};
+use slot::SlotArgs;
+use tail::TailArgs;
 
 // A paragraph is one line here; clap breaks it to fit the terminal.
 
@@ -172,13 +164,13 @@ pub enum Command {
     #[command(after_long_help = RUN_HELP)]
     Run(RunArgs),
     /// Look at the position, go back to a bookmark, or leave events out
-    #[command(after_long_help = SLOT_HELP)]
+    #[command(after_long_help = slot::HELP)]
     Slot(SlotArgs),
     /// Deal the outbox out to another number of shards
-    #[command(after_long_help = SHARDS_HELP)]
-    Shards(ShardsArgs),
+    #[command(subcommand, after_long_help = shards::HELP)]
+    Shards(ShardsCommand),
     /// Look at parked events, send them again, or throw them away
-    #[command(after_long_help = DEAD_LETTERS_HELP)]
+    #[command(after_long_help = dead_letters::HELP)]
     DeadLetters(DeadLettersArgs),
     /// Look at configuration, Postgres and Kafka, and say what is wrong or risky
     #[command(after_long_help = CHECK_HELP)]
@@ -193,11 +185,11 @@ pub enum Command {
     #[command(after_long_help = ROUTE_HELP)]
     Route(RouteArgs),
     /// Translate the configuration of a Debezium connector with the outbox event router
-    #[command(after_long_help = IMPORT_HELP)]
+    #[command(after_long_help = import_debezium::HELP)]
     ImportDebezium(ImportDebeziumArgs),
     /// Check the contracts of events, and render them for people and tools
-    #[command(after_long_help = CONTRACTS_HELP)]
-    Contracts(ContractsArgs),
+    #[command(subcommand, after_long_help = contracts::HELP)]
+    Contracts(ContractsCommand),
 }
 
 /// `run`

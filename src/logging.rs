@@ -19,7 +19,6 @@ use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{FormatFields, Writer, debug_fn};
-use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::error::Error;
@@ -67,7 +66,7 @@ pub fn init(format: LogFormat, writes: Writes) -> Result<(), Error> {
     let filter = filter(std::env::var("RUST_LOG").ok().as_deref())?;
     let colours = terminal::colours(&io::stderr());
     let subscriber = match writes {
-        Writes::Synchronous => subscriber(format, filter, colours, Clock::System, io::stderr),
+        Writes::Synchronous => subscriber(format, filter, colours, now, io::stderr),
         Writes::Queued => {
             let queue = Queue::start(io::stderr(), move |lines| dropped(format, colours, lines)).map_err(
                 |error| {
@@ -77,7 +76,7 @@ pub fn init(format: LogFormat, writes: Writes) -> Result<(), Error> {
                     )
                 },
             )?;
-            subscriber(format, filter, colours, Clock::System, Arc::clone(QUEUE.get_or_init(|| queue)))
+            subscriber(format, filter, colours, now, Arc::clone(QUEUE.get_or_init(|| queue)))
         }
     };
     // only tests install a second logger in one process; the first one stays
@@ -96,7 +95,7 @@ pub fn flush() {
 /// The line that tells how many were dropped, whatever `RUST_LOG` says.
 fn dropped(format: LogFormat, colours: bool, lines: u64) -> Vec<u8> {
     let text = Arc::new(Queue::default());
-    let subscriber = subscriber(format, EnvFilter::new("warn"), colours, Clock::System, Arc::clone(&text));
+    let subscriber = subscriber(format, EnvFilter::new("warn"), colours, now, Arc::clone(&text));
     tracing::subscriber::with_default(subscriber, || {
         tracing::warn!(lines, "log lines were dropped, because standard error could not be written");
     });
@@ -191,13 +190,11 @@ struct Harmless<'a, W>(&'a mut W);
 
 impl<W: fmt::Write> fmt::Write for Harmless<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for part in text.split_inclusive(|c: char| c.is_control() && c != '\n' && c != '\t') {
-            match part.char_indices().next_back() {
-                Some((at, last)) if last.is_control() && last != '\n' && last != '\t' => {
-                    self.0.write_str(part.get(..at).unwrap_or_default())?;
-                    write!(self.0, "{}", last.escape_default())?;
-                }
-                _ => self.0.write_str(part)?,
+        for c in text.chars() {
+            if c.is_control() && c != '\n' && c != '\t' {
+                write!(self.0, "{}", c.escape_default())?;
+            } else {
+                self.0.write_char(c)?;
             }
         }
         Ok(())
@@ -259,26 +256,12 @@ pub fn end(code: i32) -> ! {
     low_level::exit(code)
 }
 
-/// The time of a log line.
-#[derive(Debug, Clone, Copy)]
-enum Clock {
-    System,
-    #[cfg(test)]
-    Set(i64),
-}
+/// Writes the time of a log line.
+type Clock = fn(&mut Writer<'_>) -> fmt::Result;
 
-impl FormatTime for Clock {
-    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
-        let micros = match self {
-            Clock::System => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
-            }
-            #[cfg(test)]
-            Clock::Set(micros) => *micros,
-        };
-        write!(writer, "{}", Utc(micros))
-    }
+fn now(writer: &mut Writer<'_>) -> fmt::Result {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    write!(writer, "{}", Utc(i64::try_from(now.as_micros()).unwrap_or(i64::MAX)))
 }
 
 /// Logs a panic like any other event, with a backtrace only if `RUST_BACKTRACE` asks for one.
@@ -317,7 +300,7 @@ mod tests {
     fn logged(format: LogFormat, rust_log: Option<&str>, colours: bool) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        let clock = Clock::Set(1_769_903_999_123_456);
+        let clock: Clock = |writer| write!(writer, "{}", Utc(1_769_903_999_123_456));
         let subscriber =
             subscriber(format, filter(rust_log).unwrap(), colours, clock, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
@@ -353,8 +336,7 @@ mod tests {
         for colours in [false, true] {
             let filter = filter(None).unwrap();
             let writer = writer.clone();
-            let subscriber =
-                subscriber(LogFormat::Human, filter, colours, Clock::Set(0), move || writer.clone());
+            let subscriber = subscriber(LogFormat::Human, filter, colours, now, move || writer.clone());
             tracing::subscriber::with_default(subscriber, || {
                 tracing::warn!(reason = %hostile, debug = ?hostile, text = hostile, "{hostile}");
                 tracing::warn!(error = &io::Error::other(hostile) as &dyn std::error::Error, "lost");
@@ -394,7 +376,7 @@ mod tests {
         let of_the_crate = |filter: &str| {
             let text = Arc::new(Queue::default());
             let filter = super::filter(Some(filter)).unwrap();
-            let subscriber = subscriber(LogFormat::Human, filter, false, Clock::System, Arc::clone(&text));
+            let subscriber = subscriber(LogFormat::Human, filter, false, now, Arc::clone(&text));
             tracing::subscriber::with_default(subscriber, || {
                 tracing::debug!(target: "pg_logical::session", "closing");
             });

@@ -114,7 +114,7 @@ impl Pipeline {
                 match outbox.event(&insert) {
                     Ok(Some(row)) => (row, Written::Row(outbox, insert)),
                     Ok(None) => {
-                        monitor.ignored_changes(1);
+                        monitor.counts().ignored_changes.add(1);
                         return Ok(None);
                     }
                     Err(error) => return Err(unreadable(&error, origin.final_lsn, shard)),
@@ -152,7 +152,7 @@ impl Pipeline {
             Message::Update(_) | Message::Delete(_) | Message::Truncate(_) if passed => {}
             // A publication may publish more than the router needs. Only what is inserted is an event.
             Message::Update(update) => self.updated(update.relation)?,
-            Message::Delete(_) | Message::Truncate(_) => self.monitor.ignored_changes(1),
+            Message::Delete(_) | Message::Truncate(_) => self.monitor.counts().ignored_changes.add(1),
             _ => {}
         }
         Ok(())
@@ -174,7 +174,7 @@ impl Pipeline {
                 OnUpdate::Error | OnUpdate::Warn => {}
             }
         }
-        self.monitor.ignored_changes(1);
+        self.monitor.counts().ignored_changes.add(1);
         Ok(())
     }
 }
@@ -183,7 +183,7 @@ impl Made<'_> {
     /// There was nothing to send.
     pub fn was_dropped(&self, monitor: &Monitor) {
         if let Ok(Routed::Dropped) = &self.routed {
-            monitor.events_dropped(1);
+            monitor.counts().events_dropped.add(1);
         }
     }
 
@@ -191,10 +191,10 @@ impl Made<'_> {
     pub fn was_sent(&self, monitor: &Monitor) {
         let Ok(Routed::Record(record)) = &self.routed else { return };
         if record.key.is_none() {
-            monitor.keyless_events(1);
+            monitor.counts().keyless_events.add(1);
         }
         if record.headers_dropped > 0 {
-            monitor.headers_dropped(u64::from(record.headers_dropped));
+            monitor.counts().headers_dropped.add(u64::from(record.headers_dropped));
         }
         if let Some(violation) = record.violation
             && monitor.contract_violated(&violation.contract)

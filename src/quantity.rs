@@ -1,6 +1,13 @@
 //! Sizes and times as people read them.
 
+use std::fmt::Display;
 use std::time::Duration;
+
+/// `1 event`, `2 events`
+pub fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
 
 /// `16.0 MiB`
 pub fn bytes(count: u64) -> String {

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
+use serde::Serialize;
+
 use crate::error::Error;
 
 /// Whether colours are wanted on this stream: it is a terminal, and `NO_COLOR` is unset or empty
@@ -40,12 +42,39 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
+/// A value from outside on one line, with control characters escaped.
+pub fn on_one_line(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_debug()) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// The beginning of a text that has more than `limit` characters, or all of it.
+pub fn shortened(text: &str, limit: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
+        None => text.into(),
+    }
+}
+
 /// Writes `text` to standard output. A reader that has seen enough, as `head` does, is no error.
 ///
 /// # Errors
 /// It cannot be written, for instance to a full disk.
 pub fn print(text: &str) -> Result<(), Error> {
     write_to(&mut io::stdout().lock(), text)
+}
+
+/// Writes `value` to standard output as JSON.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
+    let json = serde_json::to_string_pretty(value);
+    let json = json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))?;
+    print(&(json + "\n"))
 }
 
 fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {

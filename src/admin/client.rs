@@ -18,56 +18,39 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// More than any answer of the router.
 const ANSWER_LIMIT: usize = 16 << 20;
 
-/// Why there is no answer: one sentence without a full stop.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoAnswer {
-    /// Nobody accepts connections there.
-    #[error("no router answers at {at}: {why}")]
-    Unreachable {
-        /// The address that was tried.
-        at: String,
-        /// The error of the operating system.
-        why: String,
-    },
-    /// The connection was accepted, but no answer arrives.
-    #[error("no router answers at {at}: a process listens there and says nothing for {} s", TIMEOUT.as_secs())]
-    Silent {
-        /// The address that was tried.
-        at: String,
-    },
-    /// The answer is not HTTP, or the connection was closed early.
-    #[error("no router answers at {at}: what answers there does not speak HTTP")]
-    Foreign {
-        /// The address that was tried.
-        at: String,
-    },
-}
-
 /// The status and body of `GET path` from the endpoint that listens at `listen`.
-pub(crate) async fn get(listen: &str, path: &str) -> Result<(StatusCode, Bytes), NoAnswer> {
+///
+/// # Errors
+/// Why there is no answer: one sentence without a full stop.
+pub(crate) async fn get(listen: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
     let at = connect_address(listen);
-    match time::timeout(TIMEOUT, exchange(&at, path)).await {
+    let answer = match time::timeout(TIMEOUT, exchange(&at, path)).await {
         Ok(answer) => answer,
-        Err(_) => Err(NoAnswer::Silent { at }),
-    }
+        Err(_) => Err(format!("a process listens there and says nothing for {} s", TIMEOUT.as_secs())),
+    };
+    answer.map_err(|why| format!("no router answers at {at}: {why}"))
 }
 
-async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), NoAnswer> {
-    let unreachable = |error: io::Error| {
-        let why = match error.kind() {
-            io::ErrorKind::ConnectionRefused => "nobody listens there".to_owned(),
-            _ => error.to_string(),
-        };
-        NoAnswer::Unreachable { at: at.to_owned(), why }
-    };
-    let foreign = || NoAnswer::Foreign { at: at.to_owned() };
-    let stream = TcpStream::connect(at).await.map_err(unreachable)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|_| foreign())?;
-    let request = Request::get(path).header(header::HOST, at).body(Empty::<Bytes>::new());
+async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
+    let stream = TcpStream::connect(at).await.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => "nobody listens there".to_owned(),
+        _ => error.to_string(),
+    })?;
+    // the answer is not HTTP, or the connection was closed early
+    ask(stream, at, path).await.map_err(|_| "what answers there does not speak HTTP".to_owned())
+}
+
+async fn ask(
+    stream: TcpStream,
+    at: &str,
+    path: &str,
+) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let request = Request::get(path).header(header::HOST, at).body(Empty::<Bytes>::new())?;
     let asked = async {
-        let response = sender.send_request(request.map_err(|_| foreign())?).await.map_err(|_| foreign())?;
+        let response = sender.send_request(request).await?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|_| foreign())?;
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await?;
         Ok((status, body.to_bytes()))
     };
     // the connection only makes progress while it is polled; the answer is there before it ends
@@ -110,8 +93,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let why = "nobody listens there".to_owned();
-        assert_eq!(get(&at, "/status").await, Err(NoAnswer::Unreachable { at, why }));
+        let why = format!("no router answers at {at}: nobody listens there");
+        assert_eq!(get(&at, "/status").await, Err(why));
     }
 
     #[tokio::test]
@@ -124,7 +107,8 @@ mod tests {
             stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
             stream
         });
-        assert_eq!(get(&at, "/status").await, Err(NoAnswer::Foreign { at }));
+        let why = format!("no router answers at {at}: what answers there does not speak HTTP");
+        assert_eq!(get(&at, "/status").await, Err(why));
         server.await.unwrap();
     }
 }

@@ -16,46 +16,28 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::monitor::Monitors;
 
-/// The endpoint with its address bound, before it answers. Bind it before anything else starts.
-#[derive(Debug)]
-pub struct Endpoint {
-    listener: TcpListener,
-    address: SocketAddr,
-}
-
-/// The running endpoint. If it is dropped without [`Serving::join`], it runs until its token is cancelled.
+/// The running endpoint. If it is dropped without [`Serving::end`], it runs until the process ends.
 #[derive(Debug)]
 pub struct Serving {
     address: SocketAddr,
+    stop: CancellationToken,
     thread: JoinHandle<()>,
 }
 
-impl Endpoint {
-    /// Binds `listen`, host and port.
+impl Serving {
+    /// Binds `listen`, host and port, and answers there.
     ///
     /// # Errors
-    /// The address is not available. The exit code is 2, because no server was contacted.
-    pub fn bind(listen: &str) -> Result<Self, Error> {
-        let taken = TcpListener::bind(listen).and_then(|listener| {
+    /// The address is not available, or the system provides no thread or no event queue. The exit code is 2, because no
+    /// server was contacted.
+    pub fn start(listen: &str, monitors: impl Into<Monitors>) -> Result<Self, Error> {
+        let monitors = monitors.into();
+        let bound = TcpListener::bind(listen).and_then(|listener| {
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok(Endpoint { listener, address })
+            Ok((listener, address))
         });
-        taken.map_err(|error| unavailable(listen, &error))
-    }
-
-    /// The bound address; with port 0 configured, the system has chosen the port.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Answers until `stop` is cancelled. Cancel it last: while the router stops, the probes say so.
-    ///
-    /// # Errors
-    /// The system provides no thread or no event queue.
-    pub fn serve(self, monitors: impl Into<Monitors>, stop: CancellationToken) -> Result<Serving, Error> {
-        let monitors = monitors.into();
-        let address = self.address;
+        let (listener, address) = bound.map_err(|error| unavailable(listen, &error))?;
         let no_resources = |error: io::Error| {
             Error::usage(
                 format!("The admin endpoint cannot start: {error}"),
@@ -64,25 +46,26 @@ impl Endpoint {
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_resources)?;
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
         let work = move || {
-            if let Err(error) = runtime.block_on(serve::serve(self.listener, monitors, stop)) {
+            if let Err(error) = runtime.block_on(serve::serve(listener, monitors, stopped)) {
                 tracing::error!(%error, "the admin endpoint ended");
             }
         };
         let thread = thread::Builder::new().name("admin".to_owned()).spawn(work).map_err(no_resources)?;
         tracing::debug!(%address, "admin endpoint");
-        Ok(Serving { address, thread })
+        Ok(Serving { address, stop, thread })
     }
-}
 
-impl Serving {
-    /// The bound address.
+    /// The bound address; with port 0 configured, the system has chosen the port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits for the end, which comes at most about a second after the token is cancelled.
-    pub fn join(self) {
+    /// Ends it, which takes at most about a second. Do this last: while the router stops, the probes say so.
+    pub fn end(self) {
+        self.stop.cancel();
         // a panic was already reported
         let _ = self.thread.join();
     }

@@ -35,9 +35,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after a failed accept, for example without a free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often the metrics exporter cleans up.
-const UPKEEP: Duration = Duration::from_secs(5);
-
 /// Serves `listener`, which must be non-blocking, until `stop`.
 pub(super) async fn serve(
     listener: std::net::TcpListener,
@@ -45,12 +42,11 @@ pub(super) async fn serve(
     stop: CancellationToken,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let app = routes::routes(monitors.clone());
+    let app = routes::routes(monitors);
     let connections = TaskTracker::new();
     tokio::select! {
         () = stop.cancelled() => {}
         () = accept(listener, &app, &connections, &stop) => {}
-        () = upkeep(&monitors) => {}
     }
     connections.close();
     // what is unfinished then ends with the runtime
@@ -97,14 +93,6 @@ async fn serve_requests(stream: TcpStream, app: Router, stop: CancellationToken)
     }
     connection.as_mut().graceful_shutdown();
     let _ = time::timeout(STOP_TIMEOUT, connection).await;
-}
-
-async fn upkeep(monitors: &Monitors) {
-    let mut interval = time::interval(UPKEEP);
-    loop {
-        interval.tick().await;
-        monitors.run_upkeep();
-    }
 }
 
 #[cfg(test)]

@@ -13,17 +13,14 @@ use crate::monitor::{Monitor, SetClock, State, StatusReport};
 struct Admin {
     monitor: Monitor,
     clock: Arc<SetClock>,
-    stop: CancellationToken,
     serving: Serving,
 }
 
 impl Admin {
     fn start() -> Self {
         let (monitor, clock) = Monitor::for_test("shop.outbox_router");
-        let stop = CancellationToken::new();
-        let endpoint = Endpoint::bind("127.0.0.1:0").unwrap();
-        let serving = endpoint.serve(monitor.clone(), stop.clone()).unwrap();
-        Admin { monitor, clock, stop, serving }
+        let serving = Serving::start("127.0.0.1:0", monitor.clone()).unwrap();
+        Admin { monitor, clock, serving }
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {
@@ -32,8 +29,7 @@ impl Admin {
     }
 
     fn end(self) {
-        self.stop.cancel();
-        self.serving.join();
+        self.serving.end();
     }
 }
 
@@ -193,14 +189,15 @@ fn many_clients_at_once_are_all_answered() {
 fn an_address_in_use_is_named_with_the_key_to_change() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
-    let Err(Error::Definite(error)) = Endpoint::bind(&listen) else { panic!("must not bind") };
+    let monitor = Monitor::new("shop.outbox_router");
+    let Err(Error::Definite(error)) = Serving::start(&listen, monitor) else { panic!("must not bind") };
     assert_eq!(error.exit, Exit::Usage);
     insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"The admin endpoint cannot listen at <listen>: another process listens there. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
 }
 
 #[test]
 fn an_address_that_is_none_is_named_too() {
-    let message = |listen| Endpoint::bind(listen).unwrap_err().to_string();
+    let message = |listen| Serving::start(listen, Monitor::new("r")).unwrap_err().to_string();
     insta::assert_snapshot!(message("8084"), @r#"The admin endpoint cannot listen at 8084: it is not of the form host:port. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
     insta::assert_snapshot!(message("192.0.2.1:8084"), @r#"The admin endpoint cannot listen at 192.0.2.1:8084: this machine has no such address. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
 }

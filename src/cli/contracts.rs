@@ -33,14 +33,6 @@ Exit codes:
   1  something is wrong with the contracts, breaks consumers, or cannot be judged
   2  usage or configuration; the former version cannot be read";
 
-/// `contracts`
-#[derive(Debug, Clone, Args)]
-pub struct ContractsArgs {
-    /// What to do with them.
-    #[command(subcommand)]
-    pub command: ContractsCommand,
-}
-
 /// `contracts ...`
 #[derive(Debug, Clone, Subcommand)]
 pub enum ContractsCommand {
@@ -53,20 +45,11 @@ pub enum ContractsCommand {
     Asyncapi(ContractsAsyncapiArgs),
 }
 
-/// Where the contracts are.
-#[derive(Debug, Clone, Args)]
-pub struct ContractsDirectory {
-    /// The directory of the contracts, instead of `directory` in `[contracts]`
-    #[arg(value_name = "DIRECTORY")]
-    pub directory: Option<PathBuf>,
-}
-
 /// `contracts check`
 #[derive(Debug, Clone, Args)]
 pub struct ContractsCheckArgs {
-    /// Where they are.
-    #[command(flatten)]
-    pub directory: ContractsDirectory,
+    /// The directory of the contracts, instead of `directory` in `[contracts]`
+    pub directory: Option<PathBuf>,
 
     /// The directory of their former version, to compare with
     #[arg(long, value_name = "DIRECTORY")]
@@ -84,9 +67,8 @@ pub struct ContractsCheckArgs {
 /// `contracts docs`
 #[derive(Debug, Clone, Args)]
 pub struct ContractsDocsArgs {
-    /// Where they are.
-    #[command(flatten)]
-    pub directory: ContractsDirectory,
+    /// The directory of the contracts, instead of `directory` in `[contracts]`
+    pub directory: Option<PathBuf>,
 
     /// The directory of the pages, AGGREGATE/EVENT.md. Pages of contracts that are gone are removed
     #[arg(long, value_name = "DIRECTORY", default_value = "docs/events")]
@@ -100,9 +82,8 @@ pub struct ContractsDocsArgs {
 /// `contracts asyncapi`
 #[derive(Debug, Clone, Args)]
 pub struct ContractsAsyncapiArgs {
-    /// Where they are.
-    #[command(flatten)]
-    pub directory: ContractsDirectory,
+    /// The directory of the contracts, instead of `directory` in `[contracts]`
+    pub directory: Option<PathBuf>,
 
     /// The file to write, instead of standard output
     #[arg(long, value_name = "FILE")]

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::ShardArgs;
+use super::shards::ShardArgs;
 use crate::unsendable::Reason;
 
 pub(super) const HELP: &str = "\

@@ -34,15 +34,7 @@ pub struct ShardArgs {
     pub chosen: Vec<u32>,
 }
 
-/// `shards`
-#[derive(Debug, Args)]
-pub struct ShardsArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ShardsCommand,
-}
-
-/// What to do with the shards.
+/// `shards ...`
 #[derive(Debug, Subcommand)]
 pub enum ShardsCommand {
     /// Hand over from another number of shards to the one that the configuration says

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use pg_logical::Lsn;
 
-use super::ShardArgs;
+use super::shards::ShardArgs;
 
 pub(super) const HELP: &str = "\
 The position is kept twice: in the slot, and in the topic that `positions_topic` in [delivery] names. These commands move \
@@ -44,7 +44,11 @@ pub struct SlotArgs {
 #[derive(Debug, Subcommand)]
 pub enum SlotCommand {
     /// Show the slot, what is remembered of it, and its bookmarks
-    List(SlotListArgs),
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Make a bookmark where the slot is now: a copy to go back to
     Bookmark {
         /// What to call it: lower-case letters, digits and underscores
@@ -73,14 +77,6 @@ pub enum SlotCommand {
         #[command(flatten)]
         how: MoveArgs,
     },
-}
-
-/// `slot list`
-#[derive(Debug, Args)]
-pub struct SlotListArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `slot reset`, `slot advance`

@@ -3,7 +3,7 @@
 use clap::Args;
 use pg_logical::Lsn;
 
-use super::ShardArgs;
+use super::shards::ShardArgs;
 
 pub(super) const HELP: &str = "\
 Streams through a slot of its own, which is gone when the command ends, makes the records that `run` would send, and prints them. \

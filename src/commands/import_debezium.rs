@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use comfy_table::{Attribute, Cell, Color};
+use comfy_table::{Cell, Color};
 
-use super::status::table::{Look, trimmed};
-use crate::cli::ImportDebeziumArgs;
+use super::table::{Look, bold, trimmed};
+use crate::cli::import_debezium::ImportDebeziumArgs;
 use crate::commands::Verdict;
 use crate::error::Error;
 use crate::import::{Finding, Level, Surroundings, import};
@@ -23,10 +23,7 @@ pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Verdict, Error> {
     let surroundings = Surroundings { bootstrap_servers: args.bootstrap_servers.clone(), worker };
     let import = import(&text, &surroundings)?;
     if args.json {
-        let json = serde_json::to_string_pretty(&import);
-        terminal::print(
-            &(json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"),
-        )?;
+        terminal::print_json(&import)?;
     } else {
         terminal::print(&import.configuration)?;
         let report = report(&import.findings, &Look::of_stderr());
@@ -53,12 +50,10 @@ fn read(path: &Path) -> Result<String, Error> {
 }
 
 fn report(findings: &[Finding], look: &Look) -> String {
-    let mut table = look.table();
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.add_row([heading("level"), heading("setting"), heading("value"), heading("what it means")]);
+    let mut table = look.table_of(["level", "setting", "value", "what it means"]);
     for Finding { level, setting, value, meaning } in findings {
-        let label = Cell::new(level.label()).fg(colour(*level)).add_attribute(Attribute::Bold);
-        let value = value.as_deref().map_or("(not set)".to_owned(), shortened);
+        let label = bold(level.label()).fg(colour(*level));
+        let value = value.as_deref().map_or("(not set)".to_owned(), in_table);
         table.add_row([label, Cell::new(setting), Cell::new(value), Cell::new(meaning)]);
     }
     trimmed(&table) + "\n" + &summary(findings) + "\n"
@@ -67,12 +62,9 @@ fn report(findings: &[Finding], look: &Look) -> String {
 /// The longest value that is shown in full, in characters.
 const LONGEST_VALUE: usize = 60;
 
-fn shortened(value: &str) -> String {
+fn in_table(value: &str) -> String {
     let one_line: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    match one_line.char_indices().nth(LONGEST_VALUE) {
-        Some((end, _)) => format!("{}...", one_line.get(..end).unwrap_or_default()),
-        None => one_line,
-    }
+    terminal::shortened(&one_line, LONGEST_VALUE).into_owned()
 }
 
 fn summary(findings: &[Finding]) -> String {

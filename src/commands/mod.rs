@@ -1,16 +1,20 @@
 //! The commands, one file each, and what they share.
 
 pub mod check;
+mod columns;
 pub mod contracts;
 pub mod dead_letters;
 pub mod import_debezium;
 pub mod init;
 pub mod route;
 pub mod run;
+mod server;
 pub mod shards;
+mod signals;
 pub mod slot;
 pub mod status;
 mod stored_position;
+mod table;
 pub mod tail;
 
 use std::future::Future;
@@ -22,7 +26,8 @@ use pg_logical::lock_wait::{LockWait, Watcher};
 use pg_logical::session::Session;
 
 use crate::advice;
-use crate::cli::{Cli, Command, ShardArgs};
+use crate::cli::shards::ShardArgs;
+use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::config::load::load;
 use crate::error::{Error, Exit};
@@ -68,20 +73,22 @@ pub fn execute(cli: Cli) -> Result<Verdict, Error> {
     let config = &loaded.config;
     // faults that can be found without a server are reported first
     cluster_info::verify(config)?;
-    match cli.command {
-        Command::Init(args) => block_on(init::init(config, &args, &env))?.map(|()| Verdict::Fine),
-        Command::Run(args) => block_on(run::run(config, &args))?.map(|()| Verdict::Fine),
-        Command::Slot(args) => block_on(slot::slot(config, &args))?,
-        Command::Shards(args) => block_on(shards::shards(config, &args))?,
-        Command::DeadLetters(args) => block_on(dead_letters::dead_letters(config, &args))?,
-        Command::Check(args) => block_on(check::check(&loaded, &args))?,
-        Command::Tail(args) => block_on(tail::tail(config, &args))?.map(|()| Verdict::Fine),
-        Command::Route(args) => block_on(route::route(config, &args))?,
-        Command::ImportDebezium(args) => import_debezium::import_debezium(&args),
-        Command::Status(args) => block_on(status::status(config, &args))?,
-        // handled above, without a complete configuration
-        Command::Contracts(_) => Ok(Verdict::Fine),
-    }
+    block_on(async {
+        match &cli.command {
+            Command::Init(args) => init::init(config, args, &env).await?,
+            Command::Run(args) => run::run(config, args).await?,
+            Command::Slot(args) => slot::slot(config, args).await?,
+            Command::Shards(args) => shards::shards(config, args).await?,
+            Command::DeadLetters(args) => dead_letters::dead_letters(config, args).await?,
+            Command::Tail(args) => tail::tail(config, args).await?,
+            Command::Check(args) => return check::check(&loaded, args).await,
+            Command::Route(args) => return route::route(config, args).await,
+            Command::Status(args) => return status::status(config, args).await,
+            // handled above, without a complete configuration
+            Command::ImportDebezium(_) | Command::Contracts(_) => {}
+        }
+        Ok(Verdict::Fine)
+    })
 }
 
 /// The exit code of the process after `error`. The commands do not retry, so an unreachable server counts like a refusal.
@@ -93,12 +100,14 @@ pub fn exit_code(error: &Error) -> u8 {
     exit as u8
 }
 
-/// A session for a command that gives up where `run` would wait. Each attempt to connect is limited, unless the user set a
-/// limit, and so is each answer. It says which session it waits for.
-async fn connect(config: &Config, startup: &Startup<'_>) -> Result<Session, Error> {
+/// A session for a command that gives up where `run` would wait, named after `command`. Each attempt to connect is limited,
+/// unless the user set a limit, and so is each answer. It says which session it waits for.
+async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result<Session, Error> {
+    let application_name = format!("{} {command}", config.name);
+    let startup = Startup { application_name: &application_name, ..startup };
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-    let mut session = Session::connect(&conninfo, startup).await?;
+    let mut session = Session::connect(&conninfo, &startup).await?;
     session.answers_within(Some(ANSWER_TIMEOUT));
     session.watched_by(
         Watcher::new(&conninfo, session.info(), startup.application_name)
@@ -120,25 +129,21 @@ fn chosen_shards(config: &Config, ShardArgs { chosen }: &ShardArgs) -> Result<Ve
     if chosen.is_empty() {
         return Ok(config.shards_here());
     }
-    let all = config.every_shard();
-    let find = |number: &u32| all.get(usize::try_from(*number).unwrap_or(usize::MAX)).cloned();
-    let no_such = |number: &u32| {
+    let mut shards = config.every_shard();
+    let number = |shard: &Config| shard.shard.map(|shard| shard.number);
+    if let Some(none) =
+        chosen.iter().find(|chosen| !shards.iter().any(|shard| number(shard) == Some(**chosen)))
+    {
         let (what, remedy) = match count {
             1 => ("there are no shards".to_owned(), "Leave out --shard, or set `[shards] count`".to_owned()),
-            _ => (
-                format!("there is no shard {number} of {count}"),
-                format!("Name one from 0 to {}", count - 1),
-            ),
+            _ => {
+                (format!("there is no shard {none} of {count}"), format!("Name one from 0 to {}", count - 1))
+            }
         };
-        Error::usage(format!("--shard {number}: {what}"), remedy)
-    };
-    if count == 1 {
-        return Err(no_such(chosen.first().unwrap_or(&0)));
+        return Err(Error::usage(format!("--shard {none}: {what}"), remedy));
     }
-    let mut wanted: Vec<u32> = chosen.to_vec();
-    wanted.sort_unstable();
-    wanted.dedup();
-    wanted.iter().map(|number| find(number).ok_or_else(|| no_such(number))).collect()
+    shards.retain(|shard| number(shard).is_some_and(|number| chosen.contains(&number)));
+    Ok(shards)
 }
 
 /// Prints a heading above the output of one of several shards.
@@ -171,14 +176,14 @@ fn typed_out(before: &str, events: u64) -> Result<bool, Error> {
 }
 
 /// One thread is enough: commands mostly wait.
-fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Error> {
+fn block_on<T>(command: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         Error::usage(format!("Cannot start: {error}"), "Raise the limit of the process on open files")
     })?;
     let done = runtime.block_on(command);
     // background threads must not delay the exit
     runtime.shutdown_background();
-    Ok(done)
+    done
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Endpoint;
+use crate::admin::Serving;
 use crate::cli::RunArgs;
+use crate::commands::signals::at_signal;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
@@ -42,23 +43,19 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     }
     let monitors = routers.iter().map(|router| router.monitor.clone()).collect();
     let monitors = Monitors::of_shards(&config.name, monitors);
-    let admin_stop = CancellationToken::new();
     // bound first, so that a second router with the same configuration fails before it touches a server
-    let admin = match &config.admin.listen {
-        Some(listen) => Some(Endpoint::bind(listen)?.serve(monitors, admin_stop.clone())?),
-        None => None,
-    };
+    let listen = config.admin.listen.as_deref();
+    let admin = listen.map(|listen| Serving::start(listen, monitors)).transpose()?;
     let listen = admin.as_ref().map(|admin| admin.address().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = config.name, admin = listen, "starting");
     let stop = CancellationToken::new();
-    tokio::spawn(Signals::new()?.obey(stop.clone()));
+    stop_at_signals(&stop)?;
     ignore_signals()?;
 
     let orders = Orders { accept_gap: args.accept_gap, until: None };
     let result = supervisor::run_all(routers, orders, &stop).await;
-    admin_stop.cancel();
     if let Some(admin) = admin {
-        admin.join();
+        admin.end();
     }
     result
 }
@@ -76,42 +73,23 @@ fn enough_files(routers: usize) -> Result<(), Error> {
     ))
 }
 
-/// The signals that stop the router.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    quit: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, Error> {
-        Ok(Signals {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            quit: listen(SignalKind::quit())?,
-        })
+/// The first signal stops the router cleanly, the second one at once.
+fn stop_at_signals(stop: &CancellationToken) -> Result<(), Error> {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()] {
+        let stop = stop.clone();
+        at_signal(kind, move || {
+            if stop.is_cancelled() {
+                logging::end(128 + kind.as_raw_value());
+            }
+            stop.cancel();
+        })?;
     }
-
-    /// The first signal stops the router cleanly, the second one at once.
-    async fn obey(mut self, stop: CancellationToken) {
-        self.next().await;
-        stop.cancel();
-        let second = self.next().await;
-        logging::end(128 + second.as_raw_value());
-    }
-
-    async fn next(&mut self) -> SignalKind {
-        tokio::select! {
-            _ = self.interrupt.recv() => SignalKind::interrupt(),
-            _ = self.terminate.recv() => SignalKind::terminate(),
-            _ = self.quit.recv() => SignalKind::quit(),
-        }
-    }
+    Ok(())
 }
 
 /// Logs signals that the router ignores. Without a handler they would kill it.
 fn ignore_signals() -> Result<(), Error> {
-    let ignored = [
+    for (kind, line) in [
         (
             SignalKind::hangup(),
             "SIGHUP is ignored: the configuration cannot be reloaded. Restart to apply a changed configuration",
@@ -124,22 +102,8 @@ fn ignore_signals() -> Result<(), Error> {
             SignalKind::user_defined2(),
             "SIGUSR2 is ignored: it has no meaning here. Stop the router with SIGTERM",
         ),
-    ];
-    for (kind, line) in ignored {
-        let mut signals = listen(kind)?;
-        tokio::spawn(async move {
-            while signals.recv().await.is_some() {
-                tracing::warn!("{line}");
-            }
-        });
+    ] {
+        at_signal(kind, move || tracing::warn!("{line}"))?;
     }
     Ok(())
-}
-
-/// # Errors
-/// The process has no room for one more.
-pub(super) fn listen(kind: SignalKind) -> Result<Signal, Error> {
-    signal(kind).map_err(|error| {
-        Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")
-    })
 }

@@ -35,17 +35,13 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) async fn look(config: &Arc<Config>) -> Result<Self, Error> {
-        let name = format!("{} slot", config.name);
-        let startup = Startup { replication: true, application_name: &name, settings: &[] };
-        let mut session = connect(config, &startup).await?;
+        let walsender = Startup { replication: true, ..Startup::default() };
+        let mut session = connect(config, "slot", walsender).await?;
         let system = timeline::identify(&mut session).await?;
         let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
         // does not create the topic: a command that only shows something leaves no trace
         let confirmed = catalog.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
-        let remembered = match &config.delivery.positions_topic {
-            Some(topic) => look_up(config, topic, confirmed).await?,
-            None => None,
-        };
+        let remembered = look_up(config, confirmed).await?;
         Ok(Kept { session, system, catalog, topic: None, remembered })
     }
 

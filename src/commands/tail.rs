@@ -12,12 +12,12 @@ use pg_logical::session::Session;
 use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
 use tokio::signal::unix::SignalKind;
-use tokio_util::sync::CancellationToken;
 
 use super::init::say_slot_wait;
-use super::run::listen;
+use super::server::SLOTS_REMEDY;
+use super::signals::cancelled_by;
 use crate::advice::{self, OrRemedy};
-use crate::cli::TailArgs;
+use crate::cli::tail::TailArgs;
 use crate::config::{CatchUp, Config, OnUpdate};
 use crate::contracts::Contracts;
 use crate::error::{Error, Peer};
@@ -50,25 +50,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// # Errors
 /// Postgres cannot be reached or refuses, or the slot no longer has the log at the position.
 pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
-    let stop = CancellationToken::new();
-    stop_at_signals(&stop)?;
-    let opened = tokio::select! {
-        opened = open(one_shard(config, args)?, args) => opened?,
+    let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()])?;
+    let style = Style { json: args.json, payload: args.payload, colours: terminal::colours(&io::stdout()) };
+    let sink = StdoutSink::new(&io::stdout(), style, stop.clone())?;
+    let relay = tokio::select! {
+        relay = open(one_shard(config, args)?, args, sink) => relay?,
         () = stop.cancelled() => {
             say_end(Printed::default());
             return Ok(());
         }
     };
-    let Opened { config, slot, pipeline, start, monitor } = opened;
-    let style = Style { json: args.json, payload: args.payload, colours: terminal::colours(&io::stdout()) };
-    let sink = StdoutSink::new(&io::stdout(), style, stop.clone())?;
-    let source = SlotSource::new(slot, start);
-    let window = Window::new(WINDOW.0, WINDOW.1);
-    tracing::info!(
-        publication = config.postgres.publication, position = %start.flush,
-        "showing what is committed from here on; nothing is sent or moved"
-    );
-    let ended = Relay::new(source, pipeline, sink, start, window, monitor, PATIENCE).run(&stop).await;
+    let ended = relay.run(&stop).await;
     match ended.outcome {
         Outcome::Failed(error) => Err(error),
         Outcome::Stopped | Outcome::SourceEnded | Outcome::Refused(_) => {
@@ -85,15 +77,6 @@ fn say_end(printed: Printed) {
         Printed { events: 1, .. } => tracing::info!("stopped; 1 event was shown"),
         Printed { events, .. } => tracing::info!("stopped; {events} events were shown"),
     }
-}
-
-/// What to print, and where to start.
-struct Opened {
-    config: Arc<Config>,
-    slot: SlotParts<Stream>,
-    pipeline: Pipeline,
-    start: Position,
-    monitor: Monitor,
 }
 
 /// The configuration of the one shard to show, without what only concerns a router that sends.
@@ -113,7 +96,12 @@ fn one_shard(config: &Config, args: &TailArgs) -> Result<Config, Error> {
     Ok(config)
 }
 
-async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
+/// Makes the slot, and joins it with the sink.
+async fn open(
+    mut config: Config,
+    args: &TailArgs,
+    sink: StdoutSink,
+) -> Result<Relay<SlotSource<Stream>, StdoutSink>, Error> {
     let mut session = connect(&config, None).await?;
     session.query(&bulk_read::prepare(config.postgres.wal_sender_timeout)).await?;
     let mut looks = connect(&config, Some(session.info().host.clone())).await?;
@@ -160,7 +148,12 @@ async fn open(mut config: Config, args: &TailArgs) -> Result<Opened, Error> {
         config: Arc::clone(&config),
     };
     let start = Position { flush: from, partial: None };
-    Ok(Opened { config, slot, pipeline, start, monitor })
+    let window = Window::new(WINDOW.0, WINDOW.1);
+    tracing::info!(
+        publication = config.postgres.publication, position = %start.flush,
+        "showing what is committed from here on; nothing is sent or moved"
+    );
+    Ok(Relay::new(SlotSource::new(slot, start), pipeline, sink, start, window, monitor, PATIENCE))
 }
 
 /// Creates a slot that ends with its session, at the end of the log or as a copy of the router's. Returns where it starts.
@@ -174,7 +167,7 @@ async fn make_slot(session: &mut Session, slot: &str, config: &Config, copied: b
     session.watched_by(watcher.in_words(advice::in_words).saying(say_slot_wait));
     let made = session.query_one(&sql).await.map_err(not_made)?.unwrap_or_default();
     session.answers_within(Some(config.postgres.wal_sender_timeout));
-    begins_at(&made).ok_or_else(|| {
+    made.parse().map_err(|_| {
         Error::transient(Peer::Postgres, format!("the position of the slot {slot} cannot be read: {made}"))
     })
 }
@@ -182,11 +175,9 @@ async fn make_slot(session: &mut Session, slot: &str, config: &Config, copied: b
 /// Why the slot could not be created.
 fn not_made(error: QueryError) -> Error {
     match error.code().map(|code| code.code()) {
-        Some("53400") => Error::refused(
-            "all replication slots are taken, and tail needs one while it runs",
-            "Raise max_replication_slots and restart Postgres, or drop a slot that nobody needs: \
-             SELECT slot_name, active FROM pg_replication_slots",
-        ),
+        Some("53400") => {
+            Error::refused("all replication slots are taken, and tail needs one while it runs", SLOTS_REMEDY)
+        }
         Some("55000") => {
             error.or_remedy("Run `outbox-router check`, which looks at wal_level and at the slot")
         }
@@ -195,12 +186,10 @@ fn not_made(error: QueryError) -> Error {
 }
 
 fn create(slot: &str) -> String {
-    format!("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)", literal(slot))
-}
-
-/// The position in the server's answer to the creation of a slot: `(name,0/16B3748)`.
-fn begins_at(made: &str) -> Option<Lsn> {
-    made.strip_suffix(')')?.rsplit_once(',')?.1.parse().ok()
+    format!(
+        "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)",
+        literal(slot)
+    )
 }
 
 /// The position to start from, if the log from there on is still available.
@@ -232,17 +221,4 @@ async fn stream(
     let what = StreamOf { slot, publication, start, messages: config.reads_messages() };
     let stream = ReplicationStream::at_rest(stream, unread, "");
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
-}
-
-/// The first signal stops the command cleanly.
-fn stop_at_signals(stop: &CancellationToken) -> Result<(), Error> {
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let mut signals = listen(kind)?;
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            signals.recv().await;
-            stop.cancel();
-        });
-    }
-    Ok(())
 }

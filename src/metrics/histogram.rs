@@ -31,17 +31,15 @@ impl Histogram {
         self.sum_micros.fetch_add(micros.saturating_mul(count), Relaxed);
     }
 
-    /// Appends the histogram in Prometheus's text format, with the shard's number as a label if there are shards.
-    pub(crate) fn render(&self, metric: &Metric, shard: Option<&str>, text: &mut String) {
-        let name = metric.name;
+    /// Appends the samples in Prometheus's text format, with the shard's number as a label if there are shards.
+    fn append_samples(&self, name: &str, shard: Option<u32>, text: &mut String) {
         let shard = shard.map(|number| format!("{SHARD}=\"{number}\""));
         let first = shard.as_ref().map(|label| format!("{label},")).unwrap_or_default();
         let alone = shard.map(|label| format!("{{{label}}}")).unwrap_or_default();
         let mut count = 0;
-        // writing to a String does not fail
-        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} histogram", metric.help);
         for (bound, bucket) in BOUNDS.iter().zip(&self.buckets) {
             count += bucket.load(Relaxed);
+            // writing to a String does not fail
             let _ = writeln!(text, "{name}_bucket{{{first}le=\"{bound}\"}} {count}");
         }
         count += self.beyond.load(Relaxed);
@@ -51,6 +49,19 @@ impl Histogram {
             "{name}_bucket{{{first}le=\"+Inf\"}} {count}\n{name}_sum{alone} {sum}\n{name}_count{alone} {count}"
         );
     }
+}
+
+/// The histograms of one metric in Prometheus's text format, each with the number of its shard.
+pub(crate) fn render<'h>(
+    metric: &Metric,
+    histograms: impl Iterator<Item = (Option<u32>, &'h Histogram)>,
+) -> String {
+    let name = metric.name;
+    let mut text = format!("# HELP {name} {}\n# TYPE {name} histogram\n", metric.help);
+    for (shard, histogram) in histograms {
+        histogram.append_samples(name, shard, &mut text);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -66,9 +77,7 @@ mod tests {
         histogram.record(-3.0, 1);
         histogram.record(45.0, 1);
         histogram.record(61.0, 1);
-        let mut text = String::new();
-        histogram.render(&COMMIT_TO_ACK_SECONDS, None, &mut text);
-        insta::assert_snapshot!(text);
+        insta::assert_snapshot!(render(&COMMIT_TO_ACK_SECONDS, [(None, &histogram)].into_iter()));
     }
 
     #[test]

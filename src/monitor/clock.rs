@@ -14,12 +14,14 @@ pub(crate) enum Clock {
     Set(std::sync::Arc<SetClock>),
 }
 
-impl Clock {
-    /// The machine's clock, counting from now.
-    pub(crate) fn system() -> Self {
+/// The machine's clock, counting from now.
+impl Default for Clock {
+    fn default() -> Self {
         Clock::System(Instant::now())
     }
+}
 
+impl Clock {
     /// Since the clock was made.
     pub(crate) fn elapsed(&self) -> Duration {
         match self {

@@ -1,61 +1,50 @@
-//! From the monitor's numbers to Prometheus's text format, by way of the `metrics` exporter.
+//! From the monitors' numbers to Prometheus's text format, by way of the `metrics` exporter.
 //!
-//! Each [`Exposition`] has a recorder of its own rather than the process's one global, so that two routers in one
-//! process, and two tests, do not count into each other.
-
-use std::collections::BTreeMap;
+//! Each text has a recorder of its own rather than the process's one global, so that two routers in one process, and two
+//! tests, do not count into each other.
 
 use ::metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
+use super::Monitor;
 use super::report::StatusReport;
 use super::state::StateKind;
-use crate::metrics::histogram::Histogram;
-use crate::metrics::{self, Kind, Metric, SHARD};
+use crate::metrics::{self, Kind, Metric, SHARD, histogram};
 
 /// What `pg_replication_slots.wal_status` may be, the worst last.
 pub(crate) const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
-/// The exporter, filled anew whenever it is asked.
-#[derive(Debug)]
-pub(crate) struct Exposition {
-    recorder: PrometheusRecorder,
-    handle: PrometheusHandle,
-    /// A label on every metric.
-    shard: Option<String>,
+/// All metrics of these monitors as text.
+pub(super) fn render(monitors: &[Monitor]) -> String {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    for metric in metrics::ALL {
+        let name = KeyName::from_const_str(metric.name);
+        let help = SharedString::const_str(metric.help);
+        match metric.kind {
+            Kind::Counter => recorder.describe_counter(name, metric.unit, help),
+            Kind::Gauge => recorder.describe_gauge(name, metric.unit, help),
+            // rendered without the exporter
+            Kind::Histogram => {}
+        }
+    }
+    for monitor in monitors {
+        let samples = Samples { recorder: &recorder, shard: monitor.0.shard };
+        let report = monitor.report();
+        samples.fill_counters(&report);
+        samples.fill_gauges(&report);
+    }
+    let histograms = monitors.iter().map(|monitor| (monitor.0.shard, &monitor.0.commit_to_ack));
+    recorder.handle().render() + &histogram::render(&metrics::COMMIT_TO_ACK_SECONDS, histograms)
 }
 
-impl Exposition {
-    /// Of one shard, or of a router without shards.
-    pub(crate) fn new(shard: Option<u32>) -> Self {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        let handle = recorder.handle();
-        for metric in metrics::ALL {
-            let name = KeyName::from_const_str(metric.name);
-            let help = SharedString::const_str(metric.help);
-            match metric.kind {
-                Kind::Counter => recorder.describe_counter(name, metric.unit, help),
-                Kind::Gauge => recorder.describe_gauge(name, metric.unit, help),
-                Kind::Histogram => recorder.describe_histogram(name, metric.unit, help),
-            }
-        }
-        Exposition { recorder, handle, shard: shard.map(|number| number.to_string()) }
-    }
+/// The samples of one monitor.
+struct Samples<'r> {
+    recorder: &'r PrometheusRecorder,
+    /// A label on every metric.
+    shard: Option<u32>,
+}
 
-    /// All metrics as text. `report` holds every topic.
-    pub(crate) fn render(&self, report: &StatusReport, commit_to_ack: &Histogram) -> String {
-        self.fill_counters(report);
-        self.fill_gauges(report);
-        let mut text = self.handle.render();
-        commit_to_ack.render(&metrics::COMMIT_TO_ACK_SECONDS, self.shard.as_deref(), &mut text);
-        text
-    }
-
-    /// Passed on to the exporter.
-    pub(crate) fn run_upkeep(&self) {
-        self.handle.run_upkeep();
-    }
-
+impl Samples<'_> {
     fn fill_counters(&self, report: &StatusReport) {
         for topic in &report.topics {
             self.counter(&metrics::EVENTS_TOTAL, Some(&topic.topic)).absolute(topic.events);
@@ -122,31 +111,9 @@ impl Exposition {
     /// No metric has more than one label of its own.
     fn key(&self, metric: &Metric, value: Option<&str>) -> Key {
         let own = metric.labels.iter().zip(value).map(|(name, value)| Label::new(*name, value.to_owned()));
-        let shard = self.shard.iter().map(|number| Label::new(SHARD, number.clone()));
+        let shard = self.shard.iter().map(|number| Label::new(SHARD, number.to_string()));
         Key::from_parts(metric.name, shard.chain(own).collect::<Vec<_>>())
     }
-}
-
-/// One text of several, in which each metric stands once, as the format demands.
-pub(crate) fn joined(texts: &[String]) -> String {
-    const HEADING: &str = "# HELP ";
-    let mut metrics: BTreeMap<&str, (&str, Vec<&str>)> = BTreeMap::new();
-    for part in texts.iter().flat_map(|text| text.split(HEADING)).filter(|part| !part.is_empty()) {
-        let name = part.split(' ').next().unwrap_or_default();
-        // help and type, then the samples
-        let end = part.match_indices('\n').nth(1).map_or(part.len(), |(end, _)| end + 1);
-        let (heading, samples) = part.split_at_checked(end).unwrap_or((part, ""));
-        metrics.entry(name).or_insert((heading, Vec::new())).1.push(samples.trim_end_matches('\n'));
-    }
-    let mut text = String::new();
-    for (heading, samples) in metrics.values() {
-        text += &format!("{HEADING}{heading}");
-        for lines in samples.iter().filter(|lines| !lines.is_empty()) {
-            text += &format!("{lines}\n");
-        }
-        text.push('\n');
-    }
-    text
 }
 
 /// The exporter does not look at it.

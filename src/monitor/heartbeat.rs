@@ -21,7 +21,7 @@ impl Beat {
         Beat { interval, newest: now, lag: None, refused: None }
     }
 
-    /// What a backlog holds of earlier ones tells how late it is, but is never newer than what was seen.
+    /// A heartbeat in a backlog shows the lag. It may be older than one that was seen in an earlier session.
     pub(super) fn seen(&mut self, written: PgTimestamp, lag: Duration) {
         self.newest = self.newest.max(written);
         self.lag = Some(lag);

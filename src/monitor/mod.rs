@@ -9,7 +9,7 @@
 //! called per event costs an addition and never waits for a reader.
 
 mod clock;
-mod dead_letters;
+mod counts;
 mod exposition;
 mod heartbeat;
 mod positions;
@@ -25,23 +25,21 @@ use std::time::Duration;
 
 use pg_logical::{Lsn, PgTimestamp};
 
-use crate::error::Peer;
 use crate::metrics::histogram::Histogram;
 use crate::postgres::slot_headroom::Level;
-use crate::unsendable::Reason;
 use crate::utc::Utc;
 
 pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::SetClock;
-use exposition::Exposition;
+pub use counts::{Counter, Counts};
 pub use report::{
-    CheckpointStore, DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Problem, Reconnects, Slot,
-    StatusReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Problem, Reconnects, Slot, StatusReport,
+    TopicReport, Totals,
 };
 pub use several::Monitors;
 pub use state::{State, StateKind};
-pub use topics::{OTHER_TOPICS, TOPIC_LIMIT, TopicCounters, TopicReport};
+pub use topics::{OTHER_TOPICS, TOPIC_LIMIT, TopicCounters};
 
 /// The main loop is healthy if it turned within this time. It must turn at least every second or so,
 /// whatever it waits for.
@@ -58,9 +56,10 @@ const NONE: i64 = i64::MIN;
 #[derive(Debug, Clone)]
 pub struct Monitor(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
     name: String,
+    shard: Option<u32>,
     clock: Clock,
     state: Mutex<Stated>,
     last_turn_micros: AtomicU64,
@@ -69,27 +68,18 @@ struct Inner {
     in_flight_bytes: AtomicU64,
     oldest_unacknowledged: AtomicI64,
     commit_to_ack: Histogram,
-    reconnects_postgres: AtomicU64,
-    reconnects_kafka: AtomicU64,
-    events_dropped: AtomicU64,
-    keyless_events: AtomicU64,
-    headers_dropped: AtomicU64,
-    timestamps_replaced: AtomicU64,
-    dead_letters: dead_letters::Counts,
-    partitions_grown: AtomicU64,
-    bites: AtomicU64,
+    counts: Counts,
+    parked_aggregates: AtomicU64,
+    parked_events: AtomicU64,
     in_bites: AtomicBool,
-    ignored_changes: AtomicU64,
-    contract_violations: AtomicU64,
     contracts_broken: Mutex<BTreeSet<String>>,
     topics: topics::Topics,
     slot: Mutex<Slot>,
     heartbeat: Mutex<Option<heartbeat::Beat>>,
     last_problem: Mutex<Option<Problem>>,
-    exposition: Exposition,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Stated {
     state: State,
     since: PgTimestamp,
@@ -112,7 +102,7 @@ impl Monitor {
 
     /// The same of one shard, whose metrics say so.
     pub fn of_shard(name: impl Into<String>, shard: Option<u32>) -> Self {
-        Self::with_clock(name.into(), shard, Clock::system())
+        Self::with_clock(name.into(), shard, Clock::default())
     }
 
     /// The same with a clock that the test sets.
@@ -123,36 +113,9 @@ impl Monitor {
     }
 
     fn with_clock(name: String, shard: Option<u32>, clock: Clock) -> Self {
-        let since = clock.now();
-        Monitor(Arc::new(Inner {
-            name,
-            clock,
-            state: Mutex::new(Stated { state: State::Starting, since }),
-            last_turn_micros: AtomicU64::new(0),
-            positions: positions::Positions::default(),
-            in_flight_records: AtomicU64::new(0),
-            in_flight_bytes: AtomicU64::new(0),
-            oldest_unacknowledged: AtomicI64::new(NONE),
-            commit_to_ack: Histogram::default(),
-            reconnects_postgres: AtomicU64::new(0),
-            reconnects_kafka: AtomicU64::new(0),
-            events_dropped: AtomicU64::new(0),
-            keyless_events: AtomicU64::new(0),
-            headers_dropped: AtomicU64::new(0),
-            timestamps_replaced: AtomicU64::new(0),
-            dead_letters: dead_letters::Counts::default(),
-            partitions_grown: AtomicU64::new(0),
-            bites: AtomicU64::new(0),
-            in_bites: AtomicBool::new(false),
-            ignored_changes: AtomicU64::new(0),
-            contract_violations: AtomicU64::new(0),
-            contracts_broken: Mutex::default(),
-            topics: topics::Topics::default(),
-            slot: Mutex::new(Slot::default()),
-            heartbeat: Mutex::default(),
-            last_problem: Mutex::new(None),
-            exposition: Exposition::new(shard),
-        }))
+        let state = Mutex::new(Stated { state: State::Starting, since: clock.now() });
+        let oldest_unacknowledged = AtomicI64::new(NONE);
+        Monitor(Arc::new(Inner { name, shard, clock, state, oldest_unacknowledged, ..Inner::default() }))
     }
 
     /// What the router does from now on. A new reason for the same state leaves its `since` as it was.
@@ -238,58 +201,15 @@ impl Monitor {
         self.0.commit_to_ack.record(seconds, count as u64);
     }
 
-    /// A lost connection with `peer` stands again.
-    pub fn reconnected(&self, peer: Peer) {
-        let counter = match peer {
-            Peer::Postgres => &self.0.reconnects_postgres,
-            Peer::Kafka => &self.0.reconnects_kafka,
-        };
-        counter.fetch_add(1, Relaxed);
-    }
-
-    /// Events were dropped by a rule, or because no rule matches them.
-    pub fn events_dropped(&self, count: u64) {
-        self.0.events_dropped.fetch_add(count, Relaxed);
-    }
-
-    /// Events whose aggregate id is NULL: sent without a key, so without order.
-    pub fn keyless_events(&self, count: u64) {
-        self.0.keyless_events.fetch_add(count, Relaxed);
-    }
-
-    /// Members of a headers column left out because they are named like one of the router's own headers.
-    pub fn headers_dropped(&self, count: u64) {
-        self.0.headers_dropped.fetch_add(count, Relaxed);
-    }
-
-    /// Timestamps that the topic would have refused and that the commit time replaced.
-    pub fn timestamps_replaced(&self, count: u64) {
-        self.0.timestamps_replaced.fetch_add(count, Relaxed);
-    }
-
-    /// An event was parked.
-    pub fn event_parked(&self, reason: Reason) {
-        self.0.dead_letters.parked(reason);
+    /// What is counted, to be added to.
+    pub fn counts(&self) -> &Counts {
+        &self.0.counts
     }
 
     /// So many aggregates are parked, with so many events in all.
     pub fn dead_letters(&self, aggregates: usize, events: u64) {
-        self.0.dead_letters.now(aggregates, events);
-    }
-
-    /// A parked event was sent.
-    pub fn dead_letter_retried(&self) {
-        self.0.dead_letters.retried();
-    }
-
-    /// A parked event was thrown away.
-    pub fn dead_letter_discarded(&self) {
-        self.0.dead_letters.discarded();
-    }
-
-    /// Topics were found to have more partitions than before.
-    pub fn partitions_grown(&self, count: u64) {
-        self.0.partitions_grown.fetch_add(count, Relaxed);
+        self.0.parked_aggregates.store(aggregates as u64, Relaxed);
+        self.0.parked_events.store(events, Relaxed);
     }
 
     /// How the slot is read.
@@ -297,20 +217,10 @@ impl Monitor {
         self.0.in_bites.store(bulk_reads, Relaxed);
     }
 
-    /// A bulk read has ended.
-    pub fn bulk_read(&self) {
-        self.0.bites.fetch_add(1, Relaxed);
-    }
-
-    /// Changes in the stream that are no events: of other tables, or not inserts.
-    pub fn ignored_changes(&self, count: u64) {
-        self.0.ignored_changes.fetch_add(count, Relaxed);
-    }
-
     /// An event was sent whose payload is not as `contract` says. True for the first one of this contract. Takes a short
     /// lock.
     pub fn contract_violated(&self, contract: &str) -> bool {
-        self.0.contract_violations.fetch_add(1, Relaxed);
+        self.0.counts.contract_violations.add(1);
         let mut broken = lock(&self.0.contracts_broken);
         !broken.contains(contract) && broken.insert(contract.to_owned())
     }
@@ -377,20 +287,8 @@ impl Monitor {
     /// The whole picture, with the [`TOPICS_REPORTED`] topics of most events.
     pub fn snapshot(&self) -> StatusReport {
         let mut report = self.report();
-        // stable, so that equal topics stay in the order of their names
-        report.topics.sort_by_key(|topic| std::cmp::Reverse(topic.events));
-        report.topics.truncate(TOPICS_REPORTED);
+        topics::keep_busiest(&mut report.topics);
         report
-    }
-
-    /// The metrics in Prometheus's text format.
-    pub fn render_metrics(&self) -> String {
-        self.0.exposition.render(&self.report(), &self.0.commit_to_ack)
-    }
-
-    /// What the metrics exporter wants done every few seconds.
-    pub fn run_upkeep(&self) {
-        self.0.exposition.run_upkeep();
     }
 
     /// The whole picture, with all topics by name.
@@ -420,23 +318,18 @@ impl Monitor {
             },
             slot: lock(&inner.slot).clone(),
             heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
-            dead_letters: inner.dead_letters.report(),
-            totals: Totals {
-                events: topics.iter().map(|topic| topic.events).sum(),
-                bytes: topics.iter().map(|topic| topic.bytes).sum(),
-                events_dropped: inner.events_dropped.load(Relaxed),
-                keyless_events: inner.keyless_events.load(Relaxed),
-                headers_dropped: inner.headers_dropped.load(Relaxed),
-                timestamps_replaced: inner.timestamps_replaced.load(Relaxed),
-                partitions_grown: inner.partitions_grown.load(Relaxed),
-                bites: inner.bites.load(Relaxed),
-                contract_violations: inner.contract_violations.load(Relaxed),
-                ignored_changes: inner.ignored_changes.load(Relaxed),
+            dead_letters: DeadLetters {
+                aggregates: inner.parked_aggregates.load(Relaxed),
+                events: inner.parked_events.load(Relaxed),
+                parked: inner.counts.parked(),
+                retried: inner.counts.dead_letters_retried.get(),
+                discarded: inner.counts.dead_letters_discarded.get(),
             },
+            totals: inner.counts.totals(&topics),
             topics,
             reconnects: Reconnects {
-                postgres: inner.reconnects_postgres.load(Relaxed),
-                kafka: inner.reconnects_kafka.load(Relaxed),
+                postgres: inner.counts.reconnects_postgres.get(),
+                kafka: inner.counts.reconnects_kafka.get(),
             },
             last_problem: lock(&inner.last_problem).clone(),
             shards: Vec::new(),

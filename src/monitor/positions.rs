@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pg_logical::Lsn;
 
 use super::lock;
-use super::report::CheckpointStore;
+use super::report;
 
 /// A position that may not be known.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Place {
     }
 }
 
-/// Those of one router.
+/// The positions of one router.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
     pub(super) server_wal_end: Place,
@@ -43,7 +43,7 @@ impl Positions {
         }
     }
 
-    /// None of them is known any more.
+    /// Forgets all of them.
     pub(super) fn forget(&self) {
         let places = [&self.server_wal_end, &self.received, &self.flushed, &self.remembered, &self.confirmed];
         places.into_iter().for_each(|place| place.set(Lsn::INVALID));
@@ -58,9 +58,9 @@ impl Positions {
         flushed.zip(end).map(|(flushed, end)| end.bytes_since(flushed))
     }
 
-    pub(super) fn report(&self) -> CheckpointStore {
+    pub(super) fn report(&self) -> report::Positions {
         let text = |place: &Place| place.get().map(|lsn| lsn.to_string());
-        CheckpointStore {
+        report::Positions {
             server_wal_end: text(&self.server_wal_end),
             received: text(&self.received),
             flushed: text(&self.flushed),

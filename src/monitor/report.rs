@@ -3,11 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::state::StateKind;
-use super::topics::TopicReport;
 use crate::postgres::slot_headroom::Level;
 
 /// The router at one moment. The names of its fields are stable; fields may be added.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StatusReport {
     /// The router's `name`.
     pub name: String,
@@ -28,7 +27,7 @@ pub struct StatusReport {
     /// How long ago the main loop turned, in seconds.
     pub last_turn_seconds: f64,
     /// Positions in the write-ahead log.
-    pub positions: CheckpointStore,
+    pub positions: Positions,
     /// How far behind the router is.
     pub lag: Lag,
     /// Whether the slot is read in bulk, because it lags.
@@ -59,8 +58,8 @@ pub struct StatusReport {
 }
 
 /// Positions in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CheckpointStore {
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Positions {
     /// The end of the log at the server, as its last message said.
     pub server_wal_end: Option<String>,
     /// What has been received.
@@ -78,7 +77,7 @@ pub struct CheckpointStore {
 }
 
 /// How far behind the router is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Lag {
     /// Bytes of log between the flushed position and the server's end; null until the stream has started.
     pub bytes: Option<u64>,
@@ -87,7 +86,7 @@ pub struct Lag {
 }
 
 /// What was sent and is not yet acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InFlight {
     /// Records.
     pub records: u64,
@@ -151,7 +150,7 @@ pub struct ParkedFor {
 }
 
 /// Counts since the process started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Totals {
     /// Events that the broker acknowledged.
     pub events: u64,
@@ -178,8 +177,19 @@ pub struct Totals {
     pub ignored_changes: u64,
 }
 
-/// How often a lost connection was made again.
+/// What was delivered to one topic since the process started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicReport {
+    /// The topic, or `other` for all beyond the first thousand.
+    pub topic: String,
+    /// Events that the broker acknowledged.
+    pub events: u64,
+    /// Their bytes of keys, values and headers.
+    pub bytes: u64,
+}
+
+/// How often a lost connection was made again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Reconnects {
     /// With Postgres.
     pub postgres: u64,

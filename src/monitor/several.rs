@@ -6,9 +6,10 @@ use pg_logical::Lsn;
 
 use super::exposition;
 use super::report::{
-    CheckpointStore, DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Reconnects, Slot, StatusReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Reconnects, Slot, StatusReport, Totals,
 };
-use super::{Monitor, Probe, StateKind, TOPICS_REPORTED, TopicReport};
+use super::topics::keep_busiest;
+use super::{Monitor, Probe, TopicReport};
 
 /// One monitor, or those of the shards.
 #[derive(Debug, Clone)]
@@ -40,17 +41,16 @@ impl Monitors {
     }
 
     fn probe(&self, one: impl Fn(&Monitor) -> Probe) -> Probe {
-        let probes: Vec<(&str, Probe)> =
-            self.each.iter().map(|monitor| (monitor.0.name.as_str(), one(monitor))).collect();
-        let ok = probes.iter().all(|(_, probe)| probe.ok);
-        let mut texts: Vec<String> = probes.iter().map(|(_, probe)| probe.text.clone()).collect();
-        texts.dedup();
-        if let [text] = texts.as_mut_slice() {
-            return Probe { ok, text: std::mem::take(text) };
+        let probes: Vec<Probe> = self.each.iter().map(one).collect();
+        let ok = probes.iter().all(|probe| probe.ok);
+        if let [first, others @ ..] = probes.as_slice()
+            && others.iter().all(|other| other.text == first.text)
+        {
+            return Probe { ok, text: first.text.clone() };
         }
-        let texts: Vec<String> =
-            probes.iter().map(|(name, probe)| format!("{name} {}", probe.text)).collect();
-        Probe { ok, text: texts.join("; ") }
+        let named =
+            self.each.iter().zip(&probes).map(|(each, probe)| format!("{} {}", each.0.name, probe.text));
+        Probe { ok, text: named.collect::<Vec<_>>().join("; ") }
     }
 
     /// The whole picture: of one router, or the sum of all shards with each of them.
@@ -67,43 +67,17 @@ impl Monitors {
 
     /// The metrics in Prometheus's text format, those of shards with the label `shard`.
     pub fn render_metrics(&self) -> String {
-        let texts: Vec<String> = self.each.iter().map(Monitor::render_metrics).collect();
-        match texts.as_slice() {
-            [only] => only.clone(),
-            texts => exposition::joined(texts),
-        }
-    }
-
-    /// What the metrics exporter wants done every few seconds.
-    pub fn run_upkeep(&self) {
-        self.each.iter().for_each(Monitor::run_upkeep);
+        exposition::render(&self.each)
     }
 }
 
-/// From what asks for a person to what is well.
-const WORST_FIRST: [StateKind; 7] = [
-    StateKind::Refused,
-    StateKind::Stopping,
-    StateKind::Starting,
-    StateKind::Connecting,
-    StateKind::Reconnecting,
-    StateKind::Waiting,
-    StateKind::Active,
-];
-
-/// Counts are added up; of what is no count, that of the shard that needs most attention stands for all.
+/// Adds up the counts of all shards. For everything else, the shard that needs most attention stands for all.
 fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
-    let badness = |state: StateKind| WORST_FIRST.iter().position(|kind| *kind == state);
-    let worst = shards.iter().min_by_key(|shard| badness(shard.state));
+    let worst = shards.iter().min_by_key(|shard| shard.state).cloned().unwrap_or_default();
     let total = |count: fn(&StatusReport) -> u64| shards.iter().map(count).sum();
-    let reason = worst.and_then(|worst| Some(format!("{}: {}", worst.name, worst.reason.as_ref()?)));
     StatusReport {
         name: name.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        state: worst.map_or(StateKind::Starting, |worst| worst.state),
-        peer: worst.and_then(|worst| worst.peer.clone()),
-        reason,
-        since: worst.map(|worst| worst.since.clone()).unwrap_or_default(),
+        reason: worst.reason.map(|reason| format!("{}: {reason}", worst.name)),
         ready: shards.iter().all(|shard| shard.ready),
         healthy: shards.iter().all(|shard| shard.healthy),
         last_turn_seconds: greatest(shards.iter().map(|shard| shard.last_turn_seconds)).unwrap_or(0.0),
@@ -142,7 +116,7 @@ fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
             .filter_map(|shard| shard.last_problem.clone())
             // RFC 3339 in UTC sorts by time
             .max_by(|one, other| one.at.cmp(&other.at)),
-        shards: Vec::new(),
+        ..worst
     }
 }
 
@@ -150,18 +124,18 @@ fn greatest(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     numbers.max_by(f64::total_cmp)
 }
 
-/// What holds of every shard: the least of each position, and the furthest end of the log that one has heard of.
-fn positions(shards: &[StatusReport]) -> CheckpointStore {
-    let all = |position: fn(&CheckpointStore) -> &Option<String>| -> Vec<Lsn> {
+/// Positions that hold for every shard: the least of each, and the furthest end of the log that any shard has seen.
+fn positions(shards: &[StatusReport]) -> Positions {
+    let all = |position: fn(&Positions) -> &Option<String>| -> Vec<Lsn> {
         shards.iter().filter_map(|shard| position(&shard.positions).as_ref()?.parse().ok()).collect()
     };
-    let least = |position: fn(&CheckpointStore) -> &Option<String>| {
+    let least = |position: fn(&Positions) -> &Option<String>| {
         let known = all(position);
-        // one that is not known yet may be any
+        // a position that is not known yet may be lower than the others
         let all_known = known.len() == shards.len();
         known.into_iter().min().filter(|_| all_known).map(|lsn| lsn.to_string())
     };
-    CheckpointStore {
+    Positions {
         server_wal_end: all(|of| &of.server_wal_end).into_iter().max().map(|lsn| lsn.to_string()),
         received: least(|of| &of.received),
         flushed: least(|of| &of.flushed),
@@ -171,7 +145,7 @@ fn positions(shards: &[StatusReport]) -> CheckpointStore {
     }
 }
 
-/// The slot that holds most back, or has least room.
+/// The slot that retains the most log, or has the least room.
 fn slot(shards: &[StatusReport]) -> Slot {
     let slots = || shards.iter().map(|shard| &shard.slot);
     let badness = |status: &String| exposition::WAL_STATUSES.iter().position(|known| known == status);
@@ -184,7 +158,7 @@ fn slot(shards: &[StatusReport]) -> Slot {
     }
 }
 
-/// The oldest.
+/// The oldest heartbeat.
 fn heartbeat(shards: &[StatusReport]) -> Option<Heartbeat> {
     let beats = shards.iter().filter_map(|shard| shard.heartbeat.clone());
     beats.max_by(|one, other| one.age_seconds.total_cmp(&other.age_seconds))
@@ -207,7 +181,7 @@ fn dead_letters(shards: &[StatusReport]) -> DeadLetters {
     all
 }
 
-/// Those with the most events, most first.
+/// The topics of all shards with the most events, most first.
 fn topics(shards: &[StatusReport]) -> Vec<TopicReport> {
     let mut all: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for topic in shards.iter().flat_map(|shard| &shard.topics) {
@@ -218,8 +192,7 @@ fn topics(shards: &[StatusReport]) -> Vec<TopicReport> {
     let report =
         |(topic, (events, bytes)): (&str, (u64, u64))| TopicReport { topic: topic.to_owned(), events, bytes };
     let mut topics: Vec<TopicReport> = all.into_iter().map(report).collect();
-    topics.sort_by_key(|topic| std::cmp::Reverse(topic.events));
-    topics.truncate(TOPICS_REPORTED);
+    keep_busiest(&mut topics);
     topics
 }
 
@@ -227,7 +200,7 @@ fn topics(shards: &[StatusReport]) -> Vec<TopicReport> {
 mod tests {
     use super::*;
     use crate::error::Peer;
-    use crate::monitor::State;
+    use crate::monitor::{State, StateKind};
 
     fn two() -> (Monitors, Vec<Monitor>) {
         let each = vec![Monitor::of_shard("shop/0", Some(0)), Monitor::of_shard("shop/1", Some(1))];

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::Peer;
 
 /// What the router is doing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum State {
     /// The process has begun and has not tried to reach anybody.
+    #[default]
     Starting,
     /// The first connection is being made.
     Connecting {
@@ -39,36 +40,38 @@ pub enum State {
     },
 }
 
-/// [`State`] without its particulars: the value of the metric label `state`, and of `state` in the status report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// [`State`] without its particulars: the value of the metric label `state`, and of `state` in the status report. What asks
+/// for a person comes first, what is well last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateKind {
+    /// [`State::Refused`]
+    Refused,
+    /// [`State::Stopping`]
+    Stopping,
     /// [`State::Starting`]
+    #[default]
     Starting,
     /// [`State::Connecting`]
     Connecting,
-    /// [`State::Active`]
-    Active,
-    /// [`State::Waiting`]
-    Waiting,
     /// [`State::Reconnecting`]
     Reconnecting,
-    /// [`State::Stopping`]
-    Stopping,
-    /// [`State::Refused`]
-    Refused,
+    /// [`State::Waiting`]
+    Waiting,
+    /// [`State::Active`]
+    Active,
 }
 
 impl StateKind {
-    /// Every kind, in the order in which a router usually goes through them.
+    /// Every kind, from what asks for a person to what is well.
     pub const ALL: [StateKind; 7] = [
+        StateKind::Refused,
+        StateKind::Stopping,
         StateKind::Starting,
         StateKind::Connecting,
-        StateKind::Active,
-        StateKind::Waiting,
         StateKind::Reconnecting,
-        StateKind::Stopping,
-        StateKind::Refused,
+        StateKind::Waiting,
+        StateKind::Active,
     ];
 
     /// The metric label.

@@ -1,10 +1,12 @@
 //! How much went to each topic.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use super::TOPICS_REPORTED;
+use super::counts::Counter;
+use super::report::TopicReport;
 
 /// How many topics are counted by name. A template over a column of ids could make millions of them.
 pub const TOPIC_LIMIT: usize = 1_000;
@@ -18,27 +20,16 @@ pub struct TopicCounters(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    events: AtomicU64,
-    bytes: AtomicU64,
+    events: Counter,
+    bytes: Counter,
 }
 
 impl TopicCounters {
     /// The broker acknowledged `records` records, together `bytes` bytes of keys, values and headers.
     pub fn delivered(&self, records: u64, bytes: u64) {
-        self.0.events.fetch_add(records, Relaxed);
-        self.0.bytes.fetch_add(bytes, Relaxed);
+        self.0.events.add(records);
+        self.0.bytes.add(bytes);
     }
-}
-
-/// What was delivered to one topic since the process started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TopicReport {
-    /// The topic, or `other` for all beyond the first thousand.
-    pub topic: String,
-    /// Events that the broker acknowledged.
-    pub events: u64,
-    /// Their bytes of keys, values and headers.
-    pub bytes: u64,
 }
 
 /// The counters of all topics.
@@ -61,11 +52,18 @@ impl Topics {
         let topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let report = topics.iter().map(|(topic, counters)| TopicReport {
             topic: topic.to_string(),
-            events: counters.0.events.load(Relaxed),
-            bytes: counters.0.bytes.load(Relaxed),
+            events: counters.0.events.get(),
+            bytes: counters.0.bytes.get(),
         });
         report.collect()
     }
+}
+
+/// Leaves the [`TOPICS_REPORTED`] topics with the most events, most first.
+pub(super) fn keep_busiest(topics: &mut Vec<TopicReport>) {
+    // stable, so that equal topics stay in the order of their names
+    topics.sort_by_key(|topic| Reverse(topic.events));
+    topics.truncate(TOPICS_REPORTED);
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ pub fn bulk_read_copy(backend_pid: i32) -> String {
     format!("{BULK_READ_COPIES}{backend_pid}")
 }
 
-/// Makes `to` a copy of `from` with the log that it retains. A temporary one ends with its session, and with any error in it.
+/// Makes `to` a copy of `from` with the log that it retains, and returns where it starts. A temporary one ends with its session, and with any error in it.
 pub fn copy(from: &str, to: &str, temporary: bool) -> String {
     format!(
-        "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
+        "SELECT lsn FROM pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
         literal(from),
         literal(to)
     )
@@ -39,7 +39,7 @@ mod tests {
     fn names_are_quoted_as_literals() {
         assert_eq!(
             copy("s'lot", "co'py", true),
-            "SELECT pg_catalog.pg_copy_logical_replication_slot('s''lot', 'co''py', true)"
+            "SELECT lsn FROM pg_catalog.pg_copy_logical_replication_slot('s''lot', 'co''py', true)"
         );
         assert_eq!(drop("s'lot"), "SELECT pg_catalog.pg_drop_replication_slot('s''lot')");
         assert_eq!(

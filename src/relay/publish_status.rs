@@ -20,7 +20,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             return;
         }
         if let Health::Down(stalled) = &health {
-            self.monitor.reconnected(stalled.peer);
+            self.monitor.counts().reconnected(stalled.peer);
         }
         match &health {
             Health::Down(stalled) | Health::Stalled(stalled) => {

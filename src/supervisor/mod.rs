@@ -105,7 +105,7 @@ pub async fn run(
             }
             Next::Later(failure) => {
                 monitor.state(State::Reconnecting { peer: failure.peer, reason: failure.what.clone() });
-                monitor.reconnected(failure.peer);
+                monitor.counts().reconnected(failure.peer);
                 monitor.last_problem(failure.what.clone());
                 if memory.topics.obstacle().as_ref() != Some(&failure.what) {
                     let again = backoff.log(&failure, ran && !quiet);

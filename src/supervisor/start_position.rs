@@ -168,10 +168,7 @@ async fn beside_other_shards(
     before: Option<&Checkpoint>,
     slots: &[String],
 ) -> Result<(), Error> {
-    let handover = match &config.delivery.positions_topic {
-        Some(topic) => look_up(&config.of_handover(), topic, None).await?,
-        None => None,
-    };
+    let handover = look_up(&config.of_handover(), None).await?;
     let (others, count) = (slots.join(", "), config.shards.count);
     if Handover::is_under_way(handover.as_ref()) {
         return Err(Error::not_safe(

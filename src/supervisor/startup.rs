@@ -413,10 +413,7 @@ async fn open_stream(
 /// Adds the remembered position to a finding that stops the router: it is where events may be missing from.
 async fn with_position(error: Error, config: &Config, memory: &SessionState) -> Error {
     let Error::Definite(Definite { exit: Exit::Unsafe, what, remedy }) = error else { return error };
-    let stored = match &config.delivery.positions_topic {
-        Some(topic) => tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, topic, None)).await,
-        None => Ok(Ok(None)),
-    };
+    let stored = tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, None)).await;
     // what was found matters more than a broker that does not answer
     let what = match latest(memory.remembered.as_ref(), stored.ok().and_then(Result::ok).flatten()) {
         Some(remembered) => {

@@ -5,14 +5,14 @@
 //! for it (`synchronized_standby_slots`).
 
 use pg_logical::connect::Startup;
-use pg_logical::conninfo::{ConnInfo, Host, TargetSessionAttrs};
+use pg_logical::conninfo::{Host, TargetSessionAttrs};
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
 use super::finding::Findings;
-use super::server::Server;
-use crate::commands::CONNECT_TIMEOUT;
-use crate::commands::init::{FAILOVER_SLOTS, alter_failover};
+use crate::commands::connect;
+use crate::commands::init::alter_failover;
+use crate::commands::server::{FAILOVER_SLOTS, Server};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Slot};
@@ -39,8 +39,7 @@ pub(super) async fn judge(
     // a connection to a standby already has a warning of its own
     let (false, Some(slot)) = (catalog.standby, &catalog.slot) else { return Ok(()) };
     let standbys = Standbys::look(session).await?;
-    let hosts = &config.postgres.conninfo.hosts;
-    if hosts.len() < 2 && standbys.slots.is_empty() && !standbys.streaming {
+    if config.postgres.conninfo.hosts.len() < 2 && standbys.slots.is_empty() && !standbys.streaming {
         findings.ok("failover", unneeded(server, slot));
         return Ok(());
     }
@@ -67,7 +66,7 @@ pub(super) async fn judge(
         ),
         Some(true) => {
             standbys.judge(findings);
-            ask_standbys(config, hosts, findings).await;
+            ask_standbys(config, findings).await;
         }
     }
     Ok(())
@@ -164,22 +163,14 @@ impl Standbys {
 }
 
 /// Asks the standbys among the hosts. If there are none, the finding explains what to look at.
-async fn ask_standbys(config: &Config, hosts: &[Host], findings: &mut Findings) {
+async fn ask_standbys(config: &Config, findings: &mut Findings) {
+    let hosts = &config.postgres.conninfo.hosts;
     let mut known = false;
-    if hosts.len() > 1 {
-        for host in hosts {
-            match KeptCopy::look(config, host).await {
-                Ok(None) => {}
-                Ok(Some(copy)) => {
-                    known = true;
-                    copy.judge(&config.postgres.slot, findings);
-                }
-                Err(error) => {
-                    known = true;
-                    findings.skipped("failover_standby", format!("a host cannot be asked: {error}"));
-                }
-            }
-        }
+    for host in hosts.iter().filter(|_| hosts.len() > 1) {
+        known |= ask(config, host, findings).await.unwrap_or_else(|error| {
+            findings.skipped("failover_standby", format!("a host cannot be asked: {error}"));
+            true
+        });
     }
     if !known {
         findings.skipped(
@@ -194,94 +185,89 @@ async fn ask_standbys(config: &Config, hosts: &[Host], findings: &mut Findings) 
     }
 }
 
-/// A standby and its copy of the slot.
-#[derive(Debug)]
-struct KeptCopy {
-    place: String,
-    slot: Option<Slot>,
-    /// Settings that prevent a copy.
-    wrong: Vec<&'static str>,
+/// Returns whether the host is a standby.
+async fn ask(config: &Config, host: &Host, findings: &mut Findings) -> Result<bool, Error> {
+    let mut config = config.clone();
+    config.postgres.conninfo.hosts = vec![host.clone()];
+    config.postgres.conninfo.target_session_attrs = TargetSessionAttrs::Any;
+    let mut session = connect(&config, "check", Startup::default()).await?;
+    let is_standby = judge_standby(&mut session, &config, findings).await;
+    session.close().await;
+    is_standby
 }
 
-impl KeptCopy {
-    /// `None`: the host is not a standby.
-    async fn look(config: &Config, host: &Host) -> Result<Option<Self>, Error> {
-        let mut conninfo = ConnInfo {
-            hosts: vec![host.clone()],
-            target_session_attrs: TargetSessionAttrs::Any,
-            ..config.postgres.conninfo.clone()
-        };
-        conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-        let application_name = format!("{} check", config.name);
-        let startup = Startup { application_name: &application_name, ..Startup::default() };
-        let mut session = Session::connect(&conninfo, &startup).await?;
-        let copy = Self::query(&mut session, config).await;
-        session.close().await;
-        copy
+/// Judges the copy of the slot, if the server is a standby.
+async fn judge_standby(
+    session: &mut Session,
+    config: &Config,
+    findings: &mut Findings,
+) -> Result<bool, Error> {
+    let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+    if !catalog.standby {
+        return Ok(false);
     }
+    let wrong = wrong_settings(session).await?;
+    judge_copy(&session.info().place, &config.postgres.slot, catalog.slot.as_ref(), &wrong, findings);
+    Ok(true)
+}
 
-    async fn query(session: &mut Session, config: &Config) -> Result<Option<Self>, Error> {
-        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
-        if !catalog.standby {
-            return Ok(None);
+/// Settings of a standby that prevent a copy.
+async fn wrong_settings(session: &mut Session) -> Result<Vec<&'static str>, Error> {
+    // primary_conninfo may hold a password, so it is evaluated on the server. A role that may not read it gets no answer
+    // about it
+    let questions = [
+        (
+            "sync_replication_slots = on",
+            "coalesce(current_setting('sync_replication_slots', true), '') <> 'on'",
+        ),
+        ("hot_standby_feedback = on", "current_setting('hot_standby_feedback') <> 'on'"),
+        ("primary_slot_name, a slot of the primary", "current_setting('primary_slot_name') = ''"),
+        (
+            "dbname=... in primary_conninfo",
+            "EXISTS (SELECT FROM pg_catalog.pg_settings s WHERE s.name = 'primary_conninfo' \
+             AND s.setting !~ '(dbname *=|^postgres(ql)?://[^/]*/[^?])')",
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (setting, question) in questions {
+        if session.query_one(&format!("SELECT {question}")).await?.as_deref() == Some("t") {
+            wrong.push(setting);
         }
-        // primary_conninfo may hold a password, so it is evaluated on the server. A role that may not read it gets no answer
-        // about it
-        let questions = [
-            (
-                "sync_replication_slots = on",
-                "coalesce(current_setting('sync_replication_slots', true), '') <> 'on'",
-            ),
-            ("hot_standby_feedback = on", "current_setting('hot_standby_feedback') <> 'on'"),
-            ("primary_slot_name, a slot of the primary", "current_setting('primary_slot_name') = ''"),
-            (
-                "dbname=... in primary_conninfo",
-                "EXISTS (SELECT FROM pg_catalog.pg_settings s WHERE s.name = 'primary_conninfo' \
-                 AND s.setting !~ '(dbname *=|^postgres(ql)?://[^/]*/[^?])')",
-            ),
-        ];
-        let mut wrong = Vec::new();
-        for (setting, question) in questions {
-            if session.query_one(&format!("SELECT {question}")).await?.as_deref() == Some("t") {
-                wrong.push(setting);
-            }
-        }
-        Ok(Some(KeptCopy { place: session.info().place.clone(), slot: catalog.slot, wrong }))
     }
+    Ok(wrong)
+}
 
-    fn judge(&self, name: &str, findings: &mut Findings) {
-        let place = &self.place;
-        if !self.wrong.is_empty() {
-            findings.warning(
+fn judge_copy(place: &str, name: &str, slot: Option<&Slot>, wrong: &[&str], findings: &mut Findings) {
+    if !wrong.is_empty() {
+        findings.warning(
+            "failover_standby",
+            format!("the standby {place} keeps no copy of the slot {name}: its settings do not let it"),
+            format!("Set there {}, and SELECT pg_reload_conf()", wrong.join(", and ")),
+        );
+        return;
+    }
+    match slot {
+        Some(slot) if slot.synced && !slot.temporary && slot.invalidation_reason.is_none() => {
+            let confirmed = slot.confirmed_flush_lsn.map(|lsn| lsn.to_string()).unwrap_or_default();
+            findings.ok(
                 "failover_standby",
-                format!("the standby {place} keeps no copy of the slot {name}: its settings do not let it"),
-                format!("Set there {}, and SELECT pg_reload_conf()", self.wrong.join(", and ")),
+                format!("the standby {place} keeps a copy of the slot, confirmed up to {confirmed}"),
             );
-            return;
         }
-        match &self.slot {
-            Some(slot) if slot.synced && !slot.temporary && slot.invalidation_reason.is_none() => {
-                let confirmed = slot.confirmed_flush_lsn.map(|lsn| lsn.to_string()).unwrap_or_default();
-                findings.ok(
-                    "failover_standby",
-                    format!("the standby {place} keeps a copy of the slot, confirmed up to {confirmed}"),
-                );
-            }
-            Some(slot) if slot.synced => findings.warning(
-                "failover_standby",
-                format!("the standby {place} is still making its copy of the slot {name}, and would lose it if promoted now"),
-                "It is ready once the router has confirmed past what the standby keeps: let the router run, and check again",
-            ),
-            Some(_) => findings.warning(
-                "failover_standby",
-                format!("the standby {place} has a slot {name} of its own, so it keeps no copy of the primary's"),
-                format!("There SELECT pg_drop_replication_slot({})", literal(name)),
-            ),
-            None => findings.warning(
-                "failover_standby",
-                format!("the standby {place} has no copy of the slot {name} yet"),
-                "It makes one within half a minute: check again, and look for \"slot sync\" in its log",
-            ),
-        }
+        Some(slot) if slot.synced => findings.warning(
+            "failover_standby",
+            format!("the standby {place} is still making its copy of the slot {name}, and would lose it if promoted now"),
+            "It is ready once the router has confirmed past what the standby keeps: let the router run, and check again",
+        ),
+        Some(_) => findings.warning(
+            "failover_standby",
+            format!("the standby {place} has a slot {name} of its own, so it keeps no copy of the primary's"),
+            format!("There SELECT pg_drop_replication_slot({})", literal(name)),
+        ),
+        None => findings.warning(
+            "failover_standby",
+            format!("the standby {place} has no copy of the slot {name} yet"),
+            "It makes one within half a minute: check again, and look for \"slot sync\" in its log",
+        ),
     }
 }

@@ -50,11 +50,11 @@ pub(in crate::commands) struct Findings(pub(in crate::commands) Vec<Finding>);
 
 impl Findings {
     pub(in crate::commands) fn ok(&mut self, check: &'static str, what: impl Into<String>) {
-        self.add(Finding { level: Level::Ok, check, what: what.into(), remedy: None });
+        self.add(Level::Ok, check, what.into(), None);
     }
 
     pub(in crate::commands) fn skipped(&mut self, check: &'static str, what: impl Into<String>) {
-        self.add(Finding { level: Level::Skipped, check, what: what.into(), remedy: None });
+        self.add(Level::Skipped, check, what.into(), None);
     }
 
     pub(in crate::commands) fn warning(
@@ -63,7 +63,7 @@ impl Findings {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.bad(Level::Warning, check, what.into(), remedy.into());
+        self.add(Level::Warning, check, what.into(), Some(remedy.into()));
     }
 
     pub(in crate::commands) fn error(
@@ -72,21 +72,13 @@ impl Findings {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.bad(Level::Error, check, what.into(), remedy.into());
-    }
-
-    fn bad(&mut self, level: Level, check: &'static str, what: String, remedy: String) {
-        self.add(Finding { level, check, what, remedy: Some(remedy) });
+        self.add(Level::Error, check, what.into(), Some(remedy.into()));
     }
 
     /// Findings quote servers and are read on terminals, so control characters are replaced.
-    fn add(&mut self, finding: Finding) {
+    fn add(&mut self, level: Level, check: &'static str, what: String, remedy: Option<String>) {
         let harmless = |text: String| terminal::harmless(&text).into_owned();
-        self.0.push(Finding {
-            what: harmless(finding.what),
-            remedy: finding.remedy.map(harmless),
-            ..finding
-        });
+        self.0.push(Finding { level, check, what: harmless(what), remedy: remedy.map(harmless) });
     }
 
     /// Adds a failure as a finding. `passing` is the remedy if the failure may pass by itself.

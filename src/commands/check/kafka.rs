@@ -5,6 +5,7 @@ use super::finding::Findings;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::error::Error;
+use crate::quantity::counted;
 use crate::sink::kafka::cluster_info::{ClusterInfo, SeenTopic, Settings};
 
 /// What to do where Kafka cannot be reached.
@@ -105,8 +106,7 @@ async fn ask_cluster(
         },
     };
     let brokers = cluster.brokers.len();
-    let plural = if brokers == 1 { "" } else { "s" };
-    findings.ok("kafka_connection", format!("{brokers} broker{plural}{version}"));
+    findings.ok("kafka_connection", format!("{}{version}", counted(brokers, "broker")));
 
     let positions = match &config.delivery.positions_topic {
         Some(name) => cluster.topics.iter().find(|topic| topic.name == *name).cloned(),

@@ -4,11 +4,9 @@
 //! is an error if it would lose or block events, and a warning if it works but is a risk.
 
 mod address;
-mod columns;
 mod dead_letters;
 mod failover;
 pub(in crate::commands) mod finding;
-mod heartbeat;
 mod kafka;
 mod outbox;
 mod positions;

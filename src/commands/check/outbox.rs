@@ -1,14 +1,14 @@
 //! The outbox table and its publication.
 
+use pg_logical::quoting;
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
-use pg_logical::{Oid, quoting};
 
-use super::columns::{Column, columns, find};
 use super::finding::Findings;
-use super::row_sizes::{self, RowSizes};
-use super::server::Server;
+use super::row_sizes;
+use crate::commands::columns::{Column, columns, find};
 use crate::commands::init::OPEN_TO_ALL;
+use crate::commands::server::Server;
 use crate::config::template::{Name, SourceValue};
 use crate::config::{Config, OnUpdate, TableName};
 use crate::error::Error;
@@ -21,8 +21,8 @@ use crate::routing::field;
 pub(super) struct OutboxLook {
     /// Whether a row may have no aggregate, so that its record has no key.
     pub(super) nullable_aggregate: bool,
-    /// How large the rows are, if the role may read them.
-    pub(super) sizes: Option<RowSizes>,
+    /// How large the largest row is, in bytes, if the role may read them.
+    pub(super) largest: Option<u64>,
 }
 
 pub(super) async fn judge(
@@ -46,7 +46,6 @@ pub(super) async fn judge(
     for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
         let Some(table) = table else { continue };
         let columns = columns(session, config, name).await?;
-        let type_of = |name: &str| find(&columns, name).map(|column| column.type_id);
         let complete = judge_columns(config, outbox, name, &columns, findings);
         if published {
             // the publications of shards are judged together
@@ -55,15 +54,13 @@ pub(super) async fn judge(
             }
             if complete && server.number >= 150_000 {
                 let listed = published_columns(session, config, name).await?;
-                let of_listed =
-                    |name: &str| type_of(name).filter(|_| listed.iter().any(|listed| listed == name));
-                judge_column_list(config, outbox, name, &columns, of_listed, findings);
+                judge_column_list(config, outbox, name, &columns, &listed, findings);
             }
         }
         let aggregate = columns.iter().find(|column| column.name == config.outbox.columns.aggregate_id);
         look.nullable_aggregate |= aggregate.is_some_and(|column| !column.not_null);
-        let sizes = row_sizes::look(session, config, name, table.oid, &columns, findings).await?;
-        look.sizes = look.sizes.into_iter().chain(sizes).max_by_key(|sizes| sizes.largest);
+        look.largest =
+            look.largest.max(row_sizes::look(session, config, name, table.oid, &columns, findings).await?);
     }
     Ok(look)
 }
@@ -244,13 +241,16 @@ fn judge_column_list(
     outbox: &Outbox,
     table: &TableName,
     columns: &[Column],
-    of_listed: impl Fn(&str) -> Option<Oid>,
+    listed: &[String],
     findings: &mut Findings,
 ) {
+    let of_listed = |name: &str| {
+        find(columns, name).filter(|column| listed.contains(&column.name)).map(|column| column.type_id)
+    };
     let name = quoting::name(&config.postgres.publication);
     let is_there = |name: &str| columns.iter().any(|column| column.name == name);
     let remedy = || format!("ALTER PUBLICATION {name} SET TABLE {}", all_tables(config, table));
-    if !outbox.faults(table, &of_listed).is_empty() {
+    if !outbox.faults(table, of_listed).is_empty() {
         let what = format!("the column list of {name} leaves out columns that the router needs");
         return findings.error("publication_columns", what, remedy());
     }

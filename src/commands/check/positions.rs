@@ -90,14 +90,14 @@ pub(super) async fn judge(config: &Config, seen: Option<&Seen>, ours: &[Ours], f
             durability(found, settings.as_ref(), findings);
             for shard in config.every_shard() {
                 let ours = ours.iter().find(|ours| ours.name == shard.name);
-                remembered(&shard, topic, ours, findings).await;
+                remembered(&shard, ours, findings).await;
             }
         }
     }
 }
 
-async fn remembered(config: &Config, topic: &str, ours: Option<&Ours>, findings: &mut Findings) {
-    let remembered = match look_up(config, topic, ours.map(|ours| ours.confirmed)).await {
+async fn remembered(config: &Config, ours: Option<&Ours>, findings: &mut Findings) {
+    let remembered = match look_up(config, ours.map(|ours| ours.confirmed)).await {
         Ok(Some(remembered)) => remembered,
         Ok(None) => {
             if let Some(gap) = ours.and_then(|ours| ours.not_new(config)) {

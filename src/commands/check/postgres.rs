@@ -7,8 +7,9 @@ use pg_logical::session::Session;
 use super::address::is_local;
 use super::finding::Findings;
 use super::outbox::OutboxLook;
-use super::{dead_letters, failover, heartbeat, outbox, positions, role, server, shards, slot};
+use super::{dead_letters, failover, outbox, positions, role, server, shards, slot};
 use crate::commands::connect;
+use crate::commands::server::Server;
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::Outbox;
@@ -26,9 +27,7 @@ const UNREACHABLE: &str = "Check that the server runs, and host, port and networ
 pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<positions::Ours>) {
     let mut findings = Findings::default();
     encryption(&config.postgres.conninfo, &mut findings);
-    let application_name = format!("{} check", config.name);
-    let startup = Startup { application_name: &application_name, ..Startup::default() };
-    let mut session = match connect(config, &startup).await {
+    let mut session = match connect(config, "check", Startup::default()).await {
         Ok(session) => session,
         Err(error) => {
             findings.failure("postgres_connection", error, UNREACHABLE);
@@ -54,19 +53,19 @@ async fn check_in_session(
     let shards = config.every_shard();
     // what the shards have in common is checked once
     let Some((config, others)) = shards.split_first() else { return Ok((OutboxLook::default(), Vec::new())) };
-    let server = server::Server::look(session).await?;
+    let server = Server::look(session).await?;
     let encrypted = if session.is_tls() { "with TLS" } else { "without TLS" };
     findings.ok(
         "postgres_connection",
         format!("Postgres {} at {}, {encrypted}", server.version, session.info().place),
     );
-    server.judge_version(findings);
+    server::judge_version(&server, findings);
     let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
-    server.judge_settings(config, &catalog, findings);
+    server::judge_settings(&server, config, &catalog, findings);
     role::judge(session, config, &server, &catalog, findings).await?;
     slot::judge(session, config, &catalog, findings).await?;
     failover::judge(session, config, &server, &catalog, findings).await?;
-    heartbeat::judge(session, config, findings).await?;
+    role::judge_heartbeat(session, config, findings).await?;
     dead_letters::judge(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;

@@ -1,26 +1,24 @@
 //! The findings for people and for programs.
 
-use comfy_table::{Attribute, Cell, Color};
+use comfy_table::{Cell, Color};
 
 use super::finding::{Finding, Level};
-use crate::commands::status::table::{Look, trimmed};
+use crate::commands::table::{Look, bold, trimmed};
 use crate::error::Error;
+use crate::quantity::counted;
 use crate::terminal;
 
 pub(in crate::commands) fn print(findings: &[Finding], json: bool) -> Result<(), Error> {
-    let text = if json {
-        let json = serde_json::to_string_pretty(findings);
-        json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
-    } else {
-        table(findings, &Look::of_stdout()) + "\n" + &summary(findings) + "\n"
-    };
-    terminal::print(&text)
+    if json {
+        return terminal::print_json(findings);
+    }
+    terminal::print(&(table(findings, &Look::of_stdout()) + "\n" + &summary(findings) + "\n"))
 }
 
 fn table(findings: &[Finding], look: &Look) -> String {
     let mut table = look.table();
     for Finding { level, check, what, remedy } in findings {
-        let label = Cell::new(level.label()).fg(colour(*level)).add_attribute(Attribute::Bold);
+        let label = bold(level.label()).fg(colour(*level));
         table.add_row([label, Cell::new(check), Cell::new(what)]);
         if let Some(remedy) = remedy {
             table.add_row([Cell::new(""), Cell::new(""), Cell::new(format!("-> {remedy}"))]);
@@ -31,11 +29,10 @@ fn table(findings: &[Finding], look: &Look) -> String {
 
 fn summary(findings: &[Finding]) -> String {
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    let number = |count, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     match (count(Level::Error), count(Level::Warning)) {
         (0, 0) => "Nothing stands in the way.".to_owned(),
-        (0, warnings) => format!("{}; nothing stands in the way.", number(warnings, "warning")),
-        (errors, warnings) => format!("{}, {}.", number(errors, "error"), number(warnings, "warning")),
+        (0, warnings) => format!("{}; nothing stands in the way.", counted(warnings, "warning")),
+        (errors, warnings) => format!("{}, {}.", counted(errors, "error"), counted(warnings, "warning")),
     }
 }
 

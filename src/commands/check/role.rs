@@ -1,15 +1,17 @@
-//! The role that the router runs as: whether it may stream, and whether it has more rights than that.
+//! The role that the router runs as: whether it may stream and write heartbeats, and whether it has more rights than that.
 
 use pg_logical::connect::Startup;
 use pg_logical::quoting;
 use pg_logical::session::Session;
 
 use super::finding::Findings;
-use super::server::Server;
+use super::server::is_read;
 use crate::commands::connect;
+use crate::commands::server::Server;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
+use crate::postgres::heartbeat::privilege;
 
 pub(super) async fn judge(
     session: &mut Session,
@@ -59,25 +61,56 @@ pub(super) async fn judge(
 
 /// Opens a replication connection, because `pg_hba.conf`, a pooler or a server without free places only refuse it then.
 async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &mut Findings) {
-    let running = catalog.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
-    if running && server.no_sender_left() {
+    if is_read(catalog) && server.senders.none_left() {
         findings.skipped("replication_connection", "max_wal_senders is used up, and the slot is being read");
         return;
     }
-    let application_name = format!("{} check", config.name);
-    let startup = Startup { replication: true, application_name: &application_name, ..Startup::default() };
-    match connect(config, &startup).await {
-        Ok(mut session) => {
-            let answer = session.query("IDENTIFY_SYSTEM").await;
-            session.close().await;
-            match answer {
-                Ok(_) => findings.ok("replication_connection", "is let in"),
-                Err(error) => findings.failure("replication_connection", error.into(), PASSING),
-            }
-        }
+    let identified = async {
+        let walsender = Startup { replication: true, ..Startup::default() };
+        let mut session = connect(config, "check", walsender).await?;
+        let answer = session.query("IDENTIFY_SYSTEM").await;
+        session.close().await;
+        Ok(answer?)
+    };
+    match identified.await {
+        Ok(_) => findings.ok("replication_connection", "is let in"),
         Err(error) => findings.failure("replication_connection", error, PASSING),
     }
 }
 
 const PASSING: &str = "If it does not pass, look at max_wal_senders and max_connections, and connect to Postgres itself \
      rather than to a pooler";
+
+/// Whether the role may write the heartbeat.
+pub(super) async fn judge_heartbeat(
+    session: &mut Session,
+    config: &Config,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    if config.heartbeat.is_none() {
+        return Ok(());
+    }
+    if session.query_one("SELECT pg_catalog.pg_is_in_recovery()").await?.as_deref() == Some("t") {
+        findings.warning(
+            "heartbeat",
+            "the server is a standby, where no heartbeat can be written",
+            "Connect the router to the primary, or leave `[heartbeat] interval` out",
+        );
+        return Ok(());
+    }
+    let rows = session.query(&privilege("current_user")).await?;
+    let role = session.query_one("SELECT current_user").await?.unwrap_or_default();
+    let refused = rows.iter().find(|row| row.get(1) != Some("t"));
+    match refused.and_then(|row| row.get(0)) {
+        None => findings.ok("heartbeat", "can be written"),
+        Some(function) => findings.warning(
+            "heartbeat",
+            format!("the role {} may not execute {function}, which writes the heartbeat", quoting::name(&role)),
+            format!(
+                "As a superuser run GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {}, or leave `[heartbeat] interval` out",
+                quoting::name(&role)
+            ),
+        ),
+    }
+    Ok(())
+}

@@ -4,8 +4,8 @@ use pg_logical::quoting;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
-use super::columns::Column;
 use super::finding::Findings;
+use crate::commands::columns::Column;
 use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::FIELDS;
@@ -20,13 +20,7 @@ const SAMPLE_ROWS: u32 = 2_000;
 /// How long the sample may take.
 const SAMPLE_TIMEOUT: &str = "3s";
 
-/// What the sample shows, in bytes of a record's key, value and headers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RowSizes {
-    /// The largest of them.
-    pub(super) largest: u64,
-}
-
+/// Returns the size of the largest event in the sample, in bytes of its record's key, value and headers.
 pub(super) async fn look(
     session: &mut Session,
     config: &Config,
@@ -34,7 +28,7 @@ pub(super) async fn look(
     table: u32,
     columns: &[Column],
     findings: &mut Findings,
-) -> Result<Option<RowSizes>, Error> {
+) -> Result<Option<u64>, Error> {
     let readable = format!(
         "SELECT pg_catalog.has_table_privilege(c.oid, 'SELECT') AND \
          pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_catalog.pg_class c WHERE c.oid = {table}"
@@ -71,7 +65,7 @@ pub(super) async fn look(
         "row_sizes",
         format!("{} on average, {} at most; rows sampled: {count}", bytes(average), bytes(largest)),
     );
-    Ok(Some(RowSizes { largest }))
+    Ok(Some(largest))
 }
 
 fn sample(config: &Config, table: &TableName, columns: &[Column], size: u64) -> String {

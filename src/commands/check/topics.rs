@@ -5,7 +5,7 @@ use super::kafka::Seen;
 use super::outbox::OutboxLook;
 use crate::config::Config;
 use crate::config::template::Template;
-use crate::quantity::bytes;
+use crate::quantity::{bytes, counted};
 use crate::sink::kafka::cluster_info::{SeenTopic, Settings};
 use crate::sink::kafka::durability::Durability;
 use crate::sink::kafka::properties;
@@ -79,10 +79,9 @@ fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Fi
             findings.ok("topics", format!("none of {template} yet; created before their first record"))
         }
         (None, count) => {
-            let plural = if count == 1 { "" } else { "s" };
             let more =
                 if config.topics.create { "; others are created before their first record" } else { "" };
-            findings.ok("topics", format!("{count} topic{plural} of {template}{more}"));
+            findings.ok("topics", format!("{} of {template}{more}", counted(count, "topic")));
         }
     }
 }
@@ -156,15 +155,15 @@ fn size(
     outbox: Option<&OutboxLook>,
     findings: &mut Findings,
 ) {
-    let Some(sizes) = outbox.and_then(|outbox| outbox.sizes) else { return };
+    let Some(largest) = outbox.and_then(|outbox| outbox.largest) else { return };
     let Some(limit) = limit.and_then(|limit| u64::try_from(limit).ok()) else { return };
-    if sizes.largest + OVERHEAD <= limit {
+    if largest + OVERHEAD <= limit {
         return;
     }
     let what = format!(
         "{who} takes {} at most (max.message.bytes), and a row in the table has {}",
         bytes(limit),
-        bytes(sizes.largest)
+        bytes(largest)
     );
     if properties::compresses(config) {
         let remedy = "Raise max.message.bytes, unless such rows become small enough by compression";

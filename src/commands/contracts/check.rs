@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::load;
-use crate::cli::ContractsCheckArgs;
+use crate::cli::contracts::ContractsCheckArgs;
 use crate::commands::Verdict;
 use crate::commands::check::finding::{Finding, Findings, Level};
 use crate::commands::check::report;

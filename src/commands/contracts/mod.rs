@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use pg_logical::Environment;
 
-use crate::cli::{ContractsArgs, ContractsAsyncapiArgs, ContractsCommand, ContractsDirectory};
+use crate::cli::contracts::{ContractsAsyncapiArgs, ContractsCommand};
 use crate::commands::Verdict;
 use crate::config::contracts::ForContracts;
 use crate::config::load::load_for_contracts;
@@ -26,9 +26,13 @@ use crate::terminal;
 ///
 /// # Errors
 /// There is no directory, something in it is wrong (for commands other than `check`), or something cannot be written.
-pub fn contracts(config: Option<&Path>, args: &ContractsArgs, env: &Environment) -> Result<Verdict, Error> {
+pub fn contracts(
+    config: Option<&Path>,
+    command: &ContractsCommand,
+    env: &Environment,
+) -> Result<Verdict, Error> {
     let settings = load_for_contracts(config, env)?;
-    match &args.command {
+    match command {
         ContractsCommand::Check(args) => check::check(&directory(&args.directory, &settings)?, args),
         ContractsCommand::Docs(args) => {
             let contracts = load(&directory(&args.directory, &settings)?)?;
@@ -41,9 +45,9 @@ pub fn contracts(config: Option<&Path>, args: &ContractsArgs, env: &Environment)
     }
 }
 
-fn directory(args: &ContractsDirectory, settings: &ForContracts) -> Result<PathBuf, Error> {
+fn directory(named: &Option<PathBuf>, settings: &ForContracts) -> Result<PathBuf, Error> {
     let configured = || settings.contracts.as_ref().map(|contracts| contracts.directory.clone());
-    args.directory.clone().or_else(configured).ok_or_else(|| {
+    named.clone().or_else(configured).ok_or_else(|| {
         Error::usage(
             "It is not known where the contracts are",
             "Name their directory, or set `directory` under [contracts]",

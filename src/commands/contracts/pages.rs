@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use super::unwritable;
-use crate::cli::ContractsDocsArgs;
+use crate::cli::contracts::ContractsDocsArgs;
 use crate::commands::Verdict;
 use crate::contracts::markdown::{MARK, Page, pages};
 use crate::contracts::{Contract, Contracts, Topic};
@@ -27,28 +27,24 @@ pub(super) fn docs(
     let changed: Vec<&Page> = pages.iter().filter(|page| there.get(&page.path) != Some(&page.text)).collect();
     let gone: Vec<&String> =
         there.keys().filter(|path| !pages.iter().any(|page| page.path == **path)).collect();
-    let shown = |path: &str| args.output.join(path).display().to_string();
     let mut said = String::new();
     for page in &changed {
         let path = args.output.join(&page.path);
-        if args.check {
-            said += &format!("{} is not up to date\n", shown(&page.path));
-            continue;
+        let done = if args.check { "is not up to date" } else { "written" };
+        if !args.check {
+            fs::create_dir_all(path.parent().unwrap_or(&args.output))
+                .and_then(|()| fs::write(&path, &page.text))
+                .map_err(|error| unwritable(&path, &error))?;
         }
-        let parent = path.parent().unwrap_or(&args.output);
-        fs::create_dir_all(parent)
-            .and_then(|()| fs::write(&path, &page.text))
-            .map_err(|error| unwritable(&path, &error))?;
-        said += &format!("{} written\n", shown(&page.path));
+        said += &format!("{} {done}\n", path.display());
     }
     for path in &gone {
-        if args.check {
-            said += &format!("{} is of no contract\n", shown(path));
-            continue;
-        }
         let path = args.output.join(path);
-        fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
-        said += &format!("{} removed: its contract is gone\n", path.display());
+        let done = if args.check { "is of no contract" } else { "removed: its contract is gone" };
+        if !args.check {
+            fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
+        }
+        said += &format!("{} {done}\n", path.display());
     }
     let fine = changed.is_empty() && gone.is_empty();
     if fine {

@@ -4,15 +4,16 @@ use pg_logical::quoting::literal;
 use pg_logical::session::{Row, Session};
 
 use super::list::{Listed, render};
-use super::{condition, events, rows};
+use super::{condition, rows};
 use crate::advice::OrRemedy;
-use crate::cli::DecideArgs;
-use crate::commands::status::table::Look;
-use crate::commands::{Verdict, typed_out};
+use crate::cli::dead_letters::DecideArgs;
+use crate::commands::table::Look;
+use crate::commands::typed_out;
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
 use crate::postgres::dead_letters::sql::{self, REMEDY};
+use crate::quantity::counted;
 use crate::terminal;
 use crate::unsendable::Reason;
 
@@ -25,7 +26,7 @@ pub(super) async fn decide(
     decision: Decision,
     args: &DecideArgs,
     ask: bool,
-) -> Result<Verdict, Error> {
+) -> Result<(), Error> {
     let DecideArgs { choose, all, dry_run, json } = args;
     if choose.chooses_all() && !all {
         return Err(Error::usage(
@@ -39,10 +40,10 @@ pub(super) async fn decide(
         Decision::Retry => format!("({selected}) AND d.reason <> {}", literal(Reason::Behind.name())),
         Decision::Discard => selected.clone(),
     };
-    let counted = session.query(&sql::count_with_keys(&config.name, &condition)).await;
-    let counted = counted.map_err(|error| error.or_remedy(REMEDY))?;
-    let counted = counted.first();
-    let (matching, aggregates) = (number(counted, 0), number(counted, 1));
+    let counts = session.query(&sql::count_with_keys(&config.name, &condition)).await;
+    let counts = counts.map_err(|error| error.or_remedy(REMEDY))?;
+    let counts = counts.first();
+    let (matching, aggregates) = (number(counts, 0), number(counts, 1));
     if matching == 0 {
         let found = session.query(&sql::count(&config.name, &selected)).await?;
         let behind = if number(found.first(), 0) > 0 {
@@ -51,24 +52,21 @@ pub(super) async fn decide(
         } else {
             "No such event is parked.\n"
         };
-        terminal::print(if *json { "[]\n" } else { behind })?;
-        return Ok(Verdict::Fine);
+        return terminal::print(if *json { "[]\n" } else { behind });
     }
     // events that are parked from here on are neither shown nor counted, so they are not marked either
-    let text = |n: usize| counted.and_then(|row| row.get(n)).unwrap_or_default();
+    let text = |n: usize| counts.and_then(|row| row.get(n)).unwrap_or_default();
     let condition = sql::is_one_of(text(2), text(3));
     if *dry_run || ask {
         let limit = (!(*dry_run && *json)).then_some(SHOWN);
         let shown = rows(config, session, &condition, limit).await?;
         let listed: Vec<Listed> = shown.iter().map(Listed::of).collect();
-        let table = |listed: &[Listed]| render(listed, matching, aggregates, &Look::of_stdout());
-        if *dry_run {
-            terminal::print(&if *json { as_json(&listed) } else { table(&listed) })?;
-            return Ok(Verdict::Fine);
+        if *dry_run && *json {
+            return terminal::print_json(&listed);
         }
-        terminal::print(&table(&listed))?;
-        if !typed_out("They are never sent. ", matching as u64)? {
-            return Ok(Verdict::Fine);
+        terminal::print(&render(&listed, matching, aggregates, &Look::of_stdout()))?;
+        if *dry_run || !typed_out("They are never sent. ", matching as u64)? {
+            return Ok(());
         }
     }
     let marked = session.query(&sql::mark(&config.name, &condition, decision, *json)).await;
@@ -77,25 +75,18 @@ pub(super) async fn decide(
         let marked =
             marked.iter().map(|row| sql::waiting(&config.name, row)).collect::<Result<Vec<_>, _>>()?;
         let listed: Vec<Listed> = marked.iter().map(Listed::of).collect();
-        terminal::print(&as_json(&listed))?;
-        return Ok(Verdict::Fine);
+        return terminal::print_json(&listed);
     }
-    let marked = number(marked.first(), 0);
+    let events = counted(number(marked.first(), 0), "event");
     let what = match decision {
-        Decision::Retry => format!("{} will be sent again, and what waits behind after it.", events(marked)),
-        Decision::Discard => format!("{} will be thrown away.", events(marked)),
+        Decision::Retry => format!("{events} will be sent again, and what waits behind after it."),
+        Decision::Discard => format!("{events} will be thrown away."),
     };
     terminal::print(&format!(
         "{what} The running router does so within a second; `list` shows what is left.\n"
-    ))?;
-    Ok(Verdict::Fine)
+    ))
 }
 
 fn number(row: Option<&Row>, column: usize) -> usize {
     row.and_then(|row| row.get(column)?.parse().ok()).unwrap_or(0)
-}
-
-fn as_json(listed: &[Listed]) -> String {
-    // cannot fail: texts only
-    serde_json::to_string_pretty(listed).unwrap_or_default() + "\n"
 }

@@ -1,17 +1,18 @@
 //! `dead-letters list`: one line for each parked event.
 
-use comfy_table::{Attribute, Cell};
+use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use serde::Serialize;
 
-use super::{condition, events, rows, session};
-use crate::cli::ChooseArgs;
-use crate::commands::Verdict;
-use crate::commands::status::table::{Look, trimmed};
+use super::{condition, rows};
+use crate::cli::dead_letters::ChooseArgs;
+use crate::commands::connect;
+use crate::commands::table::{Look, trimmed};
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::{self, Waiting};
+use crate::quantity::counted;
 use crate::terminal;
 use crate::utc::Utc;
 
@@ -60,18 +61,15 @@ pub(super) async fn list(
     choose: &ChooseArgs,
     limit: u32,
     json: bool,
-) -> Result<Verdict, Error> {
+) -> Result<(), Error> {
     let condition = condition(choose);
     let listed: Vec<Listed> =
         rows(config, session, &condition, Some(limit)).await?.iter().map(Listed::of).collect();
     if json {
-        // cannot fail: texts only
-        terminal::print(&(serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"))?;
-        return Ok(Verdict::Fine);
+        return terminal::print_json(&listed);
     }
     let (all, aggregates) = count(config, session, &condition).await?;
-    terminal::print(&render(&listed, all, aggregates, &Look::of_stdout()))?;
-    Ok(Verdict::Fine)
+    terminal::print(&render(&listed, all, aggregates, &Look::of_stdout()))
 }
 
 /// The number of events, and of their aggregates.
@@ -84,7 +82,7 @@ async fn count(config: &Config, session: &mut Session, condition: &str) -> Resul
 /// Prints how many there are in all shards together.
 pub(super) async fn sum(shards: &[Config], choose: &ChooseArgs) -> Result<(), Error> {
     let Some(first) = shards.first() else { return Ok(()) };
-    let mut session = session(first).await?;
+    let mut session = connect(first, "dead-letters", Startup::default()).await?;
     let (mut all, mut aggregates) = (0, 0);
     for shard in shards {
         let (events, of) = count(shard, &mut session, &condition(choose)).await?;
@@ -92,11 +90,8 @@ pub(super) async fn sum(shards: &[Config], choose: &ChooseArgs) -> Result<(), Er
         aggregates += of;
     }
     session.close().await;
-    terminal::print(&format!("{} shards: {} of {}\n", shards.len(), events(all), of_aggregates(aggregates)))
-}
-
-fn of_aggregates(count: usize) -> String {
-    format!("{count} aggregate{}", if count == 1 { "" } else { "s" })
+    let (events, aggregates) = (counted(all, "event"), counted(aggregates, "aggregate"));
+    terminal::print(&format!("{} shards: {events} of {aggregates}\n", shards.len()))
 }
 
 /// One line for each event, and the total.
@@ -104,9 +99,7 @@ pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Lo
     if listed.is_empty() {
         return "No events are parked.\n".to_owned();
     }
-    let mut table = look.table();
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.add_row(["position", "committed", "id", "aggregate", "type", "reason", "decision"].map(heading));
+    let mut table = look.table_of(["position", "committed", "id", "aggregate", "type", "reason", "decision"]);
     // values of a row must not control the terminal
     let text = |value: &Option<String>| {
         value.as_ref().map_or_else(|| "NULL".to_owned(), |text| printable(text.as_bytes()))
@@ -127,8 +120,8 @@ pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Lo
     } else {
         String::new()
     };
-    let of = of_aggregates(aggregates);
-    format!("{}\n{} of {of}{more}\n", trimmed(&table), events(all))
+    let (events, aggregates) = (counted(all, "event"), counted(aggregates, "aggregate"));
+    format!("{}\n{events} of {aggregates}{more}\n", trimmed(&table))
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
 use crate::advice::OrRemedy;
-use crate::cli::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
-use crate::commands::{Verdict, chosen_shards, connect, heading};
+use crate::cli::dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
+use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
@@ -23,7 +23,7 @@ use crate::terminal;
 ///
 /// # Errors
 /// Postgres refuses or cannot be reached, or the arguments choose nothing.
-pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Error> {
+pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(), Error> {
     let shards = chosen_shards(config, &args.shards)?;
     for shard in &shards {
         if !args.command.json() {
@@ -39,12 +39,12 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<Ver
             mention_other_shards(first).await?;
         }
     }
-    Ok(Verdict::Fine)
+    Ok(())
 }
 
 /// Shards of a former number of shards may have parked events under the same names.
 async fn mention_other_shards(config: &Config) -> Result<(), Error> {
-    let mut session = session(config).await?;
+    let mut session = connect(config, "dead-letters", Startup::default()).await?;
     let others =
         slots_of_other_shards(&mut session, config.slot_of_all(), &config.slots_of_all_shards()).await?;
     session.close().await;
@@ -58,8 +58,8 @@ async fn mention_other_shards(config: &Config) -> Result<(), Error> {
     ))
 }
 
-async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Error> {
-    let mut session = session(config).await?;
+async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<(), Error> {
+    let mut session = connect(config, "dead-letters", Startup::default()).await?;
     let code = match &args.command {
         DeadLettersCommand::List { choose, limit, json } => {
             list::list(config, &mut session, choose, *limit, *json).await
@@ -74,11 +74,6 @@ async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<Verdict, Erro
     };
     session.close().await;
     code
-}
-
-async fn session(config: &Config) -> Result<Session, Error> {
-    let name = format!("{} dead-letters", config.name);
-    connect(config, &Startup { application_name: &name, ..Startup::default() }).await
 }
 
 /// The selected rows.
@@ -105,11 +100,6 @@ fn condition(choose: &ChooseArgs) -> String {
             .flatten()
             .collect();
     if parts.is_empty() { "true".to_owned() } else { parts.join(" AND ") }
-}
-
-/// `1 event`, `2 events`
-fn events(count: usize) -> String {
-    format!("{count} event{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

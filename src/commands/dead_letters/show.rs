@@ -1,19 +1,18 @@
 //! `dead-letters show`: everything about the selected events, including payloads.
 
-use comfy_table::{Attribute, Cell};
+use comfy_table::Cell;
 use pg_logical::session::Session;
 use serde::Serialize;
 
 use super::list::Listed;
 use super::{condition, rows};
-use crate::cli::ChooseArgs;
-use crate::commands::Verdict;
-use crate::commands::status::table::{Look, trimmed};
+use crate::cli::dead_letters::ChooseArgs;
+use crate::commands::table::{Look, bold, trimmed};
 use crate::config::Config;
 use crate::dead_letters::OriginalEvent;
 use crate::error::Error;
 use crate::postgres::dead_letters::sql::Waiting;
-use crate::terminal;
+use crate::terminal::{self, on_one_line};
 
 /// How many are shown at most.
 const MOST: u32 = 100;
@@ -32,32 +31,26 @@ pub(super) async fn show(
     session: &mut Session,
     choose: &ChooseArgs,
     json: bool,
-) -> Result<Verdict, Error> {
+) -> Result<(), Error> {
     let rows = rows(config, session, &condition(choose), Some(MOST)).await?;
-    let text = if json {
-        let shown: Vec<Shown<'_>> = rows
-            .iter()
-            .map(|row| Shown {
-                listed: Listed::of(row),
-                source: &row.letter.source,
-                event: &row.letter.whole,
-            })
-            .collect();
-        // cannot fail: texts and numbers only
-        serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n"
-    } else if rows.is_empty() {
-        "No such event is parked.\n".to_owned()
-    } else {
-        rows.iter().map(|row| render(row, &Look::of_stdout())).collect::<Vec<_>>().join("\n")
-    };
-    terminal::print(&text)?;
-    Ok(Verdict::Fine)
+    if json {
+        let shown = rows.iter().map(|row| Shown {
+            listed: Listed::of(row),
+            source: &row.letter.source,
+            event: &row.letter.whole,
+        });
+        return terminal::print_json(&shown.collect::<Vec<_>>());
+    }
+    if rows.is_empty() {
+        return terminal::print("No such event is parked.\n");
+    }
+    terminal::print(&rows.iter().map(|row| render(row, &Look::of_stdout())).collect::<Vec<_>>().join("\n"))
 }
 
 fn render(row: &Waiting, look: &Look) -> String {
     let mut table = look.table();
     let mut line = |name: &str, value: &str| {
-        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), Cell::new(on_one_line(value))]);
+        table.add_row([bold(name), Cell::new(on_one_line(value))]);
     };
     let letter = &row.letter;
     line("position", &letter.key.to_string());
@@ -87,9 +80,4 @@ fn format_original(original: &OriginalEvent) -> String {
         .iter()
         .map(|(name, value)| format!("  {:width$}  {}\n", on_one_line(name), on_one_line(value)))
         .collect()
-}
-
-/// Values written by an application must not control the terminal.
-fn on_one_line(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
 }

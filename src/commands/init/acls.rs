@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::objects::Objects;
+use pg_logical::Secret;
+
 use crate::config::template::Template;
 use crate::config::{Config, DeliveryMode};
 
@@ -23,7 +24,7 @@ pub(super) fn commands(config: &Config) -> String {
     let tool = format!(
         "kafka-acls.sh --bootstrap-server {} --command-config admin.properties --add \\\n  \
          --allow-principal User:outbox-router",
-        word(Objects::brokers(config))
+        word(config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal))
     );
     let create = if config.topics.create {
         "Create: `[topics] create` is true."

@@ -3,43 +3,33 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::general_remedy;
-use super::object::Object;
+use super::object::{Object, router_function};
+use super::outbox_table::argument;
 use crate::config::{Columns, Outbox as OutboxConfig};
 use crate::outbox::{FIELDS, Field};
 
-/// One function takes JSON, the other takes bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Payload {
-    Json,
-    Bytes,
+/// One of the functions.
+struct Function {
+    name: &'static str,
+    /// The type of the payload.
+    payload: &'static str,
 }
 
-impl Payload {
-    pub(super) const ALL: [Payload; 2] = [Payload::Json, Payload::Bytes];
+/// One takes JSON, the other takes bytes.
+const FUNCTIONS: [Function; 2] = [
+    Function { name: "emit_message", payload: "jsonb" },
+    Function { name: "emit_message_bytes", payload: "bytea" },
+];
 
-    fn name(self) -> &'static str {
-        match self {
-            Payload::Json => "emit_message",
-            Payload::Bytes => "emit_message_bytes",
-        }
-    }
-
-    fn sql_type(self) -> &'static str {
-        match self {
-            Payload::Json => "jsonb",
-            Payload::Bytes => "bytea",
-        }
-    }
-
-    fn signature(self) -> String {
-        format!("outbox_router.{}(text, text, text, {}, jsonb)", self.name(), self.sql_type())
+impl Function {
+    fn signature(&self) -> String {
+        format!("outbox_router.{}(text, text, text, {}, jsonb)", self.name, self.payload)
     }
 }
 
 /// The signatures, for a GRANT.
-pub(super) fn signatures() -> Vec<String> {
-    Payload::ALL.into_iter().map(Payload::signature).collect()
+pub(super) fn signatures() -> String {
+    FUNCTIONS.map(|function| function.signature()).join(", ")
 }
 
 /// A query for the functions of Postgres that let every role write messages, with any prefix.
@@ -48,65 +38,58 @@ pub(in crate::commands) const OPEN_TO_ALL: &str = "SELECT p.oid::pg_catalog.regp
      AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace \
      AND pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE') ORDER BY 1";
 
-/// The object that creates one of the functions; `None` if messages are not read.
-pub(super) fn object(outbox: &OutboxConfig, payload: Payload) -> Option<Object> {
-    let body = body(outbox.message_prefix.as_deref()?, &outbox.columns, payload);
-    let name = payload.name();
-    let function = format!(
-        "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
-         WHERE n.nspname = 'outbox_router' AND p.proname = '{name}'"
-    );
-    Some(Object {
+/// The functions, if messages are read.
+pub(super) fn objects(outbox: &OutboxConfig) -> Vec<Object> {
+    let Some(prefix) = &outbox.message_prefix else { return Vec::new() };
+    FUNCTIONS.iter().map(|function| object(prefix, &outbox.columns, function)).collect()
+}
+
+fn object(prefix: &str, columns: &Columns, function: &Function) -> Object {
+    let body = body(prefix, columns, function.payload);
+    let Function { name, payload } = function;
+    let found = router_function(name);
+    Object {
         name: format!("function outbox_router.{name}"),
         purpose: format!(
-            "Writes an event as a logical message, with a payload of {}; for those to whom it is granted",
-            payload.sql_type()
+            "Writes an event as a logical message, with a payload of {payload}; for those to whom it is granted"
         ),
-        there: format!("EXISTS (SELECT {function})"),
+        there: format!("EXISTS (SELECT {found})"),
         as_wanted: Some((
-            format!("EXISTS (SELECT {function} AND p.prosrc = {})", literal(&body)),
+            format!("EXISTS (SELECT {found} AND p.prosrc = {})", literal(&body)),
             format!(
                 "it was made for another prefix, other columns or another version. To replace it, DROP FUNCTION \
                  outbox_router.{name} and run init again"
             ),
         )),
-        possible: None,
         make: format!(
             "CREATE FUNCTION outbox_router.{name}(\n  aggregate_type text, aggregate_id text, event_type text, \
-             payload {},\n  headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY DEFINER\n\
+             payload {payload},\n  headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY DEFINER\n\
              SET search_path = pg_catalog, pg_temp\nAS {};\n\
              REVOKE ALL ON FUNCTION {} FROM PUBLIC;",
-            payload.sql_type(),
             quoting::dollar_quoted(&body),
-            payload.signature(),
+            function.signature(),
         ),
-        done: "created",
-        remedy: general_remedy(),
-    })
+        ..Object::default()
+    }
 }
 
 /// The members are named like the columns. The type json keeps their order, and the text of a jsonb payload.
-fn body(prefix: &str, columns: &Columns, payload: Payload) -> String {
+fn body(prefix: &str, columns: &Columns, payload: &str) -> String {
     let mut members: Vec<String> = Vec::new();
     for field in FIELDS {
         let Some(column) = field.column(columns) else { continue };
         let value = match field {
-            Field::Id => "event_id",
-            Field::AggregateType => "aggregate_type",
-            Field::AggregateId => "aggregate_id",
-            Field::EventType => "event_type",
-            Field::Payload if payload == Payload::Bytes => {
+            Field::Payload if payload == "bytea" => {
                 members.push("'payload_base64', encode(payload, 'base64')".to_owned());
                 continue;
             }
-            Field::Payload => "payload",
-            Field::Headers => "coalesce(headers, '{}')",
             // the format must not depend on the caller's settings
             Field::CreatedAt => {
-                "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00'"
+                Some("to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00'")
             }
-            Field::TracingSpanContext => continue,
+            field => argument(field),
         };
+        let Some(value) = value else { continue };
         members.push(format!("{}, {value}", literal(column)));
     }
     format!(

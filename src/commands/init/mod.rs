@@ -4,19 +4,14 @@
 //! it; the command runs them and the script prints them. They are ordered so that an interrupted run can be repeated.
 
 mod acls;
-mod bulk_reads;
-mod dead_letters;
 mod emit_message;
-mod guard;
-mod heartbeat;
 mod object;
-mod objects;
 mod outbox_table;
 mod partitions;
-mod role;
+mod privileges;
+mod publication;
 mod router_schema;
 mod script;
-mod shards;
 mod slot;
 
 use std::time::Duration;
@@ -30,6 +25,7 @@ use pg_logical::session::Session;
 use pg_logical::{Environment, quoting};
 use tokio_postgres::error::SqlState;
 
+use super::server::Server;
 use super::{CONNECT_TIMEOUT, say_wait};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::cli::InitArgs;
@@ -42,12 +38,7 @@ use crate::routing::Router;
 use crate::terminal;
 pub(super) use emit_message::OPEN_TO_ALL;
 use object::Object;
-use objects::Objects;
-pub(super) use outbox_table::columns_query;
-pub(super) use slot::{FAILOVER_SLOTS, WAL_LEVEL_REMEDY, alter_failover, say_wait as say_slot_wait};
-
-/// The catalogues of earlier versions lack what the router asks for.
-pub(super) const OLDEST_POSTGRES: u32 = 140_000;
+pub(super) use slot::{alter_failover, say_wait as say_slot_wait};
 
 /// The `application_name` of its sessions.
 const APPLICATION_NAME: &str = "outbox-router init";
@@ -60,6 +51,10 @@ const LOCK_TIMEOUT: &str = "5000";
 
 /// The key of the advisory lock that keeps concurrent runs apart.
 const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
+
+/// What to do where an administrator has more rights.
+const GENERAL_REMEDY: &str =
+    "Connect as an administrator with --url, or have one run what `outbox-router init --print-sql` prints";
 
 /// Does what `args` ask for.
 ///
@@ -81,7 +76,7 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     }
     if args.print_sql {
         let role = args.role.as_deref().unwrap_or(&config.postgres.conninfo.user);
-        return terminal::print(&script::script(&Objects::new(config, Some(role)))?);
+        return terminal::print(&script::script(config, role));
     }
     let conninfo = match &args.url {
         None => config.postgres.conninfo.clone(),
@@ -104,12 +99,6 @@ fn administrators(conninfo: ConnInfo, config: &Config) -> Result<ConnInfo, Error
         format!("--url leads to the database {given}, and `[postgres] url` to {wanted}"),
         format!("End --url with /{wanted}: a slot and a publication belong to one database"),
     ))
-}
-
-/// What became of one object.
-enum Fate {
-    Made(String),
-    Left(String),
 }
 
 struct Init<'a> {
@@ -151,80 +140,59 @@ impl<'a> Init<'a> {
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
-        slot::preconditions(&mut self.session, &self.config.every_shard()).await?;
+        let server = slot::preconditions(&mut self.session, &self.config.every_shard()).await?;
         self.one_at_a_time().await?;
-        let objects = Objects::new(self.config, self.role);
-        self.make(&objects.router_schema()).await?;
+        let config = self.config;
+        self.make(&object::router_schema()).await?;
         self.apply_migrations().await?;
-        for schema in objects.outbox_schemas() {
-            self.make(&schema).await?;
-        }
-        for name in &self.config.outbox.tables {
-            let table = objects.outbox_table(name);
+        self.make_all(&object::outbox_schemas(config)).await?;
+        for name in &config.outbox.tables {
+            let table = outbox_table::object(&config.outbox, name);
             if self.is_there(&table.name, &table.there).await? {
-                outbox_table::verify(&mut self.session, self.config, outbox, name).await?;
+                outbox_table::verify(&mut self.session, config, outbox, name).await?;
             } else {
-                outbox_table::refuse_unknown_columns(self.config, outbox, name)?;
+                outbox_table::refuse_unknown_columns(config, outbox, name)?;
             }
             self.make(&table).await?;
         }
-        for function in objects.emit_message() {
-            self.make(&function).await?;
-        }
-        match objects.emit() {
+        self.make_all(&emit_message::objects(&config.outbox)).await?;
+        match outbox_table::emit(&config.outbox) {
             Some(emit) => self.make(&emit).await?,
-            None if self.config.outbox.tables.is_empty() => {}
+            None if config.outbox.tables.is_empty() => {}
             None => {
                 let left = "left out: of several outbox tables there is none that it could fill";
-                self.say("function outbox_router.emit", Fate::Left(left.to_owned()))?;
+                say("function outbox_router.emit", left)?;
             }
         }
-        if let Some(role) = objects.role() {
-            self.make(&role).await?;
-            self.make(&objects.connect_privilege(role_name(self.role))).await?;
-            if let Some(privilege) = objects.bulk_reads_privilege(role_name(self.role)) {
-                self.make(&privilege).await?;
-            }
-            if let Some(privilege) = objects.heartbeat_privilege(role_name(self.role)) {
-                self.make(&privilege).await?;
-            }
-            if let Some(privilege) = objects.dead_letters_privilege(role_name(self.role)) {
-                self.make(&privilege).await?;
-            }
-            if let Some(privilege) = objects.slots_privilege(role_name(self.role)) {
-                self.make(&privilege).await?;
-            }
+        if let Some(role) = self.role {
+            self.make_all(&privileges::objects(config, role)).await?;
         }
-        let shards = self.config.every_shard();
+        let shards = config.every_shard();
         // publications that do not exist yet are judged by what they would publish
         self.verify_shards(&shards).await?;
         for shard in &shards {
-            let publication = Objects::new(shard, self.role).publication();
+            let publication = publication::object(shard);
             if self.is_there(&publication.name, &publication.there).await? {
                 self.verify_publication(shard).await?;
             }
             self.make(&publication).await?;
         }
-        for object in [objects.guard(), objects.partition_triggers()].into_iter().flatten() {
+        for object in [publication::guard(config), partitions::object(config)].into_iter().flatten() {
             if !self.is_there(&object.name, &object.there).await? {
                 self.make(&object).await?;
             }
         }
         self.verify_shards(&shards).await?;
         for shard in &shards {
-            self.make_slot(shard).await?;
+            self.make_slot(&server, shard).await?;
         }
-        let open = match self.config.outbox.message_prefix {
+        let open = match config.outbox.message_prefix {
             Some(_) => self.session.query(OPEN_TO_ALL).await?,
             None => Vec::new(),
         };
         let open: Vec<&str> = open.iter().filter_map(|row| row.get(0)).collect();
-        let others = slots_of_other_shards(
-            &mut self.session,
-            self.config.slot_of_all(),
-            &self.config.slots_of_all_shards(),
-        )
-        .await?;
+        let ours = config.slots_of_all_shards();
+        let others = slots_of_other_shards(&mut self.session, config.slot_of_all(), &ours).await?;
         self.say_what_is_next(&open, !others.is_empty())
     }
 
@@ -249,7 +217,14 @@ impl<'a> Init<'a> {
 
     async fn is_there(&mut self, what: &str, question: &str) -> Result<bool, Error> {
         let answer = self.session.query_one(&format!("SELECT {question}")).await;
-        Ok(answer.map_err(|error| cannot("look for", what, error, general_remedy()))?.as_deref() == Some("t"))
+        Ok(answer.map_err(|error| cannot("look for", what, error, GENERAL_REMEDY))?.as_deref() == Some("t"))
+    }
+
+    async fn make_all(&mut self, objects: &[Object]) -> Result<(), Error> {
+        for object in objects {
+            self.make(object).await?;
+        }
+        Ok(())
     }
 
     async fn make(&mut self, object: &Object) -> Result<(), Error> {
@@ -257,26 +232,26 @@ impl<'a> Init<'a> {
             if let Some((question, otherwise)) = &object.as_wanted
                 && !self.is_there(&object.name, question).await?
             {
-                return self.say(&object.name, Fate::Left(format!("left alone: {otherwise}")));
+                return say(&object.name, &format!("left alone: {otherwise}"));
             }
-            return self.say(&object.name, Fate::Left("is there already".to_owned()));
+            return say(&object.name, "is there already");
         }
         if let Some((question, otherwise)) = &object.possible
             && !self.is_there(&object.name, question).await?
         {
-            return self.say(&object.name, Fate::Left(format!("left out: {otherwise}")));
+            return say(&object.name, &format!("left out: {otherwise}"));
         }
         // in the same transaction as the statements
         let made =
             self.session.query(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT}; {}", object.make)).await;
-        made.map_err(|error| cannot("create", &object.name, error, object.remedy.clone()))?;
-        self.say(&object.name, Fate::Made(object.done.to_owned()))
+        made.map_err(|error| cannot("create", &object.name, error, &object.remedy))?;
+        self.say_change(&object.name, object.done)
     }
 
     async fn apply_migrations(&mut self) -> Result<(), Error> {
         router_schema::forget_what_was_dropped(&mut self.session).await?;
         let applied = router_schema::upgrade(&mut self.session).await?;
-        applied.iter().try_for_each(|migration| self.say(migration, Fate::Made("applied".to_owned())))
+        applied.iter().try_for_each(|migration| self.say_change(migration, "applied"))
     }
 
     async fn verify_shards(&mut self, shards: &[Config]) -> Result<(), Error> {
@@ -297,49 +272,42 @@ impl<'a> Init<'a> {
         catalog.publication_verdict(config.source(), Missing::AtStart)
     }
 
-    async fn make_slot(&mut self, config: &Config) -> Result<(), Error> {
+    async fn make_slot(&mut self, server: &Server, config: &Config) -> Result<(), Error> {
         let name = format!("slot {}", config.postgres.slot);
         let (postgres, outbox) = (&config.postgres, &config.outbox);
         let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
         if let Some(found) = &catalog.slot {
             slot::usable(&catalog, found, config)?;
             if found.failover != Some(false) {
-                return self.say(&name, Fate::Left("is there already".to_owned()));
+                return say(&name, "is there already");
             }
-            let fate = match slot::allow_failover(&self.conninfo, found, &postgres.slot).await {
-                Ok(()) => Fate::Made("altered: standbys may keep a copy of it (failover = true)".to_owned()),
+            return match slot::allow_failover(&self.conninfo, found, &postgres.slot).await {
+                Ok(()) => self.say_change(&name, "altered: standbys may keep a copy of it (failover = true)"),
                 Err(reason) => {
-                    Fate::Left(format!("is there already; standbys can keep no copy of it, {reason}"))
+                    say(&name, &format!("is there already; standbys can keep no copy of it, {reason}"))
                 }
             };
-            return self.say(&name, fate);
         }
         self.record(&slot_record::forget(&postgres.slot)).await?;
         // slot creation waits for all open transactions
         self.session.answers_within(None);
         self.report_waits_with(slot::say_wait);
-        let from = slot::create(&mut self.session, &self.conninfo, &postgres.slot).await?;
+        let from = slot::create(&mut self.session, &self.conninfo, server, &postgres.slot).await?;
         self.session.answers_within(Some(MAKE_TIMEOUT));
         self.report_waits_with(say_wait);
         // an interruption in between leaves a slot that is not known to be new, which is safe
         self.record(&slot_record::created(&postgres.slot, &literal(&from))).await?;
-        self.say(&name, Fate::Made(format!("created; holds every change committed after {from}")))
+        self.say_change(&name, &format!("created; holds every change committed after {from}"))
     }
 
     async fn record(&mut self, sql: &str) -> Result<(), Error> {
         let written = self.session.query(sql).await;
-        written.map(drop).map_err(|error| cannot("write", "record of the slot", error, general_remedy()))
+        written.map(drop).map_err(|error| cannot("write", "record of the slot", error, GENERAL_REMEDY))
     }
 
-    fn say(&mut self, what: &str, fate: Fate) -> Result<(), Error> {
-        let text = match fate {
-            Fate::Made(text) => {
-                self.changed = true;
-                text
-            }
-            Fate::Left(text) => text,
-        };
-        terminal::print(&format!("{what}: {text}\n"))
+    fn say_change(&mut self, what: &str, text: &str) -> Result<(), Error> {
+        self.changed = true;
+        say(what, text)
     }
 
     /// `open` are the functions with which every role can write messages, with any prefix; `others` tells whether there are
@@ -381,17 +349,17 @@ fn grants(config: &Config) -> Vec<String> {
     }
     grants.push("USAGE ON SCHEMA outbox_router".to_owned());
     if config.outbox.message_prefix.is_some() {
-        grants.push(format!("EXECUTE ON FUNCTION {}", emit_message::signatures().join(", ")));
+        grants.push(format!("EXECUTE ON FUNCTION {}", emit_message::signatures()));
     }
     grants
 }
 
-fn role_name(role: Option<&str>) -> &str {
-    role.unwrap_or_default()
+fn say(what: &str, text: &str) -> Result<(), Error> {
+    terminal::print(&format!("{what}: {text}\n"))
 }
 
 /// A refusal of the server, preceded by what could not be done.
-fn cannot(verb: &str, what: &str, error: QueryError, remedy: String) -> Error {
+fn cannot(verb: &str, what: &str, error: QueryError, remedy: &str) -> Error {
     if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return Error::refused(
             format!("cannot {verb} the {what}: {error}"),
@@ -405,9 +373,4 @@ fn cannot(verb: &str, what: &str, error: QueryError, remedy: String) -> Error {
         }
         transient @ Error::Transient(_) => transient,
     }
-}
-
-fn general_remedy() -> String {
-    "Connect as an administrator with --url, or have one run what `outbox-router init --print-sql` prints"
-        .to_owned()
 }

@@ -1,7 +1,9 @@
 //! One object that `init` creates.
 
+use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
+use super::GENERAL_REMEDY;
 use crate::config::{Config, TableName};
 
 /// The statements that create an object, and the expressions that tell whether to.
@@ -15,13 +17,62 @@ pub(super) struct Object {
     /// If it exists: an expression that tells whether it is as `init` would create it, and the message if not.
     pub(super) as_wanted: Option<(String, String)>,
     /// If it does not exist: an expression that tells whether it can be created, and the message if not.
-    pub(super) possible: Option<(String, String)>,
+    pub(super) possible: Option<(String, &'static str)>,
     /// Statements, each with its semicolon, that are run in one transaction.
     pub(super) make: String,
     /// The message once it is created.
     pub(super) done: &'static str,
     /// What to do if the server refuses.
     pub(super) remedy: String,
+}
+
+impl Default for Object {
+    fn default() -> Self {
+        Object {
+            name: String::new(),
+            purpose: String::new(),
+            there: "true".to_owned(),
+            as_wanted: None,
+            possible: None,
+            make: String::new(),
+            done: "created",
+            remedy: GENERAL_REMEDY.to_owned(),
+        }
+    }
+}
+
+/// The router's schema, for its own objects.
+pub(super) fn router_schema() -> Object {
+    schema("outbox_router", "The router's own objects")
+}
+
+/// The schemas of the outbox tables, except `public`, which every database has unless somebody dropped it.
+pub(super) fn outbox_schemas(config: &Config) -> Vec<Object> {
+    let mut names: Vec<&str> = Vec::new();
+    for table in &config.outbox.tables {
+        if table.schema != "public" && !names.contains(&table.schema.as_str()) {
+            names.push(&table.schema);
+        }
+    }
+    names.into_iter().map(|name| schema(name, "The schema of an outbox table")).collect()
+}
+
+fn schema(name: &str, purpose: &str) -> Object {
+    Object {
+        name: format!("schema {}", quoting::name(name)),
+        purpose: purpose.to_owned(),
+        there: format!("EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = {})", literal(name)),
+        make: format!("CREATE SCHEMA {};", quoting::name(name)),
+        ..Object::default()
+    }
+}
+
+/// The FROM and WHERE of a function in the router's schema, as `p` in `pg_proc`.
+pub(super) fn router_function(name: &str) -> String {
+    format!(
+        "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+         WHERE n.nspname = 'outbox_router' AND p.proname = '{name}'"
+    )
 }
 
 /// The FROM and WHERE of the configured outbox tables, as `c` in `pg_class`; `None` if there is none.

@@ -4,10 +4,11 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use pg_logical::{Oid, quoting};
 
+use super::object::{Object, router_function};
+use crate::commands::columns;
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
-use crate::postgres::catalog;
 
 /// A column's type and constraints.
 fn definition(field: Field) -> &'static str {
@@ -34,8 +35,54 @@ fn columns(columns: &Columns) -> Vec<(Field, &str)> {
     found
 }
 
+pub(super) fn object(outbox: &OutboxConfig, table: &TableName) -> Object {
+    Object {
+        name: format!("table {}", table.in_sql()),
+        purpose: "The outbox: applications insert into it in the transaction that changes their own rows"
+            .to_owned(),
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = {} AND c.relname = {})",
+            literal(&table.schema),
+            literal(&table.name)
+        ),
+        make: create(outbox, table),
+        ..Object::default()
+    }
+}
+
+/// The function `outbox_router.emit`. `None`: there are several tables, so it is unclear which one to fill.
+pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
+    let [table] = outbox.tables.as_slice() else { return None };
+    let body = emit_body(outbox, table);
+    let function = router_function("emit");
+    Some(Object {
+        name: "function outbox_router.emit".to_owned(),
+        purpose: "One call for an application instead of an INSERT; it runs with the rights of its caller"
+            .to_owned(),
+        there: format!("EXISTS (SELECT {function})"),
+        as_wanted: Some((
+            format!("EXISTS (SELECT {function} AND p.prosrc = {})", literal(&body)),
+            "it was made for another table, other columns or another version. To replace it, DROP FUNCTION \
+             outbox_router.emit and run init again"
+                .to_owned(),
+        )),
+        possible: Some((
+            emit_fits(outbox, table),
+            "the columns of the table are not those that it could fill in",
+        )),
+        make: format!(
+            "CREATE FUNCTION outbox_router.emit(\n  aggregate_type text, aggregate_id text, event_type text, payload jsonb,\n  \
+             headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY INVOKER\n\
+             SET search_path = pg_catalog, pg_temp\nAS {};",
+            quoting::dollar_quoted(&body)
+        ),
+        ..Object::default()
+    })
+}
+
 /// The statements that create a table and its index.
-pub(super) fn create(outbox: &OutboxConfig, table: &TableName) -> String {
+fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     let table = table.in_sql();
     let lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
@@ -53,22 +100,28 @@ pub(super) fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
+/// The value of a field in a function that writes events. `None`: it is not among the function's arguments.
+pub(super) fn argument(field: Field) -> Option<&'static str> {
+    match field {
+        Field::Id => Some("event_id"),
+        Field::AggregateType => Some("aggregate_type"),
+        Field::AggregateId => Some("aggregate_id"),
+        Field::EventType => Some("event_type"),
+        Field::Payload => Some("payload"),
+        Field::Headers => Some("coalesce(headers, '{}')"),
+        Field::CreatedAt | Field::TracingSpanContext => None,
+    }
+}
+
 /// The body of `outbox_router.emit`. The id is generated first, because RETURNING needs SELECT on the table.
-pub(super) fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
+fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     let mut names = Vec::new();
     let mut values = Vec::new();
     for (field, name) in columns(&outbox.columns) {
-        let value = match field {
-            Field::Id => "event_id",
-            Field::AggregateType => "aggregate_type",
-            Field::AggregateId => "aggregate_id",
-            Field::EventType => "event_type",
-            Field::Payload => "payload",
-            Field::Headers => "coalesce(headers, '{}')",
-            Field::CreatedAt | Field::TracingSpanContext => continue,
-        };
-        names.push(quoting::name(name));
-        values.push(value);
+        if let Some(value) = argument(field) {
+            names.push(quoting::name(name));
+            values.push(value);
+        }
     }
     format!(
         "\nDECLARE\n  event_id CONSTANT uuid := gen_random_uuid();\nBEGIN\n  INSERT INTO {} ({})\n  VALUES ({});\n  \
@@ -79,19 +132,9 @@ pub(super) fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
-/// The statement that creates `outbox_router.emit`.
-pub(super) fn create_emit(body: &str) -> String {
-    format!(
-        "CREATE FUNCTION outbox_router.emit(\n  aggregate_type text, aggregate_id text, event_type text, payload jsonb,\n  \
-         headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY INVOKER\n\
-         SET search_path = pg_catalog, pg_temp\nAS {};",
-        quoting::dollar_quoted(body)
-    )
-}
-
 /// An expression: can `emit` fill the existing table, and does no other column require a value?
-pub(super) fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
-    let filled = |field: &Field| !matches!(field, Field::CreatedAt | Field::TracingSpanContext);
+fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
+    let filled = |field: &Field| argument(*field).is_some();
     let written: Vec<(Field, &str)> =
         columns(&outbox.columns).into_iter().filter(|(field, _)| filled(field)).collect();
     let named = FIELDS.into_iter().filter(filled);
@@ -123,22 +166,6 @@ pub(super) fn emit_fits(outbox: &OutboxConfig, table: &TableName) -> String {
     )
 }
 
-/// A query for the names and types of a table's columns and whether their values are published. The last two columns are the
-/// base type of a domain, or the type itself, and that type's name unless it belongs to Postgres.
-pub(in crate::commands) fn columns_query(config: &Config, table: &TableName) -> String {
-    let sent = catalog::sent(&config.postgres.publication);
-    format!(
-        "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, pg_catalog.format_type(a.atttypid, a.atttypmod), {sent}, a.atttypmod, \
-         b.oid, CASE WHEN b.typnamespace <> 'pg_catalog'::pg_catalog.regnamespace THEN b.typname END \
-         FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
-         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
-         JOIN pg_catalog.pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid) WHERE n.nspname = {} AND c.relname = {} \
-         AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        literal(&table.schema),
-        literal(&table.name)
-    )
-}
-
 /// Whether an existing table can be read as an outbox.
 pub(super) async fn verify(
     session: &mut Session,
@@ -167,12 +194,8 @@ pub(super) async fn verify(
             format!("Run ALTER TABLE {} SET LOGGED", table.in_sql()),
         ));
     }
-    let rows = session.query(&columns_query(config, table)).await?;
-    let type_of = |name: &str| {
-        let row = rows.iter().find(|row| row.get(0) == Some(name) && row.get(4) == Some("t"))?;
-        row.get(1)?.parse().ok().map(Oid)
-    };
-    let faults = outbox.faults(table, type_of);
+    let columns = columns::columns(session, config, table).await?;
+    let faults = outbox.faults(table, |name| columns::find(&columns, name).map(|column| column.type_id));
     let Some(first) = faults.first() else { return Ok(()) };
     let what: Vec<String> = faults.iter().map(OutboxError::to_string).collect();
     let remedy = match first {

@@ -6,7 +6,6 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::general_remedy;
 use super::object::{Object, outbox_tables};
 use crate::config::Config;
 use crate::postgres::catalog::{self, PARTITION_TRIGGERS};
@@ -105,12 +104,10 @@ pub(super) fn object(config: &Config) -> Option<Object> {
             "(NOT {partitioned}\n  OR {as_made}\n  AND {})",
             catalog::partition_triggers_fire()
         ),
-        as_wanted: None,
         possible: Some((
             "pg_catalog.current_setting('is_superuser') = 'on'".to_owned(),
             "it takes a superuser. Without them a partition that is attached with rows, or is unlogged for a time, loses events \
-             unseen: run init again as one, with --url"
-                .to_owned(),
+             unseen: run init again as one, with --url",
         )),
         make: format!(
             "DROP EVENT TRIGGER IF EXISTS {attach};\nDROP EVENT TRIGGER IF EXISTS {rewrite};\n\
@@ -123,6 +120,6 @@ pub(super) fn object(config: &Config) -> Option<Object> {
             quoting::dollar_quoted(BODY),
         ),
         done: "created; they stop the router when a partition contains rows that are not in the stream",
-        remedy: general_remedy(),
+        ..Object::default()
     })
 }

@@ -4,10 +4,11 @@ use std::hash::{Hash, Hasher};
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
+use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use siphasher::sip::SipHasher13;
 
-use super::LOCK_TIMEOUT;
+use super::{GENERAL_REMEDY, LOCK_TIMEOUT, cannot};
 use crate::error::Error;
 
 /// The files, in the order of their versions.
@@ -83,7 +84,7 @@ pub(super) async fn forget_what_was_dropped(session: &mut Session) -> Result<(),
         Some("t") => session.query(&forget_dropped()).await.map(drop),
         _ => Ok(()),
     };
-    forgotten.map_err(|error| super::cannot("upgrade", "router's schema", error, super::general_remedy()))
+    forgotten.map_err(not_upgraded)
 }
 
 fn forget_dropped() -> String {
@@ -110,9 +111,13 @@ pub(super) async fn upgrade(session: &mut Session) -> Result<Vec<String>, Error>
     for statements in std::iter::once(create_history()).chain(steps) {
         // one message is one transaction
         let done = session.query(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT}; {statements}")).await;
-        done.map_err(|error| super::cannot("upgrade", "router's schema", error, super::general_remedy()))?;
+        done.map_err(not_upgraded)?;
     }
     Ok(missing.iter().map(|migration| migration.title()).collect())
+}
+
+fn not_upgraded(error: QueryError) -> Error {
+    cannot("upgrade", "router's schema", error, GENERAL_REMEDY)
 }
 
 /// The history, in the order of the versions.
@@ -123,8 +128,7 @@ async fn applied(session: &mut Session) -> Result<Vec<Applied>, Error> {
     }
     let rows =
         session.query(&format!("SELECT version, name, checksum FROM {HISTORY} ORDER BY version")).await;
-    let rows =
-        rows.map_err(|error| super::cannot("read", "router's schema", error, super::general_remedy()))?;
+    let rows = rows.map_err(|error| cannot("read", "router's schema", error, GENERAL_REMEDY))?;
     let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
     let applied = rows.iter().filter_map(|row| {
         Some(Applied {

@@ -4,16 +4,14 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::grants;
-use super::object::Object;
-use super::objects::Objects;
-use super::router_schema;
-use super::slot::FAILOVER_SLOTS;
-use crate::error::Error;
+use super::object::{self, Object};
+use super::{emit_message, outbox_table, partitions, privileges, publication, router_schema};
+use crate::commands::server::FAILOVER_SLOTS;
+use crate::config::Config;
 use crate::postgres::slot_record;
 
 /// The whole script.
-pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
-    let config = objects.config;
+pub(super) fn script(config: &Config, role: &str) -> String {
     let mut text = format!(
         "-- What outbox-router {} needs in Postgres, for the router {}.\n\
          -- Run it as an administrator in the database {}, and not in a single transaction:\n\
@@ -27,26 +25,20 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
     let mut add = |purpose: &str, statements: &str| {
         text.push_str(&format!("\n-- {}.\n{statements}\n", one_line(purpose)));
     };
-    let router_schema = objects.router_schema();
+    let router_schema = object::router_schema();
     add(&router_schema.purpose, &guarded(&router_schema));
     for (purpose, statements) in router_schema::script() {
         add(&purpose, &statements);
     }
-    let role = objects.role_name();
-    let mut parts: Vec<Object> = objects.outbox_schemas();
-    parts.extend(config.outbox.tables.iter().map(|table| objects.outbox_table(table)));
-    parts.extend(objects.emit());
-    parts.extend(objects.emit_message());
-    parts.extend(objects.role());
-    parts.extend(role.map(|role| objects.connect_privilege(role)));
-    parts.extend(role.and_then(|role| objects.bulk_reads_privilege(role)));
-    parts.extend(role.and_then(|role| objects.heartbeat_privilege(role)));
-    parts.extend(role.and_then(|role| objects.dead_letters_privilege(role)));
-    parts.extend(role.and_then(|role| objects.slots_privilege(role)));
     let shards = config.every_shard();
-    parts.extend(shards.iter().map(|shard| Objects::new(shard, role).publication()));
-    parts.extend(objects.guard());
-    parts.extend(objects.partition_triggers());
+    let mut parts: Vec<Object> = object::outbox_schemas(config);
+    parts.extend(config.outbox.tables.iter().map(|table| outbox_table::object(&config.outbox, table)));
+    parts.extend(outbox_table::emit(&config.outbox));
+    parts.extend(emit_message::objects(&config.outbox));
+    parts.extend(privileges::objects(config, role));
+    parts.extend(shards.iter().map(publication::object));
+    parts.extend(publication::guard(config));
+    parts.extend(partitions::object(config));
     for object in &parts {
         add(&object.purpose, &guarded(object));
     }
@@ -78,7 +70,7 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
     text.push_str(&format!(
         "\n-- Left to you: a password for the role (\\password {}), unless it logs in without one, and the application's \
          rights:\n",
-        one_line(&quoting::name(role.unwrap_or_default())),
+        one_line(&quoting::name(role)),
     ));
     for grant in grants(config) {
         text.push_str(&format!("--   GRANT {} TO your_application;\n", one_line(&grant)));
@@ -90,7 +82,7 @@ pub(super) fn script(objects: &Objects<'_>) -> Result<String, Error> {
              --   REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(...) FROM PUBLIC;\n",
         );
     }
-    Ok(text)
+    text
 }
 
 /// Statements that do nothing if the object exists or cannot be created.

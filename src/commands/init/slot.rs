@@ -10,10 +10,14 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio::time::timeout;
 
-use super::{APPLICATION_NAME, OLDEST_POSTGRES};
+use super::APPLICATION_NAME;
+use crate::commands::server::{
+    FAILOVER_SLOTS, Places, SLOTS_REMEDY, STANDBY_REMEDY, Server, WAL_LEVEL_REMEDY,
+};
+use crate::commands::signals::cancelled_by;
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
@@ -21,55 +25,38 @@ use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 /// How long cancelling the creation of the slot may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The first version in which standbys can keep a copy of a slot, and a slot has a flag for it.
-pub(in crate::commands) const FAILOVER_SLOTS: u32 = 170_000;
-
-/// Checks what every slot needs before anything is created.
-pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> Result<(), Error> {
-    let slots: Vec<String> = shards.iter().map(|shard| literal(&shard.postgres.slot)).collect();
-    let rows = session
-        .query(&format!(
-            "SELECT current_setting('server_version_num'), current_setting('server_version'), \
-             current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), current_setting('max_replication_slots'), \
-             (SELECT count(*) FROM pg_catalog.pg_replication_slots), \
-             (SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name IN ({}))",
-            slots.join(", ")
-        ))
-        .await?;
-    let value = |index| rows.first().and_then(|row| row.get(index)).unwrap_or_default();
-    let number = |index| value(index).parse::<u32>().unwrap_or_default();
-    if number(0) < OLDEST_POSTGRES {
-        return Err(Error::refused(
-            format!("the server is Postgres {}, and the router needs 14 or later", value(1)),
-            "Upgrade the server",
-        ));
+/// Checks what every slot needs before anything is created. Returns what the server says about itself.
+pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> Result<Server, Error> {
+    let server = Server::look(session).await?;
+    if let Some(what) = server.too_old() {
+        return Err(Error::refused(what, "Upgrade the server"));
     }
-    if value(3) == "t" {
+    if server.standby {
         return Err(Error::refused(
             "the server is a standby, and a standby takes no changes",
-            "Connect to the primary: name it in the URL too, or take target_session_attrs out",
+            STANDBY_REMEDY,
         ));
     }
-    if value(2) != "logical" {
-        return Err(Error::refused(
-            format!("wal_level is {}, and logical replication needs logical; nothing was changed", value(2)),
-            WAL_LEVEL_REMEDY,
-        ));
+    if server.wal_level != "logical" {
+        let what = format!("wal_level is {}, and logical replication needs logical", server.wal_level);
+        return Err(Error::refused(format!("{what}; nothing was changed"), WAL_LEVEL_REMEDY));
     }
-    let missing = (slots.len() as u32).saturating_sub(number(6));
-    if missing > number(4).saturating_sub(number(5)) {
-        return Err(no_free_slot(value(5), value(4), missing));
+    let slots: Vec<String> = shards.iter().map(|shard| literal(&shard.postgres.slot)).collect();
+    let missing = format!(
+        "SELECT count(*) FROM unnest(ARRAY[{}]) AS wanted (name) WHERE NOT EXISTS \
+         (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = wanted.name)",
+        slots.join(", ")
+    );
+    let missing = session.query_one(&missing).await?.and_then(|count| count.parse().ok()).unwrap_or_default();
+    if missing > server.slots.left() {
+        let Places { taken, max } = server.slots;
+        return Err(no_free_slot(&taken.to_string(), &max.to_string(), missing));
     }
-    if slots.len() > 1 && number(0) < ROW_FILTERS {
-        return Err(no_row_filters(value(1), "; nothing was changed"));
+    if slots.len() > 1 && server.number < ROW_FILTERS {
+        return Err(no_row_filters(&server.version, "; nothing was changed"));
     }
-    Ok(())
+    Ok(server)
 }
-
-/// How `wal_level` is set.
-pub(in crate::commands) const WAL_LEVEL_REMEDY: &str = "Run ALTER SYSTEM SET wal_level = logical and restart Postgres. On Amazon RDS \
-     and Aurora set rds.logical_replication = 1 in the parameter group, on Cloud SQL the flag \
-     cloudsql.logical_decoding, and reboot";
 
 fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
     let what = match missing {
@@ -78,11 +65,7 @@ fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
             "{missing} replication slots are to be made, and {used} of max_replication_slots = {max} are taken"
         ),
     };
-    Error::refused(
-        format!("{what}; nothing was changed"),
-        "Raise max_replication_slots and restart Postgres, or drop a slot that nobody needs: \
-         SELECT slot_name, active FROM pg_replication_slots",
-    )
+    Error::refused(format!("{what}; nothing was changed"), SLOTS_REMEDY)
 }
 
 /// Whether an existing slot can be used.
@@ -101,13 +84,15 @@ pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<
 }
 
 /// Creates the slot and returns the position that it starts at.
-pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &str) -> Result<String, Error> {
-    let (mut interrupt, mut terminate) =
-        (signals(SignalKind::interrupt())?, signals(SignalKind::terminate())?);
+pub(super) async fn create(
+    session: &mut Session,
+    conninfo: &ConnInfo,
+    server: &Server,
+    name: &str,
+) -> Result<String, Error> {
+    let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate()])?;
     let (pid, host) = (session.backend_pid(), session.info().host.clone());
-    let version = session.query_one("SHOW server_version_num").await?;
-    let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
-    let failover = if version >= FAILOVER_SLOTS { ", failover => true" } else { "" };
+    let failover = if server.number >= FAILOVER_SLOTS { ", failover => true" } else { "" };
     let sql = format!(
         "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{failover})",
         literal(name)
@@ -118,8 +103,7 @@ pub(super) async fn create(session: &mut Session, conninfo: &ConnInfo, name: &st
         created = &mut creation => {
             return created.map(Option::unwrap_or_default).map_err(|error| refused(error, name, conninfo));
         }
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        () = stop.cancelled() => {}
     }
     // may fail; then the server ends the statement when it notices that this process is gone
     let _ = timeout(CANCEL_TIMEOUT, cancel(conninfo, host, pid)).await;
@@ -167,10 +151,6 @@ pub(in crate::commands) fn alter_failover(name: &str) -> String {
     format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", quoting::identifier(name))
 }
 
-fn signals(kind: SignalKind) -> Result<Signal, Error> {
-    signal(kind).map_err(|error| Error::usage(format!("Cannot listen for signals: {error}"), "Try again"))
-}
-
 fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
     let remedy = match error.code().map(|code| code.code()) {
         Some("42501") => format!(
@@ -183,5 +163,5 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
         Some("55000") => WAL_LEVEL_REMEDY.to_owned(),
         _ => "Run `outbox-router check`, which looks at slots and settings".to_owned(),
     };
-    super::cannot("create", &format!("slot {name}"), error, remedy)
+    super::cannot("create", &format!("slot {name}"), error, &remedy)
 }

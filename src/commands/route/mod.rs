@@ -27,7 +27,11 @@ pub async fn route(config: &Config, args: &RouteArgs) -> Result<Verdict, Error> 
     } else {
         rows::of_tables(config, args, &mut dry).await?;
     }
-    terminal::print(&show::text(&dry.shown, args.json)?)?;
+    if args.json {
+        terminal::print_json(&dry.shown)?;
+    } else {
+        terminal::print(&show::text(&dry.shown))?;
+    }
     let refused = dry.shown.iter().any(|shown| matches!(shown.outcome, Outcome::Refused { .. }));
     Ok(if refused { Verdict::Amiss } else { Verdict::Fine })
 }

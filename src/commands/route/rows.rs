@@ -3,20 +3,20 @@
 use std::io::BufRead;
 
 use pg_logical::connect::{Startup, VALUE_TEXT};
+use pg_logical::quoting;
 use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
-use pg_logical::{Oid, quoting};
 use tokio_postgres::error::SqlState;
 
 use super::DryRun;
 use crate::advice::OrRemedy;
 use crate::cli::RouteArgs;
+use crate::commands::columns::{Column, columns, find};
 use crate::commands::connect;
-use crate::commands::init::columns_query;
 use crate::config::{Config, TableName};
 use crate::error::Error;
-use crate::outbox::{ColumnType, Field, OutboxError, named_by};
+use crate::outbox::{Field, OutboxError, named_by};
 
 /// The class of SQLSTATEs for invalid values: 22P02 is a text that is not a UUID, for example.
 const DATA_EXCEPTION: &str = "22";
@@ -32,9 +32,8 @@ pub(super) async fn of_tables(config: &Config, args: &RouteArgs, dry: &mut DryRu
             "Give JSON objects, as messages hold them, on standard input: --stdin",
         ));
     }
-    let name = format!("{} route", config.name);
-    let startup = Startup { application_name: &name, settings: &VALUE_TEXT, ..Startup::default() };
-    let mut session = connect(config, &startup).await?;
+    let startup = Startup { settings: &VALUE_TEXT, ..Startup::default() };
+    let mut session = connect(config, "route", startup).await?;
     for table in &config.outbox.tables {
         of_table(&mut session, config, args, table, dry).await?;
     }
@@ -49,20 +48,9 @@ async fn of_table(
     table: &TableName,
     dry: &mut DryRun,
 ) -> Result<(), Error> {
-    let rows = session.query(&columns_query(config, table)).await?;
     // unpublished columns are not in the stream either
-    let columns: Vec<(String, ColumnType)> = rows
-        .iter()
-        .filter(|row| row.get(4) == Some("t"))
-        .filter_map(|row| {
-            let id = Oid(row.get(6)?.parse().ok()?);
-            let of = match row.get(7) {
-                Some(name) => ColumnType::own(id, name),
-                None => ColumnType::built_in(id, row.get(5)?.parse().ok()?),
-            };
-            Some((row.get(0)?.to_owned(), of))
-        })
-        .collect();
+    let mut columns = columns(session, config, table).await?;
+    columns.retain(|column| column.sent);
     if columns.is_empty() {
         return Err(Error::refused(
             format!("the outbox table {table} does not exist in this database"),
@@ -77,10 +65,8 @@ async fn of_table(
         .map_err(|error| refused(error, config, args))?;
     let mut row_memory = dry.outbox.owned_row(table);
     for (number, row) in (1..).zip(&rows) {
-        let values = columns
-            .iter()
-            .enumerate()
-            .map(|(index, (column, of))| (column.as_str(), *of, row.get(index + 1)));
+        let values =
+            (1..).zip(&columns).map(|(index, column)| (column.name.as_str(), column.read_as, row.get(index)));
         let xid = row.get(0).and_then(|xid| xid.parse().ok()).unwrap_or(0);
         match dry.outbox.read_row(&mut row_memory, values) {
             Ok(event) => dry.event(&event, xid, number),
@@ -91,15 +77,15 @@ async fn of_table(
 }
 
 /// The newest rows first, as far as the table has an order.
-fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[(String, ColumnType)]) -> String {
-    let names: Vec<String> = columns.iter().map(|(column, _)| quoting::name(column)).collect();
+fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[Column]) -> String {
+    let names: Vec<String> = columns.iter().map(|column| quoting::name(&column.name)).collect();
     let wanted = match &args.id {
         // the text is converted to the column's type, which may write one value in several ways
         Some(id) => format!(" WHERE {} = {}", quoting::name(&config.outbox.columns.id), literal(id)),
         None => String::new(),
     };
     let created_at = Field::CreatedAt.column(&config.outbox.columns);
-    let order = match created_at.filter(|name| columns.iter().any(|(column, _)| column == name)) {
+    let order = match created_at.filter(|name| find(columns, name).is_some()) {
         Some(name) => format!(" ORDER BY {} DESC NULLS LAST", quoting::name(name)),
         None => String::new(),
     };

@@ -1,12 +1,12 @@
 //! The output of a dry run, as a table or as JSON.
 
-use comfy_table::{Attribute, Cell, Color};
+use comfy_table::{Cell, Color};
 use serde::Serialize;
 
-use crate::commands::status::table::{Look, trimmed};
-use crate::error::Error;
+use crate::commands::table::{Look, trimmed};
 use crate::json::Bytes;
 use crate::routing::Record;
+use crate::terminal::{on_one_line, shortened};
 
 /// How many characters of a value the table shows.
 const SHOWN: usize = 60;
@@ -64,15 +64,7 @@ fn in_table(bytes: &Bytes<'_>) -> String {
 
 /// On one line, of bounded length.
 fn short(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN)
-        .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
-        .collect();
-    if text.chars().nth(SHOWN).is_some() {
-        shown.push_str("...");
-    }
-    shown
+    shortened(&on_one_line(text), SHOWN).into_owned()
 }
 
 impl Outcome {
@@ -93,21 +85,12 @@ impl Outcome {
     }
 }
 
-/// The whole output.
-pub(super) fn text(shown: &[Shown], json: bool) -> Result<String, Error> {
-    if json {
-        let json = serde_json::to_string_pretty(shown);
-        return Ok(
-            json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
-        );
-    }
+/// The output for people.
+pub(super) fn text(shown: &[Shown]) -> String {
     if shown.is_empty() {
-        return Ok("No rows.\n".to_owned());
+        return "No rows.\n".to_owned();
     }
-    let look = Look::of_stdout();
-    let mut table = look.table();
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.add_row(["id", "topic", "partition", "key", "headers", "value"].map(heading));
+    let mut table = Look::of_stdout().table_of(["id", "topic", "partition", "key", "headers", "value"]);
     for Shown { id, outcome } in shown {
         match outcome {
             Outcome::Record { topic, partition, key, headers, value, .. } => {
@@ -145,5 +128,5 @@ pub(super) fn text(shown: &[Shown], json: bool) -> Result<String, Error> {
             _ => {}
         }
     }
-    Ok(text)
+    text
 }

@@ -9,12 +9,12 @@ use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use pg_logical::{Lsn, quoting};
 
-use super::drain::{self, Locks};
+use super::drain::{self, LET_GO};
 use super::plan;
 use crate::advice::OrRemedy;
 use crate::checkpoint::{Checkpoint, Handover};
+use crate::commands::connect;
 use crate::commands::stored_position::Kept;
-use crate::commands::{Verdict, connect};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::postgres::bookmarks;
@@ -22,10 +22,11 @@ use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, shards_verdict};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::slot_functions;
 use crate::progress::Position;
+use crate::quantity::counted;
 use crate::sink::kafka::checkpoint_topic::look_up;
 use crate::terminal;
 
-pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<Verdict, Error> {
+pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<(), Error> {
     let to = config.shards.count;
     if from == to {
         return Err(Error::usage(
@@ -35,20 +36,19 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     }
     let shards = |config: &Config| config.every_shard().into_iter().map(Arc::new).collect::<Vec<_>>();
     let (old, new) = (shards(&config.with_shards(from)), shards(&config.with_shards(to)));
-    let name = format!("{} shards", config.name);
-    let mut session = connect(config, &Startup { application_name: &name, ..Startup::default() }).await?;
+    let mut session = connect(config, "shards", Startup::default()).await?;
     ready(&mut session, &new).await?;
     let left = existing(&mut session, &old).await?;
     let decided = match plan::read(config).await? {
         Some(Handover::Done(at)) if left.is_empty() => {
-            let text = format!("The {to} {} have begun at {at}; nothing is left to do.\n", plural(to));
-            return terminal::print(&text).map(|()| Verdict::Fine);
+            let text = format!("The {} have begun at {at}; nothing is left to do.\n", counted(to, "shard"));
+            return terminal::print(&text);
         }
         Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
         // nothing was decided, or no new shard began: the old shards may have continued since
         _ if left.is_empty() => {
             return Err(Error::refused(
-                format!("there is no slot of {from} {}: {}", plural(from), names(&old)),
+                format!("there is no slot of {}: {}", counted(from, "shard"), names(&old)),
                 "Name the number that there was with --from; `outbox-router check` shows what slots there are",
             ));
         }
@@ -61,7 +61,8 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         }
         _ => None,
     };
-    terminal::print(&format!("{}: {from} {} -> {to} {}\n", config.name, plural(from), plural(to)))?;
+    let change = format!("{} -> {}", counted(from, "shard"), counted(to, "shard"));
+    terminal::print(&format!("{}: {change}\n", config.name))?;
     if dry_run {
         return preview(&mut session, &left, &new, decided).await;
     }
@@ -70,7 +71,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         None => {
             let at = deliver(&mut session, &left).await?;
             // delivery may take long, and an idle session may have been closed meanwhile
-            session = drain::session(&left).await?;
+            session = connect(config, "shards", Startup::default()).await?;
             at
         }
     };
@@ -88,7 +89,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
             .map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
         terminal::print(&format!("dropped the slot {slot}\n"))?;
     }
-    locks.give_back().await;
+    drain::unlock(locks).await;
     plan::write(config, at, true).await?;
     let done = say_what_is_next(&mut session, &old, to).await;
     session.close().await;
@@ -98,10 +99,6 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
 fn names(shards: &[Arc<Config>]) -> String {
     let names: Vec<&str> = shards.iter().map(|shard| shard.postgres.slot.as_str()).collect();
     names.join(", ")
-}
-
-fn plural(count: u32) -> &'static str {
-    if count == 1 { "shard" } else { "shards" }
 }
 
 /// Checks that everything `init` creates for the new number of shards exists.
@@ -139,8 +136,7 @@ async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<
 /// Whether the position of a new shard was written.
 async fn any_has_begun(new: &[Arc<Config>], at: Lsn) -> Result<bool, Error> {
     for shard in new {
-        let Some(topic) = &shard.delivery.positions_topic else { continue };
-        if look_up(shard, topic, Some(at)).await?.is_some_and(|known| has_begun(shard, &known, at)) {
+        if look_up(shard, Some(at)).await?.is_some_and(|known| has_begun(shard, &known, at)) {
             return Ok(true);
         }
     }
@@ -157,7 +153,7 @@ async fn preview(
     old: &[Arc<Config>],
     new: &[Arc<Config>],
     decided: Option<Lsn>,
-) -> Result<Verdict, Error> {
+) -> Result<(), Error> {
     let mut text = String::new();
     match decided {
         Some(at) => text += &format!("was decided by an earlier run: the new shards begin at {at}\n"),
@@ -177,15 +173,14 @@ async fn preview(
     }
     text += &format!("would drop the slots {}\n", names(old));
     terminal::print(&text)?;
-    nothing_parked(session, old).await?;
-    Ok(Verdict::Fine)
+    nothing_parked(session, old).await
 }
 
 /// Delivers what the old slots hold up to the end of the log, and returns that position.
 async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Error> {
     nothing_parked(session, old).await?;
     // what running routers deliver meanwhile need not be delivered here
-    Locks::wait(old).await?.give_back().await;
+    drain::unlock(drain::lock(old, None).await?).await;
     // Where the next record of the log begins: a position within a record would end a shard behind the commit that it sends.
     // The statement gets a transaction id so that its commit is written and the log before it is flushed soon.
     let end = session
@@ -204,8 +199,9 @@ async fn locked_at(
     old: &[Arc<Config>],
     at: Lsn,
     decided: bool,
-) -> Result<Locks, Error> {
-    let locks = Locks::take(old).await?;
+) -> Result<Vec<Session>, Error> {
+    // only sessions that were just closed may still hold them
+    let locks = drain::lock(old, Some(LET_GO)).await?;
     for shard in old {
         let position = match drain::delivered(shard, session).await? {
             None if decided => continue,
@@ -298,7 +294,7 @@ async fn nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Result<()
     Ok(())
 }
 
-async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<Verdict, Error> {
+async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<(), Error> {
     let publications: Vec<String> =
         old.iter().map(|shard| quoting::name(&shard.postgres.publication)).collect();
     let mut text = format!(
@@ -313,6 +309,5 @@ async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -
             );
         }
     }
-    terminal::print(&text)?;
-    Ok(Verdict::Fine)
+    terminal::print(&text)
 }

@@ -22,7 +22,7 @@ use crate::supervisor::{self, Orders, Router};
 use crate::terminal;
 
 /// How long the server may take to end a session that was closed.
-const LET_GO: Duration = Duration::from_secs(10);
+pub(super) const LET_GO: Duration = Duration::from_secs(10);
 
 /// How often the server is asked whether the session has ended.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -45,42 +45,22 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
     supervisor::run_all(routers, orders, &CancellationToken::new()).await
 }
 
-/// The sessions that hold the locks of the old slots, so that no router reads on.
-pub(super) struct Locks(Vec<Session>);
-
-impl Locks {
-    /// Waits for the routers that hold the locks of the existing slots to stop, and takes the locks.
-    pub(super) async fn wait(shards: &[Arc<Config>]) -> Result<Self, Error> {
-        Self::of(shards, None).await
+/// Takes the locks of the existing slots, so that no router reads on. Without `within`, it waits for the routers that hold them
+/// to stop. The sessions that are returned hold the locks.
+pub(super) async fn lock(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Vec<Session>, Error> {
+    let mut locks = Vec::new();
+    for shard in shards {
+        let mut session = connect(shard, "shards", Startup::default()).await?;
+        free(&mut session, &shard.postgres.slot, within).await?;
+        locks.push(session);
     }
-
-    /// Takes the locks of the existing slots. Only sessions that were just closed may still hold them.
-    pub(super) async fn take(shards: &[Arc<Config>]) -> Result<Self, Error> {
-        Self::of(shards, Some(LET_GO)).await
-    }
-
-    async fn of(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Self, Error> {
-        let mut sessions = Vec::new();
-        for shard in shards {
-            let mut session = session(std::slice::from_ref(shard)).await?;
-            free(&mut session, &shard.postgres.slot, within).await?;
-            sessions.push(session);
-        }
-        Ok(Locks(sessions))
-    }
-
-    pub(super) async fn give_back(self) {
-        for session in self.0 {
-            session.close().await;
-        }
-    }
+    Ok(locks)
 }
 
-/// An ordinary session, named after the first shard.
-pub(super) async fn session(shards: &[Arc<Config>]) -> Result<Session, Error> {
-    let Some(shard) = shards.first() else { return Err(Error::usage("There is no shard", "Name one")) };
-    let name = format!("{} shards", shard.name);
-    connect(shard, &Startup { application_name: &name, ..Startup::default() }).await
+pub(super) async fn unlock(locks: Vec<Session>) {
+    for session in locks {
+        session.close().await;
+    }
 }
 
 async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Result<(), Error> {
@@ -123,12 +103,8 @@ async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Re
 pub(super) async fn delivered(config: &Config, session: &mut Session) -> Result<Option<Position>, Error> {
     let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
     let confirmed = catalog.slot.and_then(|slot| slot.confirmed_flush_lsn);
-    let remembered = match &config.delivery.positions_topic {
-        Some(topic) => look_up(config, topic, confirmed).await?,
-        None => None,
-    };
-    if let Some(remembered) = remembered {
-        return Ok((remembered.slot == config.postgres.slot).then_some(remembered.position));
-    }
-    Ok(Some(Position { flush: confirmed.unwrap_or_default(), partial: None }))
+    Ok(match look_up(config, confirmed).await? {
+        Some(remembered) => (remembered.slot == config.postgres.slot).then_some(remembered.position),
+        None => Some(Position { flush: confirmed.unwrap_or_default(), partial: None }),
+    })
 }

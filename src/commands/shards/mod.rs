@@ -4,8 +4,7 @@ mod change;
 mod drain;
 mod plan;
 
-use crate::cli::{ShardsArgs, ShardsCommand};
-use crate::commands::Verdict;
+use crate::cli::shards::ShardsCommand;
 use crate::config::Config;
 use crate::error::Error;
 
@@ -13,8 +12,8 @@ use crate::error::Error;
 ///
 /// # Errors
 /// A server refuses or cannot be reached, or events could be lost or sent twice.
-pub async fn shards(config: &Config, args: &ShardsArgs) -> Result<Verdict, Error> {
-    match args.command {
+pub async fn shards(config: &Config, command: &ShardsCommand) -> Result<(), Error> {
+    match *command {
         ShardsCommand::Change { from, dry_run } => change::change(config, from, dry_run).await,
     }
 }

@@ -14,8 +14,7 @@ use crate::sink::kafka::checkpoint_topic::look_up;
 
 /// How far the change to the shards of `config` has come.
 pub(super) async fn read(config: &Config) -> Result<Option<Handover>, Error> {
-    let Some(topic) = &config.delivery.positions_topic else { return Ok(None) };
-    let record = look_up(&config.of_handover(), topic, None).await?;
+    let record = look_up(&config.of_handover(), None).await?;
     Ok(Handover::to(record.as_ref(), config.slot_of_all(), config.shards.count))
 }
 

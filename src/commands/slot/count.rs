@@ -18,7 +18,7 @@ use crate::error::{Error, Peer};
 use crate::outbox::{FIELDS, Outbox, OutboxEvent};
 use crate::postgres::bookmarks;
 use crate::progress::{Change, Landmark, Position, Progress};
-use crate::quantity::bytes;
+use crate::quantity::{bytes, counted};
 use crate::routing::Router;
 use crate::shards::{Ids, Shard};
 use crate::utc::Utc;
@@ -54,9 +54,9 @@ impl Count {
 impl std::fmt::Display for Count {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (Some(first), Some(last)) = (self.first, self.last) else { return f.write_str("no events") };
-        let plural = if self.events == 1 { "" } else { "s" };
         let (first, last) = (Utc(first.unix_micros()), Utc(last.unix_micros()));
-        write!(f, "{} event{plural}, {}, committed from {first} to {last}", self.events, bytes(self.bytes))
+        let events = counted(self.events, "event");
+        write!(f, "{events}, {}, committed from {first} to {last}", bytes(self.bytes))
     }
 }
 
@@ -69,9 +69,8 @@ pub(super) async fn between(
     start: Position,
     end: Position,
 ) -> Result<Count, Error> {
-    let name = format!("{} slot", config.name);
-    let startup = Startup { replication: true, application_name: &name, settings: &VALUE_TEXT };
-    let mut session = connect(config, &startup).await?;
+    let startup = Startup { replication: true, settings: &VALUE_TEXT, ..Startup::default() };
+    let mut session = connect(config, "slot", startup).await?;
     let copy = format!("outbox_router_count_{}", session.backend_pid());
     bookmarks::copy(&mut session, from, &copy, true).await?;
     let (stream, unread, _) = session.into_parts();

@@ -1,10 +1,9 @@
 //! `slot list`: the slot, its stored position, and its bookmarks.
 
-use comfy_table::{Attribute, Cell, CellAlignment};
+use comfy_table::Cell;
 use serde::Serialize;
 
-use crate::commands::Verdict;
-use crate::commands::status::table::{Look, trimmed};
+use crate::commands::table::{Look, align_right, bold, trimmed};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks;
@@ -38,16 +37,12 @@ struct ListedBookmark {
     retained_bytes: u64,
 }
 
-pub(super) async fn list(config: &Config, json: bool) -> Result<Verdict, Error> {
+pub(super) async fn list(config: &Config, json: bool) -> Result<(), Error> {
     let listed = look(config).await?;
-    let text = if json {
-        // cannot fail: texts and numbers only
-        serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"
-    } else {
-        render(&listed, &Look::of_stdout())
-    };
-    terminal::print(&text)?;
-    Ok(Verdict::Fine)
+    if json {
+        return terminal::print_json(&listed);
+    }
+    terminal::print(&render(&listed, &Look::of_stdout()))
 }
 
 async fn look(config: &Config) -> Result<Listed, Error> {
@@ -56,15 +51,11 @@ async fn look(config: &Config) -> Result<Listed, Error> {
     let bookmarks = bookmarks::list(&mut session, &config.postgres.slot).await?;
     session.close().await;
     let slot = catalog.slot.as_ref();
-    let remembered = match &config.delivery.positions_topic {
-        Some(topic) => {
-            checkpoint_topic::look_up(config, topic, slot.and_then(|slot| slot.confirmed_flush_lsn)).await
-        }
-        None => Ok(None),
-    };
+    let confirmed = slot.and_then(|slot| slot.confirmed_flush_lsn);
+    let remembered = checkpoint_topic::look_up(config, confirmed).await;
     Ok(Listed {
         slot: config.postgres.slot.clone(),
-        confirmed: slot.and_then(|slot| slot.confirmed_flush_lsn).map(|lsn| lsn.to_string()),
+        confirmed: confirmed.map(|lsn| lsn.to_string()),
         wal_status: slot.and_then(|slot| slot.wal_status.clone()),
         retained_bytes: slot.and_then(|slot| slot.retained_bytes),
         not_known: remembered.as_ref().err().map(ToString::to_string),
@@ -87,7 +78,7 @@ fn render(listed: &Listed, look: &Look) -> String {
     let mut table = look.table();
     let unknown = || "unknown".to_owned();
     let mut row = |name: &str, value: String| {
-        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), Cell::new(value)]);
+        table.add_row([bold(name), Cell::new(value)]);
     };
     match (&listed.confirmed, &listed.wal_status) {
         (None, None) => row("slot", format!("{} does not exist", listed.slot)),
@@ -111,24 +102,17 @@ fn render(listed: &Listed, look: &Look) -> String {
     if listed.bookmarks.is_empty() {
         return text + "\nNo bookmarks. outbox-router slot bookmark NAME makes one.\n";
     }
-    let mut table = look.table();
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.add_row([
-        heading("bookmark"),
-        heading("made"),
-        heading("position"),
-        heading("wal_status"),
-        heading("keeps").set_alignment(CellAlignment::Right),
-    ]);
+    let mut table = look.table_of(["bookmark", "made", "position", "wal_status", "keeps"]);
     for bookmark in &listed.bookmarks {
         table.add_row([
-            Cell::new(&bookmark.name),
-            Cell::new(&bookmark.made),
-            Cell::new(bookmark.position.clone().unwrap_or_else(|| "lost".to_owned())),
-            Cell::new(&bookmark.wal_status),
-            Cell::new(bytes(bookmark.retained_bytes)).set_alignment(CellAlignment::Right),
+            &bookmark.name,
+            &bookmark.made,
+            bookmark.position.as_deref().unwrap_or("lost"),
+            &bookmark.wal_status,
+            &bytes(bookmark.retained_bytes),
         ]);
     }
+    align_right(&mut table, &[4]);
     text.push('\n');
     text + &trimmed(&table)
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 
-use crate::cli::{SlotArgs, SlotCommand};
-use crate::commands::{Verdict, chosen_shards, connect, heading};
+use crate::cli::slot::{SlotArgs, SlotCommand};
+use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks::{self, Bookmark};
@@ -21,7 +21,7 @@ use crate::terminal;
 ///
 /// # Errors
 /// A server refuses or cannot be reached, or the request is impossible.
-pub async fn slot(config: &Config, args: &SlotArgs) -> Result<Verdict, Error> {
+pub async fn slot(config: &Config, args: &SlotArgs) -> Result<(), Error> {
     let shards = chosen_shards(config, &args.shards)?;
     if shards.len() > 1 && matches!(args.command, SlotCommand::Advance { .. }) {
         return Err(Error::usage(
@@ -31,17 +31,17 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<Verdict, Error> {
     }
     for shard in shards {
         // the JSON output names the slot itself
-        if !matches!(&args.command, SlotCommand::List(args) if args.json) {
+        if !matches!(args.command, SlotCommand::List { json: true }) {
             heading(&shard)?;
         }
         of_one(Arc::new(shard), args).await?;
     }
-    Ok(Verdict::Fine)
+    Ok(())
 }
 
-async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<Verdict, Error> {
+async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<(), Error> {
     match &args.command {
-        SlotCommand::List(args) => list::list(&config, args.json).await,
+        SlotCommand::List { json } => list::list(&config, *json).await,
         SlotCommand::Bookmark { name } => bookmark(&config, name).await,
         SlotCommand::Drop { name } => drop_bookmark(&config, name).await,
         SlotCommand::Reset { to, how } => moving::reset(&config, to, how).await,
@@ -51,11 +51,10 @@ async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<Verdict, Error> 
 
 /// An ordinary session, named after this command.
 async fn session(config: &Config) -> Result<Session, Error> {
-    let name = format!("{} slot", config.name);
-    connect(config, &Startup { application_name: &name, ..Startup::default() }).await
+    connect(config, "slot", Startup::default()).await
 }
 
-async fn bookmark(config: &Config, name: &str) -> Result<Verdict, Error> {
+async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Error::usage(
             "A bookmark needs a name",
@@ -78,11 +77,10 @@ async fn bookmark(config: &Config, name: &str) -> Result<Verdict, Error> {
     terminal::print(&format!(
         "bookmark {name} made at {position}. It is the slot {slot}, and Postgres keeps the log from there until it is dropped: \
          outbox-router slot drop {name}\n"
-    ))?;
-    Ok(Verdict::Fine)
+    ))
 }
 
-async fn drop_bookmark(config: &Config, name: &str) -> Result<Verdict, Error> {
+async fn drop_bookmark(config: &Config, name: &str) -> Result<(), Error> {
     let mut session = session(config).await?;
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
     let found = known.iter().find(|known| known.title() == name || known.slot == name);
@@ -93,8 +91,7 @@ async fn drop_bookmark(config: &Config, name: &str) -> Result<Verdict, Error> {
         "bookmark {} dropped; it kept {} of log\n",
         found.title(),
         bytes(found.retained_bytes)
-    ))?;
-    Ok(Verdict::Fine)
+    ))
 }
 
 fn no_bookmark(name: &str, known: &[Bookmark]) -> Error {

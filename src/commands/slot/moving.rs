@@ -16,9 +16,9 @@ use super::count::{self, Count};
 use super::no_bookmark;
 use crate::advice::OrRemedy;
 use crate::checkpoint::Replay;
-use crate::cli::MoveArgs;
+use crate::cli::slot::MoveArgs;
 use crate::commands::stored_position::Kept;
-use crate::commands::{ANSWER_TIMEOUT, Verdict, typed_out};
+use crate::commands::{ANSWER_TIMEOUT, typed_out};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks::{self, REPLICATION};
@@ -35,7 +35,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Goes back to a bookmark.
-pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<Verdict, Error> {
+pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<(), Error> {
     let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
     let known = bookmarks::list(&mut before.session, slot).await?;
@@ -74,7 +74,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     );
     if !confirmed(&what, how, &count)? {
         before.close().await;
-        return Ok(Verdict::Fine);
+        return Ok(());
     }
 
     before.open(config).await?;
@@ -101,12 +101,11 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     before.close().await;
     terminal::print(&format!(
         "The router goes on at {position}; one that runs does so by itself.{header}{failover}\n"
-    ))?;
-    Ok(Verdict::Fine)
+    ))
 }
 
 /// Skips events.
-pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<Verdict, Error> {
+pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<(), Error> {
     let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
     before.catalog.slot_verdict(config.source())?;
@@ -158,7 +157,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
         format!("Ahead from {} to {to}: {count}.{}{unknown}", now.flush, count.then("They are never sent"));
     if !confirmed(&what, how, &count)? {
         before.close().await;
-        return Ok(Verdict::Fine);
+        return Ok(());
     }
     before.open(config).await?;
     let mut locked = lock(config).await?;
@@ -182,8 +181,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     }
     locked.close().await;
     before.close().await;
-    terminal::print(&format!("The router goes on at {to}; one that runs does so by itself.\n"))?;
-    Ok(Verdict::Fine)
+    terminal::print(&format!("The router goes on at {to}; one that runs does so by itself.\n"))
 }
 
 /// Prints the effect, and returns whether to go on.

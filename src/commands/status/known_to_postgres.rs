@@ -71,9 +71,7 @@ pub(super) async fn ask(config: &Config) -> Result<Known, Error> {
 }
 
 async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
-    let application_name = format!("{} status", config.name);
-    let startup = Startup { application_name: &application_name, ..Startup::default() };
-    let mut session = connect(config, &startup).await?;
+    let mut session = connect(config, "status", Startup::default()).await?;
     let catalog = Catalog::look_at_slot(&mut session, &config.postgres).await?;
     let active_pid = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
     let holder = match active_pid {

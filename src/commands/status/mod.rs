@@ -1,7 +1,7 @@
 //! `status`: the report of the running router or, if none answers, what Postgres knows.
 
 mod known_to_postgres;
-pub(super) mod table;
+mod table;
 
 use std::fmt::Display;
 
@@ -11,11 +11,11 @@ use serde::Serialize;
 use crate::admin::client;
 use crate::cli::StatusArgs;
 use crate::commands::Verdict;
+use crate::commands::table::Look;
 use crate::config::Config;
 use crate::error::Error;
 use crate::monitor::StatusReport;
 use crate::terminal;
-use table::Look;
 
 /// What was found, in the shape that `--json` prints.
 #[derive(Debug, Serialize)]
@@ -38,13 +38,11 @@ struct Found<P> {
 pub async fn status(config: &Config, args: &StatusArgs) -> Result<Verdict, Error> {
     let from_postgres = async || known_to_postgres::ask(config).await;
     let found = find(config.admin.listen.as_deref(), from_postgres).await;
-    let text = if args.json {
-        let json = serde_json::to_string_pretty(&found);
-        json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))? + "\n"
+    if args.json {
+        terminal::print_json(&found)?;
     } else {
-        show(&found, &config.name, &Look::of_stdout())
-    };
-    terminal::print(&text)?;
+        terminal::print(&show(&found, &config.name, &Look::of_stdout()))?;
+    }
     Ok(verdict(&found))
 }
 
@@ -71,7 +69,7 @@ async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Resu
 }
 
 async fn ask(listen: &str) -> Result<StatusReport, String> {
-    let (status, body) = client::get(listen, "/status").await.map_err(|error| error.to_string())?;
+    let (status, body) = client::get(listen, "/status").await?;
     let report = (status == StatusCode::OK).then(|| serde_json::from_slice(&body).ok()).flatten();
     report.ok_or_else(|| {
         let at = client::connect_address(listen);

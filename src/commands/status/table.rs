@@ -1,51 +1,13 @@
 //! The status report as a table.
 
-use std::io;
 use std::time::Duration;
 
-use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color, Table};
 
+use crate::commands::table::{Look, align_right, bold, trimmed};
 use crate::monitor::{Heartbeat, StateKind, StatusReport, TopicReport};
-use crate::quantity::{bytes, time};
+use crate::quantity::{bytes, counted, time};
 use crate::terminal;
-
-/// What the output can show.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::commands) struct Look {
-    /// Whether it shows colours and bold text.
-    pub(in crate::commands) colours: bool,
-    /// The number of columns; `None` if it is no terminal, where lines may have any length.
-    pub(in crate::commands) width: Option<u16>,
-}
-
-impl Look {
-    /// What standard output can show.
-    pub(in crate::commands) fn of_stdout() -> Self {
-        Look { colours: terminal::colours(&io::stdout()), width: Table::new().width() }
-    }
-
-    /// What standard error can show.
-    pub(in crate::commands) fn of_stderr() -> Self {
-        Look { colours: terminal::colours(&io::stderr()), width: Table::new().use_stderr().width() }
-    }
-
-    /// An empty table in this style.
-    pub(in crate::commands) fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
-        match self.width {
-            Some(width) => table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic),
-            None => table.set_content_arrangement(ContentArrangement::Disabled),
-        };
-        // set explicitly, because the library does not know NO_COLOR
-        if self.colours {
-            table.enforce_styling()
-        } else {
-            table.force_no_tty()
-        };
-        table
-    }
-}
 
 /// Two tables: the router and, if there are any, its topics.
 pub(super) fn render(report: &StatusReport, look: &Look) -> String {
@@ -55,7 +17,7 @@ pub(super) fn render(report: &StatusReport, look: &Look) -> String {
         if name == "state" {
             cell = cell.fg(colour(report.state));
         }
-        table.add_row([Cell::new(name).add_attribute(Attribute::Bold), cell]);
+        table.add_row([bold(name), cell]);
     }
     let mut text = trimmed(&table);
     if !report.shards.is_empty() {
@@ -70,29 +32,19 @@ pub(super) fn render(report: &StatusReport, look: &Look) -> String {
 }
 
 fn shards(shards: &[StatusReport], look: &Look) -> Table {
-    let mut table = look.table();
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    let number = |text: &str| heading(text).set_alignment(CellAlignment::Right);
-    table.add_row([
-        heading("shard"),
-        heading("state"),
-        number("lag"),
-        number("events"),
-        number("parked"),
-        heading("acknowledged"),
-    ]);
+    let mut table = look.table_of(["shard", "state", "lag", "events", "parked", "acknowledged"]);
     for shard in shards {
         let lag = format!("{:.1} s, {}", shard.lag.seconds, bytes(shard.lag.bytes.unwrap_or_default()));
         table.add_row([
             Cell::new(&shard.name),
             Cell::new(shard.state.label()).fg(colour(shard.state)),
-            right(lag),
-            right(shard.totals.events.to_string()),
-            right(shard.dead_letters.events.to_string()),
+            Cell::new(lag),
+            Cell::new(shard.totals.events),
+            Cell::new(shard.dead_letters.events),
             Cell::new(shard.positions.flushed.as_deref().unwrap_or("unknown")),
         ]);
     }
+    align_right(&mut table, &[2, 3, 4]);
     table
 }
 
@@ -149,10 +101,9 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
             ),
         ));
     }
-    let plural = if report.totals.events == 1 { "" } else { "s" };
     lines.push((
         "delivered",
-        format!("{} event{plural}, {}", report.totals.events, bytes(report.totals.bytes)),
+        format!("{}, {}", counted(report.totals.events, "event"), bytes(report.totals.bytes)),
     ));
     lines.push((
         "reconnects",
@@ -208,27 +159,12 @@ fn noticed(report: &StatusReport) -> String {
 }
 
 fn topics(topics: &[TopicReport], look: &Look) -> Table {
-    let mut table = look.table();
-    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    let heading = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.add_row([
-        heading("topic"),
-        heading("events").set_alignment(CellAlignment::Right),
-        heading("size").set_alignment(CellAlignment::Right),
-    ]);
+    let mut table = look.table_of(["topic", "events", "size"]);
     for topic in topics {
-        table.add_row([Cell::new(&topic.topic), right(topic.events.to_string()), right(bytes(topic.bytes))]);
+        table.add_row([topic.topic.clone(), topic.events.to_string(), bytes(topic.bytes)]);
     }
+    align_right(&mut table, &[1, 2]);
     table
-}
-
-/// The table without the padding of its first and last columns.
-pub(in crate::commands) fn trimmed(table: &Table) -> String {
-    let lines = table.lines().map(|line| {
-        let line = line.trim_end();
-        line.strip_prefix(' ').unwrap_or(line).to_owned() + "\n"
-    });
-    lines.collect()
 }
 
 fn colour(state: StateKind) -> Color {

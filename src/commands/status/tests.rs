@@ -1,9 +1,7 @@
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use super::*;
-use crate::admin::{Endpoint, Serving};
+use crate::admin::Serving;
 use crate::error::Peer;
 use crate::monitor::{Monitor, Slot, State};
 
@@ -11,11 +9,6 @@ const PLAIN: Look = Look { colours: false, width: None };
 
 fn busy() -> Monitor {
     crate::monitor::tests::busy().0
-}
-
-fn serve(monitor: Monitor) -> (Serving, CancellationToken) {
-    let stop = CancellationToken::new();
-    (Endpoint::bind("127.0.0.1:0").unwrap().serve(monitor, stop.clone()).unwrap(), stop)
 }
 
 fn found(monitor: &Monitor) -> Found<String> {
@@ -53,12 +46,11 @@ fn colours_only_if_wanted() {
 
 #[tokio::test]
 async fn a_router_that_answers_is_believed() {
-    let (serving, stop) = serve(busy());
+    let serving = Serving::start("127.0.0.1:0", busy()).unwrap();
     let asked = async || -> Result<String, Error> { panic!("Postgres must not be asked") };
     let found = find(Some(&serving.address().to_string()), asked).await;
     assert_eq!(found.router, Some(busy().snapshot()));
-    stop.cancel();
-    serving.join();
+    serving.end();
 }
 
 #[tokio::test]

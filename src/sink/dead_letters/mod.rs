@@ -166,7 +166,7 @@ impl<K: Sink> DeadLetters<K> {
                     parking.retries_mut().sent(key, record, alone);
                 }
                 Ok(Sent::Nothing) => {
-                    monitor.events_dropped(1);
+                    monitor.counts().events_dropped.add(1);
                     parking.dropped(key);
                 }
                 Err(NotSent::Later) => return,

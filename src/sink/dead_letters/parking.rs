@@ -125,7 +125,7 @@ impl Parking {
         self.parked.add(letter.aggregate_id.as_deref(), letter.key)?;
         self.room = ParkingRoom::NotNeeded;
         self.gone.is_back(letter.key);
-        monitor.event_parked(letter.reason);
+        monitor.counts().event_parked(letter.reason);
         if letter.reason != Reason::Behind {
             self.named += 1;
             let id =
@@ -306,7 +306,7 @@ impl Parking {
     pub(super) fn discard(&mut self, monitor: &Monitor) {
         while let Some(key) = self.retries.discard() {
             tracing::warn!(position = %key, "a parked event is thrown away, as decided");
-            monitor.dead_letter_discarded();
+            monitor.counts().dead_letters_discarded.add(1);
             self.store.delete(vec![key]);
         }
     }
@@ -336,7 +336,7 @@ impl Parking {
         monitor: &Monitor,
     ) -> Option<InFlight> {
         let (key, record) = self.retries.delivered(sequence, transactional)?;
-        monitor.dead_letter_retried();
+        monitor.counts().dead_letters_retried.add(1);
         if !transactional {
             self.store.delete(vec![key]);
         }

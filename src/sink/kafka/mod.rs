@@ -198,7 +198,7 @@ impl KafkaSink {
             self.counters.push(self.monitor.topic_counters(&name));
         }
         if grown {
-            self.monitor.partitions_grown(1);
+            self.monitor.counts().partitions_grown.add(1);
         }
     }
 
@@ -266,7 +266,7 @@ impl Sink for KafkaSink {
         self.checkpointer.sent(bytes);
         self.isolation.sent(admission, &made.event, record.topic);
         if accepted.timestamp_replaced {
-            self.monitor.timestamps_replaced(1);
+            self.monitor.counts().timestamps_replaced.add(1);
         }
         let commit_time = made.event.origin.commit_time;
         Ok(Sent::Record(InFlight { bytes, memory, commit_time, target: accepted.topic }))

@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::json::Bytes;
 use crate::pipeline::{Event, Made};
 use crate::routing::{Record, Routed};
+use crate::terminal::{on_one_line, shortened};
 use crate::unsendable::Unsendable;
 
 /// How much of a key or of a header's value people see, in characters.
@@ -154,19 +155,12 @@ fn size(value: &[u8]) -> String {
 /// Nothing of it acts on a terminal.
 fn printable(bytes: &[u8]) -> String {
     match Bytes::of(bytes) {
-        Bytes::Text(text) => {
-            let escaped = |c: char| if c.is_control() { c.escape_debug().collect() } else { vec![c] };
-            text.chars().flat_map(escaped).collect()
-        }
+        Bytes::Text(text) => on_one_line(&text),
         Bytes::Base64 { base64 } => format!("base64 {base64}"),
     }
 }
 
 /// The same, of bounded length.
 fn short(bytes: &[u8]) -> String {
-    let text = printable(bytes);
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
-        None => text,
-    }
+    shortened(&printable(bytes), SHOWN).into_owned()
 }

@@ -343,7 +343,7 @@ impl<S: Transport> SlotSource<S> {
             rows = read.rows, bytes = read.bytes, upto = %copy.confirmed, restart = %copy.restart,
             "a bulk read was read"
         );
-        self.monitor.bulk_read();
+        self.monitor.counts().bulk_reads.add(1);
         match extents.next {
             Some(extent) => self.bulk_reads.step = Step::Reading(Extents { extent, next: None }),
             None => self.read_more(),

@@ -159,7 +159,7 @@ impl<S: Transport> SlotSource<S> {
                     if !std::mem::replace(&mut self.stray_logged, true) {
                         log_stray(prefix, lsn);
                     }
-                    self.monitor.ignored_changes(1);
+                    self.monitor.counts().ignored_changes.add(1);
                 } else if let Some(heartbeat) = &mut self.heartbeat {
                     let LogicalMessage { prefix, content, .. } = message;
                     if let Some(seen) = heartbeat.seen(prefix, content, PgTimestamp::now()) {

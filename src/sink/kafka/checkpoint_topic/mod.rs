@@ -210,16 +210,13 @@ impl CheckpointTopic {
     }
 }
 
-/// Looks a checkpoint up without writing anything, for commands. `None`: there is no such topic, or nothing in it. `confirmed`: by
-/// the slot, where it is known.
+/// Looks a checkpoint up without writing anything, for commands. `None`: there is no such topic, or nothing in it, or positions are
+/// not kept in Kafka. `confirmed`: by the slot, where it is known.
 ///
 /// # Errors
 /// The topic cannot be read, or holds what this version does not know.
-pub async fn look_up(
-    config: &Config,
-    topic: &str,
-    confirmed: Option<Lsn>,
-) -> Result<Option<Checkpoint>, Error> {
+pub async fn look_up(config: &Config, confirmed: Option<Lsn>) -> Result<Option<Checkpoint>, Error> {
+    let Some(topic) = &config.delivery.positions_topic else { return Ok(None) };
     // who runs a command again and again waits for the same
     let patience = properties::transaction_timeout(config) + AMPLE;
     reader::read(config, topic, confirmed.unwrap_or_default(), patience).await

@@ -1,16 +1,41 @@
-//! The router's role, with no more rights than it needs.
+//! The router's role and its privileges, no more than it needs.
 //!
 //! On 14 to 18, LOGIN, REPLICATION and CONNECT are enough for streaming, the watch and `check`: the walsender reads tables
 //! without SELECT, and every role can read the catalogues.
 
+use pg_logical::bulk_read::FUNCTIONS;
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::general_remedy;
 use super::object::Object;
+use crate::checkpoint::SlotRecord;
+use crate::config::{CatchUp, Config, DeliveryMode};
+use crate::postgres::{dead_letters, heartbeat, slot_record};
+
+/// The role that the router runs as, and what it is granted for this configuration.
+pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
+    let mut objects = vec![login_role(role), connect_privilege(role, &config.postgres.conninfo.dbname)];
+    if config.postgres.catch_up == CatchUp::Auto {
+        objects.push(bulk_reads_privilege(role));
+    }
+    if config.heartbeat.is_some() {
+        objects.push(heartbeat_privilege(role));
+    }
+    if config.dead_letters.park() {
+        let purpose = "Events that cannot be sent are put there, because `[dead_letters] policy` is \"park\"";
+        let (table, needed) = (dead_letters::sql::TABLE, &dead_letters::sql::NEEDED);
+        objects.push(table_privilege(role, table, needed, purpose));
+    }
+    if config.delivery.mode == DeliveryMode::ExactlyOnce {
+        let purpose =
+            "A start finds there whether the slot is new, because `[delivery] mode` is \"exactly-once\"";
+        objects.push(table_privilege(role, SlotRecord::TABLE, &slot_record::NEEDED, purpose));
+    }
+    objects
+}
 
 /// The role, with LOGIN and REPLICATION.
-pub(super) fn object(role: &str) -> Object {
+fn login_role(role: &str) -> Object {
     let (name, text) = (quoting::name(role), literal(role));
     Object {
         name: format!("role {name}"),
@@ -21,8 +46,6 @@ pub(super) fn object(role: &str) -> Object {
              AND (r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_catalog.pg_roles g\n      \
              WHERE g.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER'))))"
         ),
-        as_wanted: None,
-        possible: None,
         make: grant_replication(&name, &text),
         done: "may log in and replicate now",
         remedy: format!(
@@ -30,6 +53,7 @@ pub(super) fn object(role: &str) -> Object {
              it is their administrator: rds_superuser on Amazon RDS and Aurora (GRANT rds_replication), cloudsqlsuperuser \
              on Cloud SQL, azure_pg_admin on Azure"
         ),
+        ..Object::default()
     }
 }
 
@@ -54,7 +78,7 @@ fn grant_replication(name: &str, text: &str) -> String {
 }
 
 /// CONNECT, granted by name: PUBLIC has it until somebody revokes it.
-pub(super) fn connect_privilege(role: &str, database: &str) -> Object {
+fn connect_privilege(role: &str, database: &str) -> Object {
     let (name, database_name) = (quoting::name(role), quoting::name(database));
     Object {
         name: format!("privilege of {name} to connect to {database_name}"),
@@ -66,18 +90,77 @@ pub(super) fn connect_privilege(role: &str, database: &str) -> Object {
             literal(role),
             literal(database)
         ),
-        as_wanted: None,
-        possible: None,
         make: format!("GRANT CONNECT ON DATABASE {database_name} TO {name};"),
         done: "granted",
         remedy:
             "Connect with --url as the owner of the database, or leave out --role and have the owner grant it"
                 .to_owned(),
+        ..Object::default()
+    }
+}
+
+/// To read a lagging slot in bulk. Every role may, until somebody revokes it.
+fn bulk_reads_privilege(role: &str) -> Object {
+    let name = quoting::name(role);
+    let may = |whose: &str, what: &str| {
+        let may =
+            |function: &&str| format!("pg_catalog.has_function_privilege({whose}, '{function}', '{what}')");
+        FUNCTIONS.iter().map(may).collect::<Vec<_>>().join("\n    AND ")
+    };
+    Object {
+        name: format!("privilege of {name} to read the slot in bulk"),
+        purpose: "To catch up fast. PUBLIC may call these unless somebody revoked it".to_owned(),
+        // the script creates the role earlier, but it does not exist yet when the script is parsed
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {}\n    AND {})",
+            literal(role),
+            may("r.oid", "EXECUTE")
+        ),
+        possible: Some((
+            may("current_user", "EXECUTE WITH GRANT OPTION"),
+            "it takes a superuser to grant it; until then the slot is streamed, which is slower where it lags",
+        )),
+        make: format!("GRANT EXECUTE ON FUNCTION {} TO {name};", FUNCTIONS.join(",\n  ")),
+        done: "granted",
+        remedy: "Connect with --url as a superuser, or set `catch_up = \"stream\"` under [postgres]"
+            .to_owned(),
+        ..Object::default()
+    }
+}
+
+/// To write the heartbeat. Every role may, until somebody revokes it.
+fn heartbeat_privilege(role: &str) -> Object {
+    let name = quoting::name(role);
+    // the script creates the role earlier, but it does not exist yet when the script is parsed
+    let there = format!(
+        "EXISTS (SELECT FROM pg_catalog.pg_roles r, LATERAL ({}) f (function, granted)\n    \
+         WHERE r.rolname = {} AND f.granted)",
+        heartbeat::privilege("r.oid"),
+        literal(role)
+    );
+    let block = format!(
+        "\nDECLARE\n  function regprocedure;\nBEGIN\n  \
+         FOR function IN SELECT f.function FROM ({}) f (function, granted) LOOP\n    \
+         EXECUTE 'GRANT EXECUTE ON FUNCTION ' || function || {};\n  \
+         END LOOP;\nEND\n",
+        heartbeat::privilege("current_user"),
+        literal(&format!(" TO {name}"))
+    );
+    Object {
+        name: format!("privilege of {name} to write heartbeats"),
+        purpose: "PUBLIC may call pg_logical_emit_message unless somebody revoked it".to_owned(),
+        there,
+        make: format!("DO {};", quoting::dollar_quoted(&block)),
+        done: "granted",
+        remedy: "It takes a superuser, who owns pg_logical_emit_message: connect as one with --url, or leave `[heartbeat] \
+                 interval` out"
+            .to_owned(),
+        ..Object::default()
     }
 }
 
 /// Privileges on a table of the router's schema.
-pub(super) fn table_privilege(role: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
+fn table_privilege(role: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
     let (name, text) = (quoting::name(role), literal(role));
     let held: Vec<_> = needed
         .iter()
@@ -94,13 +177,11 @@ pub(super) fn table_privilege(role: &str, table: &str, needed: &[&str], purpose:
             literal(table),
             held.join(" AND ")
         ),
-        as_wanted: None,
-        possible: None,
         make: format!(
             "GRANT USAGE ON SCHEMA outbox_router TO {name};\nGRANT {} ON {table} TO {name};",
             needed.join(", ")
         ),
         done: "granted",
-        remedy: general_remedy(),
+        ..Object::default()
     }
 }

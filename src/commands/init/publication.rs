@@ -1,0 +1,117 @@
+//! The publications: what the stream holds, and one that keeps outbox tables from being made unlogged.
+
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
+use super::object::{Object, outbox_tables};
+use crate::config::{Config, TableName};
+use crate::postgres::catalog;
+use crate::postgres::row_filter::row_filter;
+use crate::shards::{Ids, Shard};
+
+/// The router's publication, or that of a shard.
+pub(super) fn object(config: &Config) -> Object {
+    let name = &config.postgres.publication;
+    let sql = quoting::name(name);
+    let tables: Vec<String> = config.outbox.tables.iter().map(TableName::in_sql).collect();
+    let tables = tables.join(", ");
+    let of_tables = if tables.is_empty() { String::new() } else { format!(" FOR TABLE {tables}") };
+    let owner = if tables.is_empty() { String::new() } else { format!(" and the ownership of {tables}") };
+    Object {
+        name: format!("publication {sql}"),
+        purpose: match config.shard {
+            None => "What the stream holds: the inserts of the outbox, and nothing else".to_owned(),
+            Some(shard) => format!("What the stream of {shard} holds: the inserts of its aggregates"),
+        },
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = {})",
+            literal(name)
+        ),
+        make: match config.shard {
+            Some(shard) if !tables.is_empty() => create_for_shard(config, shard),
+            _ => format!(
+                "CREATE PUBLICATION {sql}{of_tables}\n  \
+                 WITH (publish = 'insert', publish_via_partition_root = true);"
+            ),
+        },
+        remedy: format!(
+            "It takes CREATE on the database{owner}: connect as its owner or as an \
+             administrator with --url, or have one run what `outbox-router init --print-sql` prints"
+        ),
+        ..Object::default()
+    }
+}
+
+/// A statement that creates the publication of a shard. Its row filter depends on the type of the ids, which is only known in
+/// the database.
+fn create_for_shard(config: &Config, shard: Shard) -> String {
+    let publication = quoting::name(&config.postgres.publication);
+    let mut statement = literal(&format!("CREATE PUBLICATION {publication} FOR TABLE "));
+    for (number, table) in config.outbox.tables.iter().enumerate() {
+        let separator = if number == 0 { "" } else { ", " };
+        let before = literal(&format!("{separator}{} WHERE (", table.in_sql()));
+        statement += &format!("\n  || {before} || {} || ')'", filter_of(config, table, shard));
+    }
+    statement +=
+        &format!("\n  || {}", literal(" WITH (publish = 'insert', publish_via_partition_root = true)"));
+    let block = format!("\nBEGIN\nEXECUTE {statement};\nEND\n");
+    format!("DO {};", quoting::dollar_quoted(&block))
+}
+
+/// The filter on one table, chosen by the type of its column.
+fn filter_of(config: &Config, table: &TableName, shard: Shard) -> String {
+    let column = &config.outbox.columns.aggregate_id;
+    let of = |ids| literal(&row_filter(ids, column, shard));
+    format!(
+        "(SELECT CASE WHEN a.atttypid = 'pg_catalog.uuid'::pg_catalog.regtype THEN {}\n    \
+         WHEN a.atttypid IN ('int2'::pg_catalog.regtype, 'int4'::pg_catalog.regtype, 'int8'::pg_catalog.regtype) THEN {}\n    \
+         ELSE {} END\n    \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = {}::pg_catalog.regclass AND a.attname = {})",
+        of(Ids::Uuids),
+        of(Ids::Integers),
+        of(Ids::Texts),
+        literal(&table.in_sql()),
+        literal(column)
+    )
+}
+
+/// A publication for outbox tables that no other publication names, as with `FOR ALL TABLES` or `FOR TABLES IN SCHEMA`. It
+/// publishes nothing, but Postgres refuses to make a table unlogged while a publication names it (tried on 14, 15 and 18).
+/// `None`: there is no outbox table.
+pub(super) fn guard(config: &Config) -> Option<Object> {
+    let tables = outbox_tables(config)?;
+    let unnamed = format!(
+        "{tables} AND c.relkind = 'r'\n    \
+         AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid)"
+    );
+    let guard = catalog::guard(&config.postgres);
+    let (name, publication) = (quoting::name(&guard), literal(&guard));
+    let block = format!(
+        "\nDECLARE\n  unnamed regclass;\nBEGIN\n  \
+         IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = {publication}) THEN\n    \
+         CREATE PUBLICATION {name} WITH (publish = '');\n  \
+         END IF;\n  \
+         FOR unnamed IN SELECT c.oid {unnamed} LOOP\n    \
+         EXECUTE {} || unnamed;\n  \
+         END LOOP;\nEND\n",
+        literal(&format!("ALTER PUBLICATION {name} ADD TABLE ")),
+    );
+    Some(Object {
+        name: format!("publication {name}"),
+        purpose: "It publishes nothing, and is made only for outbox tables that no publication names: Postgres refuses to make a table \
+                  unlogged that one names"
+            .to_owned(),
+        there: format!("NOT EXISTS (SELECT {unnamed})"),
+        possible: Some((
+            format!(
+                "pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')\n  \
+                 AND NOT EXISTS (SELECT {unnamed}\n    AND NOT pg_catalog.pg_has_role(c.relowner, 'USAGE'))"
+            ),
+            "it takes CREATE on the database and the ownership of the outbox table. Without it a table that is unlogged for a time loses \
+             events unseen: run init again as the owner, with --url",
+        )),
+        make: format!("DO {};", quoting::dollar_quoted(&block)),
+        done: "created; it publishes nothing, and keeps the table from being made unlogged",
+        ..Object::default()
+    })
+}

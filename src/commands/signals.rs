@@ -1,0 +1,32 @@
+//! What signals do to a command that runs for long.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+
+/// Calls `act` for each signal of this kind.
+///
+/// # Errors
+/// The process has no room for one more.
+pub(super) fn at_signal(kind: SignalKind, mut act: impl FnMut() + Send + 'static) -> Result<(), Error> {
+    let mut signals = signal(kind).map_err(|error| {
+        Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")
+    })?;
+    tokio::spawn(async move {
+        while signals.recv().await.is_some() {
+            act();
+        }
+    });
+    Ok(())
+}
+
+/// A token that the first signal of one of these kinds cancels.
+pub(super) fn cancelled_by(kinds: &[SignalKind]) -> Result<CancellationToken, Error> {
+    let stop = CancellationToken::new();
+    for kind in kinds {
+        let stop = stop.clone();
+        at_signal(*kind, move || stop.cancel())?;
+    }
+    Ok(stop)
+}
