@@ -99,8 +99,8 @@ mod tests {
             let columns = columns.into_iter().map(|(name, type_id, modifier, type_name, value)| {
                 Column { name, type_id, modifier, type_name, value }
             });
-            for whole in [OriginalEvent::Message(message), OriginalEvent::Columns(columns.collect())] {
-                prop_assert_eq!(OriginalEvent::decode(&whole.encode()), Ok(whole));
+            for original in [OriginalEvent::Message(message), OriginalEvent::Columns(columns.collect())] {
+                prop_assert_eq!(OriginalEvent::decode(&original.encode()), Ok(original));
             }
         }
     }

@@ -108,7 +108,7 @@ async fn relay(
     stop: &CancellationToken,
 ) -> SessionEnded {
     let Started { source, pipeline, kafka, dead_letters, .. } = started;
-    let start = kafka.began.position;
+    let start = kafka.resumed_from.position;
     let source = SlotSource::new(source, start);
     let kafka = KafkaSink::new(kafka);
     match dead_letters {

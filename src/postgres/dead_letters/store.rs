@@ -92,9 +92,9 @@ pub struct Loaded {
     /// The number of rows of each aggregate, and the key of the first.
     pub aggregates: Vec<(Option<String>, u64, Key)>,
     /// Rows without an aggregate whose events may arrive again.
-    pub without: Vec<Key>,
+    pub without_aggregate: Vec<Key>,
     /// The rows of sent events that an earlier session left; they are deleted now.
-    pub gone: ResolvedRows,
+    pub resolved: ResolvedRows,
 }
 
 /// What an earlier session left undone.
@@ -219,15 +219,15 @@ impl Worker {
         from: Lsn,
         locked: &impl Fn(String),
     ) -> Result<Loaded, QueryError> {
-        let mut gone = ResolvedRows::default();
+        let mut resolved = ResolvedRows::default();
         if !left.sent.is_empty() {
             self.repeat_while_locked(&sql::delete(&self.router, &left.sent), locked).await?;
-            gone = ResolvedRows::left(left.sent.clone(), self.end_of_log().await?);
+            resolved = ResolvedRows::left(left.sent.clone(), self.end_of_log().await?);
         }
         if let Some((key, reason, detail)) = &left.failed {
             self.repeat_while_locked(&sql::failed(&self.router, *key, *reason, detail), locked).await?;
         }
-        Ok(Loaded { gone, ..self.load(from, locked).await? })
+        Ok(Loaded { resolved, ..self.load(from, locked).await? })
     }
 
     /// Repeats a statement while another session has the table locked. The router is still starting and does not read reports
@@ -346,7 +346,7 @@ impl Worker {
             Some(count) if count != expected => Err(Error::transient(
                 Peer::Postgres,
                 format!(
-                    "{} has {count} rows of this router where {expected} are to be: somebody has changed it, so it is read anew",
+                    "{} has {count} rows of this router instead of {expected}: somebody has changed it, so the router reads it again",
                     sql::TABLE
                 ),
             )),
@@ -357,7 +357,7 @@ impl Worker {
     async fn load(&mut self, from: Lsn, locked: &impl Fn(String)) -> Result<Loaded, QueryError> {
         let without = self.repeat_while_locked(&sql::without_aggregate(&self.router, from), locked).await?;
         let mut loaded =
-            Loaded { without: without.iter().filter_map(sql::key).collect(), ..Loaded::default() };
+            Loaded { without_aggregate: without.iter().filter_map(sql::key).collect(), ..Loaded::default() };
         for row in self.repeat_while_locked(&sql::load(&self.router), locked).await? {
             let aggregate = row.get(0).map(str::to_owned);
             if let (Some(aggregate), Some("t")) = (&aggregate, row.get(2)) {
@@ -429,7 +429,7 @@ fn lock_is_gone(error: &QueryError) -> bool {
 }
 
 fn not_ours() -> Error {
-    let what = "this router does not hold the slot's lock any more: another has taken over, or will";
+    let what = "this router no longer holds the slot's lock: another has taken over, or will";
     Error::transient(Peer::Postgres, what)
 }
 
@@ -472,7 +472,7 @@ mod tests {
                 event_type: secret(),
                 reason: Reason::Contract,
                 detail: "s3cret".into(),
-                whole: original,
+                original,
                 replay: None,
             };
             Waiting { letter, decision: None, attempts: 0 }

@@ -76,5 +76,5 @@ pub(super) fn load(world: &mut World, sent: &[Key]) -> Loaded {
         rows.0 += 1;
     }
     let aggregates = aggregates.into_iter().map(|(id, (count, first))| (id, count, first)).collect();
-    Loaded { aggregates, without: Vec::new(), gone }
+    Loaded { aggregates, without_aggregate: Vec::new(), resolved: gone }
 }

@@ -1,4 +1,5 @@
-//! A sink that prints what would be sent. A thread writes, so that a slow reader holds nothing up but the records themselves.
+//! A sink that prints records instead of sending them. A thread writes them, so a slow reader delays nothing but the
+//! output.
 
 mod reader;
 mod show;
@@ -22,52 +23,54 @@ use crate::terminal;
 use reader::Reader;
 pub use show::Style;
 
-/// Prints records.
+/// Prints records to standard output.
 pub struct StdoutSink {
     style: Style,
     /// Bounded by the loop's window.
     lines: UnboundedSender<(Sequence, String)>,
     written: UnboundedReceiver<Written>,
-    /// What has become of lines since the last turn.
+    /// Sequences of lines that were written or discarded since the last turn.
     reports: Vec<Sequence>,
     under_way: usize,
     reader: Reader,
     printed: Printed,
-    /// Cancelled when nobody reads any more.
+    /// Cancelled when the reader has closed the pipe.
     stop: CancellationToken,
 }
 
 /// What a session has printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Printed {
-    /// How many events were written whole.
+    /// How many events were written completely.
     pub events: u64,
-    /// Whoever has read them is gone.
+    /// The reader has closed the pipe.
     pub unread: bool,
 }
 
-/// What has become of a line.
+/// A report of the writing thread.
 enum Written {
+    /// The line was written.
     Whole(Sequence),
-    /// Nothing more can be written.
+    /// Writing failed; no further line is written.
     Failed(io::Error),
-    /// It was thrown away after that.
+    /// The line was discarded after a failure.
     Not(Sequence),
 }
 
 impl StdoutSink {
-    /// Writes to `out`, and cancels `stop` when nobody reads that any more.
+    /// Writes to `out`, and cancels `stop` when its reader is gone.
     ///
     /// # Errors
-    /// There is no room for one more thread or open file.
+    /// The limits on threads or open files are exhausted.
     pub fn new(out: &impl AsFd, style: Style, stop: CancellationToken) -> Result<Self, Error> {
         let no_room = |error| {
             Error::usage(
-                format!("Cannot begin to write to standard output: {error}"),
+                format!("Cannot start writing to standard output: {error}"),
                 "Raise the limits of the process on threads and open files",
             )
         };
-        // Not the standard library's: the end of the process takes that one's lock, which a write that waits for its reader holds.
+        // Not `std::io::stdout`: a write that waits for its reader holds its lock, and the exit of the process takes that
+        // lock too.
         let file = File::from(out.as_fd().try_clone_to_owned().map_err(no_room)?);
         let ((lines, next), (report, written)) = (unbounded_channel(), unbounded_channel());
         let thread = std::thread::Builder::new().name("stdout".to_owned());
@@ -89,14 +92,13 @@ impl StdoutSink {
         Ok(())
     }
 
-    /// Nobody reads any more.
     fn left_alone(&mut self) {
         self.printed.unread = true;
         self.stop.cancel();
     }
 }
 
-/// Writes line after line, and reports each. What cannot be written is thrown away, after it was said why.
+/// Writes the lines and reports each one. After a failure, which is reported once, the rest is discarded.
 fn write_lines(
     mut out: impl Write,
     mut lines: UnboundedReceiver<(Sequence, String)>,
@@ -113,7 +115,7 @@ fn write_lines(
             }
         }
         for (sequence, _) in batch.drain(..) {
-            // the session may be over
+            // fails only when the session has ended
             let _ = report.send(if works { Written::Whole(sequence) } else { Written::Not(sequence) });
         }
     }
@@ -132,7 +134,7 @@ impl Sink for StdoutSink {
         }
         let line = self.style.line(made);
         let memory = line.len();
-        // the thread ends after the session
+        // cannot fail: the thread outlives the session
         let _ = self.lines.send((sequence, line));
         self.under_way += 1;
         let commit_time = made.event.origin.commit_time;

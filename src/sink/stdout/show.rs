@@ -1,4 +1,4 @@
-//! A record as people and programs see it.
+//! How a record is printed, as text or as JSON.
 
 use serde::Serialize;
 
@@ -7,10 +7,10 @@ use crate::pipeline::{Event, Made};
 use crate::routing::{Record, Routed};
 use crate::unsendable::Unsendable;
 
-/// How much of a key or of a header's value people see, in characters.
+/// How many characters of a key or of a header's value are printed.
 const SHOWN: usize = 80;
 
-/// How many headers people see.
+/// How many headers are printed.
 const HEADERS: usize = 20;
 
 /// How events are printed.
@@ -18,7 +18,7 @@ const HEADERS: usize = 20;
 pub struct Style {
     /// One JSON object a line.
     pub json: bool,
-    /// With the payload, and not only its size.
+    /// Print the payload, not only its size.
     pub payload: bool,
     /// With colours.
     pub colours: bool,
@@ -29,12 +29,12 @@ const DIM: &str = "2";
 const RED: &str = "31";
 const YELLOW: &str = "33";
 
-/// A record as programs see it.
+/// A record as JSON.
 #[derive(Serialize)]
 struct Shown<'a> {
     position: String,
     topic: &'a str,
-    /// null: the key decides.
+    /// null: the key determines it.
     partition: Option<i32>,
     key: Option<Bytes<'a>>,
     headers: Vec<Header<'a>>,
@@ -48,14 +48,14 @@ struct Shown<'a> {
     violation: Option<String>,
 }
 
-/// An event that cannot be sent, as programs see it.
+/// An event that cannot be sent, as JSON.
 #[derive(Serialize)]
 struct Refused {
     position: String,
     id: String,
-    /// In a word.
+    /// The reason's name.
     reason: &'static str,
-    /// In sentences.
+    /// The reason in full.
     refused: String,
 }
 
@@ -66,7 +66,7 @@ struct Header<'a> {
 }
 
 impl Style {
-    /// What is printed of an event, with the end of the line.
+    /// The text for an event, with a line feed; empty if routing drops it.
     pub(super) fn line(self, made: &Made<'_>) -> String {
         match &made.routed {
             Ok(Routed::Record(record)) if self.json => json(&self.shown(&made.event, record)),
@@ -134,13 +134,13 @@ fn refused(event: &Event<'_>, why: &Unsendable) -> Refused {
     Refused { position: position(event), id, reason: why.reason.name(), refused }
 }
 
-/// The place of its commit in the log, which `--since` takes, and its number in the transaction.
+/// The LSN of its commit, which `--since` takes, and its number in the transaction.
 fn position(event: &Event<'_>) -> String {
     format!("{}:{}", event.origin.final_lsn, event.origin.ordinal)
 }
 
 fn json(object: &impl Serialize) -> String {
-    // what is made of texts and numbers can always be written
+    // cannot fail: texts and numbers only
     serde_json::to_string(object).unwrap_or_default() + "\n"
 }
 
@@ -151,7 +151,7 @@ fn size(value: &[u8]) -> String {
     }
 }
 
-/// Nothing of it acts on a terminal.
+/// Escapes control characters, which could act on a terminal.
 fn printable(bytes: &[u8]) -> String {
     match Bytes::of(bytes) {
         Bytes::Text(text) => {
@@ -162,7 +162,7 @@ fn printable(bytes: &[u8]) -> String {
     }
 }
 
-/// The same, of bounded length.
+/// As [`printable`], cut to [`SHOWN`] characters.
 fn short(bytes: &[u8]) -> String {
     let text = printable(bytes);
     match text.char_indices().nth(SHOWN) {

@@ -19,7 +19,7 @@ use crate::routing::Router;
 
 const PLAIN: Style = Style { json: false, payload: false, colours: false };
 
-/// Every kind of event, as `emit_message` writes them.
+/// One event of each kind, as `emit_message` writes them.
 const EVENTS: &[&str] = &[
     r#"{"id":"1","aggregate_type":"order","aggregate_id":"42","event_type":"placed","payload":{"total": 99}}"#,
     r#"{"id":"2","aggregate_type":"fixed","aggregate_id":"42","event_type":"placed","payload":null,"headers":{"tenant":"a\u001b[2Jcme","none":null}}"#,
@@ -46,7 +46,7 @@ fn pipeline(contracts: &tempfile::TempDir) -> Pipeline {
     pipeline
 }
 
-/// Makes an event of each content, in one transaction.
+/// Runs each content through the pipeline, all in one transaction.
 fn each(contents: &[&str], mut take: impl FnMut(&Made<'_>, u64)) {
     let contracts = tempfile::tempdir().unwrap();
     let mut pipeline = pipeline(&contracts);
@@ -113,7 +113,7 @@ fn sink(out: &impl AsFd) -> (StdoutSink, CancellationToken) {
     (StdoutSink::new(out, PLAIN, stop.clone()).unwrap(), stop)
 }
 
-/// Sends the same event so many times.
+/// Sends the same event `times` times.
 fn send(sink: &mut StdoutSink, times: usize) {
     each(&vec![EVENTS[0]; times], |made, number| {
         assert!(matches!(sink.send(made, Sequence(number)), Ok(Sent::Record(_))));
@@ -184,7 +184,7 @@ async fn a_reader_that_leaves_is_noticed_while_nothing_is_written() {
     drop(reader);
     sink.changed().await.unwrap();
     assert!(stop.is_cancelled() && sink.printed.unread);
-    // once: then there is nothing to wait for
+    // reported once only
     assert!(timeout(Duration::from_millis(50), sink.changed()).await.is_err());
 }
 
