@@ -128,7 +128,7 @@ impl Pipeline {
             },
         };
         let replay = mark(replay.as_ref(), &origin);
-        router.marking(replay);
+        router.set_replay_mark(replay);
         let routed = router.route(&row, &origin).map_err(Unsendable::from);
         Ok(Some(Made { event: Event { row, origin, replay, shard, retried: false, written }, routed }))
     }

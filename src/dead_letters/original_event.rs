@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn encoded_events_are_decoded_unchanged(
             message: String,
             columns in prop::collection::vec((".*", any::<u32>(), any::<i32>(), any::<Option<String>>(), any::<Option<String>>()), 0..5)
         ) {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_says_where_and_quotes_nothing() {
+    fn invalid_json_is_located_but_not_quoted() {
         let error = OriginalEvent::decode("{\"columns\": \"s3cret\"}").unwrap_err().to_string();
         assert!(error.contains("column 20") && !error.contains("s3cret"), "{error}");
     }

@@ -51,7 +51,8 @@ impl Looked<'_> {
     ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
         *positions = opened(awake(config, session, CheckpointStore::open(config)).await, memory)?;
         let confirmed = self.confirmed();
-        let seen = opened(awake(config, session, positions.look(config, confirmed, sink)).await, memory)?;
+        let seen =
+            opened(awake(config, session, positions.read_candidates(config, confirmed, sink)).await, memory)?;
         self.judge_any(config, session, memory, &seen).await?;
         opened(awake(config, session, sink.init_transactions()).await, memory)?;
         let stored =
@@ -112,7 +113,7 @@ impl Looked<'_> {
             _ => None,
         };
         let reading = catalog.reading(&config.outbox);
-        let way_out = catalog.publication_way_out(config.source());
+        let way_out = catalog.recovery_advice(config.source());
         let found = checkpoint::Found {
             router: &config.name,
             slot: &config.postgres.slot,

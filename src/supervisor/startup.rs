@@ -35,7 +35,7 @@ use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
 use crate::postgres::catalog::{Catalog, Slot, recovery_sql};
-use crate::postgres::dead_letters::store::{DeadLetterStore, Left};
+use crate::postgres::dead_letters::store::{DeadLetterStore, Unfinished};
 use crate::postgres::timeline;
 use crate::postgres::watch::{self, Watch};
 use crate::routing::Router;
@@ -262,7 +262,7 @@ impl Servers {
         memory: &SessionState,
     ) -> Result<Tables, Error> {
         let catalog = &found.catalog;
-        let router = Router::of(config).judging_by(config, memory.contracts.clone());
+        let router = Router::of(config).with_contracts(config, memory.contracts.clone());
         let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
         let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
         let looked = look_at_tables(config, catalog, &outbox, &mut self.looks, memory);
@@ -340,7 +340,7 @@ async fn parked_events(
     if !config.dead_letters.park() {
         return Ok(None);
     }
-    let left = Left { sent: checkpoint.retried.clone(), failed: memory.failed_retry.clone() };
+    let unfinished = Unfinished { sent: checkpoint.retried.clone(), failed: memory.failed_retry.clone() };
     let host = session.info().host.clone();
     let from = checkpoint.position.flush;
     let locked = |reason: String| {
@@ -352,14 +352,14 @@ async fn parked_events(
         &config.postgres,
         host,
         session.backend_pid(),
-        &left,
+        &unfinished,
         from,
         locked,
     );
     let (store, loaded) = awake(config, session, store).await?;
     memory.failed_retry = None;
     memory.refused.retain(|event, _| event.final_lsn >= from);
-    let router = Router::of(config).judging_by(config, memory.contracts.clone());
+    let router = Router::of(config).with_contracts(config, memory.contracts.clone());
     let outbox = Outbox::of(config, tables.router.extra_columns());
     Ok(Some(DeadLetterParts {
         store,

@@ -3,7 +3,7 @@ use pg_logical::Lsn;
 use super::*;
 use crate::checkpoint::remembered;
 use crate::progress::Sequence;
-use crate::sink::kafka::{KafkaLeft, TransactionSize};
+use crate::sink::kafka::{KafkaEnd, TransactionSize};
 use crate::source::slot::SlotLeft;
 use crate::unsendable::{Reason, Unsendable};
 
@@ -16,7 +16,7 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> SessionEnded {
         nothing_before: true,
     });
     let slot = SlotLeft { end: None, recognized: true, sent_away: false, lock: None, log_end: Lsn::INVALID };
-    let kafka = KafkaLeft {
+    let kafka = KafkaEnd {
         checkpoint: remembered(),
         advanced: true,
         last_suspect: Some(DOUBTFUL),

@@ -221,7 +221,7 @@ impl KeptCopy {
     }
 
     async fn query(session: &mut Session, config: &Config) -> Result<Option<Self>, Error> {
-        let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+        let catalog = Catalog::query(session, &config.postgres, &config.outbox).await?;
         if !catalog.standby {
             return Ok(None);
         }

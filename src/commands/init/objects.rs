@@ -119,7 +119,7 @@ impl<'a> Objects<'a> {
         exactly_once.then(|| {
             let purpose =
                 "A start finds there whether the slot is new, because `[delivery] mode` is \"exactly-once\"";
-            role::table_privilege(role, SlotRecord::TABLE, &slot_record::NEEDED, purpose)
+            role::table_privilege(role, SlotRecord::TABLE, &slot_record::REQUIRED_PRIVILEGES, purpose)
         })
     }
 

@@ -74,14 +74,14 @@ async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
     let application_name = format!("{} status", config.name);
     let startup = Startup { application_name: &application_name, ..Startup::default() };
     let mut session = connect(config, &startup).await?;
-    let catalog = Catalog::look_at_slot(&mut session, &config.postgres).await?;
+    let catalog = Catalog::query_slot(&mut session, &config.postgres).await?;
     let active_pid = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
     let holder = match active_pid {
         Some(pid) => Some(catalog::holder(&mut session, pid).await?),
         None => None,
     };
     session.close().await;
-    let problem = catalog.slot_verdict(config.source()).err().map(|error| error.to_string());
+    let problem = catalog.check_slot(config.source()).err().map(|error| error.to_string());
     let slot = catalog.slot.as_ref();
     Ok(SlotReport {
         slot: config.postgres.slot.clone(),

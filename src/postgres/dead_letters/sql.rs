@@ -14,7 +14,7 @@ use crate::unsendable::Reason;
 pub const TABLE: &str = "outbox_router.dead_letters";
 
 /// The privileges that the router needs on it.
-pub const NEEDED: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
+pub const REQUIRED_PRIVILEGES: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 
 /// Whether the table may be read. Returns no row if it does not exist, or if an unreadable one has never held a row:
 /// everybody may see its size.
@@ -29,7 +29,7 @@ pub const REMEDY: &str = "Run `outbox-router init --role ROLE` with `policy = \"
      privileges that the router needs";
 
 /// Why parked events keep a router that does not park from starting, and what to do.
-pub fn left(count: &str) -> (String, &'static str) {
+pub fn still_parked(count: &str) -> (String, &'static str) {
     (
         format!(
             "{count} events are parked, and `[dead_letters] policy` is \"stop\": later events of their aggregates would be sent before them"

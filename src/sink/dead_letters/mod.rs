@@ -81,7 +81,7 @@ pub struct DeadLetters<K> {
 
 /// What the next session needs to know.
 #[derive(Debug)]
-pub struct DeadLettersLeft<L> {
+pub struct DeadLettersEnd<L> {
     /// The inner sink's result.
     pub inner: L,
     /// The retried event that was refused, or the first of several, and whether it was sent alone.
@@ -169,7 +169,7 @@ impl<K: Sink> DeadLetters<K> {
                     continue;
                 }
             };
-            router.marking(letter.replay.as_deref());
+            router.set_replay_mark(letter.replay.as_deref());
             let routed = router.route(&row, &origin).map_err(Unsendable::from);
             let event = pipeline::Event::parked(row, origin, &letter.original);
             match inner.send(&Made { event, routed }, sequence) {
@@ -200,13 +200,13 @@ impl<K: Sink> DeadLetters<K> {
             Report::Fetched(rows) => self.parking.fetched(rows, self.survives),
             Report::Refused(reason) => self.parking.set_unwritable(reason, &self.monitor),
             // `changed` has already returned this error
-            Report::Over(_) => {}
+            Report::Ended(_) => {}
         }
     }
 }
 
 impl<K: Sink> Sink for DeadLetters<K> {
-    type End = DeadLettersLeft<K::End>;
+    type End = DeadLettersEnd<K::End>;
 
     fn is_ready(&self) -> bool {
         self.inner.is_ready()
@@ -294,7 +294,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
             biased;
             changed = self.inner.changed() => changed?,
             report = self.parking.report() => match report {
-                Report::Over(error) => return Err(error),
+                Report::Ended(error) => return Err(error),
                 report => self.reports.push_back(report),
             },
             () = until(self.fetch_at) => {}
@@ -325,7 +325,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
         };
         let (outcome, inner) = inner.close(outcome, progress, recognized, &mut add).await;
         let refused = matches!(&outcome, Outcome::Refused(refusal) if Retries::is_retry(refusal.last));
-        (outcome, DeadLettersLeft { inner, retry: retry.filter(|_| refused) })
+        (outcome, DeadLettersEnd { inner, retry: retry.filter(|_| refused) })
     }
 }
 

@@ -124,7 +124,7 @@ impl Parking {
     ) -> Result<(), TooMany> {
         self.parked.add(letter.aggregate_id.as_deref(), letter.key)?;
         self.capacity = Capacity::Available;
-        self.resolved.is_back(letter.key);
+        self.resolved.parked_again(letter.key);
         monitor.event_parked(letter.reason);
         if letter.reason != Reason::Behind {
             self.named += 1;
@@ -241,7 +241,7 @@ impl Parking {
         let position = remembered.position.flush;
         remembered.parked = self.required_log_end(position);
         remembered.retried = if transactional {
-            self.retries.in_transaction().chain(self.resolved.behind(position).copied()).collect()
+            self.retries.in_transaction().chain(self.resolved.beyond(position).copied()).collect()
         } else {
             Vec::new()
         };

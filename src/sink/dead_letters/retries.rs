@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_of_the_aggregate_of_one_that_fails_again_stays() {
+    fn later_events_wait_behind_a_failed_retry() {
         let mut retries = Retries::new(false);
         for (change, aggregate) in [(1, "a"), (2, "b"), (3, "a")] {
             retries.decided(decided(change, aggregate, Some(Decision::Retry)));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_makes_no_record() {
+    fn discarded_and_dropped_events_are_deleted_without_a_record() {
         let mut retries = Retries::new(true);
         retries.decided(decided(1, "a", Some(Decision::Discard)));
         retries.decided(decided(2, "a", None));

@@ -13,16 +13,16 @@ impl BackgroundProbe {
         if self.0.swap(true, Ordering::AcqRel) {
             return false;
         }
-        let under_way = Arc::clone(&self.0);
+        let running = Arc::clone(&self.0);
         drop(tokio::task::spawn_blocking(move || {
             start();
-            under_way.store(false, Ordering::Release);
+            running.store(false, Ordering::Release);
         }));
         true
     }
 
     #[cfg(test)]
-    pub(super) fn is_under_way(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -34,13 +34,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn there_is_one_look_at_a_time_and_then_another() {
+    async fn one_check_runs_at_a_time() {
         let probe = BackgroundProbe::default();
         let (end, ended) = channel::<()>();
         assert!(probe.start(move || assert!(ended.recv().is_err())));
         assert!(!probe.start(|| panic!("a second one")));
         drop(end);
-        while probe.is_under_way() {
+        while probe.is_running() {
             tokio::task::yield_now().await;
         }
         assert!(probe.start(|| {}));

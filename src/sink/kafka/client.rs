@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_ends_on_another_thread_unless_it_is_waited_for() {
+    fn a_dropped_client_ends_on_another_thread() {
         let (ended, ends) = channel();
         let here = thread::current().id();
         drop(Client::new(Arc::new(SaysWhere(ended.clone()))));

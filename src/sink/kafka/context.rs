@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_not_added_to_the_transaction_is_told_by_a_log_line() {
+    fn a_log_line_names_the_partition_that_was_not_added() {
         let line = |error: &str| {
             format!(
                 "[thrd:main]: TxnCoordinator/1: Failed to add partition \"shop.order\" [2] to transaction: {error}"

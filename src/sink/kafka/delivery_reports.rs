@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definite_refusal_hides_what_it_brought_with_it() {
+    fn a_definite_refusal_replaces_its_consequences() {
         let delivery_reports = DeliveryReports::default();
         delivery_reports.refused(refusal(9, true));
         delivery_reports.refused(refusal(3, false));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_person_hides_what_passes_by_itself() {
+    fn a_refusal_that_needs_a_person_replaces_a_temporary_one() {
         let delivery_reports = DeliveryReports::default();
         let denied = Refusal { why: Unsendable::new(Reason::Refused, "", "grant"), ..refusal(3, true) };
         delivery_reports.refused(refusal(0, true));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delivered_is_taken_once() {
+    fn each_delivery_is_taken_once() {
         let delivery_reports = DeliveryReports::default();
         delivery_reports.delivered(Sequence(2));
         delivery_reports.delivered(Sequence(1));

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_is_worth_what_the_fewest_copies_are() {
+    fn weaknesses_depend_on_replicas_and_settings() {
         assert_eq!(names(3, 2, false), [""; 0]);
         assert_eq!(names(1, 1, false), ["replication_factor"]);
         assert_eq!(names(1, 1, true), ["replication_factor"]);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn with_more_in_sync_than_there_are_nothing_is_acknowledged() {
+    fn more_replicas_in_sync_than_exist_block_acknowledgements() {
         let durability = Durability { replicas: Some(2), min_insync: Some(3), unclean: false };
         assert!(durability.weaknesses()[0].blocks);
     }

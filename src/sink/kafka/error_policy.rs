@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_pass_is_tried_again() {
+    fn temporary_errors_are_retried() {
         for code in [
             Code::NotEnoughReplicas,
             Code::LeaderNotAvailable,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_own_purge_throws_out_is_no_verdict() {
+    fn purged_records_are_a_consequence() {
         assert_eq!(error_policy(Code::PurgeQueue), ErrorPolicy::Consequence);
         assert_eq!(error_policy(Code::GaplessGuarantee), ErrorPolicy::Consequence);
     }

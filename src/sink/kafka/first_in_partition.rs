@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_record_under_way_is_waited_for_however_long_it_takes() {
+    fn a_first_record_in_flight_never_expires() {
         let mut first = FirstRecords::default();
         let target = (0, Some(0));
         first.sent(target, Sequence(1), 0);

@@ -146,7 +146,7 @@ pub(crate) struct KafkaSink {
 
 /// What the next session needs to know.
 #[derive(Debug)]
-pub struct KafkaLeft {
+pub struct KafkaEnd {
     /// Where to resume.
     pub checkpoint: Checkpoint,
     /// Whether any change was acknowledged.
@@ -245,7 +245,7 @@ impl KafkaSink {
 }
 
 impl Sink for KafkaSink {
-    type End = KafkaLeft;
+    type End = KafkaEnd;
 
     fn is_ready(&self) -> bool {
         !self.publisher.is_setting_up()
@@ -371,7 +371,7 @@ impl Sink for KafkaSink {
         progress: &mut Progress,
         recognized: bool,
         note: &mut dyn FnMut(&mut Checkpoint),
-    ) -> (Outcome, KafkaLeft) {
+    ) -> (Outcome, KafkaEnd) {
         let timed_out = self.may_have_timed_out(&outcome);
         let KafkaSink { publisher, delivery_reports, mut checkpointer, isolation, monitor, stop, .. } = self;
         let mut closing = Closing::new(&outcome, &monitor, &stop);
@@ -404,7 +404,7 @@ impl Sink for KafkaSink {
         let wait = async |ending: Ending<'_>| closing.wait(ending).await;
         let (checkpoint, advanced) = checkpointer.close(progress, note, wait).await;
         let alone = isolation.alone();
-        (outcome, KafkaLeft { checkpoint, advanced, last_suspect, alone, batch_bytes, transaction_size })
+        (outcome, KafkaEnd { checkpoint, advanced, last_suspect, alone, batch_bytes, transaction_size })
     }
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct Publisher {
     pub(super) topic_monitor: TopicMonitor,
     pub(super) positions_monitor: TopicMonitor,
     /// The number of records in flight.
-    pub(super) under_way: usize,
+    pub(super) in_flight: usize,
     pub(super) first: FirstRecords,
     pub(super) batch_bytes: usize,
     pub(super) compressed: bool,
@@ -126,7 +126,7 @@ impl Publisher {
             topic_cache,
             topic_monitor: TopicMonitor::new(),
             positions_monitor: TopicMonitor::new(),
-            under_way: 0,
+            in_flight: 0,
             first: FirstRecords::default(),
             batch_bytes,
             compressed: properties::compresses(&config),
@@ -191,7 +191,7 @@ impl Publisher {
         }
         if topic.stale {
             // wait for the records in flight: keys may move to other partitions
-            return Err(if self.under_way > 0 { NotSent::Later } else { self.set_up_topic(record.topic) });
+            return Err(if self.in_flight > 0 { NotSent::Later } else { self.set_up_topic(record.topic) });
         }
         let timestamp = limits.timestamp(record, self.now);
         let place = (number, Self::partition(record, limits));
@@ -225,7 +225,7 @@ impl Publisher {
         }
         match self.producers.current().send::<[u8], [u8]>(message) {
             Ok(()) => {
-                self.under_way += 1;
+                self.in_flight += 1;
                 if ordered {
                     self.first.sent(place, sequence, self.now);
                 }
@@ -251,12 +251,12 @@ impl Publisher {
 
     /// Whether records are in flight.
     pub(super) fn has_records(&self) -> bool {
-        self.under_way > 0
+        self.in_flight > 0
     }
 
     /// The record was acknowledged.
     pub(super) fn acknowledged(&mut self, sequence: Sequence) {
-        self.under_way = self.under_way.saturating_sub(1);
+        self.in_flight = self.in_flight.saturating_sub(1);
         self.first.acknowledged(sequence);
     }
 
@@ -291,7 +291,7 @@ impl Publisher {
                 if let Some(topic) = self.topic_mut(record.topic) {
                     topic.stale = true;
                 }
-                if self.under_way > 0 { NotSent::Later } else { self.set_up_topic(record.topic) }
+                if self.in_flight > 0 { NotSent::Later } else { self.set_up_topic(record.topic) }
             }
             // with nothing in flight, the queue is smaller than the record
             Some(Code::QueueFull) if self.producers.current().in_flight_count() > 0 => NotSent::Later,

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_says_in_a_word_why() {
+    fn limits_give_the_reason() {
         let headers = Headers::default();
         let record = Record {
             topic: "t",

@@ -94,14 +94,14 @@ mod tests {
         let called = Arc::new(AtomicBool::new(false));
         let lost = Arc::clone(&called);
         checks.check(settings.clone(), move |_| finds, move || lost.store(true, Ordering::Release));
-        while checks.probe.is_under_way() {
+        while checks.probe.is_running() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         called.load(Ordering::Acquire)
     }
 
     #[tokio::test]
-    async fn three_misses_in_a_row_that_a_new_client_does_not_share_are_lost_sight() {
+    async fn three_failures_in_a_row_are_stale_metadata_if_a_new_client_finds_brokers() {
         let brokers = MockCluster::new(1).unwrap();
         let mut settings = ClientConfig::new();
         settings.set("bootstrap.servers", brokers.bootstrap_servers());
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn brokers_that_are_late_are_known_and_those_that_no_longer_listen_are_not() {
+    fn late_brokers_are_known_and_closed_ones_are_not() {
         const SOON: Duration = Duration::from_millis(500);
         let brokers = MockCluster::new(1).unwrap();
         let mut settings = ClientConfig::new();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn brokers_that_no_client_finds_are_away() {
+    async fn brokers_that_no_client_finds_are_not_stale_metadata() {
         let mut settings = ClientConfig::new();
         settings.set("bootstrap.servers", "127.0.0.1:1");
         let checks = Arc::default();

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_hides_nothing_that_says_more() {
+    fn silence_does_not_replace_a_better_reason() {
         let stall_reason = StallReason::default();
         stall_reason.set_silence("silent".to_owned());
         assert_eq!((stall_reason.reason().as_deref(), stall_reason.is_explained()), (Some("silent"), false));

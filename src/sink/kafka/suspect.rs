@@ -68,8 +68,8 @@ impl Isolation {
         self.waits
     }
 
-    /// Decides whether a record may be sent. `settled`: all sent records are certain. `under_way`: records are in flight.
-    pub(super) fn admit(&mut self, event: &Event<'_>, settled: bool, under_way: bool) -> Admission {
+    /// Decides whether a record may be sent. `settled`: all sent records are certain. `in_flight`: records are in flight.
+    pub(super) fn admit(&mut self, event: &Event<'_>, settled: bool, in_flight: bool) -> Admission {
         // the dead-letter sink isolates retried events itself
         if event.retried || self.suspect == Suspect::None {
             return Admission::WithOthers;
@@ -79,7 +79,7 @@ impl Isolation {
         let alone = to_blame || matches!(self.suspect, Suspect::UpTo(last) if place <= last);
         self.waits = to_blame && !settled;
         // the record after it must not share a batch with it either
-        if self.waits || (alone || self.alone.is_some()) && under_way {
+        if self.waits || (alone || self.alone.is_some()) && in_flight {
             return Admission::Later;
         }
         if alone { Admission::Alone { nothing_before: settled } } else { Admission::WithOthers }

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_weak_topics_are_worth_eleven_lines() {
+    fn a_thousand_weak_topics_are_logged_in_eleven_lines() {
         let mut state = State::default();
         assert_eq!(state.warning_for(&on(3, 3, 2)), None);
         let logged: Vec<_> = (0..1_000).filter_map(|_| state.warning_for(&on(3, 1, 1))).collect();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_broker_is_worth_one_line() {
+    fn a_single_broker_is_logged_once() {
         let mut state = State::default();
         let logged: Vec<_> = (0..1_000).filter_map(|_| state.warning_for(&on(1, 1, 1))).collect();
         assert_eq!(logged, [Warning::OneBroker]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_compared_with_those_of_the_last_look() {
+    fn partitions_are_compared_with_the_last_check() {
         let state = TopicCache::default();
         assert!(!state.has("order"));
         assert_eq!(state.update("order", &with(3)), TopicChange::New);

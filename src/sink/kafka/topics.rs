@@ -125,8 +125,8 @@ impl TopicKeeper {
     }
 
     async fn look_up(self: Arc<Self>, topic: String) -> Result<Lookup, Error> {
-        let looked_up = topic.clone();
-        tokio::task::spawn_blocking(move || self.look(&looked_up))
+        let name = topic.clone();
+        tokio::task::spawn_blocking(move || self.look_up_blocking(&name))
             .await
             .map_err(|error| Error::transient(Peer::Kafka, format!("looking up topic {topic}: {error}")))?
     }
@@ -134,7 +134,7 @@ impl TopicKeeper {
     /// Blocks. A topic is ready when the leaders of its partitions serve them, which is later than when the metadata show
     /// it. A broker would refuse an earlier batch and accept the next one, because it has no state for this producer yet;
     /// librdkafka would count both as delivered (KAFKA-15591).
-    fn look(&self, topic: &str) -> Result<Lookup, Error> {
+    fn look_up_blocking(&self, topic: &str) -> Result<Lookup, Error> {
         let client = self.admin.inner();
         let metadata = client.fetch_metadata(Some(topic), REQUEST_TIMEOUT);
         let metadata = metadata

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_one_that_had_to_wait_says_nothing_of_the_rate() {
+    fn a_small_transaction_that_waited_does_not_change_the_size() {
         let mut size = TransactionSize::default();
         size.committed(300, Duration::from_secs(5), TIMEOUT);
         assert_eq!((size.limit(), size.slow()), (INITIAL_SIZE, None));
@@ -175,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn none_is_tried_again_that_timed_out() {
+    fn after_a_timeout_the_next_transaction_is_at_most_half_as_large() {
         let mut size = TransactionSize { limit: Some(32_000_000), slow: None };
-        let says = size.timed_out(timed_out(32_000, 32_000_000, 3_000_000), TIMEOUT);
+        let message = size.timed_out(timed_out(32_000, 32_000_000, 3_000_000), TIMEOUT);
         assert!(
-            says.contains("32000000 bytes") && says.contains("50 kB/s") && says.contains("smaller"),
-            "{says}"
+            message.contains("32000000 bytes") && message.contains("50 kB/s") && message.contains("smaller"),
+            "{message}"
         );
         assert_eq!(size.limit(), 150_000);
         // all of it was acknowledged at once, and its position never
@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(size.limit(), 7_500);
         size.timed_out(timed_out(7, 7_500, 0), TIMEOUT);
         assert_eq!(size.limit(), 3_750);
-        let says = size.timed_out(timed_out(1, 5_000, 0), TIMEOUT);
-        assert!(says.contains("single record of 5000 bytes") && says.contains("raise"), "{says}");
+        let message = size.timed_out(timed_out(1, 5_000, 0), TIMEOUT);
+        assert!(message.contains("single record of 5000 bytes") && message.contains("raise"), "{message}");
         assert!(size.slow().unwrap().contains("2 kB/s"), "nothing newer is known of the rate");
         let mut unknown = TransactionSize::default();
         unknown.timed_out(timed_out(64, 64_000, 0), TIMEOUT);

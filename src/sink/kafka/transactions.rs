@@ -409,8 +409,8 @@ mod tests {
         assert_eq!((full.remaining_bytes(), full.due(at(5), Intake::Behind, since)), (0, Due::Now));
         assert_eq!(full.next_size(), (full.size, None));
         full.timeout = Duration::ZERO;
-        let (size, says) = full.next_size();
-        assert!(size.limit() <= limit / 2 && says.is_some());
+        let (size, message) = full.next_size();
+        assert!(size.limit() <= limit / 2 && message.is_some());
         full.delay_is_explained();
         assert_eq!(full.next_size(), (full.size, None), "it was not for its size");
     }
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_records_are_acknowledged_slowly_is_late() {
+    fn slow_acknowledgements_make_a_transaction_overdue() {
         let mut slow = committing(5);
         slow.sent(2, 20_000);
         assert_eq!((slow.close_if_due(at(5), Intake::Waits), slow.is_overdue(true)), (None, false));

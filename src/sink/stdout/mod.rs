@@ -31,7 +31,7 @@ pub struct StdoutSink {
     written: UnboundedReceiver<Written>,
     /// Sequences of lines that were written or discarded since the last turn.
     reports: Vec<Sequence>,
-    under_way: usize,
+    in_flight: usize,
     reader: Reader,
     printed: Printed,
     /// Cancelled when the reader has closed the pipe.
@@ -44,17 +44,17 @@ pub struct Printed {
     /// How many events were written completely.
     pub events: u64,
     /// The reader has closed the pipe.
-    pub unread: bool,
+    pub reader_gone: bool,
 }
 
 /// A report of the writing thread.
 enum Written {
     /// The line was written.
-    Whole(Sequence),
+    Done(Sequence),
     /// Writing failed; no further line is written.
     Failed(io::Error),
     /// The line was discarded after a failure.
-    Not(Sequence),
+    Discarded(Sequence),
 }
 
 impl StdoutSink {
@@ -76,24 +76,24 @@ impl StdoutSink {
         let thread = std::thread::Builder::new().name("stdout".to_owned());
         thread.spawn(move || write_lines(file, next, &report)).map_err(no_room)?;
         let (reader, printed) = (Reader::of(out), Printed::default());
-        Ok(StdoutSink { style, lines, written, reports: Vec::new(), under_way: 0, reader, printed, stop })
+        Ok(StdoutSink { style, lines, written, reports: Vec::new(), in_flight: 0, reader, printed, stop })
     }
 
-    fn take_in(&mut self, written: Written) -> Result<(), Error> {
+    fn handle_report(&mut self, written: Written) -> Result<(), Error> {
         match written {
-            Written::Whole(sequence) => {
+            Written::Done(sequence) => {
                 self.printed.events += 1;
                 self.reports.push(sequence);
             }
-            Written::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => self.left_alone(),
+            Written::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => self.reader_gone(),
             Written::Failed(error) => terminal::written(Err(error))?,
-            Written::Not(sequence) => self.reports.push(sequence),
+            Written::Discarded(sequence) => self.reports.push(sequence),
         }
         Ok(())
     }
 
-    fn left_alone(&mut self) {
-        self.printed.unread = true;
+    fn reader_gone(&mut self) {
+        self.printed.reader_gone = true;
         self.stop.cancel();
     }
 }
@@ -116,7 +116,7 @@ fn write_lines(
         }
         for (sequence, _) in batch.drain(..) {
             // fails only when the session has ended
-            let _ = report.send(if works { Written::Whole(sequence) } else { Written::Not(sequence) });
+            let _ = report.send(if works { Written::Done(sequence) } else { Written::Discarded(sequence) });
         }
     }
 }
@@ -136,14 +136,14 @@ impl Sink for StdoutSink {
         let memory = line.len();
         // cannot fail: the thread outlives the session
         let _ = self.lines.send((sequence, line));
-        self.under_way += 1;
+        self.in_flight += 1;
         let commit_time = made.event.origin.commit_time;
         Ok(Sent::Record(InFlight { bytes: memory, memory, commit_time, target: 0 }))
     }
 
     fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
         for sequence in self.reports.drain(..) {
-            self.under_way = self.under_way.saturating_sub(1);
+            self.in_flight = self.in_flight.saturating_sub(1);
             event(Event::Delivered(sequence));
         }
         None
@@ -159,7 +159,7 @@ impl Sink for StdoutSink {
             position,
             durable: position.flush,
             survives: None,
-            settled: self.under_way == 0,
+            settled: self.in_flight == 0,
             checkpoint_waits: false,
             uncommitted: 0,
             oldest: None,
@@ -171,12 +171,12 @@ impl Sink for StdoutSink {
     async fn changed(&mut self) -> Result<(), Error> {
         tokio::select! {
             biased;
-            Some(written) = self.written.recv() => self.take_in(written)?,
-            () = self.reader.gone(), if !self.printed.unread => self.left_alone(),
+            Some(written) = self.written.recv() => self.handle_report(written)?,
+            () = self.reader.gone(), if !self.printed.reader_gone => self.reader_gone(),
             else => pending().await,
         }
         while let Ok(written) = self.written.try_recv() {
-            self.take_in(written)?;
+            self.handle_report(written)?;
         }
         Ok(())
     }

@@ -94,11 +94,11 @@ impl Style {
     }
 
     fn block(self, event: &Event<'_>, record: &Record<'_>) -> String {
-        let topic = self.painted(BOLD, record.topic);
+        let topic = self.coloured(BOLD, record.topic);
         let key = record.key.map_or("no key".to_owned(), |key| format!("key {}", short(key)));
         let partition = record.partition.map_or(String::new(), |number| format!("  partition {number}"));
         let size = record.value.map_or("tombstone".to_owned(), size);
-        let place = self.painted(DIM, &position(event));
+        let place = self.coloured(DIM, &position(event));
         let mut block = format!("{topic}  {key}{partition}  {size}  {place}\n");
         for (name, value) in record.headers.iter().take(HEADERS) {
             let value = value.map_or("null".to_owned(), short);
@@ -108,7 +108,7 @@ impl Style {
             block.push_str(&format!("    and {} more headers\n", record.headers.len() - HEADERS));
         }
         if let Some(violation) = record.violation {
-            let although = self.painted(YELLOW, "would be sent although");
+            let although = self.coloured(YELLOW, "would be sent although");
             block.push_str(&format!("    {although} {}\n", printable(violation.to_string().as_bytes())));
         }
         if let Some(value) = record.value.filter(|_| self.payload) {
@@ -118,13 +118,13 @@ impl Style {
     }
 
     fn refusal(self, event: &Event<'_>, why: &Unsendable) -> String {
-        let what = self.painted(RED, "cannot be sent");
-        let place = self.painted(DIM, &position(event));
+        let what = self.coloured(RED, "cannot be sent");
+        let place = self.coloured(DIM, &position(event));
         let (id, detail) = (event.row.printable_id(), why.detail());
         format!("{what}  the event with id {id}  {place}\n    {}\n", printable(detail.as_bytes()))
     }
 
-    fn painted(self, code: &str, text: &str) -> String {
+    fn coloured(self, code: &str, text: &str) -> String {
         if self.colours { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 }

@@ -70,28 +70,25 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// The topic cannot be read, or contains what this version does not understand.
-    pub(crate) async fn look(
+    pub(crate) async fn read_candidates(
         &self,
         config: &Config,
         confirmed: Lsn,
         sink: &Publisher,
     ) -> Result<StoredCheckpoints, Error> {
-        match self {
-            CheckpointStore::Off => Ok(StoredCheckpoints::nothing()),
-            CheckpointStore::Separate(topic) => {
-                sink.unless_positions_are_stuck(reader::look(config, &topic.topic, confirmed)).await
-            }
-            CheckpointStore::Transactional(topic) => {
-                sink.unless_positions_are_stuck(reader::look(config, topic, confirmed)).await
-            }
-        }
+        let topic = match self {
+            CheckpointStore::Off => return Ok(StoredCheckpoints::nothing()),
+            CheckpointStore::Separate(topic) => &topic.topic,
+            CheckpointStore::Transactional(topic) => topic,
+        };
+        sink.unless_positions_are_stuck(reader::read_without_waiting(config, topic, confirmed)).await
     }
 
     /// The checkpoint under the router's name, once nobody else writes there. `stored` is the result of
-    /// [`CheckpointStore::look`].
+    /// [`CheckpointStore::read_candidates`].
     ///
     /// # Errors
-    /// As [`CheckpointStore::look`].
+    /// As [`CheckpointStore::read_candidates`].
     pub(crate) async fn read(
         &self,
         config: &Config,
@@ -189,7 +186,7 @@ impl CheckpointTopic {
     /// # Errors
     /// The topic cannot be read, or contains what this version does not understand.
     pub(crate) async fn read(&self, confirmed: Lsn) -> Result<Option<Checkpoint>, Error> {
-        let stored = reader::look(&self.config, &self.topic, confirmed).await?;
+        let stored = reader::read_without_waiting(&self.config, &self.topic, confirmed).await?;
         self.settled(confirmed, stored).await
     }
 

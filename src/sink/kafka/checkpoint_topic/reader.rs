@@ -69,7 +69,11 @@ pub(super) async fn read(
 }
 
 /// The same without waiting for transactions.
-pub(super) async fn look(config: &Config, topic: &str, confirmed: Lsn) -> Result<StoredCheckpoints, Error> {
+pub(super) async fn read_without_waiting(
+    config: &Config,
+    topic: &str,
+    confirmed: Lsn,
+) -> Result<StoredCheckpoints, Error> {
     let Latest { committed, hidden } = search(config, topic, confirmed, None).await?;
     Ok(match hidden {
         None => StoredCheckpoints { records: vec![committed.flatten()], open: false },
@@ -203,7 +207,7 @@ impl Reader {
 
     /// Waits until a read_committed consumer sees everything up to this offset.
     fn wait_for_transaction(&self, offset: i64, wait_limit: Duration) -> Result<(), Error> {
-        let (begun, mut told) = (Instant::now(), false);
+        let (begun, mut logged) = (Instant::now(), false);
         while self.end(&self.committed)? <= offset {
             let waited = begun.elapsed();
             if waited >= wait_limit {
@@ -211,8 +215,8 @@ impl Reader {
                     "a transaction in it is still open; Kafka ends it after its transaction.timeout.ms",
                 ));
             }
-            if waited >= LOG_WAIT_AFTER && wait_limit > OPEN_TRANSACTION_TIMEOUT && !told {
-                told = true;
+            if waited >= LOG_WAIT_AFTER && wait_limit > OPEN_TRANSACTION_TIMEOUT && !logged {
+                logged = true;
                 tracing::warn!(
                     topic = self.topic,
                     name = self.key,

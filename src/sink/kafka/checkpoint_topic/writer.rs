@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_position_that_is_refused_at_once_is_not_tried_again_at_once() {
+    async fn a_refused_checkpoint_is_not_retried_at_once() {
         let env = Environment::empty()
             .with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop")
             .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1");
