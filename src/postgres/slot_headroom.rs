@@ -18,11 +18,12 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Over a shorter time, no rate is computed.
 const MIN_SPAN: Duration = Duration::from_secs(5);
 
-/// A smaller share of the limit than the first is short, however slowly it shrinks; once it is short, the second share
+/// The headroom is short below the first share of the limit, however slowly it shrinks; once it is short, the second share
 /// applies.
 const SHORT_SHARE: (f64, f64) = (0.2, 0.3);
 
-/// Less than half of the limit is short if it lasts for less than the first time; once it is short, the second time applies.
+/// Less than half of the limit is short if it lasts for less than the first time; once it is short, the second time
+/// applies.
 const SHORT_TIME: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(1200));
 
 /// How much headroom there is, from good to bad.
@@ -47,7 +48,7 @@ impl Level {
         if status == Some("unreserved") {
             return Level::Unreserved;
         }
-        // after it was short once, it may hover about the threshold
+        // different thresholds once it is short, or the level would flutter
         let (little, soon) = if before >= Level::Short {
             (SHORT_SHARE.1, SHORT_TIME.1)
         } else {
@@ -121,7 +122,7 @@ impl SlotHeadroom {
     /// How long the headroom lasts at the current rate; `None`: it does not shrink, or has no limit.
     pub fn left(&self) -> Option<Duration> {
         let (_, now) = self.samples.back()?;
-        // a century is as good as never
+        // a century counts as never
         const LONGEST: f64 = 3e9;
         let seconds = u64::try_from(*now).ok()? as f64 / self.rate()?;
         (seconds < LONGEST).then(|| Duration::from_secs_f64(seconds))

@@ -341,7 +341,7 @@ pub fn warn_of_rewritten(now: &Reading, before: &Reading) {
         tracing::warn!(
             table,
             remedy = "If it was made unlogged, compare the table with the topics. `outbox-router check` says how to prevent \
-                      made so",
+                      that",
             "the outbox table was rewritten: by TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE. If that made it unlogged for a time, rows \
              that were written then are not in the stream"
         );

@@ -106,8 +106,8 @@ pub(super) fn from_variable(part: &str) -> String {
     known.map_or(dotted, |name| (*name).to_owned())
 }
 
-/// Judges one property by its name and value. `window_records` and `window_bytes` are the limits of `[delivery]`, for which
-/// the producer's own queue must have room.
+/// Checks one property's name and value. `window_records` and `window_bytes` are the limits of `[delivery]`, which the
+/// producer's own queue must not undercut.
 pub(super) fn judge(
     property: &str,
     value: &str,

@@ -111,7 +111,7 @@ impl Column {
             return Err(Error::refused(
                 format!(
                     "aggregates of {table} cannot be distributed over shards: its column {column} has the collation {collation}, and row \
-                     filters accept only those that Postgres comes with"
+                     filters accept only built-in ones"
                 ),
                 format!(
                     "Run ALTER TABLE {} ALTER {} TYPE {} COLLATE \"default\"",

@@ -137,7 +137,7 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
             format!("the replication slot {name} does not exist"),
             "If it never did, run `outbox-router init`. If it was dropped, or did not survive a failover, events committed \
              since the router's last position may be missing in Kafka: if `outbox-router slot list` shows a bookmark from \
-             before, `outbox-router slot reset --to` it creates the slot again from there, and nothing is missing; otherwise \
+             before, `outbox-router slot reset --to` that bookmark creates the slot again from there, and nothing is missing; otherwise \
              compare the outbox table before `init` creates a new slot",
         ));
     };
@@ -342,7 +342,7 @@ pub(crate) mod tests {
             ("idle_timeout", "idle_replication_slot_timeout = 0"),
             ("rows_removed", "hot_standby_feedback = on"),
             ("wal_level_insufficient", "wal_level = logical"),
-            ("a_later_one", "The manual"),
+            ("a_later_one", "in the manual"),
         ] {
             let text = refused(Some(&Slot { invalidation_reason: Some(reason.into()), ..slot() }));
             assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");

@@ -30,8 +30,8 @@ use retries::Retries;
 const NO_TARGET: usize = usize::MAX;
 
 /// The remedy when the limit on parked aggregates is reached.
-const LIMIT_REMEDY: &str = "raise `[dead_letters] max_aggregates`, or decide what is parked (outbox-router dead-letters list) and start the \
-                         router again, which does first what is decided";
+const LIMIT_REMEDY: &str = "raise `[dead_letters] max_aggregates`, or retry or discard parked events (outbox-router dead-letters list) \
+                         and restart the router, which handles them first";
 
 /// What a session needs to park events.
 pub struct DeadLetterParts {

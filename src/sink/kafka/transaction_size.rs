@@ -85,7 +85,7 @@ impl TransactionSize {
         }
         format!(
             "a transaction of {bytes} bytes did not fit into transaction.timeout.ms ({seconds} s): {taken}; the next ones are \
-             sent now"
+             smaller"
         )
     }
 
