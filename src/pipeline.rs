@@ -128,7 +128,7 @@ impl Pipeline {
             },
         };
         let replay = mark(replay.as_ref(), &origin);
-        router.marking(replay);
+        router.set_replay_mark(replay);
         let routed = router.route(&row, &origin).map_err(Unsendable::from);
         Ok(Some(Made { event: Event { row, origin, replay, shard, retried: false, written }, routed }))
     }
@@ -231,15 +231,15 @@ impl<'a> Event<'a> {
     }
 
     /// What a person can do to go on without it.
-    pub fn way_past(&self) -> String {
-        way_past(self.origin.final_lsn, self.shard)
+    pub fn how_to_skip(&self) -> String {
+        how_to_skip(self.origin.final_lsn, self.shard)
     }
 
     /// It cannot be sent, and the router stops before it.
     pub fn stops_the_router(&self, why: &Unsendable) -> Error {
         Error::not_safe(
             format!("the event with id {} cannot be sent: {}", self.row.printable_id(), why.what),
-            format!("Nothing was skipped. {}, or {}", why.remedy, self.way_past()),
+            format!("Nothing was skipped. {}, or {}", why.remedy, self.how_to_skip()),
         )
     }
 }
@@ -258,7 +258,7 @@ fn updated(table: &str, final_lsn: Lsn, shard: Option<Shard>) -> Error {
         format!(
             "Nothing was skipped. Correct what updates rows, and set `[outbox] on_update` to \"warn\" to go on; or, if its \
              transaction inserts no events, {}",
-            way_past(final_lsn, shard)
+            how_to_skip(final_lsn, shard)
         ),
     )
 }
@@ -272,7 +272,7 @@ fn unreadable(error: &OutboxError, final_lsn: Lsn, shard: Option<Shard>) -> Erro
         format!(
             "Nothing was skipped. Write messages with outbox_router.emit_message; this one is in the log \
              already: correct `[outbox] columns` or `[route]` if it is they that are wrong, or {}",
-            way_past(final_lsn, shard)
+            how_to_skip(final_lsn, shard)
         ),
     )
 }
@@ -296,7 +296,7 @@ fn not_readable(error: &OutboxError) -> Error {
 
 /// The row is in the log for good: correcting or deleting it in the table changes nothing for the router. True only when
 /// everything before the transaction is acknowledged, which the loop waits for.
-fn way_past(final_lsn: Lsn, shard: Option<Shard>) -> String {
+fn how_to_skip(final_lsn: Lsn, shard: Option<Shard>) -> String {
     // a transaction is left out by a position behind the beginning of its commit
     let past = Lsn(final_lsn.0 + 1);
     let shard = shards::argument(shard);

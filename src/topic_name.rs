@@ -28,7 +28,7 @@ pub enum TopicNameError {
     Reserved,
     /// Where the routers' positions are.
     #[error("it is where routers keep their positions (`[delivery] positions_topic`)")]
-    CheckpointStore,
+    PositionsTopic,
 }
 
 /// Whether `byte` may stand in a topic name.

@@ -13,7 +13,7 @@ use super::init::alter_failover;
 use crate::checkpoint::{Checkpoint, LogFingerprint, Reading, Replay, System};
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::postgres::catalog::{Catalog, Missing, Slot, shards_verdict};
+use crate::postgres::catalog::{Catalog, Missing, Slot, check_shards};
 use crate::postgres::slot_record;
 use crate::postgres::timeline;
 use crate::progress::Position;
@@ -38,7 +38,7 @@ impl Kept {
         let walsender = Startup { replication: true, ..Startup::default() };
         let mut session = connect(config, "slot", walsender).await?;
         let system = timeline::identify(&mut session).await?;
-        let catalog = Catalog::look(&mut session, &config.postgres, &config.outbox).await?;
+        let catalog = Catalog::query(&mut session, &config.postgres, &config.outbox).await?;
         // does not create the topic: a command that only shows something leaves no trace
         let confirmed = catalog.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
         let remembered = look_up(config, confirmed).await?;
@@ -78,7 +78,7 @@ impl Kept {
             return Ok(None);
         };
         let found = [(config.source(), &self.catalog)];
-        let ids = shards_verdict(&mut self.session, &found, Missing::AtStart).await?;
+        let ids = check_shards(&mut self.session, &found, Missing::AtStart).await?;
         Ok(Some((shard, ids)))
     }
 

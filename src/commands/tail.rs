@@ -73,7 +73,7 @@ pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
 /// Says how many events were printed, unless the reader has left, as `head` does.
 fn say_end(printed: Printed) {
     match printed {
-        Printed { unread: true, .. } => {}
+        Printed { reader_gone: true, .. } => {}
         Printed { events: 1, .. } => tracing::info!("stopped; 1 event was shown"),
         Printed { events, .. } => tracing::info!("stopped; {events} events were shown"),
     }
@@ -105,12 +105,12 @@ async fn open(
     let mut session = connect(&config, None).await?;
     session.query(&bulk_read::prepare(config.postgres.wal_sender_timeout)).await?;
     let mut looks = connect(&config, Some(session.info().host.clone())).await?;
-    let catalog = Catalog::look(&mut looks, &config.postgres, &config.outbox).await?;
-    catalog.publication_verdict(config.source(), Missing::AtStart)?;
+    let catalog = Catalog::query(&mut looks, &config.postgres, &config.outbox).await?;
+    catalog.check_publication(config.source(), Missing::AtStart)?;
     let shard = match config.shard {
         Some(shard) => {
             let ids =
-                catalog::shards_verdict(&mut looks, &[(config.source(), &catalog)], Missing::AtStart).await?;
+                catalog::check_shards(&mut looks, &[(config.source(), &catalog)], Missing::AtStart).await?;
             Some((shard, ids))
         }
         None => None,
@@ -125,7 +125,7 @@ async fn open(
     config.postgres.slot = slot;
     let config = Arc::new(config);
     let contracts = Contracts::configured(&config)?.map(Arc::new);
-    let router = Router::of(&config).judging_by(&config, contracts);
+    let router = Router::of(&config).with_contracts(&config, contracts);
     let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
     let outbox = Outbox::of(&config, router.extra_columns()).known_as(oids).of_shard(shard);
     let monitor = Monitor::new(config.name.as_str());
@@ -215,10 +215,10 @@ async fn stream(
     start: Lsn,
 ) -> Result<ReplicationStream<Stream>, Error> {
     session.query(bulk_read::BEFORE_STREAMING).await?;
-    let (stream, unread, _) = session.into_parts();
+    let (stream, reader_gone, _) = session.into_parts();
     let slot = &config.postgres.slot;
     let publication = &config.postgres.publication;
     let what = StreamOf { slot, publication, start, messages: config.reads_messages() };
-    let stream = ReplicationStream::at_rest(stream, unread, "");
+    let stream = ReplicationStream::at_rest(stream, reader_gone, "");
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
 }

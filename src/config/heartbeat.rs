@@ -11,7 +11,7 @@ use super::raw::{RawHeartbeat, Scalar};
 use super::read::Reader;
 use super::units::format_duration;
 
-/// Anything more frequent would tell nothing more.
+/// The shortest interval: a shorter one would give no more information.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// `None`: `false`, or not set.

@@ -118,7 +118,7 @@ pub(super) fn shards(reader: &mut Reader<'_>, raw: RawShards) -> Shards {
             "shards.only",
             what,
             format!(
-                "Name shards by their numbers, 0 to {last}, each once; in a variable with commas in between"
+                "Name shards by their numbers, 0 to {last}, each once; in a variable, separate them with commas"
             ),
         );
     };
@@ -149,7 +149,7 @@ pub(super) fn check_positions(reader: &mut Reader<'_>, shards: &Shards, position
     if shards.count > 1 && positions_topic.is_none() {
         reader.problems.push(
             super::source::Place::Nowhere,
-            "`shards.count` is more than 1, and `delivery.positions_topic` is switched off: there is written what shards hand over",
+            "`shards.count` is more than 1, and `delivery.positions_topic` is switched off: shards record their handover there",
             "Remove `positions_topic = \"\"`",
         );
     }

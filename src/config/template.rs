@@ -202,7 +202,7 @@ impl Template {
         }
     }
 
-    /// Whether the result may be this text, judged by its beginning only.
+    /// Whether the result may be this text, as far as its beginning shows.
     pub fn may_make(&self, text: &str) -> bool {
         match self.fixed() {
             Some(fixed) => text == fixed,

@@ -1,4 +1,4 @@
-//! The way from a text and variables to a configuration or a message, as `load` goes it.
+//! Tests `load`: from text and environment variables to a configuration or an error message.
 
 mod environment;
 mod example;
@@ -27,7 +27,7 @@ fn with(variables: &[(&str, &str)]) -> Environment {
         .fold(env(), |env, (name, value)| env.with_variable(&format!("OUTBOX_ROUTER_{name}"), value))
 }
 
-/// The least that works, and `more` behind it.
+/// The smallest valid configuration, followed by `more`.
 fn minimal(more: &str) -> String {
     format!("postgres.url = \"{URL}\"\nkafka.\"bootstrap.servers\" = \"kafka:9092\"\n{more}")
 }

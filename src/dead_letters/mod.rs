@@ -84,7 +84,7 @@ pub struct DeadLetter {
     /// The reason as a sentence, with a remedy.
     pub detail: String,
     /// The event as it was written.
-    pub whole: OriginalEvent,
+    pub original: OriginalEvent,
     /// The mark of the reset that sent it again; `None`: it is new.
     pub replay: Option<String>,
 }
@@ -95,7 +95,7 @@ impl fmt::Debug for DeadLetter {
             .field("key", &self.key)
             .field("source", &self.source)
             .field("reason", &self.reason)
-            .field("whole", &self.whole)
+            .field("original", &self.original)
             .finish_non_exhaustive()
     }
 }
@@ -105,7 +105,7 @@ impl DeadLetter {
     pub fn size(&self) -> usize {
         let texts = [&self.event_id, &self.aggregate_type, &self.aggregate_id, &self.event_type];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
-        size_of::<DeadLetter>() + texts + self.detail.len() + self.whole.size()
+        size_of::<DeadLetter>() + texts + self.detail.len() + self.original.size()
     }
 }
 

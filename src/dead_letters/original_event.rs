@@ -92,21 +92,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn encoded_events_are_decoded_unchanged(
             message: String,
             columns in prop::collection::vec((".*", any::<u32>(), any::<i32>(), any::<Option<String>>(), any::<Option<String>>()), 0..5)
         ) {
             let columns = columns.into_iter().map(|(name, type_id, modifier, type_name, value)| {
                 Column { name, type_id, modifier, type_name, value }
             });
-            for whole in [OriginalEvent::Message(message), OriginalEvent::Columns(columns.collect())] {
-                prop_assert_eq!(OriginalEvent::decode(&whole.encode()), Ok(whole));
+            for original in [OriginalEvent::Message(message), OriginalEvent::Columns(columns.collect())] {
+                prop_assert_eq!(OriginalEvent::decode(&original.encode()), Ok(original));
             }
         }
     }
 
     #[test]
-    fn what_is_not_says_where_and_quotes_nothing() {
+    fn invalid_json_is_located_but_not_quoted() {
         let error = OriginalEvent::decode("{\"columns\": \"s3cret\"}").unwrap_err().to_string();
         assert!(error.contains("column 20") && !error.contains("s3cret"), "{error}");
     }

@@ -12,7 +12,7 @@ pub struct Parked {
     all: u64,
     /// The number of rows without an aggregate; each of these is parked on its own.
     without: usize,
-    most: usize,
+    max_aggregates: usize,
 }
 
 /// The rows of one aggregate.
@@ -29,9 +29,9 @@ struct Rows {
 pub struct TooMany(pub usize);
 
 impl Parked {
-    /// Starts with the rows of the table. `most` is the maximum number of parked aggregates.
-    pub fn new(rows: impl IntoIterator<Item = (Option<String>, u64, Key)>, most: usize) -> Self {
-        let mut parked = Parked { most, ..Parked::default() };
+    /// Starts with the rows of the table. `max_aggregates` is the maximum number of parked aggregates.
+    pub fn new(rows: impl IntoIterator<Item = (Option<String>, u64, Key)>, max_aggregates: usize) -> Self {
+        let mut parked = Parked { max_aggregates, ..Parked::default() };
         for (aggregate, count, first) in rows {
             match aggregate {
                 Some(aggregate) => drop(parked.rows.insert(aggregate.into(), Rows { count, first })),
@@ -58,8 +58,8 @@ impl Parked {
             self.all += 1;
             return Ok(false);
         }
-        if self.rows.len() + self.without >= self.most {
-            return Err(TooMany(self.most));
+        if self.rows.len() + self.without >= self.max_aggregates {
+            return Err(TooMany(self.max_aggregates));
         }
         match aggregate {
             Some(aggregate) => drop(self.rows.insert(aggregate.into(), Rows { count: 1, first: event })),

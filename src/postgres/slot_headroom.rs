@@ -16,14 +16,15 @@ use crate::quantity::{bytes, time};
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// Over a shorter time, no rate is computed.
-const SHORTEST: Duration = Duration::from_secs(5);
+const MIN_SPAN: Duration = Duration::from_secs(5);
 
-/// A smaller share of the limit than the first is short, however slowly it shrinks; once it is short, the second share
+/// The headroom is short below the first share of the limit, however slowly it shrinks; once it is short, the second share
 /// applies.
-const LITTLE: (f64, f64) = (0.2, 0.3);
+const SHORT_SHARE: (f64, f64) = (0.2, 0.3);
 
-/// Less than half of the limit is short if it lasts for less than the first time; once it is short, the second time applies.
-const SOON: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(1200));
+/// Less than half of the limit is short if it lasts for less than the first time; once it is short, the second time
+/// applies.
+const SHORT_TIME: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(1200));
 
 /// How much headroom there is, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -47,8 +48,12 @@ impl Level {
         if status == Some("unreserved") {
             return Level::Unreserved;
         }
-        // after it was short once, it may hover about the threshold
-        let (little, soon) = if before >= Level::Short { (LITTLE.1, SOON.1) } else { (LITTLE.0, SOON.0) };
+        // different thresholds once it is short, or the level would flutter
+        let (little, soon) = if before >= Level::Short {
+            (SHORT_SHARE.1, SHORT_TIME.1)
+        } else {
+            (SHORT_SHARE.0, SHORT_TIME.0)
+        };
         if let Some(part) = part_left(slot)
             && (part < little || part < 0.5 && left.is_some_and(|left| left < soon))
         {
@@ -78,13 +83,13 @@ pub struct SlotHeadroom {
 }
 
 impl SlotHeadroom {
-    /// Before the first sample of a session; `told` is the level that was last reported.
-    pub fn new(told: Level) -> Self {
-        SlotHeadroom { samples: VecDeque::new(), level: told }
+    /// Before the first sample of a session; `before` is the level that was last reported.
+    pub fn new(before: Level) -> Self {
+        SlotHeadroom { samples: VecDeque::new(), level: before }
     }
 
     /// Adds a sample, and returns the new level if it changed.
-    pub fn looked(&mut self, at: Instant, slot: &Slot) -> Option<Level> {
+    pub fn add_sample(&mut self, at: Instant, slot: &Slot) -> Option<Level> {
         // without a limit, the log uses up the disk
         let retained = || slot.retained_bytes.map(|bytes| -i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Some(room) = slot.safe_wal_size.or_else(retained) {
@@ -111,13 +116,13 @@ impl SlotHeadroom {
         let ((first, before), (last, now)) = (self.samples.front()?, self.samples.back()?);
         let span = last.duration_since(*first);
         let gone = before.saturating_sub(*now);
-        (span >= SHORTEST && gone > 0).then(|| gone as f64 / span.as_secs_f64())
+        (span >= MIN_SPAN && gone > 0).then(|| gone as f64 / span.as_secs_f64())
     }
 
     /// How long the headroom lasts at the current rate; `None`: it does not shrink, or has no limit.
     pub fn left(&self) -> Option<Duration> {
         let (_, now) = self.samples.back()?;
-        // a century is as good as never
+        // a century counts as never
         const LONGEST: f64 = 3e9;
         let seconds = u64::try_from(*now).ok()? as f64 / self.rate()?;
         (seconds < LONGEST).then(|| Duration::from_secs_f64(seconds))
@@ -131,7 +136,7 @@ impl SlotHeadroom {
 }
 
 /// The same for a single sample, without a rate.
-pub fn at_a_glance(name: &str, slot: &Slot) -> (Level, String, &'static str) {
+pub fn describe_once(name: &str, slot: &Slot) -> (Level, String, &'static str) {
     let level = Level::of(slot, None, Level::Ample);
     let (what, remedy) = describe(level, name, slot, None, None);
     (level, what, remedy)
@@ -144,11 +149,11 @@ fn describe(
     left: Option<(Duration, String)>,
     rate: Option<String>,
 ) -> (String, &'static str) {
-    const RAISE: &str = "See that the router runs and Kafka takes what it sends (outbox-router status), or raise \
+    const RAISE: &str = "Make sure that the router runs and Kafka accepts its records (outbox-router status), or raise \
                          max_slot_wal_keep_size and SELECT pg_reload_conf()";
     let retained = bytes(slot.retained_bytes.unwrap_or_default());
     let until = safe_bytes(slot).map(|safe| {
-        let left = left.map(|(left, rate)| format!(", about {} at the present {rate}", time(left)));
+        let left = left.map(|(left, rate)| format!(", about {} at {rate}", time(left)));
         format!("{} more may be written until it is lost{}", bytes(safe), left.unwrap_or_default())
     });
     match (level, until) {
@@ -157,18 +162,18 @@ fn describe(
                 "the slot {name} holds back {retained} of log, more than max_slot_wal_keep_size allows, and is lost at the \
                  next checkpoint"
             ),
-            "At once raise max_slot_wal_keep_size: ALTER SYSTEM SET max_slot_wal_keep_size = '...'; SELECT pg_reload_conf(). \
-             Then see that the router runs and Kafka takes what it sends",
+            "Raise max_slot_wal_keep_size at once: ALTER SYSTEM SET max_slot_wal_keep_size = '...'; SELECT pg_reload_conf(). \
+             Then make sure that the router runs and Kafka accepts its records",
         ),
         (_, Some(until)) => (format!("the slot {name} holds back {retained} of log, and {until}"), RAISE),
         (_, None) => {
-            let rate = rate.map(|rate| format!(", at the present {rate}")).unwrap_or_default();
+            let rate = rate.map(|rate| format!(", at {rate}")).unwrap_or_default();
             (
                 format!(
                     "the slot {name} holds back {retained} of log, and no max_slot_wal_keep_size keeps it from growing until the \
                      disk is full{rate}"
                 ),
-                "See that the router runs and Kafka takes what it sends (outbox-router status), and that the disk has room",
+                "Make sure that the router runs and Kafka accepts its records (outbox-router status), and that the disk has room",
             )
         }
     }
@@ -197,80 +202,80 @@ mod tests {
         seconds
             .filter_map(|second| {
                 let at = begin + Duration::from_secs(second as u64);
-                room.looked(at, &look(second)).map(|level| (second, level))
+                room.add_sample(at, &look(second)).map(|level| (second, level))
             })
             .collect()
     }
 
     #[test]
-    fn room_that_shrinks_is_told_once_with_the_time_that_is_left() {
+    fn shrinking_headroom_is_reported_once_with_the_time_left() {
         let mut room = SlotHeadroom::new(Level::Ample);
         assert_eq!(stuck(&mut room, 1000, 0..300), [(251, Level::Short)]);
         let (what, remedy) = room.describe("s", &look(598, Some(402), "reserved"));
         assert_eq!(
             what,
             "the slot s holds back 598.0 MiB of log, and 402.0 MiB more may be written until it is lost, about 3 minutes at \
-             the present 2.0 MiB/s"
+             2.0 MiB/s"
         );
         assert!(remedy.contains("max_slot_wal_keep_size"));
         assert_eq!(room.left(), Some(Duration::from_secs(201)));
     }
 
     #[test]
-    fn a_slow_log_is_short_of_room_in_the_last_fifth() {
+    fn a_slowly_growing_log_is_short_in_the_last_fifth() {
         let mut room = SlotHeadroom::new(Level::Ample);
         // half of the limit lasts for more than ten minutes
         assert_eq!(stuck(&mut room, 10_000, 0..5_000), [(4_001, Level::Short)]);
     }
 
     #[test]
-    fn a_slot_that_moves_along_is_not_short_of_room() {
+    fn an_advancing_slot_is_not_short() {
         let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
         for second in 0..600 {
             // 2 MiB a second, and the slot advances every 15 seconds
             let retained = 2 * (second % 15);
             let look = look(retained, Some(100 - retained), "reserved");
-            assert_eq!(room.looked(begin + Duration::from_secs(second as u64), &look), None, "{second}");
+            assert_eq!(room.add_sample(begin + Duration::from_secs(second as u64), &look), None, "{second}");
         }
     }
 
     #[test]
-    fn levels_are_told_once_in_either_direction_and_do_not_flutter() {
+    fn each_level_is_reported_once_and_does_not_flutter() {
         let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
-        let mut looked = |second, look: Slot| room.looked(begin + Duration::from_secs(second), &look);
-        assert_eq!(looked(0, look(10, Some(90), "reserved")), None);
-        assert_eq!(looked(1, look(50, Some(50), "extended")), Some(Level::Extended));
-        assert_eq!(looked(2, look(81, Some(19), "extended")), Some(Level::Short));
-        assert_eq!(looked(3, look(79, Some(21), "extended")), None);
-        assert_eq!(looked(4, look(101, Some(-1), "unreserved")), Some(Level::Unreserved));
-        assert_eq!(looked(100, look(69, Some(31), "extended")), Some(Level::Extended));
-        assert_eq!(looked(101, look(1, Some(99), "reserved")), Some(Level::Ample));
+        let mut add_sample = |second, look: Slot| room.add_sample(begin + Duration::from_secs(second), &look);
+        assert_eq!(add_sample(0, look(10, Some(90), "reserved")), None);
+        assert_eq!(add_sample(1, look(50, Some(50), "extended")), Some(Level::Extended));
+        assert_eq!(add_sample(2, look(81, Some(19), "extended")), Some(Level::Short));
+        assert_eq!(add_sample(3, look(79, Some(21), "extended")), None);
+        assert_eq!(add_sample(4, look(101, Some(-1), "unreserved")), Some(Level::Unreserved));
+        assert_eq!(add_sample(100, look(69, Some(31), "extended")), Some(Level::Extended));
+        assert_eq!(add_sample(101, look(1, Some(99), "reserved")), Some(Level::Ample));
     }
 
     #[test]
-    fn a_level_that_was_told_is_not_told_by_the_next_session() {
+    fn the_next_session_does_not_report_the_same_level_again() {
         let mut room = SlotHeadroom::new(Level::Short);
-        assert_eq!(room.looked(Instant::now(), &look(81, Some(19), "reserved")), None);
+        assert_eq!(room.add_sample(Instant::now(), &look(81, Some(19), "reserved")), None);
     }
 
     #[test]
-    fn without_a_limit_it_is_the_disk_that_fills() {
+    fn without_a_limit_the_disk_fills() {
         let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
         let look = |second: i64| look(1000 + second, None, "extended");
-        let told: Vec<_> = (0..20)
-            .filter_map(|second| room.looked(begin + Duration::from_secs(second), &look(second as i64)))
+        let before: Vec<_> = (0..20)
+            .filter_map(|second| room.add_sample(begin + Duration::from_secs(second), &look(second as i64)))
             .collect();
-        assert_eq!(told, [Level::Extended]);
+        assert_eq!(before, [Level::Extended]);
         assert_eq!(room.left(), None);
         let (what, _) = room.describe("s", &look(19));
-        assert!(what.ends_with("until the disk is full, at the present 1.0 MiB/s"), "{what}");
+        assert!(what.ends_with("until the disk is full, at 1.0 MiB/s"), "{what}");
     }
 
     #[test]
-    fn a_limit_that_is_set_anew_begins_a_new_measurement() {
+    fn a_changed_limit_restarts_the_measurement() {
         let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
-        room.looked(begin, &look(1000, None, "reserved"));
-        room.looked(begin + Duration::from_secs(10), &look(1000, Some(9000), "reserved"));
+        room.add_sample(begin, &look(1000, None, "reserved"));
+        room.add_sample(begin + Duration::from_secs(10), &look(1000, Some(9000), "reserved"));
         assert_eq!(room.left(), None);
     }
 }

@@ -9,7 +9,7 @@ use crate::checkpoint::SlotRecord;
 const TABLE: &str = SlotRecord::TABLE;
 
 /// The privileges that the router needs on it.
-pub const NEEDED: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
+pub const REQUIRED_PRIVILEGES: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
 
 /// Reads the record of a slot.
 ///
@@ -41,7 +41,8 @@ pub async fn claim(session: &mut Session, slot: &str, router: &str) -> Result<()
 
 /// Asks only the catalogues, so that a role without rights causes no errors in the server's log.
 async fn usable(session: &mut Session) -> Result<bool, QueryError> {
-    let privileges = NEEDED.map(|privilege| format!("pg_catalog.has_table_privilege(c.oid, '{privilege}')"));
+    let privileges =
+        REQUIRED_PRIVILEGES.map(|privilege| format!("pg_catalog.has_table_privilege(c.oid, '{privilege}')"));
     let sql = format!(
         "SELECT NOT pg_catalog.pg_is_in_recovery() AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND {} \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -52,17 +53,17 @@ async fn usable(session: &mut Session) -> Result<bool, QueryError> {
 }
 
 /// A locked table leads to an error with a reason instead of a silent wait.
-const BRIEFLY: &str = "SET LOCAL lock_timeout = '2s'";
+const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
 
 fn select(slot: &str) -> String {
-    format!("{BRIEFLY}; SELECT created_at, router FROM {TABLE} WHERE slot = {}", literal(slot))
+    format!("{LOCK_TIMEOUT}; SELECT created_at, router FROM {TABLE} WHERE slot = {}", literal(slot))
 }
 
 /// The commit does not wait for synchronous standbys: the router may have events to deliver even without them.
 fn write(slot: &str, router: &str) -> String {
     let (slot, router) = (literal(slot), literal(router));
     format!(
-        "{BRIEFLY}; SET LOCAL synchronous_commit = local; \
+        "{LOCK_TIMEOUT}; SET LOCAL synchronous_commit = local; \
          INSERT INTO {TABLE} (slot, router) SELECT {slot}, {router} \
          WHERE NOT EXISTS (SELECT FROM {TABLE} s WHERE s.slot = {slot} AND s.router = {router}) \
          ON CONFLICT (slot) DO UPDATE SET router = excluded.router"

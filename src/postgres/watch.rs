@@ -26,7 +26,7 @@ use crate::error::{Error, Peer, Transient};
 use crate::shards::Shard;
 
 /// How often it checks without being asked.
-const EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a check may take before its session is abandoned.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,14 +35,14 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub enum Report {
     /// The session that streams.
-    Seen {
+    Walsender {
         /// When the check was requested.
         asked: Instant,
         /// The server process of the session, if it existed after that.
         walsender: Option<Walsender>,
     },
     /// No findings up to this position.
-    Well {
+    Healthy {
         /// The server's flush LSN from before the check.
         checked: Lsn,
         /// The slot at that time.
@@ -53,9 +53,9 @@ pub enum Report {
         heartbeat: Option<Written>,
     },
     /// The catalogues cannot be checked, for this reason.
-    Unwell(String),
+    Unhealthy(String),
     /// Events may be missing from the stream, or the server is ending its sessions. Either way the session is over.
-    Over(Error),
+    Ended(Error),
 }
 
 /// What the server shows about a replication session. As long as it exists, it holds the slot's lock.
@@ -63,7 +63,7 @@ pub enum Report {
 pub struct Walsender {
     /// The timestamp of the last status update that the server has processed (`reply_time`); `None`: there was none, or it is
     /// `hidden`.
-    pub taken_in: Option<PgTimestamp>,
+    pub reply_time: Option<PgTimestamp>,
     /// The role may only see that the process exists; the rest takes `pg_read_all_stats`.
     pub hidden: bool,
 }
@@ -72,8 +72,8 @@ pub struct Walsender {
 #[derive(Debug)]
 pub struct Watch {
     reports: mpsc::Receiver<Report>,
-    look_now: Arc<Notify>,
-    see_now: Arc<Notify>,
+    check_now: Arc<Notify>,
+    check_walsender: Arc<Notify>,
     task: JoinHandle<()>,
     host: Host,
 }
@@ -91,12 +91,12 @@ impl Watch {
     ) -> Self {
         // one report at a time: a reader that does not take it needs no second one
         let (sender, reports) = mpsc::channel(1);
-        let look_now = Arc::new(Notify::new());
+        let check_now = Arc::new(Notify::new());
         let mut conninfo = source.postgres.conninfo.clone();
         // other hosts may have a different slot and log
         conninfo.hosts = vec![host.clone()];
-        let see_now = Arc::new(Notify::new());
-        let (look_now_too, see_now_too) = (Arc::clone(&look_now), Arc::clone(&see_now));
+        let check_walsender = Arc::new(Notify::new());
+        let (check_now_too, check_walsender_too) = (Arc::clone(&check_now), Arc::clone(&check_walsender));
         let heartbeat = heartbeat.map(|every| Writer::new(router, every));
         let watcher = Watcher {
             name: format!("{router} watch"),
@@ -107,12 +107,12 @@ impl Watch {
             walsender,
             last: baseline,
             sender,
-            look_now: look_now_too,
-            see_now: see_now_too,
+            check_now: check_now_too,
+            check_walsender: check_walsender_too,
             logged_failure: None,
             heartbeat,
         };
-        Watch { reports, look_now, see_now, task: tokio::spawn(watcher.run()), host }
+        Watch { reports, check_now, check_walsender, task: tokio::spawn(watcher.run()), host }
     }
 
     /// The next report. Cancel-safe.
@@ -130,13 +130,13 @@ impl Watch {
     }
 
     /// Requests a check now.
-    pub fn look_now(&self) {
-        self.look_now.notify_one();
+    pub fn check_now(&self) {
+        self.check_now.notify_one();
     }
 
-    /// Requests only [`Report::Seen`], which costs the server little.
-    pub fn see_now(&self) {
-        self.see_now.notify_one();
+    /// Requests only [`Report::Walsender`], which costs the server little.
+    pub fn check_walsender(&self) {
+        self.check_walsender.notify_one();
     }
 }
 
@@ -157,8 +157,8 @@ struct Watcher {
     /// What the last check found, or the start of the session.
     last: Reading,
     sender: mpsc::Sender<Report>,
-    look_now: Arc<Notify>,
-    see_now: Arc<Notify>,
+    check_now: Arc<Notify>,
+    check_walsender: Arc<Notify>,
     /// Why the last check failed, as it was logged.
     logged_failure: Option<String>,
     heartbeat: Option<Writer>,
@@ -175,13 +175,13 @@ impl Watcher {
             match failure {
                 CheckFailure::Failed(error) => self.failed(error.to_string(), None).await,
                 CheckFailure::Locked(reason, remedy) => self.failed(reason, remedy).await,
-                CheckFailure::Over(error) => {
+                CheckFailure::Ended(error) => {
                     // if nobody listens, the session has already ended
-                    let _ = self.sender.send(Report::Over(error)).await;
+                    let _ = self.sender.send(Report::Ended(error)).await;
                     return;
                 }
             }
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
@@ -196,7 +196,7 @@ impl Watcher {
             );
             self.logged_failure = Some(reason.clone());
         }
-        self.report(Report::Unwell(reason)).await;
+        self.report(Report::Unhealthy(reason)).await;
     }
 
     async fn connect(&self) -> Result<Session, Error> {
@@ -243,7 +243,7 @@ impl Watcher {
                 match within_timeout(check).await {
                     Ok(report) => {
                         if self.logged_failure.take().is_some() {
-                            tracing::info!(peer = "postgres", "the catalogues can be looked at again");
+                            tracing::info!(peer = "postgres", "the catalogues can be read again");
                         }
                         self.report(report).await;
                     }
@@ -251,13 +251,16 @@ impl Watcher {
                     Err(CheckFailure::Locked(reason, remedy)) => self.failed(reason, remedy).await,
                     Err(error) => return error,
                 }
-                let next = self.heartbeat.as_ref().map_or(EVERY, |heartbeat| heartbeat.due_in().min(EVERY));
+                let next = self
+                    .heartbeat
+                    .as_ref()
+                    .map_or(CHECK_INTERVAL, |heartbeat| heartbeat.due_in().min(CHECK_INTERVAL));
                 next_check = Instant::now() + next;
             }
             tokio::select! {
                 () = sleep_until(next_check) => {}
-                () = self.look_now.notified() => next_check = Instant::now(),
-                () = self.see_now.notified() => {}
+                () = self.check_now.notified() => next_check = Instant::now(),
+                () = self.check_walsender.notified() => {}
             }
         }
     }
@@ -273,8 +276,8 @@ impl Watcher {
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
         let source = OutboxSource { postgres: &self.postgres, outbox: &self.outbox, shard: self.shard };
-        let catalog = Catalog::look(session, &self.postgres, &self.outbox).await?;
-        catalog.verdict(source, Missing::WhileRunning)?;
+        let catalog = Catalog::query(session, &self.postgres, &self.outbox).await?;
+        catalog.check(source, Missing::WhileRunning)?;
         let reading = catalog.reading(&self.outbox);
         if reading.altered_since(&self.last) {
             return Err(altered(source, &catalog).into());
@@ -285,7 +288,7 @@ impl Watcher {
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
         let slot = Box::new(catalog.slot.ok_or_else(missing)?);
         let unconfirmed = standby_slots::unconfirmed(session, &slot.waits_for, checked).await?;
-        Ok(Report::Well { checked, slot, unconfirmed, heartbeat })
+        Ok(Report::Healthy { checked, slot, unconfirmed, heartbeat })
     }
 }
 
@@ -296,7 +299,7 @@ async fn within_timeout<E: Into<CheckFailure>>(
         Ok(result) => result.map_err(Into::into),
         Err(_) => Err(CheckFailure::Failed(Error::transient(
             Peer::Postgres,
-            "a look at the catalogues was not answered",
+            "the server did not answer a query of the catalogues",
         ))),
     }
 }
@@ -312,10 +315,11 @@ impl Walsender {
              FROM pg_catalog.pg_stat_get_wal_senders() w WHERE w.pid = {pid}"
         );
         let rows = session.query(&sql).await?;
-        let taken_in = |row: &Row| row.get(0).and_then(|micros| micros.parse().ok()).map(PgTimestamp);
-        let walsender =
-            rows.first().map(|row| Walsender { taken_in: taken_in(row), hidden: row.get(1) == Some("t") });
-        Ok(Report::Seen { asked, walsender })
+        let reply_time = |row: &Row| row.get(0).and_then(|micros| micros.parse().ok()).map(PgTimestamp);
+        let walsender = rows
+            .first()
+            .map(|row| Walsender { reply_time: reply_time(row), hidden: row.get(1) == Some("t") });
+        Ok(Report::Walsender { asked, walsender })
     }
 }
 
@@ -327,7 +331,7 @@ pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
             "the publication {publication}, or the table {tables}, was altered, or dropped and made again, while the \
              router ran"
         ),
-        catalog.publication_way_out(source),
+        catalog.recovery_advice(source),
     )
 }
 
@@ -336,8 +340,8 @@ pub fn warn_of_rewritten(now: &Reading, before: &Reading) {
     for table in now.rewritten_since(before) {
         tracing::warn!(
             table,
-            remedy = "If it was made unlogged, compare the table with the topics. `outbox-router check` says how to keep it from being \
-                      made so",
+            remedy = "If it was made unlogged, compare the table with the topics. `outbox-router check` says how to prevent \
+                      that",
             "the outbox table was rewritten: by TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE. If that made it unlogged for a time, rows \
              that were written then are not in the stream"
         );
@@ -351,7 +355,7 @@ enum CheckFailure {
     /// Another session holds a lock; with a remedy, if it is known which one.
     Locked(String, Option<&'static str>),
     /// The session is over.
-    Over(Error),
+    Ended(Error),
 }
 
 impl From<QueryError> for CheckFailure {
@@ -368,10 +372,10 @@ impl From<QueryError> for CheckFailure {
 impl From<Error> for CheckFailure {
     fn from(error: Error) -> Self {
         match error {
-            Error::Definite(_) => CheckFailure::Over(error),
+            Error::Definite(_) => CheckFailure::Ended(error),
             // A server that shuts down waits for its walsenders, and they wait for the router, so the router has to
             // disconnect first.
-            Error::Transient(Transient { leaves: true, what, .. }) => CheckFailure::Over(Error::transient(
+            Error::Transient(Transient { leaves: true, what, .. }) => CheckFailure::Ended(Error::transient(
                 Peer::Postgres,
                 format!("the server asks its clients to leave: {what}"),
             )),

@@ -8,7 +8,7 @@ use crate::outbox::printable;
 use crate::topic_name::{self, TopicNameError};
 
 /// How many allowed topics are cached.
-const REMEMBERED: usize = 1_000;
+const CACHE_SIZE: usize = 1_000;
 
 /// The patterns, and a cache of topics that they allow.
 pub(super) struct Allowed {
@@ -45,7 +45,7 @@ impl Allowed {
 
     fn check_lists(&mut self, topic: &str) -> Result<(), Unroutable> {
         if self.positions.as_deref() == Some(topic) {
-            return Err(Unroutable::Topic { name: topic.to_owned(), error: TopicNameError::CheckpointStore });
+            return Err(Unroutable::Topic { name: topic.to_owned(), error: TopicNameError::PositionsTopic });
         }
         if self.patterns.is_empty() || self.known.contains(topic) {
             return Ok(());
@@ -54,7 +54,7 @@ impl Allowed {
         if !self.patterns.iter().any(|pattern| pattern.fits(topic) == Ok(true)) {
             return Err(Unroutable::NotAllowed { name: topic.to_owned() });
         }
-        if self.known.len() < REMEMBERED {
+        if self.known.len() < CACHE_SIZE {
             self.known.insert(topic.into());
         }
         Ok(())

@@ -5,8 +5,8 @@ use super::headers::Headers;
 use super::row::{Binder, Row};
 use super::template::Bound;
 use super::text::Use;
-use super::unroutable::{Made, Unroutable};
-use super::value::{Kind, Payload, ValueMaker};
+use super::unroutable::{Purpose, Unroutable};
+use super::value::{Kind, Payload, ValueBuilder};
 use crate::config::{CloudEvents, NamedTemplate};
 use crate::connect::{write_json_bytes, write_json_string};
 use crate::outbox::{Field, IN_CLOUDEVENTS};
@@ -24,7 +24,7 @@ pub(super) struct Attributes {
     dataschema: Option<Bound>,
     extensions: Vec<(String, Bound)>,
     /// The attributes of the current event: names, and where their values end in `values`.
-    made: Vec<(&'static str, usize)>,
+    current: Vec<(&'static str, usize)>,
     made_extensions: Vec<(usize, usize)>,
     values: String,
     text: String,
@@ -45,7 +45,7 @@ impl Attributes {
                 .iter()
                 .map(|NamedTemplate { name, value }| (name.clone(), bind(value)))
                 .collect(),
-            made: Vec::new(),
+            current: Vec::new(),
             made_extensions: Vec::new(),
             values: String::new(),
             text: String::new(),
@@ -54,21 +54,21 @@ impl Attributes {
 
     /// Computes the attributes of one event. `micros` is its time since the Unix epoch.
     fn make(&mut self, row: &Row<'_, '_>, kind: Kind, micros: i64) -> Result<(), Unroutable> {
-        let Attributes { made, made_extensions, values, text, .. } = self;
-        made.clear();
+        let Attributes { current, made_extensions, values, text, .. } = self;
+        current.clear();
         made_extensions.clear();
         values.clear();
         let id = row.field(Field::Id, Use::Other).map_err(|reason| attribute("id", reason))?;
         values.push_str(&id.ok_or_else(|| attribute("id", "is NULL, and every event needs one"))?);
-        made.push(("id", values.len()));
+        current.push(("id", values.len()));
         for (name, template) in [("source", &self.source), ("type", &self.event_type)] {
             let rendered = template.render(row, text);
-            rendered.map_err(|missing| missing.of(Made::Attribute(name.to_owned())))?;
+            rendered.map_err(|missing| missing.of(Purpose::Attribute(name.to_owned())))?;
             values.push_str(text);
-            made.push((name, values.len()));
+            current.push((name, values.len()));
         }
         values.push_str("1.0");
-        made.push(("specversion", values.len()));
+        current.push(("specversion", values.len()));
         let optional = [
             ("datacontenttype", self.datacontenttype.as_ref()),
             ("dataschema", self.dataschema.as_ref()),
@@ -78,7 +78,7 @@ impl Attributes {
             let present = match template {
                 Some(template) => template
                     .render_or_null(row, text)
-                    .map_err(|missing| missing.of(Made::Attribute(name.to_owned())))?,
+                    .map_err(|missing| missing.of(Purpose::Attribute(name.to_owned())))?,
                 None if name == "datacontenttype" => {
                     text.clear();
                     text.push_str(content_type(kind));
@@ -89,14 +89,14 @@ impl Attributes {
             // attributes must not be empty
             if present && !text.is_empty() {
                 values.push_str(text);
-                made.push((name, values.len()));
+                current.push((name, values.len()));
             }
         }
         values.push_str(&Utc(micros).to_string());
-        made.push(("time", values.len()));
+        current.push(("time", values.len()));
         for (number, (name, template)) in self.extensions.iter().enumerate() {
             let present = template.render_or_null(row, text);
-            if present.map_err(|missing| missing.of(Made::Attribute(name.clone())))? && !text.is_empty() {
+            if present.map_err(|missing| missing.of(Purpose::Attribute(name.clone())))? && !text.is_empty() {
                 values.push_str(text);
                 made_extensions.push((number, values.len()));
             }
@@ -106,7 +106,7 @@ impl Attributes {
 
     /// Names and values for the current event.
     fn all(&self) -> impl Iterator<Item = (&str, &str)> {
-        let defined = self.made.iter().map(|(name, end)| (*name, *end));
+        let defined = self.current.iter().map(|(name, end)| (*name, *end));
         let extensions = self
             .made_extensions
             .iter()
@@ -142,7 +142,7 @@ impl Attributes {
     pub(super) fn write(
         &mut self,
         row: &Row<'_, '_>,
-        maker: &ValueMaker,
+        maker: &ValueBuilder,
         payload: Payload<'_>,
         micros: i64,
         headers: &mut Headers,
@@ -213,7 +213,7 @@ fn check(name: &str, value: &str) -> Result<(), Unroutable> {
     if value.contains(forbidden) {
         return Err(attribute(
             name,
-            "holds a character that none may hold (CloudEvents 1.0, \"Type System\")",
+            "contains a character that is not allowed (CloudEvents 1.0, \"Type System\")",
         ));
     }
     let in_uri = |c: char| c.is_ascii_alphanumeric() || "-._~:/?#[]@!$&'()*+,;=%".contains(c);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn no_row_says_of_itself_that_it_is_sent_again() {
+    fn a_row_cannot_claim_to_be_a_replay() {
         assert_eq!(members(r#"{"outbox-router-replay": "2026-01-01T00:00:00Z"}"#), Ok((vec![], 1)));
     }
 

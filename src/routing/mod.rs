@@ -28,7 +28,7 @@ pub use headers::Headers;
 pub use origin::Origin;
 pub use record::Record;
 pub(crate) use row::field;
-pub use unroutable::{Made, Unroutable};
+pub use unroutable::{Purpose, Unroutable};
 
 use crate::config::{
     Columns, Config, NamedTemplate, RecordTimestamp, Route, TextForm, Topics, Unmatched, ValueForm,
@@ -48,7 +48,7 @@ use row::{Binder, Extra, Row};
 use rules::BoundRule;
 use template::Bound;
 use text::Use;
-use value::{Kind, Payload, ValueMaker};
+use value::{Kind, Payload, ValueBuilder};
 
 /// The result for one event.
 #[derive(Debug, Clone, Copy)]
@@ -95,7 +95,7 @@ struct Plan {
     rules: Vec<BoundRule>,
     unmatched: Unmatched,
     form: ValueForm,
-    value: ValueMaker,
+    value: ValueBuilder,
     tombstone_on_empty: bool,
     key_as_json: bool,
     type_header: bool,
@@ -128,7 +128,7 @@ impl Router {
         let rules = route.rules.iter().map(|rule| BoundRule::new(rule, &mut binder)).collect();
         let attributes = route.makes_cloudevents().then(|| Attributes::new(&route.cloudevents, &mut binder));
         let value =
-            ValueMaker { payload_json: route.payload_json, envelope, column: columns.payload.clone() };
+            ValueBuilder { payload_json: route.payload_json, envelope, column: columns.payload.clone() };
         let plan = Plan {
             topic,
             partition,
@@ -156,14 +156,14 @@ impl Router {
     }
 
     /// From now on, records get a replay header with this mark, or none.
-    pub fn marking(&mut self, mark: Option<&str>) {
+    pub fn set_replay_mark(&mut self, mark: Option<&str>) {
         if self.replay_mark.as_deref() != mark {
             self.replay_mark = mark.map(Into::into);
         }
     }
 
     /// The same, with payloads checked against `contracts` as `config` says.
-    pub fn judging_by(self, config: &Config, contracts: Option<Arc<Contracts>>) -> Self {
+    pub fn with_contracts(self, config: &Config, contracts: Option<Arc<Contracts>>) -> Self {
         Router { contract_check: ContractCheck::new(config, contracts), ..self }
     }
 
@@ -193,7 +193,7 @@ impl Router {
         let row = Row { event, origin, captures, text: plan.text };
 
         let template = parts.and_then(|parts| parts.topic.as_ref()).unwrap_or(&plan.topic);
-        template.render(&row, topic).map_err(|missing| missing.of(Made::Topic))?;
+        template.render(&row, topic).map_err(|missing| missing.of(Purpose::Topic))?;
         allowed.check(topic)?;
 
         let partition = parts.and_then(|parts| parts.partition.as_ref()).or(plan.partition.as_ref());
@@ -223,8 +223,8 @@ impl Router {
         }
         let own = [(headers::ID, Field::Id, true), (headers::TYPE, Field::EventType, plan.type_header)];
         for (name, field, _) in own.into_iter().filter(|(_, _, wanted)| *wanted) {
-            let made = || Made::Header(name.to_owned());
-            headers.push(name, plain(&row, field, Use::Other, made, text)?);
+            let purpose = || Purpose::Header(name.to_owned());
+            headers.push(name, plain(&row, field, Use::Other, purpose, text)?);
         }
         let of_rule = parts.map(|parts| parts.headers.as_slice()).unwrap_or_default();
         let replaced = |name: &str| of_rule.iter().any(|(by_rule, _)| by_rule == name);
@@ -234,7 +234,7 @@ impl Router {
                 continue;
             }
             let present = template.render_or_null(&row, text);
-            let present = present.map_err(|missing| missing.of(Made::Header(name.clone())))?;
+            let present = present.map_err(|missing| missing.of(Purpose::Header(name.clone())))?;
             headers.push(name, present.then_some(text.as_bytes()));
         }
 
@@ -277,7 +277,7 @@ impl Router {
             key: if plan.key_as_json {
                 Some(json_key(&row, key)?)
             } else {
-                plain(&row, Field::AggregateId, Use::Key, || Made::Key, key)?
+                plain(&row, Field::AggregateId, Use::Key, || Purpose::Key, key)?
             },
             value,
             headers,
@@ -312,14 +312,14 @@ fn plain<'b>(
     row: &Row<'_, 'b>,
     field: Field,
     used: Use,
-    made: impl FnOnce() -> Made,
+    purpose: impl FnOnce() -> Purpose,
     written: &'b mut String,
 ) -> Result<Option<&'b [u8]>, Unroutable> {
     let value = row.event.field(field);
     if row.text == TextForm::Postgres {
         return Ok(value);
     }
-    let no_value = |reason| Unroutable::NoValue { made: made(), name: field.key().to_owned(), reason };
+    let no_value = |reason| Unroutable::NoValue { purpose: purpose(), name: field.key().to_owned(), reason };
     match row.field(field, used).map_err(no_value)? {
         Some(Cow::Owned(text)) => {
             *written = text;
@@ -334,8 +334,11 @@ fn plain<'b>(
 fn json_key<'b>(row: &Row<'_, 'b>, written: &'b mut String) -> Result<&'b [u8], Unroutable> {
     written.clear();
     let (value, of) = (row.event.field(Field::AggregateId), row.event.field_type(Field::AggregateId));
-    let no_value =
-        |reason| Unroutable::NoValue { made: Made::Key, name: Field::AggregateId.key().to_owned(), reason };
+    let no_value = |reason| Unroutable::NoValue {
+        purpose: Purpose::Key,
+        name: Field::AggregateId.key().to_owned(),
+        reason,
+    };
     column_json::write(row.text, value, of, written).map_err(no_value)?;
     Ok(written.as_bytes())
 }
@@ -352,7 +355,7 @@ fn payload<'b>(
             bytea::decode(hex, decoded).ok_or(Unroutable::Bytea)?;
             Some(decoded.as_slice())
         }
-        (Kind::Text, Some(_)) => plain(row, Field::Payload, Use::Key, || Made::Value, written)?,
+        (Kind::Text, Some(_)) => plain(row, Field::Payload, Use::Key, || Purpose::Value, written)?,
         (_, value) => value,
     };
     Ok(Payload { bytes, kind })
@@ -364,7 +367,7 @@ fn number(template: &Bound, row: &Row<'_, '_>, text: &mut String) -> Result<Opti
         return Ok(None);
     }
     let present = template.render_or_null(row, text);
-    if !present.map_err(|missing| missing.of(Made::Partition))? {
+    if !present.map_err(|missing| missing.of(Purpose::Partition))? {
         return Ok(None);
     }
     let number = text.parse().ok().filter(|number| *number >= 0);

@@ -40,11 +40,11 @@ impl Extra {
 /// The field that a column name in a template refers to: first by its key in `[outbox] columns`, then by its column.
 pub(crate) fn field(name: &str, columns: &Columns) -> Option<Field> {
     let by_key = FIELDS.into_iter().find(|field| field.key() == name && field.column(columns).is_some());
-    by_key.or_else(|| serving(name, columns))
+    by_key.or_else(|| field_of_column(name, columns))
 }
 
 /// The field that a column is used for.
-fn serving(column: &str, columns: &Columns) -> Option<Field> {
+fn field_of_column(column: &str, columns: &Columns) -> Option<Field> {
     FIELDS.into_iter().find(|field| field.column(columns) == Some(column))
 }
 
@@ -72,7 +72,7 @@ impl Binder<'_> {
     pub(super) fn place(&mut self, name: &Name) -> Place {
         let (name, field) = match name {
             Name::Column(name) => (name, field(name, self.columns)),
-            Name::OwnColumn(name) => (name, serving(name, self.columns)),
+            Name::OwnColumn(name) => (name, field_of_column(name, self.columns)),
             Name::Header(_) | Name::Source(_) | Name::Match(_) => return Place::Elsewhere,
         };
         match field {

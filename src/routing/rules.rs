@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::captures::Captures;
 use super::row::{Binder, Place, Row};
 use super::template::Bound;
-use super::unroutable::{Made, Unroutable};
+use super::unroutable::{Purpose, Unroutable};
 use crate::config::pattern::TooHard;
 use crate::config::template::{Name, Template};
 use crate::config::{Accepted, Action, NamedTemplate, Rule, ValueForm};
@@ -44,7 +44,7 @@ impl BoundRule {
             Action::Route { topic, partition, headers, value } => {
                 let templates = topic.iter().chain(partition);
                 let mut templates = templates.chain(headers.iter().map(|header| &header.value));
-                let wants_captures = templates.any(names_a_group);
+                let wants_captures = templates.any(uses_groups);
                 let mut bind = |template: &Template| Bound::new(template, binder);
                 let parts = Parts {
                     topic: topic.as_ref().map(&mut bind),
@@ -66,7 +66,7 @@ impl BoundRule {
         captures.clear();
         for (name, place, any_of) in &self.conditions {
             let value = row.value(*place, name).map_err(|reason| Unroutable::NoValue {
-                made: Made::Condition,
+                purpose: Purpose::Condition,
                 name: name.to_string(),
                 reason,
             })?;
@@ -112,6 +112,6 @@ impl BoundRule {
     }
 }
 
-fn names_a_group(template: &Template) -> bool {
+fn uses_groups(template: &Template) -> bool {
     template.values().any(|value| matches!(value.name, Name::Match(_)))
 }

@@ -2,7 +2,7 @@
 
 use super::filters;
 use super::row::{Binder, Place, Row};
-use super::unroutable::{Made, Unroutable};
+use super::unroutable::{Purpose, Unroutable};
 use crate::config::template::{Part, Template};
 
 /// A template whose names are resolved.
@@ -19,8 +19,8 @@ pub(super) struct NoValue {
 }
 
 impl NoValue {
-    pub(super) fn of(self, made: Made) -> Unroutable {
-        Unroutable::NoValue { made, name: self.name, reason: self.reason }
+    pub(super) fn of(self, purpose: Purpose) -> Unroutable {
+        Unroutable::NoValue { purpose, name: self.name, reason: self.reason }
     }
 }
 
@@ -51,7 +51,7 @@ impl Bound {
     }
 
     /// The place of the value, if the template is a single value without filters.
-    pub(super) fn lone(&self) -> Option<Place> {
+    pub(super) fn single_value(&self) -> Option<Place> {
         match self.parts.as_slice() {
             [(Part::Value(value), place)] if value.filters.is_empty() => Some(*place),
             _ => None,

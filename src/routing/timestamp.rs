@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_record_can_bear_is_none() {
+    fn timestamps_that_no_record_can_have_are_none() {
         for text in [
             "infinity",
             "-infinity",

@@ -9,7 +9,7 @@ use crate::unsendable::{Reason, Unsendable};
 
 /// What the event's values were needed for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Made {
+pub enum Purpose {
     /// The topic's name.
     Topic,
     /// The partition's number.
@@ -28,17 +28,17 @@ pub enum Made {
     Condition,
 }
 
-impl fmt::Display for Made {
+impl fmt::Display for Purpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Made::Topic => f.write_str("the topic"),
-            Made::Partition => f.write_str("the partition"),
-            Made::Key => f.write_str("the key"),
-            Made::Value => f.write_str("the value"),
-            Made::Header(name) => write!(f, "the header `{name}`"),
-            Made::Member(name) => write!(f, "the envelope's member `{name}`"),
-            Made::Attribute(name) => write!(f, "the CloudEvents attribute `{name}`"),
-            Made::Condition => f.write_str("the condition of a rule"),
+            Purpose::Topic => f.write_str("the topic"),
+            Purpose::Partition => f.write_str("the partition"),
+            Purpose::Key => f.write_str("the key"),
+            Purpose::Value => f.write_str("the value"),
+            Purpose::Header(name) => write!(f, "the header `{name}`"),
+            Purpose::Member(name) => write!(f, "the envelope's member `{name}`"),
+            Purpose::Attribute(name) => write!(f, "the CloudEvents attribute `{name}`"),
+            Purpose::Condition => f.write_str("the condition of a rule"),
         }
     }
 }
@@ -61,10 +61,10 @@ pub enum Unroutable {
         name: String,
     },
     /// A column that something needs has no usable value.
-    #[error("{made} cannot be made: `{name}` {reason}")]
+    #[error("{purpose} cannot be made: `{name}` {reason}")]
     NoValue {
         /// What needs it.
-        made: Made,
+        purpose: Purpose,
         /// The column's name in the configuration.
         name: String,
         /// What is wrong with it.
@@ -134,26 +134,26 @@ impl Unroutable {
     /// What to do so that the event can be sent.
     pub fn remedy(&self) -> &'static str {
         match self {
-            Unroutable::NoValue { made: Made::Header(_), .. } => {
+            Unroutable::NoValue { purpose: Purpose::Header(_), .. } => {
                 "Correct what writes such rows, or give the value a default under `[route.headers]`"
             }
-            Unroutable::NoValue { made: Made::Key, .. } => {
+            Unroutable::NoValue { purpose: Purpose::Key, .. } => {
                 "Cast the column to text in the table, or set `[route] text = \"postgres\"`, which writes other keys"
             }
             Unroutable::Headers { .. } => {
-                "Correct what writes such rows; `headers = false` in `[outbox] columns` leaves that column out of account, for \
+                "Correct what writes such rows; `headers = false` in `[outbox] columns` ignores that column, for \
                  this event and for others"
             }
-            Unroutable::NoValue { made: Made::Condition, .. } => {
+            Unroutable::NoValue { purpose: Purpose::Condition, .. } => {
                 "Correct what writes such rows; this one is in the log already, so correct the rule under `[[route.rules]]`"
             }
-            Unroutable::NoValue { made: Made::Member(_), .. } => {
+            Unroutable::NoValue { purpose: Purpose::Member(_), .. } => {
                 "Correct what writes such rows, or give the value a default under `[route.envelope]`"
             }
-            Unroutable::NoValue { made: Made::Attribute(_), .. } | Unroutable::Attribute { .. } => {
+            Unroutable::NoValue { purpose: Purpose::Attribute(_), .. } | Unroutable::Attribute { .. } => {
                 "Correct what writes such rows, or set the attribute under `[route.cloudevents]`"
             }
-            Unroutable::NoValue { made: Made::Partition, .. } | Unroutable::Partition(_) => {
+            Unroutable::NoValue { purpose: Purpose::Partition, .. } | Unroutable::Partition(_) => {
                 "Correct what writes such rows; this one is in the log already, so correct `[route] partition` or the \
                  rule that sets it"
             }
@@ -169,7 +169,7 @@ impl Unroutable {
             }
             Unroutable::Unmatched => "Add a rule for it, or set `[route] unmatched` to \"route\" or \"drop\"",
             Unroutable::TooHard { .. } => {
-                "Write the expression so that it takes fewer steps, for instance without repetition inside of repetition"
+                "Write the expression so that it takes fewer steps, for instance without nested repetition"
             }
             _ => {
                 "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \

@@ -3,7 +3,7 @@
 use super::column_json;
 use super::row::Row;
 use super::template::Bound;
-use super::unroutable::{Made, Unroutable};
+use super::unroutable::{Purpose, Unroutable};
 use crate::config::PayloadJson;
 use crate::connect::{Behaviour, EmptyArray, NullMember, expand, write_json_bytes, write_json_string};
 use crate::json;
@@ -35,14 +35,14 @@ pub(super) enum Kind {
 }
 
 /// Builds values.
-pub(super) struct ValueMaker {
+pub(super) struct ValueBuilder {
     pub(super) payload_json: PayloadJson,
     pub(super) envelope: Vec<(String, Bound)>,
     /// The payload's column, for messages.
     pub(super) column: String,
 }
 
-impl ValueMaker {
+impl ValueBuilder {
     /// Whether a payload that is the whole value is sent unchanged.
     pub(super) fn passes_through(&self) -> bool {
         self.payload_json == PayloadJson::Raw
@@ -84,7 +84,7 @@ impl ValueMaker {
 
     fn text<'p>(&self, bytes: &'p [u8]) -> Result<&'p str, Unroutable> {
         std::str::from_utf8(bytes).map_err(|_| Unroutable::NoValue {
-            made: Made::Value,
+            purpose: Purpose::Value,
             name: self.column.clone(),
             reason: "is not UTF-8",
         })
@@ -107,14 +107,14 @@ impl ValueMaker {
             into.push(',');
             write_json_string(name, into);
             into.push(':');
-            let made = || Made::Member(name.clone());
-            if let Some((value, of)) = template.lone().and_then(|place| row.column(place)) {
+            let purpose = || Purpose::Member(name.clone());
+            if let Some((value, of)) = template.single_value().and_then(|place| row.column(place)) {
                 let no_value =
-                    |reason| Unroutable::NoValue { made: made(), name: template.to_string(), reason };
+                    |reason| Unroutable::NoValue { purpose: purpose(), name: template.to_string(), reason };
                 column_json::write(row.text, value, of, into).map_err(no_value)?;
                 continue;
             }
-            match template.render_or_null(row, text).map_err(|missing| missing.of(made()))? {
+            match template.render_or_null(row, text).map_err(|missing| missing.of(purpose()))? {
                 true => write_json_string(text, into),
                 false => into.push_str("null"),
             }

@@ -1,4 +1,4 @@
-//! Where records go: Kafka, and the dead letters around it; or standard output.
+//! The sinks: Kafka, optionally wrapped by the dead-letter sink, or standard output.
 
 pub mod dead_letters;
 pub mod kafka;

@@ -72,9 +72,9 @@ pub(super) async fn free_slot(
     memory.server_process = Some(session.backend_pid());
     awake(config, session, stored_state::show(looks, config, monitor)).await?;
     let found = loop {
-        let look = async { Ok(Catalog::look(looks, &config.postgres, &config.outbox).await?) };
+        let look = async { Ok(Catalog::query(looks, &config.postgres, &config.outbox).await?) };
         let catalog = awake(config, session, look).await?;
-        catalog.verdict(config.source(), missing)?;
+        catalog.check(config.source(), missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
         };

@@ -107,7 +107,7 @@ pub async fn run(
                 monitor.state(State::Reconnecting { peer: failure.peer, reason: failure.what.clone() });
                 monitor.counts().reconnected(failure.peer);
                 monitor.last_problem(failure.what.clone());
-                if memory.topics.obstacle().as_ref() != Some(&failure.what) {
+                if memory.topics.stall_reason().as_ref() != Some(&failure.what) {
                     let again = backoff.log(&failure, ran && !quiet);
                     memory.fruitless |= again && ran;
                 }
@@ -154,7 +154,7 @@ fn after_session(ended: SessionEnded, park: bool, memory: &mut SessionState) -> 
         Outcome::Failed(error) => after_failure(error, memory),
         Outcome::Refused(refusal) => match retry {
             Some(retry) => after_retry(&refusal, retry, memory),
-            None => after_refusal(&refusal, kafka.doubtful, kafka.alone, park, memory),
+            None => after_refusal(&refusal, kafka.last_suspect, kafka.alone, park, memory),
         },
         Outcome::SourceEnded => match slot.end {
             Some(SlotEnd::EndOfPart) | None => Next::Stop,
@@ -191,7 +191,7 @@ fn after_failure(error: Error, memory: &SessionState) -> Next {
 /// A batch is refused as a whole, because of one record in it: only a record that is refused alone is to blame.
 fn after_refusal(
     refusal: &Refusal,
-    doubtful: Option<Partial>,
+    last_suspect: Option<Partial>,
     alone: Option<SentAlone>,
     park: bool,
     memory: &mut SessionState,
@@ -200,25 +200,25 @@ fn after_refusal(
     match alone {
         _ if refusal.waits_for_a_person() => {
             // Alone, so that not each attempt repeats what follows it to topics that take it.
-            memory.suspect = memory.suspect.or_up_to(doubtful);
+            memory.suspect = memory.suspect.or_up_to(last_suspect);
             Next::Later(Transient::new(Peer::Kafka, reason))
         }
         _ if refusal.transient => made_anew(reason),
         Some(SentAlone { .. }) if park => {
             // until a position is past it: it may come again
-            memory.refused.extend(doubtful.map(|event| (event, refusal.why.clone())));
+            memory.refused.extend(last_suspect.map(|event| (event, refusal.why.clone())));
             Next::Again
         }
         Some(SentAlone { nothing_before: false, .. }) => {
             // What came before it in its Kafka transaction was taken back with it, and comes first now. Only then is it safe
             // to follow the advice to leave it out.
-            memory.suspect = doubtful.map_or(Suspect::None, Suspect::This);
+            memory.suspect = last_suspect.map_or(Suspect::None, Suspect::This);
             Next::Again
         }
-        Some(SentAlone { event, way_past, .. }) => Next::Never(Definite {
+        Some(SentAlone { event, how_to_skip, .. }) => Next::Never(Definite {
             exit: Exit::Unsafe,
             what: format!("Kafka refuses the event with id {event}: {reason}"),
-            remedy: format!("Nothing was skipped. {}, or {way_past}", refusal.why.remedy),
+            remedy: format!("Nothing was skipped. {}, or {how_to_skip}", refusal.why.remedy),
         }),
         None => {
             tracing::warn!(
@@ -226,7 +226,7 @@ fn after_refusal(
                 reason,
                 "a batch was refused; its records are sent one at a time to find the one to blame"
             );
-            memory.suspect = doubtful.map_or(Suspect::None, Suspect::UpTo);
+            memory.suspect = last_suspect.map_or(Suspect::None, Suspect::UpTo);
             Next::Again
         }
     }
@@ -251,7 +251,7 @@ fn after_retry(refusal: &Refusal, (key, alone): (Key, bool), memory: &mut Sessio
         );
         memory.failed_retry = Some((key, refusal.why.reason, detail));
     } else {
-        memory.retries_alone = true;
+        memory.retry_alone = true;
     }
     Next::Again
 }

@@ -18,8 +18,8 @@ use crate::pipeline::Pipeline;
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::progress::Position;
 use crate::relay::{Ended, Outcome, Relay, Sink, Window};
-use crate::sink::dead_letters::{DeadLetters, DeadLettersLeft};
-use crate::sink::kafka::{KafkaLeft, KafkaSink};
+use crate::sink::dead_letters::{DeadLetters, DeadLettersEnd};
+use crate::sink::kafka::{KafkaEnd, KafkaSink};
 use crate::source::slot::{SlotLeft, SlotSource};
 
 /// Why a session did not come to run.
@@ -44,21 +44,21 @@ pub(super) struct SessionEnded {
     /// Records that were sent and not acknowledged.
     pub(super) unacknowledged: usize,
     pub(super) slot: SlotLeft,
-    pub(super) kafka: KafkaLeft,
+    pub(super) kafka: KafkaEnd,
     /// A parked event that was refused, or the first of several, and whether it was under way alone.
     pub(super) retry: Option<(Key, bool)>,
 }
 
-impl From<Ended<SlotLeft, KafkaLeft>> for SessionEnded {
-    fn from(Ended { outcome, unacknowledged, source, sink }: Ended<SlotLeft, KafkaLeft>) -> Self {
+impl From<Ended<SlotLeft, KafkaEnd>> for SessionEnded {
+    fn from(Ended { outcome, unacknowledged, source, sink }: Ended<SlotLeft, KafkaEnd>) -> Self {
         SessionEnded { outcome, unacknowledged, slot: source, kafka: sink, retry: None }
     }
 }
 
-impl From<Ended<SlotLeft, DeadLettersLeft<KafkaLeft>>> for SessionEnded {
-    fn from(ended: Ended<SlotLeft, DeadLettersLeft<KafkaLeft>>) -> Self {
+impl From<Ended<SlotLeft, DeadLettersEnd<KafkaEnd>>> for SessionEnded {
+    fn from(ended: Ended<SlotLeft, DeadLettersEnd<KafkaEnd>>) -> Self {
         let Ended { outcome, unacknowledged, source, sink } = ended;
-        let DeadLettersLeft { inner, retry } = sink;
+        let DeadLettersEnd { inner, retry } = sink;
         SessionEnded { outcome, unacknowledged, slot: source, kafka: inner, retry }
     }
 }
@@ -108,7 +108,7 @@ async fn relay(
     stop: &CancellationToken,
 ) -> SessionEnded {
     let Started { source, pipeline, kafka, dead_letters, .. } = started;
-    let start = kafka.began.position;
+    let start = kafka.resumed_from.position;
     let source = SlotSource::new(source, start);
     let kafka = KafkaSink::new(kafka);
     match dead_letters {

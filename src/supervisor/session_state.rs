@@ -41,7 +41,7 @@ pub(super) struct SessionState {
     /// A parked event that was refused again, and why.
     pub(super) failed_retry: Option<(Key, Reason, String)>,
     /// A batch of parked events was refused.
-    pub(super) retries_alone: bool,
+    pub(super) retry_alone: bool,
     /// The server process of the last session, or of the last attempt that got as far as the slot.
     pub(super) server_process: Option<i32>,
     /// What payloads are judged by, read at the start of the process.
@@ -73,7 +73,7 @@ impl Default for SessionState {
             suspect: Suspect::None,
             refused: BTreeMap::new(),
             failed_retry: None,
-            retries_alone: false,
+            retry_alone: false,
             server_process: None,
             contracts: None,
             lock: None,

@@ -22,7 +22,7 @@ use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::timeline;
 use crate::postgres::watch;
 use crate::sink::kafka::Publisher;
-use crate::sink::kafka::checkpoint_topic::{CheckpointStore, Seen, look_up};
+use crate::sink::kafka::checkpoint_topic::{CheckpointStore, StoredCheckpoints, look_up};
 use crate::source::slot::no_gap_to_accept;
 
 /// What a start has found in Postgres.
@@ -51,9 +51,10 @@ impl Looked<'_> {
     ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
         *positions = opened(awake(config, session, CheckpointStore::open(config)).await, memory)?;
         let confirmed = self.confirmed();
-        let seen = opened(awake(config, session, positions.look(config, confirmed, sink)).await, memory)?;
+        let seen =
+            opened(awake(config, session, positions.read_candidates(config, confirmed, sink)).await, memory)?;
         self.judge_any(config, session, memory, &seen).await?;
-        opened(awake(config, session, sink.take_over()).await, memory)?;
+        opened(awake(config, session, sink.init_transactions()).await, memory)?;
         let stored =
             opened(awake(config, session, positions.read(config, confirmed, seen, sink)).await, memory)?;
         let before = latest(memory.remembered.as_ref(), stored);
@@ -77,7 +78,7 @@ impl Looked<'_> {
         config: &Config,
         session: &mut Session,
         memory: &SessionState,
-        seen: &Seen,
+        seen: &StoredCheckpoints,
     ) -> Result<(), Error> {
         let mut refused = Ok(());
         for stored in seen.records() {
@@ -112,7 +113,7 @@ impl Looked<'_> {
             _ => None,
         };
         let reading = catalog.reading(&config.outbox);
-        let way_out = catalog.publication_way_out(config.source());
+        let way_out = catalog.recovery_advice(config.source());
         let found = checkpoint::Found {
             router: &config.name,
             slot: &config.postgres.slot,

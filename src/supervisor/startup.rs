@@ -35,14 +35,14 @@ use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
 use crate::postgres::catalog::{Catalog, Slot, recovery_sql};
-use crate::postgres::dead_letters::store::{DeadLetterStore, Left};
+use crate::postgres::dead_letters::store::{DeadLetterStore, Unfinished};
 use crate::postgres::timeline;
 use crate::postgres::watch::{self, Watch};
 use crate::routing::Router;
 use crate::sink::dead_letters::DeadLetterParts;
 use crate::sink::kafka::checkpoint_topic::{CheckpointStore, look_up};
 use crate::sink::kafka::properties::transaction_timeout;
-use crate::sink::kafka::{KafkaParts, Outcomes, Publisher, UNUSED};
+use crate::sink::kafka::{DeliveryReports, KafkaParts, Publisher, UNUSED_CLIENT_TIMEOUT};
 use crate::source::slot::{SlotParts, begins_with_bulk_reads};
 
 /// How long a checkpoint is looked for that only makes a message more exact.
@@ -108,7 +108,7 @@ struct Tables {
 /// The clients with which the session will send. No event was sent yet.
 struct Kafka {
     publisher: Publisher,
-    outcomes: Arc<Outcomes>,
+    delivery_reports: Arc<DeliveryReports>,
     store: CheckpointStore,
 }
 
@@ -181,9 +181,9 @@ pub(super) async fn start(
     };
     let kafka = KafkaParts {
         publisher: kafka.publisher,
-        outcomes: kafka.outcomes,
+        delivery_reports: kafka.delivery_reports,
         store: kafka.store,
-        began: checkpoint,
+        resumed_from: checkpoint,
         transaction_size: memory.transaction_size,
         transaction_timeout: transaction_timeout(config),
         suspect: memory.suspect,
@@ -262,7 +262,7 @@ impl Servers {
         memory: &SessionState,
     ) -> Result<Tables, Error> {
         let catalog = &found.catalog;
-        let router = Router::of(config).judging_by(config, memory.contracts.clone());
+        let router = Router::of(config).with_contracts(config, memory.contracts.clone());
         let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
         let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
         let looked = look_at_tables(config, catalog, &outbox, &mut self.looks, memory);
@@ -292,11 +292,12 @@ fn connecting_to_kafka(monitor: &Monitor, memory: &SessionState) {
 
 impl Kafka {
     async fn open(config: &Arc<Config>, session: &mut Session, memory: &SessionState) -> Result<Self, Error> {
-        let outcomes = Arc::new(Outcomes::default());
+        let delivery_reports = Arc::new(DeliveryReports::default());
         let known = Arc::clone(&memory.topics);
-        let publisher = Publisher::open(Arc::clone(config), Arc::clone(&outcomes), memory.batch_bytes, known);
+        let publisher =
+            Publisher::open(Arc::clone(config), Arc::clone(&delivery_reports), memory.batch_bytes, known);
         let publisher = opened(awake(config, session, publisher).await, memory)?;
-        Ok(Kafka { publisher, outcomes, store: CheckpointStore::Off })
+        Ok(Kafka { publisher, delivery_reports, store: CheckpointStore::Off })
     }
 
     /// Decides where the session begins, and writes that down.
@@ -323,7 +324,7 @@ impl Kafka {
 
     async fn close(self) {
         self.publisher.close_unused().await;
-        let _ = tokio::time::timeout(UNUSED, self.store.close()).await;
+        let _ = tokio::time::timeout(UNUSED_CLIENT_TIMEOUT, self.store.close()).await;
     }
 }
 
@@ -339,7 +340,7 @@ async fn parked_events(
     if !config.dead_letters.park() {
         return Ok(None);
     }
-    let left = Left { sent: checkpoint.retried.clone(), failed: memory.failed_retry.clone() };
+    let unfinished = Unfinished { sent: checkpoint.retried.clone(), failed: memory.failed_retry.clone() };
     let host = session.info().host.clone();
     let from = checkpoint.position.flush;
     let locked = |reason: String| {
@@ -351,22 +352,22 @@ async fn parked_events(
         &config.postgres,
         host,
         session.backend_pid(),
-        &left,
+        &unfinished,
         from,
         locked,
     );
     let (store, loaded) = awake(config, session, store).await?;
     memory.failed_retry = None;
     memory.refused.retain(|event, _| event.final_lsn >= from);
-    let router = Router::of(config).judging_by(config, memory.contracts.clone());
+    let router = Router::of(config).with_contracts(config, memory.contracts.clone());
     let outbox = Outbox::of(config, tables.router.extra_columns());
     Ok(Some(DeadLetterParts {
         store,
         loaded,
-        most: config.dead_letters.max_aggregates,
+        max_aggregates: config.dead_letters.max_aggregates,
         refused: memory.refused.clone(),
-        retries_alone: memory.retries_alone,
-        rests_on: checkpoint.parked,
+        retry_alone: memory.retry_alone,
+        required_log_end: checkpoint.parked,
         pipeline: (outbox, router),
         transactional: config.delivery.mode == DeliveryMode::ExactlyOnce,
         with_checkpoints: config.delivery.positions_topic.is_some(),

@@ -16,7 +16,7 @@ const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_time
 
 /// Looks at the slot and at the parked events, and shows them.
 pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
-    let catalog = Catalog::look_at_slot(looks, &config.postgres).await?;
+    let catalog = Catalog::query_slot(looks, &config.postgres).await?;
     if let Some(slot) = &catalog.slot {
         show_slot(slot, monitor);
     }

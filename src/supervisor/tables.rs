@@ -25,8 +25,8 @@ pub(super) async fn look_at_tables(
     if !memory.was_active {
         for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
             let Some(table) = table else { continue };
-            let columns = Columns::look(looks, table.oid, &config.postgres).await?;
-            columns.verdict(outbox, name)?;
+            let columns = Columns::query(looks, table.oid, &config.postgres).await?;
+            columns.check(outbox, name)?;
         }
         for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             tracing::warn!(remedy, "{what}");
@@ -71,7 +71,7 @@ async fn shards(
     let shard = match config.shard {
         Some(shard) => {
             let missing = if memory.was_active { Missing::WhileRunning } else { Missing::AtStart };
-            Some((shard, catalog::shards_verdict(looks, &[(config.source(), catalog)], missing).await?))
+            Some((shard, catalog::check_shards(looks, &[(config.source(), catalog)], missing).await?))
         }
         None => None,
     };
@@ -101,6 +101,6 @@ async fn none_left_parked(config: &Config, looks: &mut Session) -> Result<(), Er
     if count == "0" {
         return Ok(());
     }
-    let (what, remedy) = dead_letters::left(&count);
+    let (what, remedy) = dead_letters::still_parked(&count);
     Err(Error::not_safe(what, remedy))
 }

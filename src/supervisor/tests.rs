@@ -3,7 +3,7 @@ use pg_logical::Lsn;
 use super::*;
 use crate::checkpoint::remembered;
 use crate::progress::Sequence;
-use crate::sink::kafka::{KafkaLeft, TransactionSize};
+use crate::sink::kafka::{KafkaEnd, TransactionSize};
 use crate::source::slot::SlotLeft;
 use crate::unsendable::{Reason, Unsendable};
 
@@ -12,14 +12,14 @@ const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };
 fn ended(outcome: Outcome, alone: Option<&str>) -> SessionEnded {
     let alone = alone.map(|event| SentAlone {
         event: event.to_owned(),
-        way_past: "leave it out".to_owned(),
+        how_to_skip: "leave it out".to_owned(),
         nothing_before: true,
     });
     let slot = SlotLeft { end: None, recognized: true, sent_away: false, lock: None, log_end: Lsn::INVALID };
-    let kafka = KafkaLeft {
+    let kafka = KafkaEnd {
         checkpoint: remembered(),
         advanced: true,
-        doubtful: Some(DOUBTFUL),
+        last_suspect: Some(DOUBTFUL),
         alone,
         batch_bytes: 1_000,
         transaction_size: TransactionSize::default(),

@@ -60,6 +60,6 @@ async fn weak_acknowledgements_of_a_single_broker_are_worth_one_line() {
     }
     outbox.all_confirmed().await;
     let log = router.stop().await.log;
-    assert_eq!(log.matches("Kafka has one broker").count(), 1, "{log}");
+    assert_eq!(log.matches("Kafka has a single broker").count(), 1, "{log}");
     assert!(!log.contains("one replica"), "{log}");
 }

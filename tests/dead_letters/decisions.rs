@@ -374,7 +374,7 @@ async fn dead_letters_that_cannot_be_read_are_named_by_the_statement_that_takes_
         list.code != 0 && list.err == show.err && list.err == discard.err,
         "{list:?} {show:?} {discard:?}"
     );
-    let (_, statement) = list.err.split_once("or take it away: ").unwrap();
+    let (_, statement) = list.err.split_once("or delete it: ").unwrap();
     setting.outbox.execute(statement).await;
     let ran = run(&["list"]);
     assert_eq!((ran.code, ran.out.as_str()), (0, "No events are parked.\n"), "{ran:?}");

@@ -69,5 +69,8 @@ async fn exactly_once_without_the_right_to_transactions_is_refused_with_what_to_
         .set("kafka.'sasl.mechanism'", "PLAIN")
         .set("kafka.'sasl.username'", "outbox-router")
         .set("kafka.'sasl.password'", "secret");
-    Router::start(&settings).exits(1).await.says(&["begin no transactions", "init --print-acls"]);
+    Router::start(&settings)
+        .exits(1)
+        .await
+        .says(&["do not let the router begin transactions", "init --print-acls"]);
 }

@@ -82,7 +82,7 @@ async fn exactly_once_a_transaction_that_became_too_large_is_named_and_sent_in_s
             let reason = status["reason"].as_str()?;
             (status["state"] == "reconnecting"
                 && reason.contains("did not fit into transaction.timeout.ms (8 s)")
-                && reason.contains("smaller ones are sent now"))
+                && reason.contains("the next ones are smaller"))
             .then_some(())
         })
         .await;

@@ -76,7 +76,7 @@ async fn refused_a_number(settings: impl FnOnce(Settings) -> Settings, says: &st
 async fn broker_errors_that_end_the_producer_before_its_first_record_are_noticed() {
     // the first to ask would be that of the positions
     let settings = |settings: Settings| settings.set("delivery.positions_topic", "");
-    refused_a_number(settings, "the brokers let the router write to no topic").await;
+    refused_a_number(settings, "the brokers do not let the router write to any topic").await;
 }
 
 /// The same for the position, without which nothing is begun.

@@ -84,7 +84,7 @@ async fn outbox_locked_under_a_running_router_is_shown_with_who_has_locked_it() 
         assert!(waiting <= 1, "{mode}: {waiting} sessions wait for the lock");
         lock.release().await;
         router.ready().await;
-        router.logs("the catalogues can be looked at again").await;
+        router.logs("the catalogues can be read again").await;
         outbox.all_confirmed().await;
         let log = router.stop().await.log;
         for other in ["peer=\"kafka\"", "not connected"] {
@@ -111,7 +111,7 @@ async fn outbox_locked_while_no_event_waits_to_be_confirmed_leaves_the_router_re
         assert_eq!(ready, 200, "{text}");
     }
     lock.release().await;
-    router.logs("the catalogues can be looked at again").await;
+    router.logs("the catalogues can be read again").await;
     outbox.all_confirmed().await;
     router.stop().await;
 }

@@ -228,7 +228,7 @@ async fn topics_deleted_under_a_transaction_hold_up_no_other_for_long() {
     }
     router.assert_running();
     let log = router.stop().await.log;
-    assert!(log.contains("is gone"), "{log}");
+    assert!(log.contains("no longer exists"), "{log}");
     let records = kafka.committed(&outbox.name).await.unwrap();
     let numbers = |key| -> Vec<u64> {
         records.iter().filter(|record| record.key() == Some(key)).map(Record::number).collect()

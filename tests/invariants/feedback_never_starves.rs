@@ -91,7 +91,7 @@ async fn broker_frozen(role: Option<&str>) {
     let active = outbox.slot().await.unwrap().active_pid;
     let log = router.stop().await.log;
     // librdkafka may forget a broker that comes back (its issue 5301); then there is another session, and it is said why
-    let forgotten = log.contains("it has lost sight of the brokers");
+    let forgotten = log.contains("the producer no longer finds the brokers");
     assert!(forgotten || active == Some(walsender), "dropped\n{log}");
     let repeats = if forgotten { Repeats::Restarts(1) } else { Repeats::Never };
     same(&outbox, &kafka.records(&outbox.name).await, repeats).await;

@@ -122,7 +122,7 @@ const RIGHTS: [(&str, &str, Fate); 7] = [
     ("positions", "Read", Fate::Exits(1, "cannot read the topic outbox-router.positions")),
     ("topic", "Write", Fate::Waits("WRITE")),
     ("topic", "Create", Fate::Exits(3, "cannot create the topic")),
-    ("transactional-id", "Write", Fate::Exits(1, "begin no transactions")),
+    ("transactional-id", "Write", Fate::Exits(1, "do not let the router begin transactions")),
     ("topic", "DescribeConfigs", Fate::GoesOn),
 ];
 

@@ -171,7 +171,7 @@ async fn shards_wait_for_the_end_of_a_transaction_that_was_cut_off() {
     let _open = kafka.leave_open(&topic, &key, Duration::from_secs(5)).await;
     let ran = of(2).run_beside(&["shards", "change", "--from", "1"]).await;
     let said = done(ran, &["before which everything is delivered"]).err;
-    assert!(said.contains("waiting for the end of a transaction"), "{said}");
+    assert!(said.contains("waiting for an interrupted transaction to end"), "{said}");
     delivers(&of(2), &outbox, 4..7).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::{
-    NEEDED, READABLE, REMEDY, TABLE, count, count_both, count_of_others, left,
+    READABLE, REMEDY, REQUIRED_PRIVILEGES, TABLE, count, count_both, count_of_others, still_parked,
 };
 
 /// How many other routers are listed by name.
@@ -29,7 +29,7 @@ pub(super) async fn judge(
         findings.error("dead_letters", format!("there is no table {TABLE} to park events in"), REMEDY);
         return Ok(());
     }
-    let lacks = NEEDED.map(|privilege| {
+    let lacks = REQUIRED_PRIVILEGES.map(|privilege| {
         format!(
             "CASE WHEN NOT pg_catalog.has_table_privilege('{TABLE}', '{privilege}') THEN '{privilege}' END"
         )
@@ -67,7 +67,7 @@ async fn none_left(session: &mut Session, config: &Config, findings: &mut Findin
     }
     let count = session.query_one(&count(&config.name, "true")).await?.unwrap_or_default();
     if count != "0" {
-        let (what, remedy) = left(&count);
+        let (what, remedy) = still_parked(&count);
         findings.error("dead_letters", what, remedy);
     }
     Ok(())

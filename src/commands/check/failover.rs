@@ -202,7 +202,7 @@ async fn judge_standby(
     config: &Config,
     findings: &mut Findings,
 ) -> Result<bool, Error> {
-    let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+    let catalog = Catalog::query(session, &config.postgres, &config.outbox).await?;
     if !catalog.standby {
         return Ok(false);
     }

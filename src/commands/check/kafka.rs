@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::config::template::Template;
 use crate::error::Error;
 use crate::quantity::counted;
-use crate::sink::kafka::cluster_info::{ClusterInfo, SeenTopic, Settings};
+use crate::sink::kafka::cluster_info::{ClusterInfo, Settings, TopicInfo};
 
 /// What to do where Kafka cannot be reached.
 const UNREACHABLE: &str = "Check that the brokers run, that `bootstrap.servers` and the addresses that they advertise \
@@ -19,9 +19,9 @@ const MOST_TOPICS: usize = 200;
 pub(super) struct Seen {
     pub(super) brokers: usize,
     /// Topics that the template can name, each with its settings if the principal may read them.
-    pub(super) topics: Vec<(SeenTopic, Option<Settings>)>,
+    pub(super) topics: Vec<(TopicInfo, Option<Settings>)>,
     /// The positions topic, if it exists, with its settings if the principal may read them.
-    pub(super) positions: Option<(SeenTopic, Option<Settings>)>,
+    pub(super) positions: Option<(TopicInfo, Option<Settings>)>,
     /// The settings that a new topic inherits, if the principal may read them.
     pub(super) defaults: Option<Settings>,
     /// Whether a topic could be created, if that was asked.

@@ -67,7 +67,7 @@ pub(super) async fn judge(
 
 /// Whether the publication exists and publishes what it has to.
 pub(super) fn judge_published(config: &Config, catalog: &Catalog, findings: &mut Findings) -> bool {
-    let verdict = catalog.publication_verdict(config.source(), Missing::AtStart);
+    let verdict = catalog.check_publication(config.source(), Missing::AtStart);
     let name = &config.postgres.publication;
     let fine = match config.outbox.tables.as_slice() {
         [] => format!("{name} is there"),

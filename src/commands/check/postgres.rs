@@ -60,7 +60,7 @@ async fn check_in_session(
         format!("Postgres {} at {}, {encrypted}", server.version, session.info().place),
     );
     server::judge_version(&server, findings);
-    let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+    let catalog = Catalog::query(session, &config.postgres, &config.outbox).await?;
     server::judge_settings(&server, config, &catalog, findings);
     role::judge(session, config, &server, &catalog, findings).await?;
     slot::judge(session, config, &catalog, findings).await?;
@@ -71,7 +71,7 @@ async fn check_in_session(
     let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;
     let mut catalogs = vec![catalog];
     for shard in others {
-        let catalog = Catalog::look(session, &shard.postgres, &shard.outbox).await?;
+        let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         slot::judge(session, shard, &catalog, findings).await?;
         outbox::judge_published(shard, &catalog, findings);
         catalogs.push(catalog);

@@ -6,7 +6,7 @@ use pg_logical::session::Session;
 use super::finding::Findings;
 use crate::config::Config;
 use crate::error::Error;
-use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_shards};
+use crate::postgres::catalog::{Catalog, Missing, check_shards, slots_of_other_shards};
 
 /// `shards` are the configurations of all shards, each with what was found of it.
 pub(super) async fn judge(
@@ -17,7 +17,7 @@ pub(super) async fn judge(
     let Some((config, _)) = shards.first() else { return Ok(()) };
     if shards.len() > 1 {
         let found: Vec<_> = shards.iter().map(|(config, catalog)| (config.source(), *catalog)).collect();
-        let verdict = match shards_verdict(session, &found, Missing::AtStart).await {
+        let verdict = match check_shards(session, &found, Missing::AtStart).await {
             Err(error @ Error::Transient(_)) => return Err(error),
             verdict => verdict.map(drop),
         };

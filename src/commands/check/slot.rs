@@ -21,7 +21,7 @@ pub(super) async fn judge(
         None => "nobody reads it now".to_owned(),
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
-    if findings.verdict("slot", catalog.slot_verdict(config.source()), fine)
+    if findings.verdict("slot", catalog.check_slot(config.source()), fine)
         && let Some(slot) = &catalog.slot
     {
         judge_room(name, slot, findings);
@@ -40,7 +40,7 @@ fn describe(name: &str, slot: &Slot, reader: &str) -> String {
 
 /// How close the slot is to being lost.
 fn judge_room(name: &str, slot: &Slot, findings: &mut Findings) {
-    let (level, what, remedy) = slot_headroom::at_a_glance(name, slot);
+    let (level, what, remedy) = slot_headroom::describe_once(name, slot);
     match level {
         Level::Ample => {}
         Level::Unreserved => findings.error("slot_room", what, remedy),

@@ -6,7 +6,7 @@ use super::outbox::OutboxLook;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::quantity::{bytes, counted};
-use crate::sink::kafka::cluster_info::{SeenTopic, Settings};
+use crate::sink::kafka::cluster_info::{Settings, TopicInfo};
 use crate::sink::kafka::durability::Durability;
 use crate::sink::kafka::properties;
 
@@ -86,7 +86,7 @@ fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Fi
     }
 }
 
-pub(super) fn durability(topic: &SeenTopic, settings: Option<&Settings>, findings: &mut Findings) {
+pub(super) fn durability(topic: &TopicInfo, settings: Option<&Settings>, findings: &mut Findings) {
     let name = &topic.name;
     if topic.leaderless > 0 {
         findings.error(
@@ -98,18 +98,18 @@ pub(super) fn durability(topic: &SeenTopic, settings: Option<&Settings>, finding
             "Bring the brokers back that hold them: events for these partitions wait, and those behind them",
         );
     }
-    let copies = Durability {
+    let durability = Durability {
         replicas: i64::try_from(topic.replicas).ok(),
         min_insync: settings.and_then(|settings| settings.number("min.insync.replicas")),
         unclean: settings
             .is_some_and(|settings| settings.get("unclean.leader.election.enable") == Some("true")),
     };
-    acknowledgements(&format!("the topic {name}"), copies, findings);
+    acknowledgements(&format!("the topic {name}"), durability, findings);
 }
 
 /// Whether an acknowledged record survives the loss of a broker, and whether it can be acknowledged at all.
-fn acknowledgements(who: &str, copies: Durability, findings: &mut Findings) {
-    for weakness in copies.weaknesses() {
+fn acknowledgements(who: &str, durability: Durability, findings: &mut Findings) {
+    for weakness in durability.weaknesses() {
         let what = format!("{who}: {}", weakness.what);
         if weakness.blocks {
             findings.error(weakness.name, what, weakness.remedy);
@@ -193,8 +193,8 @@ fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, finding
         config.topics.config.get(unclean).map(String::as_str).or(defaults.get(unclean)) == Some("true");
     let before = findings.0.len();
     if let Some(replicas) = replicas {
-        let copies = Durability { replicas: Some(replicas), min_insync: insync, unclean };
-        acknowledgements("a topic that the router creates", copies, findings);
+        let durability = Durability { replicas: Some(replicas), min_insync: insync, unclean };
+        acknowledgements("a topic that the router creates", durability, findings);
         if usize::try_from(replicas).is_ok_and(|replicas| replicas > seen.brokers) {
             findings.error(
                 "replication_factor",

@@ -144,7 +144,7 @@ mod tests {
             event_type: Some("OrderPlaced".into()),
             reason,
             detail: "it is too large. Raise the limit".into(),
-            whole: OriginalEvent::Columns(vec![Column {
+            original: OriginalEvent::Columns(vec![Column {
                 name: "id".into(),
                 type_id: 25,
                 modifier: -1,

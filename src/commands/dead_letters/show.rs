@@ -37,7 +37,7 @@ pub(super) async fn show(
         let shown = rows.iter().map(|row| Shown {
             listed: Listed::of(row),
             source: &row.letter.source,
-            event: &row.letter.whole,
+            event: &row.letter.original,
         });
         return terminal::print_json(&shown.collect::<Vec<_>>());
     }
@@ -62,7 +62,7 @@ fn render(row: &Waiting, look: &Look) -> String {
     if let Some(mark) = &letter.replay {
         line("asked for again", mark);
     }
-    trimmed(&table) + &format_original(&letter.whole)
+    trimmed(&table) + &format_original(&letter.original)
 }
 
 /// Each value on one line, however long: a value with inserted line breaks could not be copied, and wrapping long values is

@@ -32,7 +32,7 @@ use crate::cli::InitArgs;
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::Outbox;
-use crate::postgres::catalog::{Catalog, Missing, shards_verdict, slots_of_other_shards};
+use crate::postgres::catalog::{Catalog, Missing, check_shards, slots_of_other_shards};
 use crate::postgres::slot_record;
 use crate::routing::Router;
 use crate::terminal;
@@ -260,22 +260,22 @@ impl<'a> Init<'a> {
         }
         let mut catalogs = Vec::new();
         for shard in shards {
-            catalogs.push(Catalog::look(&mut self.session, &shard.postgres, &shard.outbox).await?);
+            catalogs.push(Catalog::query(&mut self.session, &shard.postgres, &shard.outbox).await?);
         }
         let found: Vec<_> = shards.iter().map(Config::source).zip(&catalogs).collect();
-        shards_verdict(&mut self.session, &found, Missing::AtStart).await.map(drop)
+        check_shards(&mut self.session, &found, Missing::AtStart).await.map(drop)
     }
 
     /// Checks that an existing publication publishes what is needed.
     async fn verify_publication(&mut self, config: &Config) -> Result<(), Error> {
-        let catalog = Catalog::look(&mut self.session, &config.postgres, &config.outbox).await?;
-        catalog.publication_verdict(config.source(), Missing::AtStart)
+        let catalog = Catalog::query(&mut self.session, &config.postgres, &config.outbox).await?;
+        catalog.check_publication(config.source(), Missing::AtStart)
     }
 
     async fn make_slot(&mut self, server: &Server, config: &Config) -> Result<(), Error> {
         let name = format!("slot {}", config.postgres.slot);
         let (postgres, outbox) = (&config.postgres, &config.outbox);
-        let catalog = Catalog::look(&mut self.session, postgres, outbox).await?;
+        let catalog = Catalog::query(&mut self.session, postgres, outbox).await?;
         if let Some(found) = &catalog.slot {
             slot::usable(&catalog, found, config)?;
             if found.failover != Some(false) {

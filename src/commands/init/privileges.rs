@@ -23,13 +23,13 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
     }
     if config.dead_letters.park() {
         let purpose = "Events that cannot be sent are put there, because `[dead_letters] policy` is \"park\"";
-        let (table, needed) = (dead_letters::sql::TABLE, &dead_letters::sql::NEEDED);
+        let (table, needed) = (dead_letters::sql::TABLE, &dead_letters::sql::REQUIRED_PRIVILEGES);
         objects.push(table_privilege(role, table, needed, purpose));
     }
     if config.delivery.mode == DeliveryMode::ExactlyOnce {
         let purpose =
             "A start finds there whether the slot is new, because `[delivery] mode` is \"exactly-once\"";
-        objects.push(table_privilege(role, SlotRecord::TABLE, &slot_record::NEEDED, purpose));
+        objects.push(table_privilege(role, SlotRecord::TABLE, &slot_record::REQUIRED_PRIVILEGES, purpose));
     }
     objects
 }

@@ -76,7 +76,7 @@ pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<
             format!("Wait for it, or end it with SELECT pg_cancel_backend({pid}), and run init again"),
         ));
     }
-    match catalog.slot_verdict(config.source()) {
+    match catalog.check_slot(config.source()) {
         // `run` stops for safety here; for `init` it is only a refusal, because looking loses nothing
         Err(Error::Definite(definite)) => Err(Error::refused(definite.what, definite.remedy)),
         other => other,

@@ -46,7 +46,7 @@ struct DryRun {
 impl DryRun {
     fn new(config: &Config) -> Result<Self, Error> {
         let contracts = Contracts::configured(config)?.map(Arc::new);
-        let router = Router::of(config).judging_by(config, contracts);
+        let router = Router::of(config).with_contracts(config, contracts);
         let outbox = Outbox::of(config, router.extra_columns());
         Ok(DryRun { outbox, router, shown: Vec::new() })
     }

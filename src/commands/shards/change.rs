@@ -18,7 +18,7 @@ use crate::commands::stored_position::Kept;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::postgres::bookmarks;
-use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, shards_verdict};
+use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, check_shards};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::slot_functions;
 use crate::progress::Position;
@@ -105,27 +105,27 @@ fn names(shards: &[Arc<Config>]) -> String {
 async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> {
     let mut catalogs = Vec::new();
     for shard in new {
-        let catalog = Catalog::look(session, &shard.postgres, &shard.outbox).await?;
+        let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         if catalog.slot.is_none() {
             return Err(Error::refused(
                 format!("the slot {} does not exist yet", shard.postgres.slot),
                 "Run `outbox-router init` with the new `[shards] count`",
             ));
         }
-        catalog.verdict(shard.source(), Missing::AtStart)?;
+        catalog.check(shard.source(), Missing::AtStart)?;
         catalogs.push(catalog);
     }
     if let [_] = new {
         return Ok(());
     }
     let found: Vec<_> = new.iter().map(|shard| shard.source()).zip(&catalogs).collect();
-    shards_verdict(session, &found, Missing::AtStart).await.map(drop)
+    check_shards(session, &found, Missing::AtStart).await.map(drop)
 }
 
 async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<Config>>, Error> {
     let mut existing = Vec::new();
     for shard in old {
-        let catalog = Catalog::look(session, &shard.postgres, &shard.outbox).await?;
+        let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         if catalog.slot.is_some() {
             existing.push(Arc::clone(shard));
         }

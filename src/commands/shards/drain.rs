@@ -101,7 +101,7 @@ async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Re
 
 /// The stored position up to which a shard has delivered. `None`: the record belongs to another router by now.
 pub(super) async fn delivered(config: &Config, session: &mut Session) -> Result<Option<Position>, Error> {
-    let catalog = Catalog::look(session, &config.postgres, &config.outbox).await?;
+    let catalog = Catalog::query(session, &config.postgres, &config.outbox).await?;
     let confirmed = catalog.slot.and_then(|slot| slot.confirmed_flush_lsn);
     Ok(match look_up(config, confirmed).await? {
         Some(remembered) => (remembered.slot == config.postgres.slot).then_some(remembered.position),

@@ -81,7 +81,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     let mut locked = lock(config).await?;
     before.read().await?;
     let until = before.position();
-    bookmarks::put_back(&mut locked, &bookmark.slot, slot, before.slot().is_some()).await.map_err(again)?;
+    bookmarks::restore(&mut locked, &bookmark.slot, slot, before.slot().is_some()).await.map_err(again)?;
     let failover = before.allow_failover(slot).await;
     let mark = Utc(PgTimestamp::now().unix_micros()).to_string();
     let until = match before.remembered.as_ref().and_then(|known| known.replay.clone()) {
@@ -108,7 +108,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
 pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<(), Error> {
     let mut before = Kept::look(config).await?;
     let slot = &config.postgres.slot;
-    before.catalog.slot_verdict(config.source())?;
+    before.catalog.check_slot(config.source())?;
     let (now, ahead) = (before.position(), Position { flush: to, partial: None });
     let flush = before.system.flush;
     if to > flush {

@@ -72,14 +72,14 @@ pub(super) async fn ask(config: &Config) -> Result<Known, Error> {
 
 async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
     let mut session = connect(config, "status", Startup::default()).await?;
-    let catalog = Catalog::look_at_slot(&mut session, &config.postgres).await?;
+    let catalog = Catalog::query_slot(&mut session, &config.postgres).await?;
     let active_pid = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
     let holder = match active_pid {
         Some(pid) => Some(catalog::holder(&mut session, pid).await?),
         None => None,
     };
     session.close().await;
-    let problem = catalog.slot_verdict(config.source()).err().map(|error| error.to_string());
+    let problem = catalog.check_slot(config.source()).err().map(|error| error.to_string());
     let slot = catalog.slot.as_ref();
     Ok(SlotReport {
         slot: config.postgres.slot.clone(),

@@ -19,7 +19,7 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     ),
     (
         &["enable.idempotence"],
-        "without it a retry inside the producer could reorder or double records, so the router always sets it",
+        "without it a retry inside the producer could reorder or duplicate records, so the router always sets it",
         "Remove it",
     ),
     (
@@ -30,7 +30,7 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     (
         &["max.in.flight.requests.per.connection", "max.in.flight"],
         "order per key depends on it, so the router sets it",
-        "Remove it; how much is under way is set by `window` in [delivery]",
+        "Remove it; how much is in flight is set by `window` in [delivery]",
     ),
     (
         &["retries", "message.send.max.retries"],
@@ -49,7 +49,7 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     ),
     (
         &["transactional.id"],
-        "the router makes it from its name, so that two routers can be told apart",
+        "the router derives it from its name, so that two routers can be distinguished",
         "Remove it and set `name` at the top of the file",
     ),
     (
@@ -64,7 +64,7 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     ),
     (
         &["delivery.report.only.error"],
-        "the slot moves by the reports of delivered records, which it switches off",
+        "it switches off the delivery reports by which the slot advances",
         "Remove it",
     ),
 ];
@@ -106,8 +106,8 @@ pub(super) fn from_variable(part: &str) -> String {
     known.map_or(dotted, |name| (*name).to_owned())
 }
 
-/// Judges one property by its name and value. `window_records` and `window_bytes` are the limits of `[delivery]`, for which
-/// the producer's own queue must have room.
+/// Checks one property's name and value. `window_records` and `window_bytes` are the limits of `[delivery]`, which the
+/// producer's own queue must not undercut.
 pub(super) fn judge(
     property: &str,
     value: &str,

@@ -1,4 +1,4 @@
-//! Variables over and under the file.
+//! Environment variables that override the file, and libpq's variables, which only fill gaps.
 
 use super::*;
 

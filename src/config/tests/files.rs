@@ -1,4 +1,4 @@
-//! Files: that of the configuration, and those that it refers to.
+//! The configuration file, and the files that it refers to.
 
 use super::*;
 

@@ -101,7 +101,7 @@ pub async fn make(session: &mut Session, slot: &str, name: &str) -> Result<Strin
 async fn stamp(session: &mut Session) -> Result<String, Error> {
     let sql = "SELECT pg_catalog.to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISS')";
     let now = session.query_one(sql).await?;
-    now.ok_or_else(|| Error::transient(Peer::Postgres, "the server does not tell the time"))
+    now.ok_or_else(|| Error::transient(Peer::Postgres, "the server did not return its time"))
 }
 
 /// Copies a slot with the log that it retains.
@@ -111,7 +111,7 @@ pub async fn copy(session: &mut Session, from: &str, to: &str, temporary: bool) 
 
 /// Replaces the slot by a copy of a bookmark; `exists` tells whether there is a slot. Both statements are in one message, so
 /// the server completes them even if this process is killed, and no start finds the slot missing in between.
-pub async fn put_back(session: &mut Session, bookmark: &str, slot: &str, exists: bool) -> Result<(), Error> {
+pub async fn restore(session: &mut Session, bookmark: &str, slot: &str, exists: bool) -> Result<(), Error> {
     let drop_first = if exists { slot_functions::drop(slot) + "; " } else { String::new() };
     let sql = drop_first + &slot_functions::copy(bookmark, slot, false);
     session.query(&sql).await.map(drop).map_err(not_copied)
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_slots_say_whose_and_of_when_a_bookmark_is() {
+    fn slot_names_contain_the_bookmark_and_its_time() {
         for name in ["", "before_import", "7"] {
             let slot = slot_name("shop", name, "20261121140509").unwrap();
             assert_eq!(parse("shop", &slot), Some((name, at("2026-11-21T14:05:09"))), "{slot}");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_slots_are_refused_with_what_would_be() {
+    fn invalid_bookmark_names_are_refused_with_the_rule() {
         let refused = |name: &str| slot_name("shop", name, "20261121140509").unwrap_err().to_string();
         assert!(refused("Before").contains("lower-case"));
         assert!(refused("x y").contains("lower-case"));

@@ -15,7 +15,7 @@ use crate::error::{Error, Peer};
 use crate::quantity::bytes;
 
 /// How often the log retained by the oldest is checked.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a check may take before its session is abandoned.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -65,12 +65,16 @@ impl Maker {
                 Err(error) => {
                     let reason = error.to_string();
                     if self.failed.as_ref() != Some(&reason) {
-                        tracing::warn!(peer = "postgres", reason, "no bookmark can be made; trying on");
+                        tracing::warn!(
+                            peer = "postgres",
+                            reason,
+                            "no bookmark can be made; the router keeps trying"
+                        );
                     }
                     self.failed = Some(reason);
                 }
             }
-            tokio::time::sleep(LOOK_EVERY.min(self.settings.every)).await;
+            tokio::time::sleep(CHECK_INTERVAL.min(self.settings.every)).await;
         }
     }
 

@@ -21,7 +21,7 @@ pub struct Columns {
 
 impl Columns {
     /// Looks up the columns of the table with this OID, which `slot` delivers.
-    pub async fn look(session: &mut Session, table: u32, postgres: &Postgres) -> Result<Self, QueryError> {
+    pub async fn query(session: &mut Session, table: u32, postgres: &Postgres) -> Result<Self, QueryError> {
         let rows = session.query(&query(table, postgres)).await?;
         let column =
             |row: &pg_logical::session::Row| Some((row.get(0)?.to_owned(), Oid(row.get(1)?.parse().ok()?)));
@@ -38,7 +38,7 @@ impl Columns {
     ///
     /// # Errors
     /// No row can be read; the exit code is 1.
-    pub fn verdict(&self, outbox: &Outbox, table: &TableName) -> Result<(), Error> {
+    pub fn check(&self, outbox: &Outbox, table: &TableName) -> Result<(), Error> {
         let type_of = |name: &str| self.types.iter().find(|(known, _)| known == name).map(|(_, id)| *id);
         let Some(fault) = outbox.faults(table, type_of).into_iter().next() else { return Ok(()) };
         if !self.settled {

@@ -14,7 +14,7 @@ mod table;
 
 pub use columns::{Columns, WITHHELD, sent};
 pub use publication::{Publication, guard, unwatched};
-pub use shards::{ROW_FILTERS, no_row_filters, shards_verdict, slots_of_other_shards};
+pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
 pub use table::{PARTITION_TRIGGERS, Table, partition_triggers_fire};
 
@@ -41,20 +41,20 @@ pub struct Catalog {
 
 impl Catalog {
     /// Queries the catalogues, in a session of either kind.
-    pub async fn look(
+    pub async fn query(
         session: &mut Session,
         postgres: &Postgres,
         outbox: &Outbox,
     ) -> Result<Self, QueryError> {
-        Self::look_at_tables(session, postgres, &outbox.tables).await
+        Self::query_tables(session, postgres, &outbox.tables).await
     }
 
     /// Queries only the slot and the publication, because the tables may be locked.
-    pub async fn look_at_slot(session: &mut Session, postgres: &Postgres) -> Result<Self, QueryError> {
-        Self::look_at_tables(session, postgres, &[]).await
+    pub async fn query_slot(session: &mut Session, postgres: &Postgres) -> Result<Self, QueryError> {
+        Self::query_tables(session, postgres, &[]).await
     }
 
-    async fn look_at_tables(
+    async fn query_tables(
         session: &mut Session,
         postgres: &Postgres,
         tables: &[TableName],
@@ -63,28 +63,28 @@ impl Catalog {
         let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
         let rows = session.query(&query(postgres, tables, version)).await?;
         read(&rows, tables.len()).map_err(|Unreadable| {
-            pg_logical::Error::transient("the catalogues gave a row that cannot be read").into()
+            pg_logical::Error::transient("the catalogues returned a row that cannot be read").into()
         })
     }
 
     /// Whether the stream certainly contains every event: the publication publishes inserts into the tables, and the router
     /// may read the slot.
-    pub fn verdict(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
-        self.slot_verdict(source)?;
-        self.publication_verdict(source, missing)
+    pub fn check(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
+        self.check_slot(source)?;
+        self.check_publication(source, missing)
     }
 
-    /// The part of the verdict about the slot.
-    pub fn slot_verdict(&self, source: OutboxSource<'_>) -> Result<(), Error> {
+    /// The part of the check about the slot.
+    pub fn check_slot(&self, source: OutboxSource<'_>) -> Result<(), Error> {
         if self.standby {
-            slot::verdict_on_a_standby(self.slot.as_ref(), source.postgres)?;
+            slot::check_on_standby(self.slot.as_ref(), source.postgres)?;
         }
-        slot::verdict(self.slot.as_ref(), source)
+        slot::check(self.slot.as_ref(), source)
     }
 
-    /// The part of the verdict about tables and publication.
-    pub fn publication_verdict(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
-        publication::verdict(self.publication.as_ref(), &self.tables, source, missing)
+    /// The part of the check about tables and publication.
+    pub fn check_publication(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
+        publication::check(self.publication.as_ref(), &self.tables, source, missing)
     }
 
     /// What determines the changes in the stream.
@@ -107,8 +107,8 @@ impl Catalog {
     }
 
     /// What an operator can do about rows that were written while no publication published them.
-    pub fn publication_way_out(&self, source: OutboxSource<'_>) -> String {
-        publication::way_out(&self.tables, source)
+    pub fn recovery_advice(&self, source: OutboxSource<'_>) -> String {
+        publication::recovery_advice(&self.tables, source)
     }
 }
 

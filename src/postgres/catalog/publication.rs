@@ -41,7 +41,7 @@ impl Publication {
     }
 }
 
-pub(super) fn verdict(
+pub(super) fn check(
     publication: Option<&Publication>,
     tables: &[Option<Table>],
     source: OutboxSource<'_>,
@@ -50,7 +50,7 @@ pub(super) fn verdict(
     fault(publication, tables, source).map_err(|Fault { what, remedy, logged }| match missing {
         Missing::AtStart => Error::refused(what, remedy),
         Missing::WhileRunning if logged => {
-            Error::not_safe(what, format!("{remedy}. {}", way_out(tables, source)))
+            Error::not_safe(what, format!("{remedy}. {}", recovery_advice(tables, source)))
         }
         Missing::WhileRunning => Error::not_safe(
             what,
@@ -143,7 +143,7 @@ fn table_fault(
             if source.shard.is_some() {
                 // without its row filter, it would send events of other shards
                 format!(
-                    "While no router runs, DROP PUBLICATION {sql}, and run `outbox-router init`, which makes it with its row \
+                    "While no router runs, DROP PUBLICATION {sql}, and run `outbox-router init`, which creates it with its row \
                      filters; rows written before it are not sent"
                 )
             } else {
@@ -168,7 +168,7 @@ pub fn unwatched(source: OutboxSource<'_>, tables: &[Option<Table>]) -> Vec<(Str
                     "a partition of {name} can be attached with rows, or be unlogged for a time: these rows are not in the stream, \
                      and the router cannot tell"
                 ),
-                "Run `outbox-router init` as a superuser who stays one: it makes event triggers that stop the router then"
+                "Run `outbox-router init` as a role that stays a superuser: it creates event triggers that stop the router in that case"
                     .to_owned(),
             )),
             false if !table.traces.is_named() => Some((
@@ -199,17 +199,17 @@ pub fn guard(postgres: &Postgres) -> String {
 }
 
 /// What an operator can do about rows that were written while no publication published them. Ends in SQL.
-pub(super) fn way_out(tables: &[Option<Table>], source: OutboxSource<'_>) -> String {
+pub(super) fn recovery_advice(tables: &[Option<Table>], source: OutboxSource<'_>) -> String {
     let partitioned = tables.iter().flatten().any(|table| table.partitioned);
     let also = if partitioned {
         "The event triggers of `outbox-router init` alter the publication where a partition is attached with rows or becomes \
-         unlogged; rows that were in it are missing then. "
+         unlogged; its rows are then missing. "
     } else {
         ""
     };
     format!(
-        "{also}Rows committed meanwhile may be missing in Kafka. The slot was not moved past the last good look: read what \
-         comes after it before the router goes past it. A copy of the slot shows it in commit \
+        "{also}Rows committed meanwhile may be missing in Kafka. The slot has not moved past the last successful check: read the \
+         changes after it before the router passes them. A copy of the slot shows them in commit \
          order, deleted rows included. It may also show rows that are in Kafka; rows that were written while the table was \
          unlogged are only in the table. In one session: {}",
         recovery_sql::in_commit_order(source, tables)
@@ -258,7 +258,7 @@ mod tests {
         let named = |schema: &str| TableName { schema: schema.into(), name: "outbox".into() };
         let tables = vec![named("orders"), named("public")];
         let config = Config { outbox: Outbox { tables, ..config().outbox }, shard, ..config() };
-        match verdict(publication.as_ref(), &[Some(table()), second], config.source(), missing) {
+        match check(publication.as_ref(), &[Some(table()), second], config.source(), missing) {
             Ok(()) => None,
             Err(Error::Definite(definite)) => Some((definite.exit, definite.to_string())),
             Err(other) => panic!("{other}"),

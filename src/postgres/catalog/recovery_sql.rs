@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_all_shards_are_said_to_be_that() {
+    fn statements_over_all_shards_say_so() {
         let config = Config { shard: Some(Shard { number: 0, of: 2 }), ..config() };
         assert!(in_commit_order(config.source(), &[table(false)]).ends_with(" -- rows of all shards"));
         assert!(from_table(config.source(), Some(754)).unwrap().ends_with(" -- rows of all shards"));

@@ -23,7 +23,7 @@ const FIRST_OF_USERS: u32 = 16_384;
 pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
     Error::refused(
         format!("the server is Postgres {version}, and shards need the row filters of 15{besides}"),
-        "Upgrade the server, or take `[shards] count` away",
+        "Upgrade the server, or remove `[shards] count`",
     )
 }
 
@@ -33,7 +33,7 @@ pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
 /// # Errors
 /// The server has no row filters, the ids cannot be filtered, or a publication filters them differently. Missing tables and
 /// publications are not reported here.
-pub async fn shards_verdict(
+pub async fn check_shards(
     session: &mut Session,
     shards: &[(OutboxSource<'_>, &Catalog)],
     missing: Missing,
@@ -50,9 +50,9 @@ pub async fn shards_verdict(
             let encoding = encoding.unwrap_or_default();
             return Err(Error::refused(
                 format!(
-                    "the database is in {encoding}: the router deals out messages by the bytes of UTF-8, and Postgres rows by those"
+                    "the database is in {encoding}: the router distributes messages by their bytes in UTF-8, but Postgres distributes rows by those"
                 ),
-                "Take `[outbox] message_prefix` or `[shards] count` away, or use a database in UTF-8",
+                "Remove `[outbox] message_prefix` or `[shards] count`, or use a database in UTF-8",
             ));
         }
     }
@@ -62,14 +62,14 @@ pub async fn shards_verdict(
         let Some(column) = Column::look(session, aggregate_id, table).await? else { continue };
         let ids = column.ids(aggregate_id, table)?;
         match found {
-            Some((before, first)) if before != ids => return Err(mixed((before, first), (ids, table))),
+            Some((before, first)) if before != ids => return Err(mixed_types((before, first), (ids, table))),
             _ => found = found.or(Some((ids, table))),
         }
         for (of_one, catalog) in shards {
             let found = catalog.tables.get(number).and_then(Option::as_ref);
             let Some((shard, found)) = of_one.shard.zip(found) else { continue };
             if let Some(fault) = fault(*of_one, table, found, ids, shard) {
-                return Err(judged(fault, &of_one.postgres.publication, missing));
+                return Err(error_of_fault(fault, &of_one.postgres.publication, missing));
             }
         }
     }
@@ -100,7 +100,7 @@ impl Column {
         let Some(row) = rows.first() else { return Ok(None) };
         let read = row.get(0).and_then(|text| text.parse().ok()).zip(row.get(1));
         let (type_id, sql_type) = read.ok_or_else(|| {
-            Error::transient(Peer::Postgres, "the catalogues gave a row that cannot be read")
+            Error::transient(Peer::Postgres, "the catalogues returned a row that cannot be read")
         })?;
         let collation = row.get(2).map(str::to_owned);
         Ok(Some(Column { type_id, sql_type: sql_type.to_owned(), collation }))
@@ -110,8 +110,8 @@ impl Column {
         if let Some(collation) = &self.collation {
             return Err(Error::refused(
                 format!(
-                    "aggregates of {table} cannot be dealt out to shards: its column {column} has the collation {collation}, and row \
-                     filters take none but those that Postgres comes with"
+                    "aggregates of {table} cannot be distributed over shards: its column {column} has the collation {collation}, and row \
+                     filters accept only built-in ones"
                 ),
                 format!(
                     "Run ALTER TABLE {} ALTER {} TYPE {} COLLATE \"default\"",
@@ -124,17 +124,17 @@ impl Column {
         Ids::of_type(self.type_id).ok_or_else(|| {
             let sql_type = &self.sql_type;
             Error::refused(
-                format!("aggregates of {table} cannot be dealt out to shards: its column {column} is of type {sql_type}"),
+                format!("aggregates of {table} cannot be distributed over shards: its column {column} is of type {sql_type}"),
                 "Make it text, varchar, uuid or an integer, for which Postgres has a hash function that filters may use",
             )
         })
     }
 }
 
-fn mixed((ids, table): (Ids, &TableName), (others, other): (Ids, &TableName)) -> Error {
+fn mixed_types((ids, table): (Ids, &TableName), (others, other): (Ids, &TableName)) -> Error {
     Error::refused(
         format!(
-            "the aggregates of {table} have {} for ids and those of {other} {}: one that is in both would be in two shards",
+            "the aggregates of {table} have {} for ids and those of {other} {}: an aggregate in both would be in two shards",
             ids.name(),
             others.name()
         ),
@@ -167,11 +167,11 @@ fn fault(
     })
 }
 
-fn judged(fault: String, publication: &str, missing: Missing) -> Error {
+fn error_of_fault(fault: String, publication: &str, missing: Missing) -> Error {
     let publication = quoting::name(publication);
     let remedy = format!(
         "Aggregates would be sent twice, or not at all. While no router runs, DROP PUBLICATION {publication}, and run \
-         `outbox-router init`, which makes it as it has to be; rows written in between are left out by the stream"
+         `outbox-router init`, which creates it correctly; the stream omits rows written in between"
     );
     match missing {
         Missing::AtStart => Error::refused(fault, remedy),

@@ -115,7 +115,7 @@ pub async fn holder(session: &mut Session, pid: i32) -> Result<String, QueryErro
 
 /// A standby may be promoted or be one of several hosts, so the router waits instead of stopping: it cannot read the
 /// standby's copy of the slot until a promotion, and the copy may not exist yet. It can read a slot of the standby's own.
-pub(super) fn verdict_on_a_standby(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {
+pub(super) fn check_on_standby(slot: Option<&Slot>, postgres: &Postgres) -> Result<(), Error> {
     let name = &postgres.slot;
     let why = match slot {
         Some(slot) if slot.synced || slot.temporary => {
@@ -130,15 +130,15 @@ pub(super) fn verdict_on_a_standby(slot: Option<&Slot>, postgres: &Postgres) -> 
     Err(Error::transient(Peer::Postgres, what))
 }
 
-pub(super) fn verdict(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(), Error> {
+pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(), Error> {
     let name = &source.postgres.slot;
     let Some(slot) = slot else {
         return Err(Error::not_safe(
             format!("the replication slot {name} does not exist"),
             "If it never did, run `outbox-router init`. If it was dropped, or did not survive a failover, events committed \
              since the router's last position may be missing in Kafka: if `outbox-router slot list` shows a bookmark from \
-             before, `outbox-router slot reset --to` it makes the slot again from there, and nothing is missing; else \
-             compare the outbox table before `init` makes a new slot",
+             before, `outbox-router slot reset --to` that bookmark creates the slot again from there, and nothing is missing; otherwise \
+             compare the outbox table before `init` creates a new slot",
         ));
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none, it is a physical slot");
@@ -165,11 +165,11 @@ pub(super) fn verdict(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(
     if slot.two_phase {
         return Err(Error::not_safe(
             format!(
-                "the replication slot {name} was made with two_phase = true: it gives a prepared transaction out before it is \
-                 committed, and the router sends what is committed"
+                "the replication slot {name} was made with two_phase = true: it delivers prepared transactions before they are \
+                 committed, but the router sends only committed events"
             ),
             format!(
-                "A copy is without: `SELECT pg_copy_logical_replication_slot('{name}', '{name}_committed')`, name that one in \
+                "Make a copy without it: `SELECT pg_copy_logical_replication_slot('{name}', '{name}_committed')`, name the copy in \
                  `[postgres] slot`, and drop this one"
             ),
         ));
@@ -202,10 +202,7 @@ impl Slot {
                 "wal_level_insufficient: wal_level was below logical",
                 "Keep wal_level = logical, on the primary too",
             ),
-            Some(other) => (
-                other,
-                "The manual of this version of Postgres says what that is, under pg_replication_slots",
-            ),
+            Some(other) => (other, "See pg_replication_slots in the manual of this version of Postgres"),
             // from 16 on
             None if self.conflicting => (
                 "conflicting: it was on a standby, and the primary removed rows that it needed, or lowered wal_level",
@@ -217,9 +214,9 @@ impl Slot {
     }
 }
 
-const WAL_REMOVED: &str = "wal_removed: more log was written than max_slot_wal_keep_size lets it hold back";
+const WAL_REMOVED: &str = "wal_removed: more log was written than max_slot_wal_keep_size lets it retain";
 const KEEP_SIZE: &str =
-    "Raise max_slot_wal_keep_size to what the disk has room for: it says how far a slot may fall behind";
+    "Raise max_slot_wal_keep_size to what the disk has room for: it limits how far a slot may fall behind";
 
 fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
     let name = &source.postgres.slot;
@@ -233,7 +230,7 @@ fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
         return Error::not_safe(
             what,
             format!(
-                "Events committed after that position are not in Kafka, and in no table: those who wrote them have to \
+                "Events committed after that position are not in Kafka, and in no table: the applications have to \
                  write them again. {prevention}. Then {drop} and run `outbox-router init`; \
                  `run` says how it goes on"
             ),
@@ -244,7 +241,7 @@ fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
         format!(
             "Events committed after that position are not in Kafka. An invalidated slot cannot be copied, so the table is \
              all that is left. It does not show rows that were deleted since, messages without a table, nor the order of \
-             commits. {prevention}. Once the rows are seen to, {drop} and run `outbox-router init`; `run` says how it goes on. \
+             commits. {prevention}. Once these rows are handled, {drop} and run `outbox-router init`; `run` says how it goes on. \
              This finds them all, \
              and a few that were sent shortly before that position: {query}"
         ),
@@ -282,7 +279,7 @@ pub(crate) mod tests {
     }
 
     fn refused(slot: Option<&Slot>) -> String {
-        match verdict(slot, config().source()) {
+        match check(slot, config().source()) {
             Err(Error::Definite(definite)) if definite.exit == Exit::Unsafe => definite.to_string(),
             other => panic!("{other:?}"),
         }
@@ -297,7 +294,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_slot_of_ours_is_taken() {
-        assert_eq!(verdict(Some(&slot()), config().source()), Ok(()));
+        assert_eq!(check(Some(&slot()), config().source()), Ok(()));
     }
 
     #[test]
@@ -318,7 +315,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_slot_that_gives_out_what_is_not_committed_is_refused_with_a_way_out() {
+    fn a_two_phase_slot_is_refused_with_a_remedy() {
         let text = refused(Some(&Slot { two_phase: true, ..slot() }));
         assert!(
             text.contains("pg_copy_logical_replication_slot('outbox_router', 'outbox_router_committed')"),
@@ -328,7 +325,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_standby_is_waited_for_unless_the_slot_is_its_own() {
-        let on_a_standby = |slot: Option<&Slot>| verdict_on_a_standby(slot, &config().postgres);
+        let on_a_standby = |slot: Option<&Slot>| check_on_standby(slot, &config().postgres);
         assert_eq!(on_a_standby(Some(&slot())), Ok(()));
         let synced = Slot { synced: true, ..slot() };
         let being_made = Slot { temporary: true, ..slot() };
@@ -345,7 +342,7 @@ pub(crate) mod tests {
             ("idle_timeout", "idle_replication_slot_timeout = 0"),
             ("rows_removed", "hot_standby_feedback = on"),
             ("wal_level_insufficient", "wal_level = logical"),
-            ("a_later_one", "The manual"),
+            ("a_later_one", "in the manual"),
         ] {
             let text = refused(Some(&Slot { invalidation_reason: Some(reason.into()), ..slot() }));
             assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");

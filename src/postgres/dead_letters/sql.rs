@@ -14,7 +14,7 @@ use crate::unsendable::Reason;
 pub const TABLE: &str = "outbox_router.dead_letters";
 
 /// The privileges that the router needs on it.
-pub const NEEDED: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
+pub const REQUIRED_PRIVILEGES: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 
 /// Whether the table may be read. Returns no row if it does not exist, or if an unreadable one has never held a row:
 /// everybody may see its size.
@@ -25,16 +25,16 @@ pub const READABLE: &str = "SELECT readable FROM (SELECT c.oid, pg_catalog.has_s
      WHERE readable OR pg_catalog.pg_relation_size(oid) > 0";
 
 /// What to do if it is missing or may not be written.
-pub const REMEDY: &str = "Run `outbox-router init --role ROLE` with `policy = \"park\"` under [dead_letters], which makes the table and grants what \
-     the router needs of it";
+pub const REMEDY: &str = "Run `outbox-router init --role ROLE` with `policy = \"park\"` under [dead_letters], which creates the table and grants the \
+     privileges that the router needs";
 
 /// Why parked events keep a router that does not park from starting, and what to do.
-pub fn left(count: &str) -> (String, &'static str) {
+pub fn still_parked(count: &str) -> (String, &'static str) {
     (
         format!(
-            "{count} events are parked, and `[dead_letters] policy` is \"stop\": later events of theirs would be sent past them"
+            "{count} events are parked, and `[dead_letters] policy` is \"stop\": later events of their aggregates would be sent before them"
         ),
-        "Set `policy = \"park\"` again, and decide what becomes of them (outbox-router dead-letters list); then change it",
+        "Set `policy = \"park\"` again, and retry or discard them (outbox-router dead-letters list); then change it",
     )
 }
 
@@ -85,7 +85,7 @@ pub(super) fn insert<'a>(router: &str, letters: impl Iterator<Item = &'a DeadLet
             text(&letter.event_type),
             literal(letter.reason.name()),
             literal(&letter.detail),
-            literal(&letter.whole.encode()),
+            literal(&letter.original.encode()),
             text(&letter.replay),
         );
     }
@@ -259,7 +259,7 @@ pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
         Error::not_safe(
             format!("a row of {TABLE} cannot be read: {what}"),
             format!(
-                "Put the row right, or take it away: DELETE FROM {TABLE} WHERE router = {} AND final_lsn = {} AND change = {}",
+                "Correct the row, or delete it: DELETE FROM {TABLE} WHERE router = {} AND final_lsn = {} AND change = {}",
                 literal(router),
                 literal(row.get(0).unwrap_or_default()),
                 row.get(1).unwrap_or_default()
@@ -280,7 +280,7 @@ pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
             event_type: text(8),
             reason: Reason::of(row.get(9)?),
             detail: text(10)?,
-            whole: OriginalEvent::Message(String::new()),
+            original: OriginalEvent::Message(String::new()),
             replay: text(13),
         })
     };
@@ -289,7 +289,7 @@ pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
     let original = original.map_err(|error| foreign(&format!("{} at {}", error, letter.key)))?;
     let attempts = number(14).and_then(|attempts| u64::try_from(attempts).ok()).unwrap_or_default();
     Ok(Waiting {
-        letter: DeadLetter { whole: original, ..letter },
+        letter: DeadLetter { original, ..letter },
         decision: row.get(12).and_then(Decision::of),
         attempts,
     })

@@ -45,7 +45,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const LOCK_IS_GONE: &str = "22012";
 
 /// What to do.
-pub(crate) enum Order {
+pub(crate) enum Command {
     Park(Sequence, DeadLetter),
     Delete(Vec<Key>),
     Failed(Key, Reason, String),
@@ -75,13 +75,13 @@ pub enum Report {
     /// The rows cannot be written, for this reason; `None`: they can be written again.
     Refused(Option<String>),
     /// The session has ended.
-    Over(Error),
+    Ended(Error),
 }
 
 /// The router's handle; the session ends when it is dropped.
 #[derive(Debug)]
 pub struct DeadLetterStore {
-    orders: UnboundedSender<Order>,
+    commands: UnboundedSender<Command>,
     reports: UnboundedReceiver<Report>,
     _task: Option<AbortOnDropHandle<()>>,
 }
@@ -92,14 +92,14 @@ pub struct Loaded {
     /// The number of rows of each aggregate, and the key of the first.
     pub aggregates: Vec<(Option<String>, u64, Key)>,
     /// Rows without an aggregate whose events may arrive again.
-    pub without: Vec<Key>,
+    pub without_aggregate: Vec<Key>,
     /// The rows of sent events that an earlier session left; they are deleted now.
-    pub gone: ResolvedRows,
+    pub resolved: ResolvedRows,
 }
 
 /// What an earlier session left undone.
 #[derive(Debug, Default)]
-pub struct Left {
+pub struct Unfinished {
     /// Rows whose events were sent in a committed Kafka transaction.
     pub sent: Vec<Key>,
     /// A row whose event was refused again, and why.
@@ -118,7 +118,7 @@ impl DeadLetterStore {
         postgres: &Postgres,
         host: Host,
         walsender: i32,
-        left: &Left,
+        unfinished: &Unfinished,
         from: Lsn,
         locked: impl Fn(String),
     ) -> Result<(Self, Loaded), Error> {
@@ -145,47 +145,47 @@ impl DeadLetterStore {
             counted: Instant::now(),
         };
         let (reports, received) = unbounded_channel();
-        let prepared = worker.prepare(left, from, &locked).await;
+        let prepared = worker.prepare(unfinished, from, &locked).await;
         worker.refused = None;
         let loaded = prepared.map_err(|error| match lock_is_gone(&error) {
-            true => not_ours(),
+            true => lock_lost(),
             false => error.or_remedy(REMEDY),
         })?;
-        let (orders, ordered) = unbounded_channel();
-        let task = AbortOnDropHandle::new(tokio::spawn(worker.run(ordered, reports)));
-        Ok((DeadLetterStore { orders, reports: received, _task: Some(task) }, loaded))
+        let (commands, received_commands) = unbounded_channel();
+        let task = AbortOnDropHandle::new(tokio::spawn(worker.run(received_commands, reports)));
+        Ok((DeadLetterStore { commands, reports: received, _task: Some(task) }, loaded))
     }
 
     /// A handle whose orders a test carries out.
     #[cfg(test)]
-    pub(crate) fn scripted() -> (Self, UnboundedReceiver<Order>, UnboundedSender<Report>) {
-        let ((orders, ordered), (reports, received)) = (unbounded_channel(), unbounded_channel());
-        (DeadLetterStore { orders, reports: received, _task: None }, ordered, reports)
+    pub(crate) fn scripted() -> (Self, UnboundedReceiver<Command>, UnboundedSender<Report>) {
+        let ((commands, received_commands), (reports, received)) = (unbounded_channel(), unbounded_channel());
+        (DeadLetterStore { commands, reports: received, _task: None }, received_commands, reports)
     }
 
     /// Inserts an event into the table.
     pub fn park(&self, sequence: Sequence, letter: DeadLetter) {
-        self.order(Order::Park(sequence, letter));
+        self.command(Command::Park(sequence, letter));
     }
 
     /// Deletes rows.
     pub fn delete(&self, keys: Vec<Key>) {
-        self.order(Order::Delete(keys));
+        self.command(Command::Delete(keys));
     }
 
     /// Records that a row's event could not be sent.
     pub fn failed(&self, key: Key, reason: Reason, detail: String) {
-        self.order(Order::Failed(key, reason, detail));
+        self.command(Command::Failed(key, reason, detail));
     }
 
     /// Fetches what is next. `rows`: how many rows should exist, if known.
     pub fn fetch(&self, rows: Option<u64>) {
-        self.order(Order::Fetch(rows));
+        self.command(Command::Fetch(rows));
     }
 
-    fn order(&self, order: Order) {
+    fn command(&self, command: Command) {
         // if the session has ended, it has reported that
-        let _ = self.orders.send(order);
+        let _ = self.commands.send(command);
     }
 
     /// The next result. Cancel-safe.
@@ -215,19 +215,19 @@ impl Worker {
     /// Finishes what was left undone, and reads the state.
     async fn prepare(
         &mut self,
-        left: &Left,
+        unfinished: &Unfinished,
         from: Lsn,
         locked: &impl Fn(String),
     ) -> Result<Loaded, QueryError> {
-        let mut gone = ResolvedRows::default();
-        if !left.sent.is_empty() {
-            self.repeat_while_locked(&sql::delete(&self.router, &left.sent), locked).await?;
-            gone = ResolvedRows::left(left.sent.clone(), self.end_of_log().await?);
+        let mut resolved = ResolvedRows::default();
+        if !unfinished.sent.is_empty() {
+            self.repeat_while_locked(&sql::delete(&self.router, &unfinished.sent), locked).await?;
+            resolved = ResolvedRows::from_earlier_session(unfinished.sent.clone(), self.end_of_log().await?);
         }
-        if let Some((key, reason, detail)) = &left.failed {
+        if let Some((key, reason, detail)) = &unfinished.failed {
             self.repeat_while_locked(&sql::failed(&self.router, *key, *reason, detail), locked).await?;
         }
-        Ok(Loaded { gone, ..self.load(from, locked).await? })
+        Ok(Loaded { resolved, ..self.load(from, locked).await? })
     }
 
     /// Repeats a statement while another session has the table locked. The router is still starting and does not read reports
@@ -241,7 +241,7 @@ impl Worker {
             match self.guarded(sql).await {
                 Err(error) if is_locked(&error) => {
                     let what = "the parked events cannot be read; no event is sent until they can be";
-                    self.refuse(&error, what).into_iter().for_each(locked);
+                    self.log_refusal(&error, what).into_iter().for_each(locked);
                     tokio::time::sleep(REPEAT_DELAY).await;
                 }
                 answer => return answer,
@@ -249,21 +249,21 @@ impl Worker {
         }
     }
 
-    async fn run(mut self, mut orders: UnboundedReceiver<Order>, reports: UnboundedSender<Report>) {
-        let mut next = orders.recv().await;
-        while let Some(order) = next.take() {
-            let (done, following) = match order {
-                Order::Park(sequence, letter) => {
+    async fn run(mut self, mut commands: UnboundedReceiver<Command>, reports: UnboundedSender<Report>) {
+        let mut next = commands.recv().await;
+        while let Some(command) = next.take() {
+            let (done, following) = match command {
+                Command::Park(sequence, letter) => {
                     let mut batch = vec![(sequence, letter)];
-                    let following = more(&mut batch, &mut orders);
+                    let following = more(&mut batch, &mut commands);
                     (self.park(batch, &reports).await, following)
                 }
-                Order::Delete(keys) => (self.delete(&keys, &reports).await, None),
-                Order::Failed(key, reason, detail) => {
+                Command::Delete(keys) => (self.delete(&keys, &reports).await, None),
+                Command::Failed(key, reason, detail) => {
                     let sql = sql::failed(&self.router, key, reason, &detail);
                     (self.repeat_until_accepted(&sql, &reports).await.map(|_| None), None)
                 }
-                Order::Fetch(rows) => {
+                Command::Fetch(rows) => {
                     (self.fetch(rows, &reports).await.map(|rows| Some(Report::Fetched(rows))), None)
                 }
             };
@@ -271,13 +271,13 @@ impl Worker {
                 Ok(Some(report)) => drop(reports.send(report)),
                 Ok(None) => {}
                 Err(error) => {
-                    let _ = reports.send(Report::Over(error));
+                    let _ = reports.send(Report::Ended(error));
                     return;
                 }
             }
             next = match following {
-                Some(order) => Some(order),
-                None => orders.recv().await,
+                Some(command) => Some(command),
+                None => commands.recv().await,
             };
         }
     }
@@ -346,7 +346,7 @@ impl Worker {
             Some(count) if count != expected => Err(Error::transient(
                 Peer::Postgres,
                 format!(
-                    "{} has {count} rows of this router where {expected} are to be: somebody has changed it, so it is read anew",
+                    "{} has {count} rows of this router instead of {expected}: somebody has changed it, so the router reads it again",
                     sql::TABLE
                 ),
             )),
@@ -357,7 +357,7 @@ impl Worker {
     async fn load(&mut self, from: Lsn, locked: &impl Fn(String)) -> Result<Loaded, QueryError> {
         let without = self.repeat_while_locked(&sql::without_aggregate(&self.router, from), locked).await?;
         let mut loaded =
-            Loaded { without: without.iter().filter_map(sql::key).collect(), ..Loaded::default() };
+            Loaded { without_aggregate: without.iter().filter_map(sql::key).collect(), ..Loaded::default() };
         for row in self.repeat_while_locked(&sql::load(&self.router), locked).await? {
             let aggregate = row.get(0).map(str::to_owned);
             if let (Some(aggregate), Some("t")) = (&aggregate, row.get(2)) {
@@ -386,7 +386,7 @@ impl Worker {
                     return Ok(rows);
                 }
                 Err(QueryError::Connection(error)) => return Err(error.into()),
-                Err(error) if lock_is_gone(&error) => return Err(not_ours()),
+                Err(error) if lock_is_gone(&error) => return Err(lock_lost()),
                 // the server is shutting down or ending the session
                 Err(error) if error.code().is_none_or(|code| code.code().starts_with("57P")) => {
                     return Err(Error::transient(Peer::Postgres, error.to_string()));
@@ -394,7 +394,7 @@ impl Worker {
                 Err(error) => {
                     let what = "the table of parked events cannot be used; events that cannot be sent, and decisions \
                                 about parked ones, wait until it can";
-                    if let Some(reason) = self.refuse(&error, what) {
+                    if let Some(reason) = self.log_refusal(&error, what) {
                         let _ = reports.send(Report::Refused(Some(reason)));
                     }
                     tokio::time::sleep(REPEAT_DELAY).await;
@@ -404,7 +404,7 @@ impl Worker {
     }
 
     /// Logs a refusal; `what` says what it means. Returns the reason, unless it is the same as before.
-    fn refuse(&mut self, error: &QueryError, what: &str) -> Option<String> {
+    fn log_refusal(&mut self, error: &QueryError, what: &str) -> Option<String> {
         let reason = error.to_string();
         if self.refused.as_ref() == Some(&reason) {
             return None;
@@ -428,17 +428,20 @@ fn lock_is_gone(error: &QueryError) -> bool {
     error.code().is_some_and(|code| code.code() == LOCK_IS_GONE)
 }
 
-fn not_ours() -> Error {
-    let what = "this router does not hold the slot's lock any more: another has taken over, or will";
+fn lock_lost() -> Error {
+    let what = "this router no longer holds the slot's lock: another has taken over, or will";
     Error::transient(Peer::Postgres, what)
 }
 
 /// Adds further events that are ready to be parked, up to a batch. Returns the first other order.
-fn more(batch: &mut Vec<(Sequence, DeadLetter)>, orders: &mut UnboundedReceiver<Order>) -> Option<Order> {
+fn more(
+    batch: &mut Vec<(Sequence, DeadLetter)>,
+    commands: &mut UnboundedReceiver<Command>,
+) -> Option<Command> {
     let mut bytes: usize = batch.iter().map(|(_, letter)| letter.size()).sum();
     while batch.len() < BATCH.0 && bytes < BATCH.1 {
-        match orders.try_recv().ok()? {
-            Order::Park(sequence, letter) => {
+        match commands.try_recv().ok()? {
+            Command::Park(sequence, letter) => {
                 bytes += letter.size();
                 batch.push((sequence, letter));
             }
@@ -472,7 +475,7 @@ mod tests {
                 event_type: secret(),
                 reason: Reason::Contract,
                 detail: "s3cret".into(),
-                whole: original,
+                original,
                 replay: None,
             };
             Waiting { letter, decision: None, attempts: 0 }

@@ -131,10 +131,10 @@ impl Fixture {
             DeadLetterParts {
                 store,
                 loaded,
-                most: 100,
+                max_aggregates: 100,
                 refused: BTreeMap::new(),
-                retries_alone: false,
-                rests_on: start.parked,
+                retry_alone: false,
+                required_log_end: start.parked,
                 pipeline: self.parts(),
                 transactional: mode == Mode::ExactlyOnce,
                 with_checkpoints: mode != Mode::SlotOnly,

@@ -12,7 +12,7 @@ use super::table::Table;
 use super::world::{Action, Shared, World};
 use crate::error::{Error, Peer};
 use crate::pipeline::Change;
-use crate::postgres::dead_letters::store::{Order, Report};
+use crate::postgres::dead_letters::store::{Command, Report};
 use crate::progress::Position;
 use crate::relay::{Delivered, Intake, Outcome, Read, Reading, Source, Stalled};
 
@@ -47,7 +47,7 @@ impl ScriptedSource {
         world: &Shared,
         start: Position,
         unknown: usize,
-        table: Option<(UnboundedReceiver<Order>, UnboundedSender<Report>)>,
+        table: Option<(UnboundedReceiver<Command>, UnboundedSender<Report>)>,
     ) -> Self {
         let mut items = Vec::new();
         let mut before = 0;

@@ -8,16 +8,16 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use super::world::World;
 use crate::dead_letters::{Decision, Key, ResolvedRows};
 use crate::postgres::dead_letters::sql::Waiting;
-use crate::postgres::dead_letters::store::{Loaded, Order, Report};
+use crate::postgres::dead_letters::store::{Command, Loaded, Report};
 
 /// What the session of the parked events does.
 pub(super) struct Table {
-    orders: UnboundedReceiver<Order>,
+    orders: UnboundedReceiver<Command>,
     reports: UnboundedSender<Report>,
 }
 
 impl Table {
-    pub(super) fn new(orders: UnboundedReceiver<Order>, reports: UnboundedSender<Report>) -> Self {
+    pub(super) fn new(orders: UnboundedReceiver<Command>, reports: UnboundedSender<Report>) -> Self {
         Table { orders, reports }
     }
 
@@ -28,19 +28,19 @@ impl Table {
             let Ok(order) = self.orders.try_recv() else { break };
             any = true;
             let report = match order {
-                Order::Park(sequence, letter) => {
+                Command::Park(sequence, letter) => {
                     let aggregate = letter.aggregate_id.clone();
                     let new = world.table.insert(letter.key, letter).is_none();
                     Report::Parked { rows: vec![(sequence, aggregate, new)], committed: moved(world) }
                 }
-                Order::Delete(keys) => {
+                Command::Delete(keys) => {
                     for key in &keys {
                         world.table.remove(key);
                     }
                     Report::Deleted { keys, committed: moved(world) }
                 }
-                Order::Failed(..) => continue,
-                Order::Fetch(_) => Report::Fetched(decided(world)),
+                Command::Failed(..) => continue,
+                Command::Fetch(_) => Report::Fetched(decided(world)),
             };
             let _ = self.reports.send(report);
         }
@@ -69,12 +69,12 @@ pub(super) fn load(world: &mut World, sent: &[Key]) -> Loaded {
     for key in sent {
         world.table.remove(key);
     }
-    let gone = ResolvedRows::left(sent.to_vec(), moved(world));
+    let gone = ResolvedRows::from_earlier_session(sent.to_vec(), moved(world));
     let mut aggregates: BTreeMap<Option<String>, (u64, Key)> = BTreeMap::new();
     for letter in world.table.values() {
         let rows = aggregates.entry(letter.aggregate_id.clone()).or_insert((0, letter.key));
         rows.0 += 1;
     }
     let aggregates = aggregates.into_iter().map(|(id, (count, first))| (id, count, first)).collect();
-    Loaded { aggregates, without: Vec::new(), gone }
+    Loaded { aggregates, without_aggregate: Vec::new(), resolved: gone }
 }

@@ -111,8 +111,8 @@ impl Case<'_> {
     }
 }
 
-fn no_value(made: super::Made, name: &str) -> Unroutable {
-    Unroutable::NoValue { made, name: name.to_owned(), reason: "is NULL" }
+fn no_value(purpose: super::Purpose, name: &str) -> Unroutable {
+    Unroutable::NoValue { purpose, name: name.to_owned(), reason: "is NULL" }
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn hostile_values_never_become_a_topic() {
     let case = Case { template: "__${aggregate_type}", ..Case::default() };
     assert!(matches!(case.route(), Err(Unroutable::Topic { error: TopicNameError::Reserved, .. })));
     let case = Case { aggregate_type: None, ..Case::default() };
-    assert_eq!(case.route(), Err(no_value(super::Made::Topic, "aggregate_type")));
+    assert_eq!(case.route(), Err(no_value(super::Purpose::Topic, "aggregate_type")));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn headers_are_made_of_columns_constants_and_the_place_in_the_log() {
         ]
     );
     let half = Case { region: None, route_headers: &[("x", "in ${region}")], ..Case::default() };
-    let missing = no_value(super::Made::Header("x".into()), "region");
+    let missing = no_value(super::Purpose::Header("x".into()), "region");
     assert_eq!(half.route(), Err(missing));
 }
 
@@ -269,7 +269,7 @@ fn headers_origin_and_filters_can_make_the_topic() {
     ] {
         assert_eq!(topic(template), Ok(expected.to_owned()), "{template}");
     }
-    assert_eq!(topic("${headers.none}"), Err(no_value(super::Made::Topic, "headers.none")));
+    assert_eq!(topic("${headers.none}"), Err(no_value(super::Purpose::Topic, "headers.none")));
     assert!(matches!(topic("${source.lsn}"), Err(Unroutable::Topic { .. })), "a slash");
 }
 

@@ -1,5 +1,5 @@
-//! A sink around a sink: events that cannot be sent are parked in a table, with what comes after them of their aggregates, and are
-//! sent again or thrown away as a person decides.
+//! A sink around a sink. It parks events that cannot be sent, and later events of their aggregates, in a table. A person
+//! then decides whether they are sent again or discarded.
 
 mod parking;
 mod retries;
@@ -26,38 +26,39 @@ use crate::unsendable::{Reason, Unsendable};
 use parking::Parking;
 use retries::Retries;
 
-/// A parked event goes nowhere that the sink inside knows.
+/// The target of an event that is parked: no topic of the inner sink.
 const NO_TARGET: usize = usize::MAX;
 
-/// What helps where no more aggregates may be parked.
-const MORE_ROOM: &str = "raise `[dead_letters] max_aggregates`, or decide what is parked (outbox-router dead-letters list) and start the \
-                         router again, which does first what is decided";
+/// The remedy when the limit on parked aggregates is reached.
+const LIMIT_REMEDY: &str = "raise `[dead_letters] max_aggregates`, or retry or discard parked events (outbox-router dead-letters list) \
+                         and restart the router, which handles them first";
 
-/// What a session parks events with.
+/// What a session needs to park events.
 pub struct DeadLetterParts {
-    /// Writes and reads the table.
+    /// The session that writes and reads the table.
     pub store: DeadLetterStore,
-    /// What was in it at the start.
+    /// The table's content at the start of the session.
     pub loaded: Loaded,
-    /// How many aggregates may be parked.
-    pub most: usize,
-    /// Events that the brokers refused, to be parked.
+    /// The maximum number of parked aggregates.
+    pub max_aggregates: usize,
+    /// Events that the brokers refused in an earlier session. They are parked when they arrive again.
     pub refused: BTreeMap<Partial, Unsendable>,
-    /// Parked events are sent one at a time, because a batch of them was refused.
-    pub retries_alone: bool,
-    /// The end of the log that the parked events of the last checkpoint rest on.
-    pub rests_on: Option<Lsn>,
-    /// Read parked events, and make records of them.
+    /// Sends retried events one at a time, because a batch of them was refused.
+    pub retry_alone: bool,
+    /// The end of the log that the last checkpoint requires for its parked events.
+    pub required_log_end: Option<Lsn>,
+    /// Decode stored events and turn them into records.
     pub pipeline: (Outbox, Router),
-    /// What was sent counts when its transaction is committed.
+    /// Records are delivered only when their Kafka transaction is committed.
     pub transactional: bool,
-    /// Checkpoints are stored, and name what parked events need: they count as soon as their rows are committed.
+    /// Checkpoints are stored and name the log end that parked rows require. An event then counts as acknowledged as soon
+    /// as its row is committed.
     pub with_checkpoints: bool,
-    /// Shows what goes on.
+    /// Receives metrics and status.
     pub monitor: Monitor,
 }
 
-/// One session with parked events.
+/// The dead-letter sink of one session.
 pub struct DeadLetters<K> {
     inner: K,
     parking: Parking,
@@ -65,33 +66,43 @@ pub struct DeadLetters<K> {
     router: Router,
     transactional: bool,
     with_checkpoints: bool,
-    /// What the store has done, until the next turn.
+    /// Results of the store that the next turn handles.
     reports: VecDeque<Report>,
-    /// When to look whether anything was decided.
+    /// When to look for new decisions.
     fetch_at: Option<Instant>,
-    /// Where the source was in the last turn, and what a crash could not take back.
+    /// The position that the source had received in the last turn.
     received: Lsn,
+    /// The position in the last turn that no crash takes back.
     survives: Position,
-    /// The source has to get there before what is parked counts.
+    /// The source has to reach this LSN before the last parked rows count.
     awaits: Option<Lsn>,
     monitor: Monitor,
 }
 
-/// What a session leaves behind.
+/// What the next session needs to know.
 #[derive(Debug)]
-pub struct DeadLettersLeft<L> {
-    /// What the sink inside leaves.
+pub struct DeadLettersEnd<L> {
+    /// The inner sink's result.
     pub inner: L,
-    /// A parked event that was refused, or the first of several, and whether it was under way alone.
+    /// The retried event that was refused, or the first of several, and whether it was sent alone.
     pub retry: Option<(Key, bool)>,
 }
 
 impl<K: Sink> DeadLetters<K> {
-    /// Around `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: K, parts: DeadLetterParts) -> Self {
-        let DeadLetterParts { store, loaded, most, refused, retries_alone, rests_on, monitor, .. } = parts;
-        let parking = Parking::new(store, loaded, most, refused, retries_alone, rests_on);
-        // the table may have changed since the last session, or another process has written it
+        let DeadLetterParts {
+            store,
+            loaded,
+            max_aggregates,
+            refused,
+            retry_alone,
+            required_log_end,
+            monitor,
+            ..
+        } = parts;
+        let parking = Parking::new(store, loaded, max_aggregates, refused, retry_alone, required_log_end);
+        // another process may have changed the table since the last session
         parking.show(&monitor);
         let (outbox, router) = parts.pipeline;
         DeadLetters {
@@ -110,7 +121,7 @@ impl<K: Sink> DeadLetters<K> {
         }
     }
 
-    /// Parks an event, or says why that cannot be.
+    /// Parks an event.
     fn park(
         &mut self,
         event: &pipeline::Event<'_>,
@@ -121,28 +132,28 @@ impl<K: Sink> DeadLetters<K> {
         let (memory, commit_time) = (letter.size(), letter.commit_time);
         match self.parking.park(sequence, letter, &self.monitor) {
             Ok(()) => Ok(Sent::Held(InFlight { bytes: 0, memory, commit_time, target: NO_TARGET })),
-            Err(_) if self.parking.may_make_room() => Err(NotSent::Later),
+            Err(_) if self.parking.may_free_capacity() => Err(NotSent::Later),
             Err(too_many) => Err(NotSent::Impossible(Unsendable::new(
                 why.reason,
                 format!("{}; and {too_many}", why.what),
-                format!("{}, or {MORE_ROOM}", why.remedy),
+                format!("{}, or {LIMIT_REMEDY}", why.remedy),
             ))),
         }
     }
 
-    /// Sends parked events again as far as they may be.
+    /// Sends parked events whose retry was decided, as many as the window takes.
     fn retry(&mut self, window: &Window) {
         let DeadLetters { inner, parking, outbox, router, monitor, .. } = self;
         loop {
             parking.discard(monitor);
             let retries = parking.retries();
-            if window.is_full() || !inner.is_ready() || retries.has_one_alone() {
+            if window.is_full() || !inner.is_ready() || retries.sent_alone() {
                 return;
             }
-            let (sequence, settled) = (retries.number(), retries.is_settled() && window.is_empty());
+            let (sequence, settled) = (retries.next_sequence(), retries.is_idle() && window.is_empty());
             let Some((letter, alone)) = retries.to_send() else { return };
             if alone && !settled {
-                parking.retries_mut().wants_alone();
+                parking.retries_mut().wait_to_send_alone();
                 return;
             }
             let key = letter.key;
@@ -150,7 +161,7 @@ impl<K: Sink> DeadLetters<K> {
             let origin =
                 Origin { final_lsn, xid: letter.xid, commit_time: letter.commit_time, ordinal: change };
             let mut row = outbox.kept_row(&letter.source);
-            let row = match outbox.read_whole(&mut row, &letter.whole) {
+            let row = match outbox.read_whole(&mut row, &letter.original) {
                 Ok(row) => row,
                 Err(error) => {
                     let remedy = "Correct `[outbox] columns` or `[route]`";
@@ -158,9 +169,9 @@ impl<K: Sink> DeadLetters<K> {
                     continue;
                 }
             };
-            router.marking(letter.replay.as_deref());
+            router.set_replay_mark(letter.replay.as_deref());
             let routed = router.route(&row, &origin).map_err(Unsendable::from);
-            let event = pipeline::Event::parked(row, origin, &letter.whole);
+            let event = pipeline::Event::parked(row, origin, &letter.original);
             match inner.send(&Made { event, routed }, sequence) {
                 Ok(Sent::Record(record) | Sent::Held(record)) => {
                     parking.retries_mut().sent(key, record, alone);
@@ -175,41 +186,41 @@ impl<K: Sink> DeadLetters<K> {
         }
     }
 
-    /// Takes in what the store has done.
-    fn take_in(&mut self, report: Report, event: &mut impl FnMut(Event) -> Option<InFlight>) {
+    /// Handles a result of the store.
+    fn handle_report(&mut self, report: Report, event: &mut impl FnMut(Event) -> Option<InFlight>) {
         match report {
             Report::Parked { rows, committed } => {
                 let at_once = self.with_checkpoints;
-                for sequence in self.parking.is_parked(rows, committed, at_once, &self.monitor) {
+                for sequence in self.parking.inserted(rows, committed, at_once, &self.monitor) {
                     event(if at_once { Event::Delivered(sequence) } else { Event::Released(sequence) });
                 }
                 self.awaits = self.awaits.max(Some(committed));
             }
-            Report::Deleted { keys, committed } => self.parking.is_deleted(keys, committed, &self.monitor),
-            Report::Fetched(rows) => self.parking.is_fetched(rows, self.survives),
-            Report::Refused(reason) => self.parking.refused_by_postgres(reason, &self.monitor),
-            // the session was told at once
-            Report::Over(_) => {}
+            Report::Deleted { keys, committed } => self.parking.deleted(keys, committed, &self.monitor),
+            Report::Fetched(rows) => self.parking.fetched(rows, self.survives),
+            Report::Refused(reason) => self.parking.set_unwritable(reason, &self.monitor),
+            // `changed` has already returned this error
+            Report::Ended(_) => {}
         }
     }
 }
 
 impl<K: Sink> Sink for DeadLetters<K> {
-    type End = DeadLettersLeft<K::End>;
+    type End = DeadLettersEnd<K::End>;
 
     fn is_ready(&self) -> bool {
         self.inner.is_ready()
     }
 
     fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        if self.parking.retries().is_alone() {
+        if self.parking.retries().blocks_others() {
             return Err(NotSent::Later);
         }
         let event = &made.event;
         let aggregate = event.row.field(Field::AggregateId);
         let Partial { final_lsn, changes } = event.place();
         let key = Key { final_lsn, change: changes };
-        if aggregate.is_none() && self.parking.is_there(key) {
+        if aggregate.is_none() && self.parking.is_already_parked(key) {
             return Ok(Sent::Nothing);
         }
         if let Some(why) = self.parking.refused(event.place()) {
@@ -219,7 +230,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
             let why = Unsendable::new(
                 Reason::Behind,
                 "an earlier event of its aggregate is parked",
-                "It follows when that one is sent or thrown away",
+                "It is sent after that event is sent or discarded",
             );
             return self.park(event, sequence, &why);
         }
@@ -231,18 +242,18 @@ impl<K: Sink> Sink for DeadLetters<K> {
 
     fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
         while let Some(report) = self.reports.pop_front() {
-            self.take_in(report, event);
+            self.handle_report(report, event);
         }
-        for sequence in self.parking.safe(self.received) {
+        for sequence in self.parking.take_durable(self.received) {
             event(Event::Settled(sequence));
         }
         let DeadLetters { inner, parking, transactional, monitor, .. } = self;
         inner.reports(&mut |reported| match reported {
-            Event::Delivered(sequence) if Retries::is_ours(sequence) => {
+            Event::Delivered(sequence) if Retries::is_retry(sequence) => {
                 parking.delivered(sequence, *transactional, monitor)
             }
             Event::Checkpointed => {
-                parking.is_committed();
+                parking.transaction_committed();
                 event(reported)
             }
             _ => event(reported),
@@ -260,13 +271,13 @@ impl<K: Sink> Sink for DeadLetters<K> {
             self.fetch_at = self.parking.fetch();
         }
         let DeadLetters { inner, parking, transactional, .. } = self;
-        let elsewhere = turn.elsewhere + parking.on_their_way();
+        let elsewhere = turn.elsewhere + parking.inserting();
         let inside = Turn { elsewhere, ..*turn };
         let more = inner.turn(&inside, &mut |checkpoint| {
             note(checkpoint);
-            parking.add_to(checkpoint, *transactional);
+            parking.add_to_checkpoint(checkpoint, *transactional);
         })?;
-        Ok(more || parking.has_safe(reading.received))
+        Ok(more || parking.has_durable(reading.received))
     }
 
     fn certain(&self, progress: &Progress) -> Certain {
@@ -283,7 +294,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
             biased;
             changed = self.inner.changed() => changed?,
             report = self.parking.report() => match report {
-                Report::Over(error) => return Err(error),
+                Report::Ended(error) => return Err(error),
                 report => self.reports.push_back(report),
             },
             () = until(self.fetch_at) => {}
@@ -307,14 +318,14 @@ impl<K: Sink> Sink for DeadLetters<K> {
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> (Outcome, Self::End) {
         let DeadLetters { inner, mut parking, .. } = self;
-        let retry = parking.retries().under_way();
+        let retry = parking.retries().first_in_flight();
         let mut add = |checkpoint: &mut Checkpoint| {
             note(checkpoint);
-            parking.add_to(checkpoint, false);
+            parking.add_to_checkpoint(checkpoint, false);
         };
         let (outcome, inner) = inner.close(outcome, progress, recognized, &mut add).await;
-        let refused = matches!(&outcome, Outcome::Refused(refusal) if Retries::is_ours(refusal.last));
-        (outcome, DeadLettersLeft { inner, retry: retry.filter(|_| refused) })
+        let refused = matches!(&outcome, Outcome::Refused(refusal) if Retries::is_retry(refusal.last));
+        (outcome, DeadLettersEnd { inner, retry: retry.filter(|_| refused) })
     }
 }
 
@@ -335,7 +346,7 @@ fn dead_letter(event: &pipeline::Event<'_>, why: &Unsendable) -> DeadLetter {
         event_type: of(Field::EventType),
         reason: why.reason,
         detail: why.detail(),
-        whole: event.original(),
+        original: event.original(),
         replay: event.replay.map(str::to_owned),
     }
 }

@@ -1,4 +1,4 @@
-//! Which aggregates are parked, and what is on its way into the table. `retries` has the way out.
+//! Which aggregates are parked, and which rows are being inserted. `retries` covers rows that leave the table.
 //!
 //! ```text
 //!   event --> store --> in the table --> acknowledged (without a positions topic, when the stream is past that commit)
@@ -20,94 +20,94 @@ use crate::progress::{Partial, Position, Sequence};
 use crate::relay::InFlight;
 use crate::unsendable::{Reason, Unsendable};
 
-/// How often somebody may have decided something.
+/// How often the table is checked for new decisions.
 const FETCH_EVERY: Duration = Duration::from_millis(500);
 
-/// How many events are named when they are parked; the counter has the rest.
+/// How many events the log names. Further ones only count in the metric.
 const NAMED: u32 = 20;
 
 /// The parked events of one session.
 pub(super) struct Parking {
     store: DeadLetterStore,
     parked: Parked,
-    /// Events that were found to be unsendable.
+    /// Events that the brokers refused in an earlier session.
     refused: BTreeMap<Partial, Unsendable>,
-    /// Rows without an aggregate whose events may come again.
-    without: BTreeSet<Key>,
-    /// Changes whose rows are committed, and the end of the log after that; where they are not acknowledged by it.
+    /// Rows without an aggregate whose events the stream may contain again.
+    without_aggregate: BTreeSet<Key>,
+    /// Without stored checkpoints: changes whose rows are committed, with the end of the log after each commit. They are
+    /// acknowledged when the stream has passed it.
     committed: VecDeque<(Lsn, Vec<Sequence>)>,
-    /// The same end, where they are: the position says so until it is past that itself.
-    rests_on: Option<Lsn>,
+    /// With stored checkpoints: the end of the log after the last insert. Checkpoints name it until their own position has
+    /// passed it.
+    required_log_end: Option<Lsn>,
     fetching: bool,
-    /// Events on their way into the table.
-    on_their_way: usize,
+    /// The number of events being inserted.
+    inserting: usize,
     fetch_at: Instant,
-    /// What leaves the table.
+    /// Rows that leave the table.
     retries: Retries,
-    /// What has left it, and a server may have again.
-    gone: ResolvedRows,
+    /// Rows that were deleted and that another server may still have after a failover.
+    resolved: ResolvedRows,
     named: u32,
-    room: ParkingRoom,
-    /// Why rows cannot be written, if that is so.
+    capacity: Capacity,
+    /// Why the table cannot be written.
     unwritable: Option<String>,
 }
 
-/// For one more aggregate, where there are as many as may be.
+/// Whether another aggregate can be parked once the limit is reached.
 #[derive(Debug, PartialEq, Eq)]
-enum ParkingRoom {
-    NotNeeded,
-    /// What was decided may make some.
-    Wanted,
-    /// Nothing is decided.
-    None,
+enum Capacity {
+    Available,
+    /// Rows with a decision may free a place; the table is being checked.
+    Checking,
+    /// No row has a decision.
+    Exhausted,
 }
 
 impl Parking {
     pub(super) fn new(
         store: DeadLetterStore,
         loaded: Loaded,
-        most: usize,
+        max_aggregates: usize,
         refused: BTreeMap<Partial, Unsendable>,
         always_alone: bool,
-        rests_on: Option<Lsn>,
+        required_log_end: Option<Lsn>,
     ) -> Self {
         Parking {
             store,
-            parked: Parked::new(loaded.aggregates, most),
+            parked: Parked::new(loaded.aggregates, max_aggregates),
             refused,
-            without: loaded.without.into_iter().collect(),
+            without_aggregate: loaded.without_aggregate.into_iter().collect(),
             committed: VecDeque::new(),
-            rests_on,
+            required_log_end,
             fetching: false,
-            on_their_way: 0,
+            inserting: 0,
             fetch_at: Instant::now(),
             retries: Retries::new(always_alone),
-            gone: loaded.gone,
+            resolved: loaded.resolved,
             named: 0,
-            room: ParkingRoom::NotNeeded,
+            capacity: Capacity::Available,
             unwritable: None,
         }
     }
 
-    /// What leaves the table.
     pub(super) fn retries(&self) -> &Retries {
         &self.retries
     }
 
-    /// What leaves the table.
     pub(super) fn retries_mut(&mut self) -> &mut Retries {
         &mut self.retries
     }
 
     /// Whether later events of the aggregate have to be parked too.
     pub(super) fn holds(&self, aggregate: Option<&[u8]>, event: Key) -> bool {
-        // asked for each event
+        // this runs for each event
         self.parked.count().0 > 0 && self.parked.holds(aggregate.map(text).as_deref(), event)
     }
 
     /// Whether the event without an aggregate is parked already.
-    pub(super) fn is_there(&mut self, event: Key) -> bool {
-        self.without.remove(&event)
+    pub(super) fn is_already_parked(&mut self, event: Key) -> bool {
+        self.without_aggregate.remove(&event)
     }
 
     /// Why the brokers refused this event before, if they did.
@@ -115,7 +115,7 @@ impl Parking {
         self.refused.get(&event).cloned()
     }
 
-    /// Puts an event into the table.
+    /// Parks an event.
     pub(super) fn park(
         &mut self,
         sequence: Sequence,
@@ -123,8 +123,8 @@ impl Parking {
         monitor: &Monitor,
     ) -> Result<(), TooMany> {
         self.parked.add(letter.aggregate_id.as_deref(), letter.key)?;
-        self.room = ParkingRoom::NotNeeded;
-        self.gone.is_back(letter.key);
+        self.capacity = Capacity::Available;
+        self.resolved.parked_again(letter.key);
         monitor.counts().event_parked(letter.reason);
         if letter.reason != Reason::Behind {
             self.named += 1;
@@ -140,40 +140,41 @@ impl Parking {
                     "the event with id {id} cannot be sent and is parked{behind}: outbox-router dead-letters list"
                 ),
                 n if n == NAMED + 1 => tracing::error!(
-                    "further events that cannot be sent are parked, and counted in events_parked_total"
+                    "further unsendable events are parked without a log line; events_parked_total counts them"
                 ),
                 _ => {}
             }
         }
         self.store.park(sequence, letter);
-        self.on_their_way += 1;
+        self.inserting += 1;
         self.show(monitor);
         Ok(())
     }
 
-    /// No more aggregates may be parked. Whether what is decided may change that: then it is to be asked again.
-    pub(super) fn may_make_room(&mut self) -> bool {
-        if self.room == ParkingRoom::NotNeeded {
-            (self.room, self.fetch_at) = (ParkingRoom::Wanted, Instant::now());
+    /// Called when no more aggregates may be parked. True while rows with a decision may still free a place: then try
+    /// again.
+    pub(super) fn may_free_capacity(&mut self) -> bool {
+        if self.capacity == Capacity::Available {
+            (self.capacity, self.fetch_at) = (Capacity::Checking, Instant::now());
         }
-        self.room == ParkingRoom::Wanted
+        self.capacity == Capacity::Checking
     }
 
-    /// Events on their way into the table, which wait for no broker.
-    pub(super) fn on_their_way(&self) -> usize {
-        self.on_their_way
+    /// The number of events being inserted. They wait for Postgres, not for a broker.
+    pub(super) fn inserting(&self) -> usize {
+        self.inserting
     }
 
-    /// Why the table cannot be written, if something waits for that.
+    /// Why the table cannot be written, if anything waits for it.
     pub(super) fn unwritable(&self) -> Option<&str> {
-        let waits = self.on_their_way > 0 || self.retries.is_removing() || self.room == ParkingRoom::Wanted;
+        let waits = self.inserting > 0 || self.retries.is_deleting() || self.capacity == Capacity::Checking;
         self.unwritable.as_deref().filter(|_| waits)
     }
 
     /// Whether no retry is under way. One whose row is still in the table would be sent again by the next session; where the table
     /// cannot be written, waiting for that does not help.
     pub(super) fn is_settled(&self) -> bool {
-        self.retries.is_settled() && (!self.retries.is_removing() || self.unwritable.is_some())
+        self.retries.is_idle() && (!self.retries.is_deleting() || self.unwritable.is_some())
     }
 
     /// Publishes how many events are parked.
@@ -182,15 +183,15 @@ impl Parking {
         monitor.dead_letters(aggregates, rows);
     }
 
-    /// What the desk has done. May be dropped at any await.
+    /// The store's next result. Cancel-safe.
     pub(super) async fn report(&mut self) -> Report {
         self.store.report().await
     }
 
-    /// These rows are in the table, but for those that were there before. Their changes are acknowledged when the stream has
-    /// come past that, or at once: records that were sent behind them are committed with a position that is behind them too,
-    /// and the stream may be far from the end of the log.
-    pub(super) fn is_parked(
+    /// Rows were inserted; those with `false` already existed. Their changes are acknowledged `at_once` if checkpoints are
+    /// stored: records sent after them may be committed with a position that is past them, while the stream may be far from
+    /// the end of the log. Otherwise they are acknowledged when the stream has passed the commit.
+    pub(super) fn inserted(
         &mut self,
         rows: Vec<(Sequence, Option<String>, bool)>,
         committed: Lsn,
@@ -198,7 +199,7 @@ impl Parking {
         monitor: &Monitor,
     ) -> Vec<Sequence> {
         let mut sequences = Vec::with_capacity(rows.len());
-        self.on_their_way = self.on_their_way.saturating_sub(rows.len());
+        self.inserting = self.inserting.saturating_sub(rows.len());
         for (sequence, aggregate, new) in rows {
             if !new {
                 self.parked.remove(aggregate.as_deref());
@@ -206,7 +207,7 @@ impl Parking {
             sequences.push(sequence);
         }
         if at_once {
-            self.rests_on = self.rests_on.max(Some(committed));
+            self.required_log_end = self.required_log_end.max(Some(committed));
         } else {
             self.committed.push_back((committed, sequences.clone()));
         }
@@ -214,71 +215,74 @@ impl Parking {
         sequences
     }
 
-    /// Changes whose rows are as safe as the stream: it is past the commits of them.
-    pub(super) fn safe(&mut self, received: Lsn) -> Vec<Sequence> {
-        let mut safe = Vec::new();
+    /// Takes the changes whose rows are durable because the stream has passed their commits.
+    pub(super) fn take_durable(&mut self, received: Lsn) -> Vec<Sequence> {
+        let mut durable = Vec::new();
         while self.committed.front().is_some_and(|(committed, _)| *committed <= received) {
-            safe.extend(self.committed.pop_front().into_iter().flat_map(|(_, sequences)| sequences));
+            durable.extend(self.committed.pop_front().into_iter().flat_map(|(_, sequences)| sequences));
         }
-        safe
+        durable
     }
 
-    /// Whether there are any for [`Parking::safe`].
-    pub(super) fn has_safe(&self, received: Lsn) -> bool {
+    /// Whether [`Parking::take_durable`] would return any.
+    pub(super) fn has_durable(&self, received: Lsn) -> bool {
         self.committed.front().is_some_and(|(committed, _)| *committed <= received)
     }
 
-    /// Why the table cannot be written; `None`: it can.
-    pub(super) fn refused_by_postgres(&mut self, reason: Option<String>, monitor: &Monitor) {
+    /// The table cannot be written for this reason; `None`: it can be again.
+    pub(super) fn set_unwritable(&mut self, reason: Option<String>, monitor: &Monitor) {
         self.unwritable = reason.map(|reason| format!("events cannot be parked: {reason}"));
         self.unwritable.iter().for_each(|what| monitor.last_problem(what.clone()));
     }
 
-    /// The end of the log that has to be there for rows that a position is past.
-    fn rests_on(&mut self, position: Lsn) -> Option<Lsn> {
-        self.rests_on = self.rests_on.filter(|committed| *committed > position);
-        self.rests_on
+    /// The end of the log that a server needs to have the rows of which `position` is already past.
+    fn required_log_end(&mut self, position: Lsn) -> Option<Lsn> {
+        self.required_log_end = self.required_log_end.filter(|committed| *committed > position);
+        self.required_log_end
     }
 
-    /// What has to be known of parked events where this position is gone on from. Without it the rows stay as they are.
-    pub(super) fn add_to(&mut self, remembered: &mut Checkpoint, transactional: bool) {
+    /// Adds to a checkpoint what a session that resumes from it has to know of parked events. The table itself does not
+    /// change.
+    pub(super) fn add_to_checkpoint(&mut self, remembered: &mut Checkpoint, transactional: bool) {
         let position = remembered.position.flush;
-        remembered.parked = self.rests_on(position);
+        remembered.parked = self.required_log_end(position);
         remembered.retried = if transactional {
-            self.retries.in_transaction().chain(self.gone.behind(position).copied()).collect()
+            self.retries.in_transaction().chain(self.resolved.beyond(position).copied()).collect()
         } else {
             Vec::new()
         };
     }
 
-    /// Rows are out of the table. Aggregates that have none left flow again.
-    pub(super) fn is_deleted(&mut self, keys: Vec<Key>, committed: Lsn, monitor: &Monitor) {
+    /// Rows were deleted. Aggregates without rows are sent again.
+    pub(super) fn deleted(&mut self, keys: Vec<Key>, committed: Lsn, monitor: &Monitor) {
         let removed: Vec<_> =
-            keys.into_iter().filter_map(|key| Some((key, self.retries.removed(key)?))).collect();
-        // Where the log does not hold that, they are there again: with what was decided, or to be taken out once more.
+            keys.into_iter().filter_map(|key| Some((key, self.retries.deleted(key)?))).collect();
+        // A server whose log lacks this deletion has the rows again. Checkpoints name the events that were sent; if there
+        // are too many, they require this part of the log instead.
         let committed_to_kafka = removed.iter().filter(|(_, (_, sent))| *sent).map(|(key, _)| *key).collect();
-        if !self.gone.add(committed_to_kafka, committed) {
-            self.rests_on = self.rests_on.max(Some(committed));
+        if !self.resolved.add(committed_to_kafka, committed) {
+            self.required_log_end = self.required_log_end.max(Some(committed));
         }
         for (key, (aggregate, _)) in removed {
             if self.parked.remove(aggregate.as_deref()) {
-                tracing::info!(position = %key, "an aggregate has no parked events any more: its events flow again");
+                tracing::info!(position = %key, "the aggregate has no parked events left; its events are sent again");
             }
         }
         self.show(monitor);
     }
 
-    /// Rows are next that no crash brings the stream back to: `survives` is past them.
-    pub(super) fn is_fetched(&mut self, rows: Vec<Waiting>, survives: Position) {
+    /// The store has fetched rows to send or discard. Only rows that no crash makes the stream repeat are used: `survives`
+    /// is past them.
+    pub(super) fn fetched(&mut self, rows: Vec<Waiting>, survives: Position) {
         self.fetching = false;
-        if rows.is_empty() && self.room == ParkingRoom::Wanted {
-            self.room = ParkingRoom::None;
+        if rows.is_empty() && self.capacity == Capacity::Checking {
+            self.capacity = Capacity::Exhausted;
         }
         let mut late = BTreeSet::new();
         for waiting in rows {
             let Key { final_lsn, change } = waiting.letter.key;
             let aggregate = waiting.letter.aggregate_id.clone();
-            // else it may come again in the stream when its row is gone
+            // otherwise the stream may contain the event again after its row is deleted
             if late.contains(&aggregate) || !survives.covers(final_lsn, change) {
                 late.extend(aggregate.map(Some));
                 continue;
@@ -289,7 +293,7 @@ impl Parking {
         self.fetch_at = Instant::now() + pause;
     }
 
-    /// Asks for what is next, if nothing is under way and its time has come. Returns when to ask again.
+    /// Fetches the next rows, unless rows are being fetched or sent, or it is too early. Returns when to try again.
     pub(super) fn fetch(&mut self) -> Option<Instant> {
         if self.fetching || !self.retries.is_empty() {
             return None;
@@ -298,26 +302,26 @@ impl Parking {
             return Some(self.fetch_at);
         }
         self.fetching = true;
-        self.store.fetch((self.on_their_way == 0).then(|| self.parked.count().1));
+        self.store.fetch((self.inserting == 0).then(|| self.parked.count().1));
         None
     }
 
-    /// Throws away what is decided to be, as far as nothing comes before it.
+    /// Discards events as decided, up to the first that is to be sent.
     pub(super) fn discard(&mut self, monitor: &Monitor) {
         while let Some(key) = self.retries.discard() {
-            tracing::warn!(position = %key, "a parked event is thrown away, as decided");
+            tracing::warn!(position = %key, "discarding a parked event, as decided");
             monitor.counts().dead_letters_discarded.add(1);
             self.store.delete(vec![key]);
         }
     }
 
-    /// The next one makes no record.
+    /// Routing drops the next event.
     pub(super) fn dropped(&mut self, key: Key) {
         self.retries.dropped(key);
         self.store.delete(vec![key]);
     }
 
-    /// The next one still cannot be sent, and what follows of its aggregate waits.
+    /// The next event still cannot be sent. Later events of its aggregate wait.
     pub(super) fn failed(&mut self, key: Key, why: &Unsendable) {
         let detail = why.detail();
         tracing::error!(
@@ -328,7 +332,7 @@ impl Parking {
         self.store.failed(key, why.reason, detail);
     }
 
-    /// A record is acknowledged. `transactional`: it counts when its transaction is committed.
+    /// A retried record was acknowledged. If `transactional`, it counts only after the commit.
     pub(super) fn delivered(
         &mut self,
         sequence: Sequence,
@@ -343,8 +347,8 @@ impl Parking {
         Some(record)
     }
 
-    /// The checkpoint that named them is durable.
-    pub(super) fn is_committed(&mut self) {
+    /// The transaction with the checkpoint was committed.
+    pub(super) fn transaction_committed(&mut self) {
         let keys = self.retries.committed();
         if !keys.is_empty() {
             self.store.delete(keys);

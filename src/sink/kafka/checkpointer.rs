@@ -1,4 +1,5 @@
-//! What is acknowledged, on its way to the positions topic: nothing is confirmed to Postgres that is not durable there.
+//! Writes acknowledged positions to the positions topic. Postgres gets a confirmation only of positions that are durable
+//! there.
 
 use std::pin::Pin;
 
@@ -16,42 +17,44 @@ use crate::monitor::Monitor;
 use crate::progress::{Position, Progress};
 use crate::relay::Intake;
 
-/// The end of a client, or of what it does last.
+/// A future that ends a client, or its last commit.
 pub(super) type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// How positions are remembered.
+/// Where and when checkpoints are written.
 pub(super) struct Checkpointer {
-    how: How,
-    /// What the session began with, which each record of it repeats but for the position.
-    began: Checkpoint,
+    mode: Mode,
+    /// The checkpoint that the session resumed from. New ones copy it, except for the position.
+    resumed_from: Checkpoint,
 }
 
-enum How {
-    /// In the slot alone.
-    Not,
-    /// When the events before it are acknowledged.
-    After(Box<CheckpointTopic>),
-    /// Together with them.
-    With(Box<Transactions>),
+enum Mode {
+    /// No checkpoints; only the slot holds the position.
+    SlotOnly,
+    /// After the events before it are acknowledged, by a separate producer.
+    Separate(Box<CheckpointTopic>),
+    /// In the same Kafka transaction as the events before it.
+    Transactional(Box<Transactions>),
 }
 
 impl Checkpointer {
     pub(super) fn new(
-        positions: CheckpointStore,
-        began: Checkpoint,
+        store: CheckpointStore,
+        resumed_from: Checkpoint,
         size: TransactionSize,
         timeout: Duration,
     ) -> Self {
-        let how = match positions {
-            CheckpointStore::Off => How::Not,
-            CheckpointStore::After(topic) => How::After(topic),
-            CheckpointStore::With(_) => How::With(Box::new(Transactions::new(began.clone(), size, timeout))),
+        let mode = match store {
+            CheckpointStore::Off => Mode::SlotOnly,
+            CheckpointStore::Separate(topic) => Mode::Separate(topic),
+            CheckpointStore::Transactional(_) => {
+                Mode::Transactional(Box::new(Transactions::new(resumed_from.clone(), size, timeout)))
+            }
         };
-        Checkpointer { how, began }
+        Checkpointer { mode, resumed_from }
     }
 
-    /// Writes or commits the position if there is a new one and its time has come. Returns when to ask again.
-    /// `settled`: no record is under way. `add` adds to a position what others want to find with it.
+    /// Writes or commits a checkpoint if the position is new and the time has come. Returns when to call again. `settled`:
+    /// no record is in flight. `add` adds to the checkpoint what other parts store in it.
     pub(super) fn offer(
         &mut self,
         sink: &mut Publisher,
@@ -61,94 +64,94 @@ impl Checkpointer {
         add: impl FnOnce(&mut Checkpoint),
     ) -> Result<Option<Instant>, Error> {
         let position = progress.position();
-        match &mut self.how {
-            How::Not => Ok(None),
-            How::After(topic) => {
-                let remembered = || now(&self.began, progress, add);
-                Ok(topic.offer(position, progress.acknowledged(), intake == Intake::Waits, remembered))
+        match &mut self.mode {
+            Mode::SlotOnly => Ok(None),
+            Mode::Separate(topic) => {
+                let checkpoint = || now(&self.resumed_from, progress, add);
+                Ok(topic.offer(position, progress.acknowledged(), intake == Intake::Waits, checkpoint))
             }
-            How::With(transactions) => {
+            Mode::Transactional(transactions) => {
                 let at = transactions.close_if_due(position, intake);
                 if transactions.is_closing() && settled {
-                    let remembered = now(&self.began, progress, add);
-                    transactions.begin(remembered, |remembered| sink.commit(remembered))?;
+                    let checkpoint = now(&self.resumed_from, progress, add);
+                    transactions.begin(checkpoint, |checkpoint| sink.commit(checkpoint))?;
                 }
                 Ok(at)
             }
         }
     }
 
-    /// What a crash cannot take back; `None`: what the slot is confirmed up to.
+    /// The position that no crash takes back; `None`: the slot's confirmed position.
     pub(super) fn survives(&self) -> Option<Position> {
-        match &self.how {
-            How::Not => None,
-            How::After(topic) => Some(topic.durable_position()),
-            How::With(transactions) => Some(transactions.committed().position),
+        match &self.mode {
+            Mode::SlotOnly => None,
+            Mode::Separate(topic) => Some(topic.durable_position()),
+            Mode::Transactional(transactions) => Some(transactions.committed().position),
         }
     }
 
-    /// What the next session of this process begins with; and what is shown.
-    pub(super) fn certain(&self, progress: &Progress) -> Position {
-        match &self.how {
-            How::Not | How::After(_) => progress.position(),
-            How::With(transactions) => transactions.committed().position,
+    /// The position that the next session of this process resumes from, and that status shows.
+    pub(super) fn resume_position(&self, progress: &Progress) -> Position {
+        match &self.mode {
+            Mode::SlotOnly | Mode::Separate(_) => progress.position(),
+            Mode::Transactional(transactions) => transactions.committed().position,
         }
     }
 
-    /// The flush LSN that may be confirmed, as far as it depends on what is remembered.
+    /// The flush LSN that may be confirmed, as far as checkpoints decide it.
     pub(super) fn durable(&self, progress: &Progress) -> Lsn {
-        match &self.how {
-            How::Not => progress.position().flush,
-            How::After(topic) => topic.durable(),
-            How::With(transactions) => transactions.committed().position.flush,
+        match &self.mode {
+            Mode::SlotOnly => progress.position().flush,
+            Mode::Separate(topic) => topic.durable(),
+            Mode::Transactional(transactions) => transactions.committed().position.flush,
         }
     }
 
-    /// Whether a record is under way.
-    pub(super) fn waits(&self) -> bool {
-        match &self.how {
-            How::Not => false,
-            How::After(topic) => topic.waits(),
-            How::With(transactions) => transactions.waits(),
+    /// Whether a checkpoint is being written.
+    pub(super) fn is_writing(&self) -> bool {
+        match &self.mode {
+            Mode::SlotOnly => false,
+            Mode::Separate(topic) => topic.is_writing(),
+            Mode::Transactional(transactions) => transactions.is_committing(),
         }
     }
 
-    /// Whether nothing may be sent before a commit has begun.
+    /// Whether nothing may be sent until a commit has begun.
     pub(super) fn is_closing(&self) -> bool {
         self.transactions().is_some_and(Transactions::is_closing)
     }
 
-    /// Whether no delivered event waits for its commit.
+    /// Whether every sent record is committed.
     pub(super) fn is_settled(&self) -> bool {
         self.transactions().is_none_or(Transactions::is_settled)
     }
 
-    /// How many bytes of records may be sent now, by what the transaction takes.
-    pub(super) fn room(&self) -> usize {
-        self.transactions().map_or(usize::MAX, Transactions::room)
+    /// How many more bytes of records the transaction accepts.
+    pub(super) fn remaining_bytes(&self) -> usize {
+        self.transactions().map_or(usize::MAX, Transactions::remaining_bytes)
     }
 
-    /// A record of so many bytes was sent.
+    /// A record was sent.
     pub(super) fn sent(&mut self, bytes: usize) {
-        if let How::With(transactions) = &mut self.how {
+        if let Mode::Transactional(transactions) = &mut self.mode {
             transactions.sent(1, bytes);
         }
     }
 
-    /// It is known what keeps transactions from ending.
-    pub(super) fn held_up(&mut self) {
-        if let How::With(transactions) = &mut self.how {
-            transactions.held_up();
+    /// The cause of the delay is known, and it is not the size of the transactions.
+    pub(super) fn delay_is_explained(&mut self) {
+        if let Mode::Transactional(transactions) = &mut self.mode {
+            transactions.delay_is_explained();
         }
     }
 
-    /// Why commits take long, if it is because the brokers are slow.
+    /// Why commits are slow, if the cause is the rate of the brokers.
     pub(super) fn slow(&self) -> Option<String> {
         self.transactions().and_then(Transactions::slow)
     }
 
-    /// At the end of a session: how large transactions are to be from here on; and what to say if it may have `timed_out`
-    /// because one was too large.
+    /// At the end of a session: the size of future transactions, and the message if a transaction may have `timed_out`
+    /// because of its size.
     pub(super) fn transaction_size(&self, timed_out: bool) -> (TransactionSize, Option<String>) {
         match self.transactions() {
             Some(transactions) if timed_out => transactions.next_size(),
@@ -157,137 +160,138 @@ impl Checkpointer {
         }
     }
 
-    /// How many records were acknowledged and may yet be taken back, and when the oldest of their events was committed.
+    /// The number of acknowledged records that are not committed to Kafka, and the oldest commit time of their events in
+    /// Postgres.
     pub(super) fn uncommitted(&self) -> (usize, Option<PgTimestamp>) {
         self.transactions().map_or((0, None), |transactions| (transactions.records(), transactions.oldest()))
     }
 
-    /// Where records are counted that were acknowledged, if they are not certain by that.
+    /// Collects acknowledged records that are not certain before a commit; `None`: they are certain at once.
     pub(super) fn uncounted(&mut self) -> Option<&mut DeliveryStats> {
-        match &mut self.how {
-            How::With(transactions) => Some(transactions.delivered()),
-            How::Not | How::After(_) => None,
+        match &mut self.mode {
+            Mode::Transactional(transactions) => Some(transactions.delivered()),
+            Mode::SlotOnly | Mode::Separate(_) => None,
         }
     }
 
-    /// For how long a commit has been under way.
+    /// How long the current commit has been running.
     pub(super) fn waits_for(&self) -> Duration {
-        self.transactions().map_or(Duration::ZERO, Transactions::waits_for)
+        self.transactions().map_or(Duration::ZERO, Transactions::commit_duration)
     }
 
-    /// Whether a commit takes long, or what has to be acknowledged before it. `records`: some are with the brokers.
-    pub(super) fn is_late(&self, records: bool) -> bool {
-        self.transactions().is_some_and(|transactions| transactions.is_late(records))
+    /// Whether a commit, or the acknowledgement of the records before it, is overdue. `records`: some are with the brokers.
+    pub(super) fn is_overdue(&self, records: bool) -> bool {
+        self.transactions().is_some_and(|transactions| transactions.is_overdue(records))
     }
 
-    /// Whether it is the brokers' end of a transaction that takes long.
-    pub(super) fn ends_late(&self) -> bool {
-        self.transactions().is_some_and(Transactions::ends_late)
+    /// Whether the brokers take too long to end a transaction.
+    pub(super) fn end_is_overdue(&self) -> bool {
+        self.transactions().is_some_and(Transactions::end_is_overdue)
     }
 
-    /// For how long a position that was sent has not been acknowledged.
+    /// How long the checkpoint in flight has not been acknowledged.
     pub(super) fn position_waits_for(&self) -> Duration {
-        match &self.how {
-            How::Not => Duration::ZERO,
-            How::After(topic) => topic.waits_for(),
-            How::With(transactions) => transactions.position_waits_for(),
+        match &self.mode {
+            Mode::SlotOnly => Duration::ZERO,
+            Mode::Separate(topic) => topic.waits_for(),
+            Mode::Transactional(transactions) => transactions.position_waits_for(),
         }
     }
 
-    /// The positions topic does not acknowledge the position, for this reason. With the events in one transaction that holds
-    /// them back too, and else only the slot.
+    /// The brokers do not acknowledge a checkpoint, for this reason. In exactly-once mode that blocks the events of its
+    /// transaction too, otherwise only the slot.
     pub(super) fn not_acknowledged(&mut self, reason: String, sink: &Publisher) {
-        match &mut self.how {
-            How::Not => {}
-            How::After(topic) => topic.not_acknowledged(reason),
-            How::With(_) => sink.held_back(reason),
+        match &mut self.mode {
+            Mode::SlotOnly => {}
+            Mode::Separate(topic) => topic.not_acknowledged(reason),
+            Mode::Transactional(_) => sink.set_stall_reason(reason),
         }
     }
 
-    /// Why the slot stands still while events flow, if that is so.
-    pub(super) fn obstacle(&self) -> Option<String> {
-        match &self.how {
-            How::After(topic) => topic.obstacle(),
-            How::Not | How::With(_) => None,
+    /// Why the slot does not advance although events flow.
+    pub(super) fn stall_reason(&self) -> Option<String> {
+        match &self.mode {
+            Mode::Separate(topic) => topic.stall_reason(),
+            Mode::SlotOnly | Mode::Transactional(_) => None,
         }
     }
 
     fn transactions(&self) -> Option<&Transactions> {
-        match &self.how {
-            How::With(transactions) => Some(transactions),
-            How::Not | How::After(_) => None,
+        match &self.mode {
+            Mode::Transactional(transactions) => Some(transactions),
+            Mode::SlotOnly | Mode::Separate(_) => None,
         }
     }
 
-    /// Waits until something is known of what is under way, and takes it in: what was delivered by it, if anything is
-    /// certain only now. For ever if positions are not remembered. May be dropped at any await.
+    /// Waits until a checkpoint is written or refused. Returns the records that are certain only now. Waits forever without
+    /// checkpoints. Cancel-safe.
     ///
     /// # Errors
-    /// The transaction is not committed, or a client cannot be made.
+    /// The transaction was not committed, or a client cannot be created.
     pub(super) async fn reported(&mut self) -> Result<DeliveryStats, Error> {
-        match &mut self.how {
-            How::Not => std::future::pending().await,
-            How::After(topic) => {
+        match &mut self.mode {
+            Mode::SlotOnly => std::future::pending().await,
+            Mode::Separate(topic) => {
                 topic.reported().await;
                 topic.settle().map(|()| DeliveryStats::default())
             }
-            How::With(transactions) => transactions.done().await,
+            Mode::Transactional(transactions) => transactions.done().await,
         }
     }
 
-    /// Finds out why no report comes for long.
-    pub(super) fn look_for_lost_sight(&self) {
-        if let How::After(topic) = &self.how {
-            topic.look_for_lost_sight();
+    /// Checks whether the producer of checkpoints has stale metadata.
+    pub(super) fn check_stale_metadata(&self) {
+        if let Mode::Separate(topic) = &self.mode {
+            topic.check_stale_metadata();
         }
     }
 
-    /// Shows why positions cannot be written, if that is so.
+    /// Publishes why checkpoints cannot be written.
     pub(super) fn show(&self, monitor: &Monitor) {
-        if let How::After(topic) = &self.how {
+        if let Mode::Separate(topic) = &self.mode {
             monitor.positions_failed(topic.failed());
         }
     }
 
-    /// The log is the one that was read. From here on other messages may be changes than before.
+    /// The resume check has succeeded. From now on, logical messages with another prefix may be events.
     pub(super) fn recognized(&mut self, message_prefix: Option<&str>) {
-        if self.began.reading.message_prefix.as_deref() != message_prefix {
-            self.began.reading.message_prefix = message_prefix.map(str::to_owned);
-            self.began.tail = LogFingerprint::Quiet { from: self.began.position.flush };
+        if self.resumed_from.reading.message_prefix.as_deref() != message_prefix {
+            self.resumed_from.reading.message_prefix = message_prefix.map(str::to_owned);
+            self.resumed_from.tail = LogFingerprint::Quiet { from: self.resumed_from.position.flush };
         }
     }
 
-    /// Whether a position travels with the events before it, in one transaction.
+    /// Whether checkpoints are part of the events' transactions.
     pub(super) fn is_transactional(&self) -> bool {
         self.transactions().is_some()
     }
 
-    /// After the sink was closed and its last reports were taken in: where to go on, and whether that is further than
-    /// before. `wait` waits for what may take as long as a name server does; it may give up.
+    /// After the producers were closed and their last reports handled: the final checkpoint, and whether the session has
+    /// advanced. `wait` waits for a client to end, which a slow name server can delay, and may give up.
     pub(super) async fn close(
         self,
         progress: &Progress,
         add: impl FnOnce(&mut Checkpoint),
         wait: impl AsyncFnOnce(Ending<'_>),
     ) -> (Checkpoint, bool) {
-        match self.how {
-            How::Not => {}
-            How::After(topic) => wait(Box::pin(topic.close())).await,
-            How::With(mut transactions) => {
+        match self.mode {
+            Mode::SlotOnly => {}
+            Mode::Separate(topic) => wait(Box::pin(topic.close())).await,
+            Mode::Transactional(mut transactions) => {
                 wait(Box::pin(transactions.last_commit())).await;
                 return (transactions.committed().clone(), transactions.has_advanced());
             }
         }
-        (now(&self.began, progress, add), progress.has_advanced())
+        (now(&self.resumed_from, progress, add), progress.has_advanced())
     }
 }
 
-/// What there is to remember now.
-fn now(began: &Checkpoint, progress: &Progress, add: impl FnOnce(&mut Checkpoint)) -> Checkpoint {
+/// The checkpoint of the current progress.
+fn now(resumed_from: &Checkpoint, progress: &Progress, add: impl FnOnce(&mut Checkpoint)) -> Checkpoint {
     let position = progress.position();
-    let replay = began.replay.clone().filter(|replay| !replay.is_over(position));
-    let tail = progress.landmark().map_or(began.tail, LogFingerprint::Landmark);
-    let mut remembered = Checkpoint { position, tail, replay, ..began.clone() };
-    add(&mut remembered);
-    remembered
+    let replay = resumed_from.replay.clone().filter(|replay| !replay.is_over(position));
+    let tail = progress.landmark().map_or(resumed_from.tail, LogFingerprint::Landmark);
+    let mut checkpoint = Checkpoint { position, tail, replay, ..resumed_from.clone() };
+    add(&mut checkpoint);
+    checkpoint
 }

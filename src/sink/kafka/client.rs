@@ -1,7 +1,7 @@
 //! A client of librdkafka that may be dropped on any thread.
 //!
-//! The end of a client purges its queues and joins its threads, and one of them may be waiting for a name server. So the last
-//! reference is given up on a thread of its own, unless somebody waits for that.
+//! Ending a client purges its queues and joins its threads, one of which may be waiting for a name server. So the last
+//! reference is dropped on a thread of its own, unless somebody waits for the end.
 
 use std::ops::Deref;
 use std::thread;
@@ -9,7 +9,7 @@ use std::thread;
 /// A client, or a reference to one.
 pub(super) struct Client<T: Clone + Send + 'static> {
     client: T,
-    // dropped after `client`, and so the last reference of the two
+    // dropped after `client`, so it is the last reference of the two
     last: Last<T>,
 }
 
@@ -20,7 +20,7 @@ impl<T: Clone + Send + 'static> Client<T> {
         Client { last: Last(Some(client.clone())), client }
     }
 
-    /// Ends it here, if there is no other reference. Blocks.
+    /// Ends the client on this thread, if there is no other reference. Blocks.
     pub(super) fn end(self) {
         let Client { client, mut last } = self;
         drop(client);
@@ -39,7 +39,7 @@ impl<T: Clone + Send + 'static> Deref for Client<T> {
 impl<T: Send + 'static> Drop for Last<T> {
     fn drop(&mut self) {
         if let Some(client) = self.0.take() {
-            // not a task of the runtime, which may be shutting down; without a thread the client ends here
+            // not a task, because the runtime may be shutting down; if no thread can be started, the client ends here
             drop(thread::Builder::new().name("kafka-end".to_owned()).spawn(move || drop(client)));
         }
     }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_ends_on_another_thread_unless_it_is_waited_for() {
+    fn a_dropped_client_ends_on_another_thread() {
         let (ended, ends) = channel();
         let here = thread::current().id();
         drop(Client::new(Arc::new(SaysWhere(ended.clone()))));

@@ -1,4 +1,4 @@
-//! The end of a session's Kafka clients, which may take as long as a name server does.
+//! Waits for a session's Kafka clients to end, which a slow name server can delay.
 
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -7,23 +7,23 @@ use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::relay::Outcome;
 
-/// How often the main loop says that it turns.
-const TURN: Duration = Duration::from_secs(1);
+/// How often the main loop signals that it is alive.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An end that takes so long is worth a line.
-const LONG: Duration = Duration::from_secs(2);
+/// After this time the wait is logged.
+const LOG_AFTER: Duration = Duration::from_secs(2);
 
-/// How long a router that was asked to stop waits. It takes some of that to abort a transaction.
-const LEAVE: Duration = Duration::from_secs(3);
+/// How long a router that was asked to stop waits. Aborting a transaction takes part of this time.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Waits for the clients as long as it takes: the next session must send nothing before what this one has under way is thrown
-/// away. When the router stops, there is no next one, and all ends with the process.
+/// Waits without limit: the next session must not send anything before this one's queued records are purged. When the
+/// router stops, there is no next session, and the process ends the clients.
 pub(super) struct Closing<'a> {
     monitor: &'a Monitor,
     stop: &'a CancellationToken,
     begun: Instant,
     leave_by: Option<Instant>,
-    /// Why the session is over, until that was told.
+    /// Why the session is over; taken when it is logged.
     why: Option<(Peer, String)>,
 }
 
@@ -38,26 +38,26 @@ impl<'a> Closing<'a> {
         Closing { monitor, stop, begun: Instant::now(), leave_by: None, why: Some(why) }
     }
 
-    /// Until these clients have ended.
+    /// Waits until these clients have ended.
     pub(super) async fn wait(&mut self, clients: impl Future<Output = ()>) {
         let mut clients = std::pin::pin!(clients);
         loop {
             tokio::select! {
                 () = &mut clients => return,
-                () = tokio::time::sleep(TURN) => self.monitor.turned(),
+                () = tokio::time::sleep(ALIVE_INTERVAL) => self.monitor.turned(),
             }
             if self.stop.is_cancelled() {
-                let leave_by = *self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE);
+                let leave_by = *self.leave_by.get_or_insert_with(|| Instant::now() + STOP_TIMEOUT);
                 if Instant::now() >= leave_by {
                     return;
                 }
-            } else if self.begun.elapsed() > LONG {
-                self.tell();
+            } else if self.begun.elapsed() > LOG_AFTER {
+                self.log_wait();
             }
         }
     }
 
-    fn tell(&mut self) {
+    fn log_wait(&mut self) {
         let Some((peer, why)) = self.why.take() else { return };
         let reason = format!(
             "{why}; the session's Kafka client has not ended yet: it may be waiting for a name server"

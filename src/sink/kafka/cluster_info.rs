@@ -1,4 +1,4 @@
-//! What the brokers say of themselves and of their topics, for `check`: nothing is sent, nothing is made.
+//! Information about brokers and topics for `check`. Nothing is sent or created.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,37 +11,37 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
-use super::context::{of_token, refuses, token_status};
-use super::error_policy::{answer, failed};
+use super::context::{is_refusal, token_error_code, token_status};
+use super::error_policy::{error_of_code, error_of_kafka};
 use super::topics::new_topic;
 use super::unreachable::no_answer;
 use super::{PROBE_TIMEOUT, properties};
 use crate::config::{Config, Topics};
 use crate::error::{Error, Exit, Peer};
 
-/// How long one answer may take: `check` asks once, and a busy broker is no fault of the configuration.
+/// How long an answer may take. `check` asks only once, and a busy broker is no fault of the configuration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A connection that only asks.
+/// A connection for queries.
 pub struct ClusterInfo {
     admin: AdminClient<Quiet>,
-    /// Unlike the administrative client, one that says why it cannot connect.
+    /// Reports why it cannot connect, which the administrative client does not.
     producer: Arc<BaseProducer<Quiet>>,
     topics: Topics,
 }
 
-/// What there is.
+/// The brokers and topics of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     /// The brokers' ids.
     pub brokers: Vec<i32>,
     /// The topics that the principal may see.
-    pub topics: Vec<SeenTopic>,
+    pub topics: Vec<TopicInfo>,
 }
 
-/// A topic as the metadata show it.
+/// A topic as described by the metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenTopic {
+pub struct TopicInfo {
     /// Its name.
     pub name: String,
     /// How many partitions it has.
@@ -79,15 +79,15 @@ impl ClusterInfo {
         let last_error = Arc::clone(&context.last_error);
         let producer = Arc::new(properties::make(&settings, context)?);
         let admin = properties::make(&settings, Quiet::default())?;
-        let survey = ClusterInfo { admin, producer, topics: config.topics.clone() };
+        let cluster_info = ClusterInfo { admin, producer, topics: config.topics.clone() };
         let heard = Arc::clone(&last_error);
-        let answered = survey.ask(move |producer| {
+        let answered = cluster_info.ask(move |producer| {
             let deadline = Instant::now() + ANSWER_TIMEOUT;
             loop {
                 let answered = producer.client().fetch_cluster_id(PROBE_TIMEOUT).is_some();
-                // each call hands over some of the errors meanwhile
+                // each call passes some of the errors to the context
                 (0..100).for_each(|_| producer.poll(Duration::ZERO));
-                // who says nothing at all may just be busy
+                // no answer and no error may just be a busy broker
                 let refused = heard.lock().unwrap_or_else(PoisonError::into_inner).is_some();
                 if answered || refused || Instant::now() >= deadline {
                     return answered;
@@ -95,7 +95,7 @@ impl ClusterInfo {
             }
         });
         if answered.await == Some(true) {
-            return Ok(survey);
+            return Ok(cluster_info);
         }
         let last_error = last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Err(no_answer(config, last_error))
@@ -109,10 +109,10 @@ impl ClusterInfo {
         let fetched = self.ask(|producer| producer.client().fetch_metadata(None, ANSWER_TIMEOUT)).await;
         let metadata = match fetched {
             Some(Ok(metadata)) => metadata,
-            Some(Err(error)) => return Err(failed("list the topics", &error, Exit::Refused)),
+            Some(Err(error)) => return Err(error_of_kafka("list the topics", &error, Exit::Refused)),
             None => return Err(Error::transient(Peer::Kafka, "cannot list the topics")),
         };
-        let seen = metadata.topics().iter().filter(|topic| topic.error().is_none()).map(|topic| SeenTopic {
+        let seen = metadata.topics().iter().filter(|topic| topic.error().is_none()).map(|topic| TopicInfo {
             name: topic.name().to_owned(),
             partitions: topic.partitions().len(),
             replicas: topic
@@ -154,13 +154,14 @@ impl ClusterInfo {
     ) -> Result<Vec<Result<Settings, Error>>, Error> {
         let options = AdminOptions::new().request_timeout(Some(ANSWER_TIMEOUT));
         let described = self.admin.describe_configs(specifiers, &options).await;
-        let described = described.map_err(|error| failed("describe settings", &error, Exit::Refused))?;
+        let described =
+            described.map_err(|error| error_of_kafka("describe settings", &error, Exit::Refused))?;
         let settings = described.into_iter().map(|resource| match resource {
             Ok(resource) => {
                 let entries = resource.entries.into_iter();
                 Ok(Settings(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
             }
-            Err(code) => Err(answer("describe settings", code, Exit::Refused)),
+            Err(code) => Err(error_of_code("describe settings", code, Exit::Refused)),
         });
         Ok(settings.collect())
     }
@@ -168,16 +169,16 @@ impl ClusterInfo {
     /// Asks whether `topic` could be made as `[topics]` says, without making it.
     ///
     /// # Errors
-    /// It could not; the sentence says why.
+    /// It could not be created.
     pub async fn may_create(&self, topic: &str) -> Result<(), Error> {
         let options =
             AdminOptions::new().operation_timeout(Some(ANSWER_TIMEOUT)).request_timeout(Some(ANSWER_TIMEOUT));
         let new = new_topic(topic, &self.topics);
         let results = self.admin.create_topics([&new], &options.validate_only(true)).await;
         let what = format!("create a topic like {topic}");
-        match results.map_err(|error| failed(&what, &error, Exit::Refused))?.into_iter().next() {
+        match results.map_err(|error| error_of_kafka(&what, &error, Exit::Refused))?.into_iter().next() {
             Some(Err((_, code))) if code != Code::TopicAlreadyExists => {
-                Err(answer(&what, code, Exit::Refused))
+                Err(error_of_code(&what, code, Exit::Refused))
             }
             _ => Ok(()),
         }
@@ -193,17 +194,17 @@ impl ClusterInfo {
     }
 }
 
-/// Finds out what is wrong with the properties under `[kafka]` by making a producer that knows no broker.
+/// Checks the properties under `[kafka]` by creating a producer without brokers.
 ///
 /// # Errors
-/// librdkafka makes none: exit code 2.
+/// librdkafka refuses them: exit code 2.
 pub fn verify(config: &Config) -> Result<(), Error> {
     let mut settings = properties::producer(config, properties::DEFAULT_BATCH_BYTES);
     settings.remove("bootstrap.servers");
     properties::make(&settings, Quiet::default()).map(|_: BaseProducer<_>| ())
 }
 
-/// Keeps errors for the findings, where they are told once, instead of logging them.
+/// Keeps errors for `check` to report, instead of logging them.
 #[derive(Debug, Default)]
 struct Quiet {
     token_refused: AtomicBool,
@@ -213,14 +214,14 @@ struct Quiet {
 impl ClientContext for Quiet {
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
         if let Some(status) = token_status(facility, message) {
-            self.token_refused.store(refuses(status), Ordering::Relaxed);
+            self.token_refused.store(is_refusal(status), Ordering::Relaxed);
         }
         tracing::debug!(target: "librdkafka", facility, "{message}");
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
-        let code = of_token(code, reason, self.token_refused.load(Ordering::Relaxed));
+        let code = token_error_code(code, reason, self.token_refused.load(Ordering::Relaxed));
         let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
         // "all brokers down" follows the reason and says less
         if code != Code::AllBrokersDown || last.is_none() {

@@ -1,4 +1,4 @@
-//! What librdkafka calls back: delivery reports, errors of the connection, log lines.
+//! The callbacks of librdkafka: delivery reports, connection errors, log lines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,27 +10,27 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
-use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, unsendable_as, verdict};
-use super::outcomes::Outcomes;
-use super::position_report::{NotCommitted, PositionReport};
+use super::checkpoint_failure::{CheckpointFailure, NotCommitted};
+use super::delivery_reports::DeliveryReports;
+use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, error_policy, unsendable_reason};
 use super::topic_cache::TopicCache;
 use crate::progress::Sequence;
 use crate::relay::Refusal;
 use crate::unsendable::{Reason, Unsendable};
 
-/// Whether the brokers can be reached, as librdkafka's threads see it.
+/// The state of the connection to the brokers, as librdkafka's threads see it.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
-    /// A broker has answered. Until then it is the supervisor that says why none does.
+    /// A broker has answered. Until then the supervisor reports why none does.
     reached: AtomicBool,
     down: AtomicBool,
-    /// The server of OpenID Connect tokens has answered, with a refusal.
+    /// The OpenID Connect token server has refused a request.
     token_refused: AtomicBool,
     last_error: Mutex<Option<(RDKafkaErrorCode, String)>>,
 }
 
 impl Connection {
-    /// The last error of the connection since a broker was reached: its code, and what librdkafka says of it.
+    /// The last connection error since a broker was reached: its code and librdkafka's text.
     pub(super) fn last_error(&self) -> Option<(RDKafkaErrorCode, String)> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -40,7 +40,7 @@ impl Connection {
         self.reached.store(true, Ordering::Relaxed);
     }
 
-    /// Why no broker can be reached, if that is so.
+    /// Why no broker can be reached; `None`: one can.
     pub(super) fn down(&self) -> Option<String> {
         let down = self.down.load(Ordering::Relaxed);
         down.then(|| self.reason())
@@ -50,9 +50,9 @@ impl Connection {
         self.last_error().map_or_else(|| NO_REASON.to_owned(), |(_, reason)| reason)
     }
 
-    /// Logged once when it goes and once when it comes back.
+    /// Logs once when the brokers are lost and once when they are back.
     pub(super) fn set_down(&self, down: bool) {
-        // each delivery report asks, and nothing is to be written then
+        // every delivery report calls this, so the common case only reads
         if self.down.load(Ordering::Relaxed) == down {
             return;
         }
@@ -72,12 +72,12 @@ impl Connection {
 
     fn failed(&self, code: RDKafkaErrorCode, reason: &str) {
         let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Some((code, lasting(reason)));
+        *last = Some((code, without_times(reason)));
     }
 
     fn error(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
-        let code = of_token(code, reason, self.token_refused.load(Ordering::Relaxed));
+        let code = token_error_code(code, reason, self.token_refused.load(Ordering::Relaxed));
         // "all brokers down" follows the reason and says less
         if code != RDKafkaErrorCode::AllBrokersDown {
             self.failed(code, reason);
@@ -89,39 +89,39 @@ impl Connection {
     }
 }
 
-/// What is said of brokers that are gone before librdkafka has a reason: a connection that is closed is none.
+/// The reason if librdkafka gives none: it reports no error when a broker closes a connection.
 const NO_REASON: &str = "they closed the connections, or do not answer";
 
-/// A reason without the times and counts that differ from attempt to attempt: the same failure is logged once.
-fn lasting(reason: &str) -> String {
-    let lasting = reason.split_once(" (after ").map_or(reason, |(lasting, _)| lasting);
-    // libcurl has it in the middle: "Failed to connect to HOST port 443 after 3 ms: Could not connect to server"
-    let lasting = match lasting.split_once(" after ") {
+/// Removes times and counts, which differ between attempts, so that the same failure is logged once.
+fn without_times(reason: &str) -> String {
+    let without_times = reason.split_once(" (after ").map_or(reason, |(without_times, _)| without_times);
+    // libcurl puts the time in the middle: "Failed to connect to HOST port 443 after 3 ms: Could not connect to server"
+    let without_times = match without_times.split_once(" after ") {
         Some((before, rest)) => match rest.split_once(" ms: ") {
             Some((number, after)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
                 &format!("{before}: {after}")
             }
-            _ => lasting,
+            _ => without_times,
         },
-        None => lasting,
+        None => without_times,
     };
-    let ours = if lasting.contains("Too many open files") {
+    let ours = if without_times.contains("Too many open files") {
         "; raise the limit of this process (ulimit -n)"
-    } else if lasting.contains("certificate verify failed") {
+    } else if without_times.contains("certificate verify failed") {
         // librdkafka says only that the authority may be unknown
         "; or the broker's certificate has expired, or is not for the name in bootstrap.servers or in advertised.listeners"
     } else {
         ""
     };
-    format!("{lasting}{ours}")
+    format!("{without_times}{ours}")
 }
 
-/// What librdkafka says before the reason why there is no token.
+/// The prefix of librdkafka's error when it gets no token.
 pub(super) const NO_TOKEN: &str = "Failed to acquire SASL OAUTHBEARER token: ";
 
-/// A token server that is away or broken may be back, while librdkafka says of any failure that it is one of
-/// authentication.
-pub(super) fn of_token(code: RDKafkaErrorCode, reason: &str, refused: bool) -> RDKafkaErrorCode {
+/// librdkafka reports every failure to get a token as an authentication error. If the token server has not refused the
+/// request, the failure may be temporary.
+pub(super) fn token_error_code(code: RDKafkaErrorCode, reason: &str, refused: bool) -> RDKafkaErrorCode {
     match code {
         RDKafkaErrorCode::Authentication if reason.starts_with(NO_TOKEN) && !refused => {
             RDKafkaErrorCode::BrokerTransportFailure
@@ -130,19 +130,19 @@ pub(super) fn of_token(code: RDKafkaErrorCode, reason: &str, refused: bool) -> R
     }
 }
 
-/// The HTTP status of a token server's answer, in a log line that ends in it: `Failed to retrieve OIDC token from
-/// "URL": ANSWER (401)`. Without an answer it is -1.
+/// The HTTP status of the token server, from a log line such as `Failed to retrieve OIDC token from "URL": ANSWER (401)`;
+/// -1 if there was no answer.
 pub(super) fn token_status(facility: &str, message: &str) -> Option<i32> {
     let (_, status) = message.trim_end().rsplit_once(" (").filter(|_| facility == "OIDC")?;
     status.strip_suffix(')')?.parse().ok()
 }
 
-/// Whether the request for a token will be refused again until somebody changes it.
-pub(super) fn refuses(status: i32) -> bool {
+/// Whether the token server will refuse the request until somebody changes the configuration.
+pub(super) fn is_refusal(status: i32) -> bool {
     (400..500).contains(&status)
 }
 
-/// For clients that send nothing: administration, probes.
+/// The context of clients that send no records: administration and probes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AdminContext {
     pub(super) connection: Arc<Connection>,
@@ -158,26 +158,26 @@ impl ClientContext for AdminContext {
     }
 }
 
-/// The number of a record that is no event but the position that goes with a transaction.
-pub(super) const POSITION: usize = usize::MAX;
+/// The opaque of a checkpoint that is part of a transaction, in place of an event's sequence number.
+pub(super) const CHECKPOINT_OPAQUE: usize = usize::MAX;
 
-/// For the producers.
+/// The context of the producers of events.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ProducerReports {
-    pub(super) outcomes: Arc<Outcomes>,
+pub(super) struct EventProducerContext {
+    pub(super) delivery_reports: Arc<DeliveryReports>,
     pub(super) connection: Arc<Connection>,
-    pub(super) known: Arc<TopicCache>,
-    pub(super) position: PositionReport,
+    pub(super) topic_cache: Arc<TopicCache>,
+    pub(super) checkpoint_failure: CheckpointFailure,
 }
 
-impl ClientContext for ProducerReports {
+impl ClientContext for EventProducerContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        // a request that is not answered is no error to librdkafka; it is sent again for ever
+        // librdkafka reports no error for an unanswered request; it repeats it forever
         if facility == "REQTMOUT" {
             self.connection.failed(RDKafkaErrorCode::OperationTimedOut, "the broker does not answer");
         }
         if let Some(status) = token_status(facility, message) {
-            self.connection.token_refused.store(refuses(status), Ordering::Relaxed);
+            self.connection.token_refused.store(is_refusal(status), Ordering::Relaxed);
         }
         if let Some((topic, error)) = partition_not_added(facility, message) {
             self.not_added(topic, error);
@@ -186,7 +186,7 @@ impl ClientContext for ProducerReports {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
-        // for who sets statistics.interval.ms
+        // only called if the user sets statistics.interval.ms
         tracing::debug!(target: "librdkafka", statistics = %String::from_utf8_lossy(statistics));
     }
 
@@ -195,13 +195,13 @@ impl ClientContext for ProducerReports {
     }
 }
 
-/// The topic and the broker's answer in librdkafka's log line about a partition that the transaction cannot have. The
-/// transaction has failed then, its records are purged, and neither a delivery report nor an error says why.
+/// The topic and the broker's error in librdkafka's log line about a partition that could not be added to a transaction.
+/// The transaction has then failed and its records are purged, but neither a delivery report nor an error gives the reason.
 fn partition_not_added<'a>(facility: &str, message: &'a str) -> Option<(&'a str, &'a str)> {
     let (_, rest) = message.split_once("Failed to add partition \"").filter(|_| facility == "ADDPARTS")?;
     let (topic, rest) = rest.split_once('"')?;
     let (_, error) = rest.split_once(" to transaction: ")?;
-    // this partition was left out because of another one, which has a line of its own
+    // this partition was skipped because of another, which has a log line of its own
     (error.trim() != NOT_ATTEMPTED).then_some((topic, error.trim()))
 }
 
@@ -211,53 +211,54 @@ const NOT_ATTEMPTED: &str = "Broker: Operation not attempted";
 /// librdkafka's text for `TOPIC_AUTHORIZATION_FAILED`.
 const TOPIC_DENIED: &str = "Broker: Topic authorization failed";
 
-impl ProducerReports {
-    /// The transaction has failed because a partition of this topic could not be added to it.
+impl EventProducerContext {
+    /// The transaction failed because a partition of this topic could not be added to it.
     fn not_added(&self, topic: &str, error: &str) {
         let (reason, remedy) = if error == TOPIC_DENIED {
             let reason = denied(RDKafkaErrorCode::TopicAuthorizationFailed, topic, MAY_NOT_WRITE);
-            self.known.obstacle.met(reason.clone());
+            self.topic_cache.stall_reason.set(reason.clone());
             (reason, MAY_NOT_WRITE)
         } else {
-            (format!("the topic {topic} cannot be added to its transaction: {error}"), "")
+            (format!("the topic {topic} cannot be added to the transaction: {error}"), "")
         };
-        self.position.not_added(NotCommitted { reason: reason.clone(), remedy });
-        self.outcomes.refused(Refusal::of_session(reason, remedy));
+        self.checkpoint_failure.partition_not_added(NotCommitted { reason: reason.clone(), remedy });
+        self.delivery_reports.refused(Refusal::of_session(reason, remedy));
     }
 
-    /// The transaction has failed, and the records that are behind the position in it may never be reported.
-    fn position_failed(&self, code: RDKafkaErrorCode, topic: &str) {
-        if let ErrorPolicy::Refused(remedy) = verdict(code) {
+    /// The transaction failed because of its checkpoint. Its records may never be reported.
+    fn checkpoint_failed(&self, code: RDKafkaErrorCode, topic: &str) {
+        if let ErrorPolicy::Refused(remedy) = error_policy(code) {
             let reason = format!("the position cannot be written to the topic {topic}: {code}. {remedy}");
-            self.outcomes.refused(Refusal::of_session(reason, remedy));
+            self.delivery_reports.refused(Refusal::of_session(reason, remedy));
         }
-        self.position.failed(code);
+        self.checkpoint_failure.failed(code);
     }
 
-    /// Only an offset proves that the broker has written the record. librdkafka also reports one as delivered because
-    /// a later one of its partition was, which is no proof: a broker that knows no sequence of this producer takes any.
+    /// Only an offset proves that the broker has written the record. librdkafka also reports a record as delivered when a
+    /// later one of its partition was, which proves nothing: a broker that has no state for this producer accepts any
+    /// sequence.
     fn delivered(&self, offset: i64, sequence: Sequence) {
         if offset >= 0 {
-            return self.outcomes.delivered(sequence);
+            return self.delivery_reports.delivered(sequence);
         }
-        let what = "the broker took a record and not the one before it";
+        let what = "the broker accepted a record but not the one before it";
         let why = Unsendable::new(Reason::Refused, what, "");
-        self.outcomes.refused(Refusal { last: sequence, transient: true, why });
+        self.delivery_reports.refused(Refusal { last: sequence, transient: true, why });
     }
 }
 
-impl ProducerContext for ProducerReports {
+impl ProducerContext for EventProducerContext {
     /// The [`Sequence`] of the record.
     type DeliveryOpaque = usize;
 
     fn delivery(&self, report: &DeliveryResult<'_>, sequence: usize) {
-        let is_position = sequence == POSITION;
+        let is_checkpoint = sequence == CHECKPOINT_OPAQUE;
         let sequence = Sequence(sequence as u64);
         let (error, message) = match report {
             Ok(message) => {
                 self.connection.set_down(false);
-                // it counts with its transaction
-                if is_position {
+                // counts when its transaction is committed
+                if is_checkpoint {
                     return;
                 }
                 return self.delivered(message.offset(), sequence);
@@ -265,21 +266,21 @@ impl ProducerContext for ProducerReports {
             Err(failed) => failed,
         };
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
-        if is_position {
-            return self.position_failed(code, message.topic());
+        if is_checkpoint {
+            return self.checkpoint_failed(code, message.topic());
         }
-        let (transient, reason, remedy) = match verdict(code) {
+        let (transient, reason, remedy) = match error_policy(code) {
             ErrorPolicy::Consequence => return,
-            ErrorPolicy::Again => (true, code.to_string(), ""),
+            ErrorPolicy::Retry => (true, code.to_string(), ""),
             ErrorPolicy::Denied(remedy) => {
                 let reason = denied(code, message.topic(), remedy);
-                self.known.obstacle.met(reason.clone());
+                self.topic_cache.stall_reason.set(reason.clone());
                 (true, reason, remedy)
             }
             ErrorPolicy::Refused(remedy) => (false, code.to_string(), remedy),
         };
-        let why = Unsendable::new(unsendable_as(code), reason, remedy);
-        self.outcomes.refused(Refusal { last: sequence, transient, why });
+        let why = Unsendable::new(unsendable_reason(code), reason, remedy);
+        self.delivery_reports.refused(Refusal { last: sequence, transient, why });
     }
 }
 
@@ -287,13 +288,13 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     let level = match facility {
         // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
         "CONFWARN" => RDKafkaLogLevel::Debug,
-        // each attempt at a connection or a token, of which the error callback hears too, and each request without an answer
+        // every failed connection or token request, which the error callback gets too, and every unanswered request
         "FAIL" | "REQTMOUT" | "OIDC" => RDKafkaLogLevel::Debug,
-        // what the end of the session tells
+        // the session's error reports these
         "FATAL" | "TXNERR" | "ADDPARTS" => RDKafkaLogLevel::Debug,
-        // a broker that has just started is asked again
+        // normal while a broker starts
         "GETPID" if message.contains("retrying") => RDKafkaLogLevel::Debug,
-        // our own purge at the end of a session
+        // from our own purge at the end of a session
         _ if message.contains("Local: Purged") => RDKafkaLogLevel::Debug,
         _ => level,
     };
@@ -321,12 +322,12 @@ mod tests {
             ("no way to h port 1 after 12 ms: refused", "no way to h port 1: refused"),
             ("after all, after lunch", "after all, after lunch"),
         ] {
-            assert_eq!(lasting(reason), expected);
+            assert_eq!(without_times(reason), expected);
         }
     }
 
     #[test]
-    fn a_partition_that_is_not_added_to_the_transaction_is_told_by_a_log_line() {
+    fn a_log_line_names_the_partition_that_was_not_added() {
         let line = |error: &str| {
             format!(
                 "[thrd:main]: TxnCoordinator/1: Failed to add partition \"shop.order\" [2] to transaction: {error}"
@@ -358,13 +359,16 @@ mod tests {
             ("no (really)", None, false),
         ] {
             assert_eq!(token_status("OIDC", &line(answer)), status, "{answer}");
-            assert_eq!(status.is_some_and(refuses), refused, "{answer}");
+            assert_eq!(status.is_some_and(is_refusal), refused, "{answer}");
         }
         assert_eq!(token_status("FAIL", &line("x (401)")), None);
         let reason = format!("{NO_TOKEN}x");
         let authentication = RDKafkaErrorCode::Authentication;
-        assert_eq!(of_token(authentication, &reason, true), authentication);
-        assert_eq!(of_token(authentication, &reason, false), RDKafkaErrorCode::BrokerTransportFailure);
-        assert_eq!(of_token(authentication, "the broker says no", false), authentication);
+        assert_eq!(token_error_code(authentication, &reason, true), authentication);
+        assert_eq!(
+            token_error_code(authentication, &reason, false),
+            RDKafkaErrorCode::BrokerTransportFailure
+        );
+        assert_eq!(token_error_code(authentication, "the broker says no", false), authentication);
     }
 }

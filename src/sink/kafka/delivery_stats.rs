@@ -1,12 +1,12 @@
-//! Counts of records that were delivered and how old they were by then.
+//! Counts delivered records and measures their age.
 
 use pg_logical::PgTimestamp;
 
 use crate::monitor::{Monitor, TopicCounters};
 use crate::relay::InFlight;
 
-/// Delivered records that are not counted yet, in runs of one topic and commit time: those of one transaction usually arrive
-/// together.
+/// Delivered records that are not in the metrics yet, grouped into runs of one topic and commit time: records of one
+/// transaction usually arrive together.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryStats {
     runs: Vec<Run>,
@@ -43,19 +43,19 @@ impl DeliveryStats {
         usize::try_from(self.runs.iter().map(|run| run.bytes).sum::<u64>()).unwrap_or(usize::MAX)
     }
 
-    /// When the oldest of them was committed, as good as: records are delivered nearly in that order.
+    /// The commit time of the oldest, approximately: records are delivered nearly in that order.
     pub(super) fn oldest(&self) -> Option<PgTimestamp> {
         self.runs.first().map(|run| run.commit_time)
     }
 
-    /// Their delivery is certain as of `now`.
+    /// Adds them to the metrics, as delivered at `now`.
     pub(super) fn count(&mut self, counters: &[TopicCounters], monitor: &Monitor, now: PgTimestamp) {
         self.records = 0;
         for Run { topic, commit_time, records, bytes } in self.runs.drain(..) {
             if let Some(counters) = counters.get(topic) {
                 counters.delivered(records, bytes);
             }
-            // clocks of two machines may differ
+            // the clocks of two machines may differ
             let micros = now.0.saturating_sub(commit_time.0).max(0);
             monitor.commit_to_ack(micros as f64 / 1e6, usize::try_from(records).unwrap_or(usize::MAX));
         }

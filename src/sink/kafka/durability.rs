@@ -1,31 +1,31 @@
-//! What an acknowledgement is worth: on how many brokers the record is then, at least.
+//! How safe an acknowledged record is: on how many brokers it is at least.
 
-/// What decides it of a topic, as far as that is known.
+/// A topic's settings that determine it, as far as they are known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Durability {
-    /// The replicas of the partition that has the fewest.
+    /// The replicas of the partition with the fewest.
     pub replicas: Option<i64>,
-    /// `min.insync.replicas`: without so many nothing is acknowledged.
+    /// `min.insync.replicas`: with fewer replicas in sync, nothing is acknowledged.
     pub min_insync: Option<i64>,
-    /// `unclean.leader.election.enable`: a replica that is behind may become the leader.
+    /// `unclean.leader.election.enable`: a replica that lags may become the leader.
     pub unclean: bool,
 }
 
-/// Why nothing is acknowledged, or what was acknowledged may be lost all the same.
+/// A setting that prevents acknowledgements, or that can lose acknowledged records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weakness {
-    /// In snake case, as a finding of `check` is called.
+    /// In snake case, the name of the finding in `check`.
     pub name: &'static str,
-    /// A part of a sentence; the topic stands before it.
+    /// A clause that follows the topic's name.
     pub what: String,
     /// What to do about it.
     pub remedy: &'static str,
-    /// Not a risk: nothing is acknowledged at all.
+    /// It prevents acknowledgements altogether.
     pub blocks: bool,
 }
 
 impl Durability {
-    /// All there is to say against them.
+    /// All weaknesses of these settings.
     pub fn weaknesses(&self) -> Vec<Weakness> {
         let mut found = Vec::new();
         let mut weak = |name, what: String, remedy| {
@@ -42,7 +42,7 @@ impl Durability {
             }),
             (Some(..2), _) => weak(
                 "replication_factor",
-                "one replica, so what was acknowledged is lost with that broker's disk".to_owned(),
+                "one replica, so acknowledged records are lost with that broker's disk".to_owned(),
                 "Use three replicas and min.insync.replicas = 2 where events matter",
             ),
             (_, Some(1)) => weak(
@@ -52,12 +52,12 @@ impl Durability {
             ),
             _ => {}
         }
-        // with one replica there is nobody to elect
+        // with one replica there is none to elect
         if self.unclean && self.replicas.is_none_or(|replicas| replicas > 1) {
             found.push(Weakness {
                 name: "unclean_leader_election",
                 what: "unclean.leader.election.enable is true, so a broker that lacks acknowledged records may become \
-                       the leader, and they are gone"
+                       the leader, and those records are lost"
                     .to_owned(),
                 remedy: "Set unclean.leader.election.enable = false",
                 blocks: false,
@@ -72,12 +72,12 @@ mod tests {
     use super::*;
 
     fn names(replicas: i64, min_insync: i64, unclean: bool) -> Vec<&'static str> {
-        let copies = Durability { replicas: Some(replicas), min_insync: Some(min_insync), unclean };
-        copies.weaknesses().iter().map(|weakness| weakness.name).collect()
+        let durability = Durability { replicas: Some(replicas), min_insync: Some(min_insync), unclean };
+        durability.weaknesses().iter().map(|weakness| weakness.name).collect()
     }
 
     #[test]
-    fn an_acknowledgement_is_worth_what_the_fewest_copies_are() {
+    fn weaknesses_depend_on_replicas_and_settings() {
         assert_eq!(names(3, 2, false), [""; 0]);
         assert_eq!(names(1, 1, false), ["replication_factor"]);
         assert_eq!(names(1, 1, true), ["replication_factor"]);
@@ -89,8 +89,8 @@ mod tests {
     }
 
     #[test]
-    fn with_more_in_sync_than_there_are_nothing_is_acknowledged() {
-        let copies = Durability { replicas: Some(2), min_insync: Some(3), unclean: false };
-        assert!(copies.weaknesses()[0].blocks);
+    fn more_replicas_in_sync_than_exist_block_acknowledgements() {
+        let durability = Durability { replicas: Some(2), min_insync: Some(3), unclean: false };
+        assert!(durability.weaknesses()[0].blocks);
     }
 }

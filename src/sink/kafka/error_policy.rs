@@ -1,4 +1,4 @@
-//! One table of what an error of Kafka's means: try again, or tell a person what to change.
+//! One table for the meaning of Kafka's error codes: retry, or tell a person what to change.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
@@ -8,25 +8,25 @@ use crate::unsendable::Reason;
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ErrorPolicy {
-    /// It may pass: rebuild the producer and send again.
-    Again,
-    /// The same record, or the same request, will be refused again until somebody does this.
+    /// It may be temporary: rebuild the producer and send again.
+    Retry,
+    /// The same record or request will be refused until somebody follows this remedy.
     Refused(&'static str),
-    /// So will every other one, until somebody does this. Of a right that was taken away, and may be given back.
+    /// A missing privilege: every request will be refused until somebody follows this remedy.
     Denied(&'static str),
-    /// Not a verdict on this record: it was thrown out because of another one, or by us.
+    /// Not about this record: it failed because of another, or was purged by us.
     Consequence,
 }
 
-/// What to do where a right on topics is missing.
+/// The remedy for a missing privilege on topics.
 pub(super) const MAY_NOT_WRITE: &str = "Grant the router's principal WRITE and DESCRIBE on the topic: `outbox-router init \
      --print-acls` prints all that it needs";
 
-/// What to do where another request was denied.
+/// The remedy for another denied request.
 const MAY_NOT: &str = "Grant the router's principal the right to do so: `outbox-router init --print-acls` prints all that it needs";
 
-/// The verdict on a delivery report or an answer to an administrative request.
-pub(super) fn verdict(code: Code) -> ErrorPolicy {
+/// The policy for the error of a delivery report or an administrative request.
+pub(super) fn error_policy(code: Code) -> ErrorPolicy {
     match code {
         Code::PurgeQueue | Code::PurgeInflight | Code::GaplessGuarantee | Code::Fatal => {
             ErrorPolicy::Consequence
@@ -35,7 +35,7 @@ pub(super) fn verdict(code: Code) -> ErrorPolicy {
             ErrorPolicy::Refused("Raise the topic's max.message.bytes (or the broker's message.max.bytes)")
         }
         Code::InvalidRecord => ErrorPolicy::Refused(
-            "The broker refuses the record as such; a compacted topic, for one, takes no record without a key \
+            "The broker refuses the record itself; a compacted topic, for example, accepts no record without a key \
              (NULL aggregate_id)",
         ),
         Code::InvalidTimestamp => ErrorPolicy::Refused(
@@ -52,50 +52,50 @@ pub(super) fn verdict(code: Code) -> ErrorPolicy {
              refused too",
         ),
         Code::PolicyViolation => {
-            ErrorPolicy::Refused("The broker's policy forbids it: ask who runs the cluster")
+            ErrorPolicy::Refused("The broker's policy forbids it: ask the operators of the cluster")
         }
         Code::InvalidConfig => ErrorPolicy::Refused("Correct `[topics] config`"),
         Code::InvalidPartitions => ErrorPolicy::Refused("Correct `[topics] partitions`"),
         Code::UnsupportedCompressionType => {
             ErrorPolicy::Refused("Choose another compression.type under `[kafka]`")
         }
-        _ => ErrorPolicy::Again,
+        _ => ErrorPolicy::Retry,
     }
 }
 
-/// Why an event cannot be sent whose record a broker refuses with this.
-pub(super) fn unsendable_as(code: Code) -> Reason {
+/// The reason why an event cannot be sent if a broker refuses its record with this code.
+pub(super) fn unsendable_reason(code: Code) -> Reason {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => Reason::TooLarge,
         _ => Reason::Refused,
     }
 }
 
-/// A request for `what` that a broker has answered with an error; `exit` is what a definite one means.
-pub(super) fn answer(what: &str, code: Code, exit: Exit) -> Error {
+/// The error if a broker answers a request to do `what` with this code. `exit` is the exit code of a definite one.
+pub(super) fn error_of_code(what: &str, code: Code, exit: Exit) -> Error {
     let what = format!("cannot {what}: {code}");
-    let verdict = match (code, verdict(code)) {
-        // nothing was to be written
+    let error_policy = match (code, error_policy(code)) {
+        // the request was not about writing
         (Code::TopicAuthorizationFailed, ErrorPolicy::Denied(_)) => ErrorPolicy::Denied(MAY_NOT),
-        (_, verdict) => verdict,
+        (_, error_policy) => error_policy,
     };
-    match verdict {
+    match error_policy {
         ErrorPolicy::Refused(remedy) | ErrorPolicy::Denied(remedy) => {
             Error::Definite(Definite { exit, what, remedy: remedy.to_owned() })
         }
-        ErrorPolicy::Again | ErrorPolicy::Consequence => Error::transient(Peer::Kafka, what),
+        ErrorPolicy::Retry | ErrorPolicy::Consequence => Error::transient(Peer::Kafka, what),
     }
 }
 
-/// What is said of a right on a topic that was taken away.
+/// The message about a privilege on a topic that was revoked.
 pub(super) fn denied(code: Code, topic: &str, remedy: &str) -> String {
     format!("{code}: {topic}. {remedy}")
 }
 
-/// A request for `what` that failed, perhaps before any broker saw it.
-pub(super) fn failed(what: &str, error: &KafkaError, exit: Exit) -> Error {
+/// The error if a request to do `what` fails, perhaps without reaching a broker.
+pub(super) fn error_of_kafka(what: &str, error: &KafkaError, exit: Exit) -> Error {
     match error.rdkafka_error_code() {
-        Some(code) => answer(what, code, exit),
+        Some(code) => error_of_code(what, code, exit),
         None => Error::transient(Peer::Kafka, format!("cannot {what}: {error}")),
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_pass_is_tried_again() {
+    fn temporary_errors_are_retried() {
         for code in [
             Code::NotEnoughReplicas,
             Code::LeaderNotAvailable,
@@ -115,13 +115,13 @@ mod tests {
             Code::Authentication,
             Code::InvalidReplicationFactor,
         ] {
-            assert_eq!(verdict(code), ErrorPolicy::Again, "{code:?}");
+            assert_eq!(error_policy(code), ErrorPolicy::Retry, "{code:?}");
         }
     }
 
     #[test]
-    fn what_our_own_purge_throws_out_is_no_verdict() {
-        assert_eq!(verdict(Code::PurgeQueue), ErrorPolicy::Consequence);
-        assert_eq!(verdict(Code::GaplessGuarantee), ErrorPolicy::Consequence);
+    fn purged_records_are_a_consequence() {
+        assert_eq!(error_policy(Code::PurgeQueue), ErrorPolicy::Consequence);
+        assert_eq!(error_policy(Code::GaplessGuarantee), ErrorPolicy::Consequence);
     }
 }

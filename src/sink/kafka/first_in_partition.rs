@@ -1,34 +1,34 @@
-//! The first record of each partition travels alone.
+//! The first record of each partition is sent alone.
 //!
-//! A broker that knows nothing of a producer takes any batch of it as the first one. Were that first batch refused, the
-//! one behind it, which may be on its way already, would be taken: a reordered log. Once a broker has acknowledged one
-//! record of a partition, it refuses whatever does not follow on it. It forgets the producer where it has not written for
-//! long, so a partition that was quiet starts with a lone record again, however busy the rest of its topic is.
+//! A broker that has no state for a producer accepts any batch as the first. If it refused that first batch, it would
+//! accept the next one, which may already be in flight, and the log would be out of order. Once it has acknowledged one
+//! record of a partition, it refuses any gap in the sequence. It forgets producers that have not written to the partition
+//! for long, so a partition that was quiet starts with a single record again, however busy the rest of its topic is.
 
 use std::collections::HashMap;
 
 use crate::progress::Sequence;
 
-/// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or sooner,
-/// when retention has deleted what it wrote. A minute is far below either.
+/// A broker forgets a producer that has not written to a partition for a day (`producer.id.expiration.ms`), or earlier if
+/// retention has deleted its records. A minute is far below both.
 const FORGOTTEN_AFTER_MS: i64 = 60_000;
 
-/// What the broker that leads a partition knows of this producer.
+/// Whether the leader of a partition has state for this producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
-    /// A first record is under way.
-    NotYet,
-    /// One was acknowledged.
+pub(super) enum ProducerState {
+    /// The first record is in flight.
+    Pending,
+    /// A record was acknowledged.
     Established,
 }
 
-/// A topic's number and a partition; `None` stands for all, where the partition cannot be told beforehand.
-pub(super) type Place = (usize, Option<i32>);
+/// A topic's number and a partition; `None` if the partition is not known in advance.
+pub(super) type TopicPartition = (usize, Option<i32>);
 
 /// The state of a partition after its first record.
 #[derive(Debug, Clone, Copy)]
-struct Begun {
-    known: Known,
+struct PartitionState {
+    producer_state: ProducerState,
     /// When the last record was sent, in milliseconds since the Unix epoch.
     last_sent: i64,
 }
@@ -36,62 +36,67 @@ struct Begun {
 /// Which partitions have had their first record.
 #[derive(Debug, Default)]
 pub(super) struct FirstRecords {
-    /// By the topic's number, then by [`slot`]. Small: what is for a partition that the topic lacks comes to no sending.
-    places: Vec<Vec<Option<Begun>>>,
-    under_way: HashMap<Sequence, Place>,
+    /// By the topic's number, then by [`slot`]. Stays small: records for partitions that do not exist are never sent.
+    targets: Vec<Vec<Option<PartitionState>>>,
+    in_flight: HashMap<Sequence, TopicPartition>,
 }
 
 impl FirstRecords {
-    /// What the broker knows there; `None` before the first record and after a long pause: the next record may be sent now, as
-    /// a first one. No other may while that is [`Known::NotYet`].
-    pub(super) fn known(&self, (topic, partition): Place, now: i64) -> Option<Known> {
-        let begun = self.places.get(topic)?.get(slot(partition)).copied().flatten()?;
-        let forgotten =
-            begun.known == Known::Established && begun.last_sent.saturating_add(FORGOTTEN_AFTER_MS) < now;
-        (!forgotten).then_some(begun.known)
+    /// The broker's state; `None` before the first record and after a long pause. The next record may then be sent, as a
+    /// first one. While the state is [`ProducerState::Pending`], nothing else may be sent there.
+    pub(super) fn producer_state(
+        &self,
+        (topic, partition): TopicPartition,
+        now: i64,
+    ) -> Option<ProducerState> {
+        let partition_state = self.targets.get(topic)?.get(slot(partition)).copied().flatten()?;
+        let forgotten = partition_state.producer_state == ProducerState::Established
+            && partition_state.last_sent.saturating_add(FORGOTTEN_AFTER_MS) < now;
+        (!forgotten).then_some(partition_state.producer_state)
     }
 
-    /// A record was sent there.
-    pub(super) fn sent(&mut self, place: Place, sequence: Sequence, now: i64) {
-        let known = self.known(place, now).unwrap_or_else(|| {
-            self.under_way.insert(sequence, place);
-            Known::NotYet
+    /// A record was sent.
+    pub(super) fn sent(&mut self, target: TopicPartition, sequence: Sequence, now: i64) {
+        let producer_state = self.producer_state(target, now).unwrap_or_else(|| {
+            self.in_flight.insert(sequence, target);
+            ProducerState::Pending
         });
-        let (topic, partition) = place;
+        let (topic, partition) = target;
         let slot = slot(partition);
-        if self.places.len() <= topic {
-            self.places.resize(topic + 1, Vec::new());
+        if self.targets.len() <= topic {
+            self.targets.resize(topic + 1, Vec::new());
         }
-        let Some(slots) = self.places.get_mut(topic) else { return };
+        let Some(slots) = self.targets.get_mut(topic) else { return };
         if slots.len() <= slot {
             slots.resize(slot + 1, None);
         }
-        if let Some(place) = slots.get_mut(slot) {
-            *place = Some(Begun { known, last_sent: now });
+        if let Some(target) = slots.get_mut(slot) {
+            *target = Some(PartitionState { producer_state, last_sent: now });
         }
     }
 
     /// A record is durable.
     pub(super) fn acknowledged(&mut self, sequence: Sequence) {
-        if self.under_way.is_empty() {
+        if self.in_flight.is_empty() {
             return;
         }
-        let Some((topic, partition)) = self.under_way.remove(&sequence) else { return };
-        let place = self.places.get_mut(topic).and_then(|slots| slots.get_mut(slot(partition)));
-        if let Some(Some(begun)) = place {
-            begun.known = Known::Established;
+        let Some((topic, partition)) = self.in_flight.remove(&sequence) else { return };
+        let target = self.targets.get_mut(topic).and_then(|slots| slots.get_mut(slot(partition)));
+        if let Some(Some(partition_state)) = target {
+            partition_state.producer_state = ProducerState::Established;
         }
     }
 
-    /// The brokers may know nothing of the producer in this topic. A first record that is under way remains one.
+    /// The brokers may have forgotten the producer in this topic. A first record in flight remains one.
     pub(super) fn forget(&mut self, topic: usize) {
-        for place in self.places.get_mut(topic).into_iter().flatten() {
-            *place = place.filter(|begun| begun.known == Known::NotYet);
+        for target in self.targets.get_mut(topic).into_iter().flatten() {
+            *target =
+                target.filter(|partition_state| partition_state.producer_state == ProducerState::Pending);
         }
     }
 }
 
-/// The place of a topic as a whole is the first, and those of its partitions follow.
+/// Slot 0 is for an unknown partition; those of the partitions follow.
 fn slot(partition: Option<i32>) -> usize {
     partition.and_then(|number| usize::try_from(number).ok()).map_or(0, |number| number + 1)
 }
@@ -110,7 +115,7 @@ fn murmur2(data: &[u8]) -> u32 {
         let k = k.wrapping_mul(M);
         (k ^ (k >> 24)).wrapping_mul(M)
     };
-    // lengths beyond 32 bits are no keys
+    // no key is longer than 32 bits can count
     let mut hash = SEED ^ data.len() as u32;
     let (words, rest) = data.as_chunks::<4>();
     for word in words {
@@ -131,7 +136,7 @@ fn murmur2(data: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// Of Kafka's own test of the function.
+    /// From Kafka's own test of the function.
     #[test]
     fn hashes_are_those_of_java() {
         for (key, hash) in [
@@ -152,18 +157,27 @@ mod tests {
     fn nothing_follows_a_first_record_before_it_is_acknowledged() {
         let mut first = FirstRecords::default();
         let (a, b) = ((0, Some(1)), (0, Some(2)));
-        assert_eq!(first.known(a, 0), None);
+        assert_eq!(first.producer_state(a, 0), None);
         first.sent(a, Sequence(7), 0);
-        assert_eq!((first.known(a, 0), first.known(b, 0)), (Some(Known::NotYet), None));
+        assert_eq!(
+            (first.producer_state(a, 0), first.producer_state(b, 0)),
+            (Some(ProducerState::Pending), None)
+        );
         first.sent(b, Sequence(8), 0);
         first.acknowledged(Sequence(9));
-        assert_eq!((first.known(a, 0), first.known(b, 0)), (Some(Known::NotYet), Some(Known::NotYet)));
+        assert_eq!(
+            (first.producer_state(a, 0), first.producer_state(b, 0)),
+            (Some(ProducerState::Pending), Some(ProducerState::Pending))
+        );
         first.acknowledged(Sequence(7));
-        assert_eq!((first.known(a, 0), first.known(b, 0)), (Some(Known::Established), Some(Known::NotYet)));
+        assert_eq!(
+            (first.producer_state(a, 0), first.producer_state(b, 0)),
+            (Some(ProducerState::Established), Some(ProducerState::Pending))
+        );
         first.forget(0);
         assert_eq!(
-            (first.known(a, 0), first.known(b, 0)),
-            (None, Some(Known::NotYet)),
+            (first.producer_state(a, 0), first.producer_state(b, 0)),
+            (None, Some(ProducerState::Pending)),
             "the one under way is not forgotten"
         );
     }
@@ -180,27 +194,44 @@ mod tests {
 
         let limit = start + FORGOTTEN_AFTER_MS;
         for (sequence, now) in (3..).zip((start..=limit).step_by(1000)) {
-            assert_eq!(first.known(busy, now), Some(Known::Established), "busy after {} ms", now - start);
+            assert_eq!(
+                first.producer_state(busy, now),
+                Some(ProducerState::Established),
+                "busy after {} ms",
+                now - start
+            );
             first.sent(busy, Sequence(sequence), now);
         }
-        assert_eq!(first.known(quiet, limit), Some(Known::Established), "quiet, at the limit");
+        assert_eq!(
+            first.producer_state(quiet, limit),
+            Some(ProducerState::Established),
+            "quiet, at the limit"
+        );
 
         let now = limit + 1;
-        assert_eq!(first.known(busy, now), Some(Known::Established), "busy, after the limit");
-        assert_eq!(first.known(quiet, now), None, "quiet, after the limit");
+        assert_eq!(
+            first.producer_state(busy, now),
+            Some(ProducerState::Established),
+            "busy, after the limit"
+        );
+        assert_eq!(first.producer_state(quiet, now), None, "quiet, after the limit");
         first.sent(quiet, Sequence(1000), now);
-        assert_eq!(first.known(quiet, now), Some(Known::NotYet), "nothing may follow the lone record yet");
+        assert_eq!(
+            first.producer_state(quiet, now),
+            Some(ProducerState::Pending),
+            "nothing may follow the lone record yet"
+        );
         first.acknowledged(Sequence(1000));
-        assert_eq!(first.known(quiet, now), Some(Known::Established), "records flow again");
+        assert_eq!(first.producer_state(quiet, now), Some(ProducerState::Established), "records flow again");
         first.sent(quiet, Sequence(1001), now);
-        assert_eq!(first.known(quiet, now), Some(Known::Established), "and back to back");
+        assert_eq!(first.producer_state(quiet, now), Some(ProducerState::Established), "and back to back");
     }
 
     #[test]
-    fn a_first_record_under_way_is_waited_for_however_long_it_takes() {
+    fn a_first_record_in_flight_never_expires() {
         let mut first = FirstRecords::default();
-        let place = (0, Some(0));
-        first.sent(place, Sequence(1), 0);
-        assert_eq!(first.known(place, 10 * FORGOTTEN_AFTER_MS), Some(Known::NotYet));
+        let target = (0, Some(0));
+        first.sent(target, Sequence(1), 0);
+        assert_eq!(first.producer_state(target, 10 * FORGOTTEN_AFTER_MS), Some(ProducerState::Pending));
     }
 }

@@ -1,28 +1,30 @@
-//! Kafka, by librdkafka's own threads.
+//! The Kafka sink, built on librdkafka.
 //!
-//! - sending: `publisher` owns the clients, `producers` (one that is idempotent, or two that are transactional), `properties` they are
-//!   made with, `context` and `outcomes` what comes back, `client` and `closing` how they end, `record_limits` whether a topic takes a
-//!   record, `first_in_partition` before a partition's second record, `suspect` the record that may be to blame for a refusal
-//! - topics: `topics` and `topic_setup` before the first record, `topic_cache` what is known of them, `durability` what an acknowledgement
-//!   is worth, `topic_monitor` while records flow
-//! - checkpoints: `checkpointer`, `checkpoint_topic`, `transactions` and `transaction_size` where they go with the events
-//! - when nothing is acknowledged: `stall_detector`, `stall_probes`, `stall_reason`, `unreachable` when no broker answers, `stale_metadata` when the
-//!   client is at fault, `background_probe` how brokers are asked meanwhile
-//! - `error_policy` what an error means, `cluster_info` what `check` asks, `delivery_stats` what is counted
+//! - sending: `publisher` owns the clients; `producers` (one idempotent producer, or two transactional ones), `properties`
+//!   (their configuration), `context` and `delivery_reports` (what librdkafka calls back), `client` and `closing` (how
+//!   clients end), `record_limits` (whether a topic accepts a record), `first_in_partition` (holds back a partition's
+//!   second record), `suspect` (finds the record that caused a refusal)
+//! - topics: `topics` and `topic_setup` before the first record, `topic_cache` (what is known of topics), `durability` (how
+//!   safe an acknowledged record is), `topic_monitor` while records flow
+//! - checkpoints: `checkpointer` and `checkpoint_topic`; in exactly-once mode `transactions` and `transaction_size`
+//! - when nothing is acknowledged: `stall_detector`, `stall_probes`, `stall_reason`, `unreachable` (no broker answers),
+//!   `stale_metadata` (the client no longer finds the brokers), `background_probe` (asks brokers without blocking)
+//! - `error_policy` (what an error means), `cluster_info` (what `check` asks), `delivery_stats` (metrics of delivered
+//!   records)
 
 mod background_probe;
+mod checkpoint_failure;
 pub mod checkpoint_topic;
 mod checkpointer;
 mod client;
 mod closing;
 pub mod cluster_info;
 mod context;
+mod delivery_reports;
 mod delivery_stats;
 pub mod durability;
 mod error_policy;
 mod first_in_partition;
-mod outcomes;
-mod position_report;
 mod producers;
 pub mod properties;
 mod publisher;
@@ -59,8 +61,8 @@ use checkpoint_topic::CheckpointStore;
 use checkpointer::{Checkpointer, Ending};
 use client::Client;
 use closing::Closing;
+pub(crate) use delivery_reports::DeliveryReports;
 use delivery_stats::DeliveryStats;
-pub(crate) use outcomes::Outcomes;
 use publisher::Admitted;
 pub(crate) use publisher::Publisher;
 use stall_detector::{StallDetector, Unacknowledged};
@@ -72,46 +74,46 @@ pub use transaction_size::TransactionSize;
 /// How long the first answer of a broker may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a sign of life from the brokers may take; it is asked for about once a second.
-const LOOK_TIMEOUT: Duration = Duration::from_millis(800);
+/// How long a metadata request may take that only checks whether the brokers answer. It is repeated about once a second.
+const METADATA_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// After so long without an acknowledgement it is worth a look.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// The silence after which the brokers are asked why nothing is acknowledged.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether anything stands still.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often stalls are looked for.
+const STALL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The partition of the positions topic that checkpoints are in, whatever their number, so that more of them move nothing.
+/// The partition that holds checkpoints, however many the positions topic has: adding partitions moves nothing.
 const PARTITION: i32 = 0;
 
-/// A broker that answers and has acknowledged nothing, or ended no transaction, for so long is worth a line.
+/// The silence after which a stall is logged, although the brokers answer.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// How long the end of a client is waited for that has sent no events.
-pub(crate) const UNUSED: Duration = Duration::from_secs(2);
+/// How long to wait for a client to end that has sent no events.
+pub(crate) const UNUSED_CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The smallest limit of any topic, before any is known.
+/// The batch size before any topic's limit is known, in bytes.
 pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
 
-/// What a session sends to, and how.
+/// What a session needs to send records.
 pub(crate) struct KafkaParts {
-    /// The producers, which have shut out whoever was there before.
+    /// The producers, which have fenced any earlier router.
     pub(crate) publisher: Publisher,
-    /// What they report to.
-    pub(crate) outcomes: Arc<Outcomes>,
+    /// Where they report deliveries.
+    pub(crate) delivery_reports: Arc<DeliveryReports>,
     /// Where checkpoints are stored.
     pub(crate) store: CheckpointStore,
-    /// What the session began with.
-    pub(crate) began: Checkpoint,
-    /// How large Kafka transactions are.
+    /// The checkpoint that the session resumed from.
+    pub(crate) resumed_from: Checkpoint,
+    /// The size of Kafka transactions.
     pub(crate) transaction_size: TransactionSize,
     /// `transaction.timeout.ms`
     pub(crate) transaction_timeout: Duration,
-    /// What an earlier session has found out of a refused batch.
+    /// What an earlier session found out about a refused batch.
     pub(crate) suspect: Suspect,
-    /// The prefix of the messages that are events, as it is now.
+    /// The configured prefix of logical messages that are events.
     pub(crate) message_prefix: Option<String>,
-    /// Shows what goes on.
+    /// Receives metrics and status.
     pub(crate) monitor: Monitor,
     /// Cancelled when the router is asked to stop.
     pub(crate) stop: CancellationToken,
@@ -120,57 +122,56 @@ pub(crate) struct KafkaParts {
 /// One session with Kafka.
 pub(crate) struct KafkaSink {
     publisher: Publisher,
-    outcomes: Arc<Outcomes>,
+    delivery_reports: Arc<DeliveryReports>,
     checkpointer: Checkpointer,
     stalls: StallDetector,
     isolation: Isolation,
     waiting: Unacknowledged,
     counters: Vec<TopicCounters>,
-    /// What was delivered for certain, to be counted.
+    /// Delivered records that are not counted in the metrics yet.
     delivered: DeliveryStats,
-    /// Taken reports, kept for its allocation.
+    /// Reports being handled; reused to save allocations.
     reports: Vec<Sequence>,
-    /// A checkpoint was stored since the last turn.
+    /// A checkpoint became durable since the last turn.
     checkpointed: bool,
-    /// When a checkpoint is to be written.
+    /// When the next checkpoint is due.
     checkpoint_at: Option<Instant>,
-    /// Why no broker can be reached, as it was first known.
+    /// Why no broker can be reached; the first reason found.
     down: Option<String>,
     message_prefix: Option<String>,
-    look_timer: Interval,
+    stall_timer: Interval,
     monitor: Monitor,
     stop: CancellationToken,
 }
 
-/// What a session leaves behind.
+/// What the next session needs to know.
 #[derive(Debug)]
-pub struct KafkaLeft {
-    /// Where to go on.
+pub struct KafkaEnd {
+    /// Where to resume.
     pub checkpoint: Checkpoint,
     /// Whether any change was acknowledged.
     pub advanced: bool,
-    /// The last change that may have been refused together with others.
-    pub doubtful: Option<Partial>,
-    /// The record that was under way alone, if records were sent one at a time.
+    /// The last change that may belong to the refused batch.
+    pub last_suspect: Option<Partial>,
+    /// The record in flight, if records were sent one at a time.
     pub alone: Option<SentAlone>,
-    /// The largest batch that all topics take.
+    /// The largest batch that all topics accept, in bytes.
     pub batch_bytes: usize,
-    /// How large Kafka transactions are to be.
+    /// The size of Kafka transactions from now on.
     pub transaction_size: TransactionSize,
 }
 
 impl KafkaSink {
-    /// Goes on where `parts` says.
     pub(crate) fn new(parts: KafkaParts) -> Self {
-        let start = parts.began.position;
-        let mut look_timer = interval(LOOK_EVERY);
-        look_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let start = parts.resumed_from.position;
+        let mut stall_timer = interval(STALL_CHECK_INTERVAL);
+        stall_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         KafkaSink {
             publisher: parts.publisher,
-            outcomes: parts.outcomes,
+            delivery_reports: parts.delivery_reports,
             checkpointer: Checkpointer::new(
                 parts.store,
-                parts.began,
+                parts.resumed_from,
                 parts.transaction_size,
                 parts.transaction_timeout,
             ),
@@ -184,16 +185,16 @@ impl KafkaSink {
             checkpoint_at: None,
             down: None,
             message_prefix: parts.message_prefix,
-            look_timer,
+            stall_timer,
             monitor: parts.monitor,
             stop: parts.stop,
         }
     }
 
-    /// Records of one more topic can be sent, or of one again.
+    /// A topic is ready, for the first time or after another check.
     fn admitted(&mut self, admitted: Option<Admitted>) {
         let Some(Admitted { topic, name, grown }) = admitted else { return };
-        // topics are numbered as they are admitted; one that was looked at again has its number
+        // topics are numbered in this order; one that was checked again keeps its number
         if topic == self.counters.len() {
             self.counters.push(self.monitor.topic_counters(&name));
         }
@@ -202,7 +203,7 @@ impl KafkaSink {
         }
     }
 
-    /// Something is known of the checkpoint that was under way, and this is delivered by it.
+    /// A checkpoint was written or refused. `delivered`: the records that its transaction has committed.
     fn stored(&mut self, mut delivered: DeliveryStats) {
         self.checkpointer.show(&self.monitor);
         self.checkpointed = true;
@@ -212,21 +213,21 @@ impl KafkaSink {
         }
     }
 
-    /// Notes that the position has moved, or need not.
+    /// Updates the clocks of the stall detector.
     fn progressed(&mut self, turn: &Turn<'_>) {
         let records = turn.window.records();
         let with_brokers = turn.elsewhere == 0 || turn.elsewhere < records;
         if !with_brokers {
-            // nothing waits for a broker
+            // what is in flight waits for Postgres only
             self.stalls.acknowledged();
         }
         self.waiting = Unacknowledged { oldest_topic: turn.window.oldest_target(), with_brokers };
-        // what is acknowledged and not committed is shown to nobody
-        let position = self.checkpointer.certain(turn.progress);
+        // uncommitted records do not count: consumers cannot see them
+        let position = self.checkpointer.resume_position(turn.progress);
         let nothing_waits = turn.idle && turn.window.is_empty() && self.checkpointer.is_settled();
         let moved = self.stalls.turned(position, nothing_waits);
         if moved || nothing_waits && turn.reading.caught_up {
-            self.publisher.flowing();
+            self.publisher.clear_stall_reason();
         }
         let down = self.publisher.brokers_down();
         self.stalls.reached(down.is_none());
@@ -235,19 +236,21 @@ impl KafkaSink {
         }
     }
 
-    /// Whether a Kafka transaction that was not committed in time may have ended the session.
+    /// Whether the session may have ended because a Kafka transaction timed out.
     fn may_have_timed_out(&self, outcome: &Outcome) -> bool {
         may_be_a_timeout(outcome)
-            && !self.publisher.obstacle_is_told()
+            && !self.publisher.stall_is_explained()
             && self.publisher.brokers_down().is_none()
     }
 }
 
 impl Sink for KafkaSink {
-    type End = KafkaLeft;
+    type End = KafkaEnd;
 
     fn is_ready(&self) -> bool {
-        !self.publisher.is_setting_up() && !self.checkpointer.is_closing() && self.checkpointer.room() > 0
+        !self.publisher.is_setting_up()
+            && !self.checkpointer.is_closing()
+            && self.checkpointer.remaining_bytes() > 0
     }
 
     fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
@@ -257,7 +260,7 @@ impl Sink for KafkaSink {
             Err(why) => return Err(NotSent::Impossible(why.clone())),
         };
         let settled = self.checkpointer.is_settled();
-        let admission = self.isolation.admits(&made.event, settled, self.publisher.has_records());
+        let admission = self.isolation.admit(&made.event, settled, self.publisher.has_records());
         if admission == Admission::Later {
             return Err(NotSent::Later);
         }
@@ -273,13 +276,13 @@ impl Sink for KafkaSink {
     }
 
     fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
-        // the records of one turn share a look at the clock
+        // one clock reading for all records of a turn
         let now = PgTimestamp::now();
-        self.publisher.turned(now);
+        self.publisher.start_turn(now);
         if std::mem::take(&mut self.checkpointed) {
             event(Event::Checkpointed);
         }
-        let refusal = self.outcomes.take(&mut self.reports);
+        let refusal = self.delivery_reports.take(&mut self.reports);
         if !self.reports.is_empty() {
             self.stalls.acknowledged();
         }
@@ -292,7 +295,7 @@ impl Sink for KafkaSink {
         }
         self.delivered.count(&self.counters, &self.monitor, now);
         if refusal.is_some() {
-            // nothing may be sent behind a refused record
+            // no record may follow a refused one
             self.publisher.purge();
         }
         refusal
@@ -314,7 +317,7 @@ impl Sink for KafkaSink {
         let closing = self.checkpointer.is_closing();
         self.checkpoint_at =
             self.checkpointer.offer(&mut self.publisher, turn.progress, settled, intake, note)?;
-        // the commit has begun, and what was held back until then need not wait for its end
+        // the commit has begun, so records that waited for it can be sent
         Ok(closing && !self.checkpointer.is_closing())
     }
 
@@ -322,11 +325,12 @@ impl Sink for KafkaSink {
         let (uncommitted, oldest) = self.checkpointer.uncommitted();
         let has_producers = self.publisher.has_producers();
         Certain {
-            position: self.checkpointer.certain(progress),
+            position: self.checkpointer.resume_position(progress),
             durable: self.checkpointer.durable(progress),
             survives: self.checkpointer.survives(),
             settled: has_producers && !self.publisher.has_records() && self.checkpointer.is_settled(),
-            checkpoint_waits: has_producers && (self.checkpoint_at.is_some() || self.checkpointer.waits()),
+            checkpoint_waits: has_producers
+                && (self.checkpoint_at.is_some() || self.checkpointer.is_writing()),
             uncommitted,
             oldest,
             is_down: self.down.is_some(),
@@ -335,17 +339,17 @@ impl Sink for KafkaSink {
     }
 
     async fn changed(&mut self) -> Result<(), Error> {
-        // What frees memory comes first.
+        // Deliveries first: they free memory.
         tokio::select! {
             biased;
-            () = self.outcomes.changed() => {}
+            () = self.delivery_reports.changed() => {}
             delivered = self.checkpointer.reported() => {
                 let delivered = delivered.map_err(|error| self.publisher.explained(error))?;
                 self.stored(delivered);
             }
             admitted = self.publisher.set_up() => self.admitted(admitted?),
-            _ = self.look_timer.tick() => {
-                self.stalls.look(&mut self.publisher, &mut self.checkpointer, &self.monitor, self.waiting);
+            _ = self.stall_timer.tick() => {
+                self.stalls.check(&mut self.publisher, &mut self.checkpointer, &self.monitor, self.waiting);
             }
             () = until(self.checkpoint_at) => {}
         }
@@ -357,8 +361,8 @@ impl Sink for KafkaSink {
         if let Some(reason) = &self.down {
             return Health::Down(stalled(reason.clone()));
         }
-        let obstacle = self.publisher.obstacle().or_else(|| self.checkpointer.obstacle());
-        obstacle.map_or(Health::Flowing, |reason| Health::Stalled(stalled(reason)))
+        let stall_reason = self.publisher.stall_reason().or_else(|| self.checkpointer.stall_reason());
+        stall_reason.map_or(Health::Flowing, |reason| Health::Stalled(stalled(reason)))
     }
 
     async fn close(
@@ -367,9 +371,9 @@ impl Sink for KafkaSink {
         progress: &mut Progress,
         recognized: bool,
         note: &mut dyn FnMut(&mut Checkpoint),
-    ) -> (Outcome, KafkaLeft) {
+    ) -> (Outcome, KafkaEnd) {
         let timed_out = self.may_have_timed_out(&outcome);
-        let KafkaSink { publisher, outcomes, mut checkpointer, isolation, monitor, stop, .. } = self;
+        let KafkaSink { publisher, delivery_reports, mut checkpointer, isolation, monitor, stop, .. } = self;
         let mut closing = Closing::new(&outcome, &monitor, &stop);
         let batch_bytes = publisher.batch_bytes();
         let (transaction_size, too_large) = checkpointer.transaction_size(timed_out);
@@ -381,13 +385,13 @@ impl Sink for KafkaSink {
             checkpointer.recognized(self.message_prefix.as_deref());
         }
         let mut reports = Vec::new();
-        let refusal = outcomes.take(&mut reports);
+        let refusal = delivery_reports.take(&mut reports);
         for sequence in reports {
             progress.acknowledge(sequence);
         }
-        let doubtful = refusal.as_ref().and_then(|refusal| progress.up_to(refusal.last));
+        let last_suspect = refusal.as_ref().and_then(|refusal| progress.up_to(refusal.last));
         let outcome = match (outcome, refusal) {
-            // closing brought the reports of the whole batch
+            // closing has delivered the reports of the whole batch
             (Outcome::Refused(_), Some(refusal)) => Outcome::Refused(refusal),
             (outcome, _) => outcome,
         };
@@ -400,11 +404,11 @@ impl Sink for KafkaSink {
         let wait = async |ending: Ending<'_>| closing.wait(ending).await;
         let (checkpoint, advanced) = checkpointer.close(progress, note, wait).await;
         let alone = isolation.alone();
-        (outcome, KafkaLeft { checkpoint, advanced, doubtful, alone, batch_bytes, transaction_size })
+        (outcome, KafkaEnd { checkpoint, advanced, last_suspect, alone, batch_bytes, transaction_size })
     }
 }
 
-/// Whether a Kafka transaction that was not committed in time may have come to this.
+/// Whether the outcome can be the consequence of a transaction that timed out.
 fn may_be_a_timeout(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Failed(Error::Transient(failure)) => failure.peer == Peer::Kafka,
@@ -413,8 +417,8 @@ fn may_be_a_timeout(outcome: &Outcome) -> bool {
     }
 }
 
-/// Ends a producer on a thread that may block: it joins librdkafka's own.
+/// Ends a producer on a blocking thread, because it joins librdkafka's threads.
 async fn discard<C: ProducerContext + 'static>(producer: Client<ThreadedProducer<C>>) {
-    // an error would mean that the runtime is shutting down, and the producer with it
+    // fails only while the runtime shuts down, which ends the producer too
     let _ = tokio::task::spawn_blocking(move || producer.end()).await;
 }

@@ -1,9 +1,9 @@
-//! The producers of a session: one that is idempotent, or two that are transactional and take turns.
+//! The producers of a session: one idempotent producer, or two transactional ones that alternate.
 //!
-//! A transaction that has just been committed keeps its producer from beginning another for some milliseconds, while the
-//! brokers write its markers. So there are two: one commits while the other takes what comes next. That one is committed
-//! after it, never before, and takes its first record when all of the other's are acknowledged, so that the log of a
-//! partition is in order and nothing is committed behind a gap.
+//! After a commit, a producer cannot begin another transaction for some milliseconds, while the brokers write the markers.
+//! So one producer commits while the other takes new records. The second transaction is committed after the first, never
+//! before, and gets its first record when all of the first's are acknowledged. So the log of a partition is in order, and
+//! nothing is committed beyond a gap.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,64 +13,64 @@ use rdkafka::error::{KafkaError, RDKafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
 use tokio::task::JoinHandle;
 
+use super::checkpoint_failure::{CheckpointFailure, NotCommitted};
 use super::client::Client;
-use super::context::{POSITION, ProducerReports};
-use super::position_report::{NotCommitted, PositionReport};
+use super::context::{CHECKPOINT_OPAQUE, EventProducerContext};
 use super::{PARTITION, properties};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
 use crate::topic_name;
 
-pub(super) type EventProducer = ThreadedProducer<ProducerReports>;
+pub(super) type EventProducer = ThreadedProducer<EventProducerContext>;
 
-/// Of a call that blocks: after it, it is looked whether the session is over, and the call taken up again.
-const SLICE: Duration = Duration::from_millis(200);
+/// The timeout of one blocking call. After it, the call is repeated unless the session is over.
+const CALL_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The same where each call asks at once, and librdkafka by itself only after half a second.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// The same for `init_transactions`, which asks the broker at each call but repeats by itself only after half a second.
+const INIT_CALL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How long the coordinator may take to end what an earlier router has left open.
-const INIT: Duration = Duration::from_secs(30);
+/// How long the coordinator may take to end transactions that an earlier router left open.
+const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an abort may take. If it takes longer, the next start ends the transaction.
-const ABORT: Duration = Duration::from_secs(2);
+/// How long an abort may take. After that, the next start ends the transaction.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether a position is acknowledged: first, and at last.
-const DELIVERED: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(5));
+/// How often to check whether the checkpoint is acknowledged: at first, and at most.
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(5));
 
-/// What the guarantees rest on.
+/// The producers of one session.
 pub(super) struct Producers {
     /// Takes records.
     current: Client<EventProducer>,
     /// Takes the records of the next transaction, while `current` commits.
     next: Option<Client<EventProducer>>,
-    /// A transaction of `current` is under way.
+    /// A transaction of `current` is open.
     open: bool,
-    position: PositionRecord,
-    /// Calls that block are to come back.
-    leaving: Leaving,
+    position: CheckpointRecord,
+    /// Makes blocking calls return when it is dropped.
+    stop_flag: StopFlag,
 }
 
-/// Where positions go, and the last one that went there.
-struct PositionRecord {
+/// The topic and key of checkpoints, and the last one sent.
+struct CheckpointRecord {
     topic: String,
     key: Vec<u8>,
     last: Option<Vec<u8>>,
 }
 
-impl PositionRecord {
+impl CheckpointRecord {
     fn of<'a>(&'a self, value: &'a [u8]) -> BaseRecord<'a, [u8], [u8], usize> {
-        BaseRecord::with_opaque_to(&self.topic, POSITION)
+        BaseRecord::with_opaque_to(&self.topic, CHECKPOINT_OPAQUE)
             .partition(PARTITION)
             .key(&self.key[..])
             .payload(value)
     }
 }
 
-/// Raised when dropped.
-struct Leaving(Arc<AtomicBool>);
+/// A flag that is set when this is dropped.
+struct StopFlag(Arc<AtomicBool>);
 
-impl Drop for Leaving {
+impl Drop for StopFlag {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -79,7 +79,7 @@ impl Drop for Leaving {
 /// A transaction that is being committed.
 pub(super) struct Commit {
     done: JoinHandle<Result<(), NotCommitted>>,
-    /// All records of it are acknowledged, and it is for the brokers to end it.
+    /// All its records are acknowledged, and the brokers have to end it.
     ending: Arc<AtomicBool>,
 }
 
@@ -89,10 +89,10 @@ impl Commit {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Waits for its end. May be dropped at any await, and called again.
+    /// Waits for its end. Cancel-safe.
     ///
     /// # Errors
-    /// It is not committed, or not known to be.
+    /// It was not committed, or may not have been.
     pub(super) async fn done(&mut self) -> Result<(), NotCommitted> {
         (&mut self.done)
             .await
@@ -101,11 +101,11 @@ impl Commit {
 }
 
 impl Producers {
-    /// Makes the clients; no broker is asked.
+    /// Creates the clients without asking a broker.
     pub(super) fn make(
         config: &Config,
         batch_bytes: usize,
-        reports: &ProducerReports,
+        reports: &EventProducerContext,
     ) -> Result<Self, Error> {
         let transactional = config.delivery.mode == DeliveryMode::ExactlyOnce;
         let make = |number: usize| -> Result<Client<EventProducer>, Error> {
@@ -113,32 +113,35 @@ impl Producers {
             if transactional {
                 settings.set("transactional.id", transactional_id(&config.name, number));
             }
-            let reports = ProducerReports { position: PositionReport::default(), ..reports.clone() };
+            let reports =
+                EventProducerContext { checkpoint_failure: CheckpointFailure::default(), ..reports.clone() };
             properties::make(&settings, reports).map(Client::new)
         };
         let (current, next) = (make(0)?, if transactional { Some(make(1)?) } else { None });
         let topic = config.delivery.positions_topic.as_deref().unwrap_or(topic_name::POSITIONS).to_owned();
-        let position = PositionRecord { topic, key: config.name.clone().into_bytes(), last: None };
-        Ok(Producers { current, next, open: false, position, leaving: Leaving(Arc::default()) })
+        let position = CheckpointRecord { topic, key: config.name.clone().into_bytes(), last: None };
+        Ok(Producers { current, next, open: false, position, stop_flag: StopFlag(Arc::default()) })
     }
 
-    /// Ends what an earlier router under this name may have left open, and shuts that one out.
-    pub(super) fn take_over(&self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+    /// Ends transactions that an earlier router of this name left open, and fences that router.
+    pub(super) fn init_transactions(&self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         let transactional = self.all().filter(|_| self.are_transactional());
         let producers: Vec<_> = transactional.cloned().map(Client::new).collect();
-        let leaving = Arc::clone(&self.leaving.0);
+        let stop_flag = Arc::clone(&self.stop_flag.0);
         async move {
-            // both at once: each may have to wait until the coordinator has ended a transaction
+            // both at once, because each may wait for the coordinator
             let begin = |producer: Client<EventProducer>| {
-                let leaving = Arc::clone(&leaving);
+                let stop_flag = Arc::clone(&stop_flag);
                 tokio::task::spawn_blocking(move || {
-                    let deadline = Instant::now() + INIT;
-                    persist(&leaving, ASK_AGAIN, Some(deadline), |slice| producer.init_transactions(slice))
+                    let deadline = Instant::now() + INIT_TIMEOUT;
+                    repeat(&stop_flag, INIT_CALL_TIMEOUT, Some(deadline), |timeout| {
+                        producer.init_transactions(timeout)
+                    })
                 })
             };
             let begun: Vec<_> = producers.into_iter().map(begin).collect();
             for begun in begun {
-                begun.await.unwrap_or(Err(KafkaError::Canceled)).map_err(|error| not_taken_over(&error))?;
+                begun.await.unwrap_or(Err(KafkaError::Canceled)).map_err(|error| init_failed(&error))?;
             }
             Ok(())
         }
@@ -148,12 +151,12 @@ impl Producers {
         self.next.is_some()
     }
 
-    /// Where positions go.
+    /// The topic of checkpoints.
     pub(super) fn positions_topic(&self) -> &str {
         &self.position.topic
     }
 
-    /// The one that takes records.
+    /// The producer that takes records.
     pub(super) fn current(&self) -> &EventProducer {
         &self.current
     }
@@ -162,19 +165,19 @@ impl Producers {
         std::iter::once(&*self.current).chain(self.next.as_deref())
     }
 
-    /// Before each record. A transaction begins with the position that holds already: the coordinator and the leader learn
-    /// of its partition together with those of the records, and not when everything waits for the commit.
+    /// Call this before each record. A transaction begins with the last checkpoint, so the coordinator and the leader learn
+    /// of its partition together with those of the records, and the commit does not wait for that.
     pub(super) fn begin(&mut self) -> Result<(), KafkaError> {
         if self.begin_transaction()?
             && let Some(last) = &self.position.last
         {
-            // what keeps it out keeps the next one out, which is told
+            // an error here will also hit the next checkpoint, which reports it
             let _ = self.current.send(self.position.of(last));
         }
         Ok(())
     }
 
-    /// Whether one is begun by this.
+    /// Returns whether a transaction was begun.
     fn begin_transaction(&mut self) -> Result<bool, KafkaError> {
         let begins = self.are_transactional() && !self.open;
         if begins {
@@ -184,42 +187,43 @@ impl Producers {
         Ok(begins)
     }
 
-    /// Commits the transaction under way with this position in it, and lets the other producer take what comes. Everything
-    /// sent so far has to be acknowledged, and the commit before has to be over.
+    /// Commits the open transaction with this checkpoint, and makes the other producer take new records. All records sent
+    /// so far must be acknowledged, and the commit before must be over.
     pub(super) fn commit(&mut self, position: Vec<u8>) -> Result<Commit, NotCommitted> {
         let refused = |error: &KafkaError| NotCommitted { reason: error.to_string(), remedy: "" };
         self.begin_transaction().map_err(|error| refused(&error))?;
         self.current.send(self.position.of(&position)).map_err(|(error, _)| refused(&error))?;
         self.position.last = Some(position);
-        let (producer, leaving) = (self.current.clone(), Arc::clone(&self.leaving.0));
+        let (producer, stop_flag) = (self.current.clone(), Arc::clone(&self.stop_flag.0));
         if let Some(next) = &mut self.next {
             std::mem::swap(&mut self.current, next);
         }
         self.open = false;
         let ending = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&ending);
-        let done = tokio::task::spawn_blocking(move || commit(&producer, &leaving, &ends));
+        let done = tokio::task::spawn_blocking(move || commit(&producer, &stop_flag, &ends));
         Ok(Commit { done, ending })
     }
 
-    /// Why a position was not taken, of which only the commit would tell.
-    pub(super) fn position_refused(&self) -> Option<NotCommitted> {
-        self.all().find_map(|producer| producer.context().position.refused())
+    /// Why a checkpoint was refused, if the commit has not reported it yet.
+    pub(super) fn checkpoint_error(&self) -> Option<NotCommitted> {
+        self.all().find_map(|producer| producer.context().checkpoint_failure.refused())
     }
 
-    /// Throws away what is queued or under way. What is on its way to the broker may still arrive there. Never blocks: each
-    /// thread of librdkafka does it before it sends anything else, and one that waits for a name server has no connection.
+    /// Purges what is queued or in flight. A record that is on its way to the broker may still be written. Never blocks:
+    /// each thread of librdkafka purges before it sends anything else, and a thread that waits for a name server has no
+    /// connection.
     pub(super) fn purge(&self) {
         for producer in self.all() {
             producer.purge(PurgeConfig::default().queue().inflight().non_blocking());
         }
     }
 
-    /// Purges, aborts what is open and ends the producers. After it, every report has been made.
+    /// Purges, aborts the open transaction and ends the producers. After that every report has been made.
     pub(super) async fn close(self) {
         self.purge();
-        let Producers { current, next, open, leaving, .. } = self;
-        drop(leaving);
+        let Producers { current, next, open, stop_flag, .. } = self;
+        drop(stop_flag);
         let closed = move || {
             for producer in std::iter::once(&*current).chain(next.as_deref()) {
                 producer.purge(PurgeConfig::default().queue().inflight());
@@ -230,82 +234,85 @@ impl Producers {
             current.end();
             next.into_iter().for_each(Client::end);
         };
-        // an error would mean that the runtime is shutting down, and the producers with it
+        // fails only while the runtime shuts down, which ends the producers too
         let _ = tokio::task::spawn_blocking(closed).await;
     }
 }
 
-/// Shuts routers out that deliver exactly once under this name, and ends what they have left open.
-pub(super) async fn shut_out(config: &Config) -> Result<(), Error> {
+/// Fences routers of this name that deliver exactly once, and ends transactions that they left open.
+pub(super) async fn fence(config: &Config) -> Result<(), Error> {
     let mut config = config.clone();
     config.delivery.mode = DeliveryMode::ExactlyOnce;
-    let producers = Producers::make(&config, properties::DEFAULT_BATCH_BYTES, &ProducerReports::default())?;
-    let shut_out = producers.take_over().await;
+    let producers =
+        Producers::make(&config, properties::DEFAULT_BATCH_BYTES, &EventProducerContext::default())?;
+    let fence = producers.init_transactions().await;
     producers.close().await;
-    shut_out
+    fence
 }
 
-/// Beginning with the router's name, so that one right covers both.
+/// Begins with the router's name, so that one prefixed ACL covers both.
 fn transactional_id(name: &str, number: usize) -> String {
     format!("{name}.{number}")
 }
 
-/// Blocks. A transaction of a session that is over meanwhile is ended all the same, one way or the other: left open it would
-/// hide what others write behind it until it times out.
-fn commit(producer: &EventProducer, leaving: &AtomicBool, ending: &AtomicBool) -> Result<(), NotCommitted> {
-    if let Err(not_taken) = position_taken(producer, leaving) {
+/// Blocks. The transaction is committed or aborted even if the session is over: left open, it would hide later records from
+/// consumers until it times out.
+fn commit(producer: &EventProducer, stop_flag: &AtomicBool, ending: &AtomicBool) -> Result<(), NotCommitted> {
+    if let Err(not_taken) = checkpoint_acknowledged(producer, stop_flag) {
         abort(producer);
         return Err(not_taken);
     }
     ending.store(true, Ordering::Relaxed);
-    let mut committed = persist(leaving, SLICE, None, |slice| producer.commit_transaction(slice));
-    if committed.is_err() && leaving.load(Ordering::Acquire) {
-        let deadline = Some(Instant::now() + ABORT);
-        committed =
-            persist(&AtomicBool::new(false), SLICE, deadline, |slice| producer.commit_transaction(slice));
+    let mut committed = repeat(stop_flag, CALL_TIMEOUT, None, |timeout| producer.commit_transaction(timeout));
+    if committed.is_err() && stop_flag.load(Ordering::Acquire) {
+        let deadline = Some(Instant::now() + ABORT_TIMEOUT);
+        committed = repeat(&AtomicBool::new(false), CALL_TIMEOUT, deadline, |timeout| {
+            producer.commit_transaction(timeout)
+        });
     }
     committed.map_err(|error| NotCommitted { reason: reason(&error), remedy: "" })
 }
 
-/// Waits until the position is acknowledged.
-fn position_taken(producer: &EventProducer, leaving: &AtomicBool) -> Result<(), NotCommitted> {
-    // rdkafka would wait for a report in steps of 100 ms
-    let mut pause = DELIVERED.0;
+/// Waits until the checkpoint is acknowledged.
+fn checkpoint_acknowledged(producer: &EventProducer, stop_flag: &AtomicBool) -> Result<(), NotCommitted> {
+    // rdkafka's own flush waits in steps of 100 ms
+    let mut pause = POLL_INTERVAL.0;
     while producer.in_flight_count() > 0 {
-        if leaving.load(Ordering::Acquire) {
+        if stop_flag.load(Ordering::Acquire) {
             return Err(NotCommitted { reason: "the session is over".to_owned(), remedy: "" });
         }
         std::thread::sleep(pause);
-        pause = (pause + DELIVERED.0).min(DELIVERED.1);
+        pause = (pause + POLL_INTERVAL.0).min(POLL_INTERVAL.1);
     }
-    producer.context().position.refused().map_or(Ok(()), Err)
+    producer.context().checkpoint_failure.refused().map_or(Ok(()), Err)
 }
 
 /// Blocks.
 fn abort(producer: &EventProducer) {
-    let deadline = Instant::now() + ABORT;
-    let aborted =
-        persist(&AtomicBool::new(false), SLICE, Some(deadline), |slice| producer.abort_transaction(slice));
+    let deadline = Instant::now() + ABORT_TIMEOUT;
+    let aborted = repeat(&AtomicBool::new(false), CALL_TIMEOUT, Some(deadline), |timeout| {
+        producer.abort_transaction(timeout)
+    });
     if let Err(error) = aborted {
-        tracing::debug!(peer = "kafka", %error, "the open transaction is left to the next start");
+        tracing::debug!(peer = "kafka", %error, "the open transaction was not aborted; the next start ends it");
     }
 }
 
-/// Calls until there is an end to it. A call that ran out of time is taken up where it was.
-fn persist(
-    leaving: &AtomicBool,
-    slice: Duration,
+/// Repeats a call until it succeeds or fails for good. A call that timed out continues where it was.
+fn repeat(
+    stop_flag: &AtomicBool,
+    timeout: Duration,
     deadline: Option<Instant>,
     mut call: impl FnMut(Duration) -> Result<(), KafkaError>,
 ) -> Result<(), KafkaError> {
     loop {
-        match call(slice) {
+        match call(timeout) {
             Err(error)
                 if transaction(&error).is_some_and(RDKafkaError::is_retriable)
-                    && !leaving.load(Ordering::Acquire)
+                    && !stop_flag.load(Ordering::Acquire)
                     && deadline.is_none_or(|deadline| Instant::now() < deadline) =>
             {
-                std::thread::sleep(DELIVERED.1);
+                std::thread::sleep(POLL_INTERVAL.1);
             }
             end => return end,
         }
@@ -335,9 +342,9 @@ fn reason(error: &KafkaError) -> String {
     if said.is_empty() { code } else { said }
 }
 
-fn not_taken_over(error: &KafkaError) -> Error {
+fn init_failed(error: &KafkaError) -> Error {
     let code = error.rdkafka_error_code().or_else(|| transaction(error).map(RDKafkaError::code));
-    let what = format!("the brokers let the router begin no transactions: {}", reason(error));
+    let what = format!("the brokers do not let the router begin transactions: {}", reason(error));
     let remedy = match code {
         Some(Code::TransactionalIdAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
             "Grant the router's principal WRITE and DESCRIBE on its transactional ids: `outbox-router init --print-acls` \
@@ -347,7 +354,7 @@ fn not_taken_over(error: &KafkaError) -> Error {
             "Lower transaction.timeout.ms under `[kafka]`, or raise the brokers' transaction.max.timeout.ms"
         }
         Some(Code::UnsupportedFeature) => {
-            "Set `[delivery] mode` to \"at-least-once\", or use brokers that know transactions (0.11 and later)"
+            "Set `[delivery] mode` to \"at-least-once\", or use brokers that support transactions (0.11 and later)"
         }
         _ => return Error::transient(Peer::Kafka, what),
     };

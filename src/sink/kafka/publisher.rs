@@ -1,4 +1,4 @@
-//! The producers of one session, and what is known of their topics.
+//! Sends records with the producers of one session, and keeps what is known of their topics.
 
 mod topic_setup;
 
@@ -12,11 +12,11 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer};
 
 use super::background_probe::BackgroundProbe;
-use super::context::{AdminContext, Connection, ProducerReports};
-use super::error_policy::{ErrorPolicy, denied, verdict};
-use super::first_in_partition::{self, FirstRecords, Known};
-use super::outcomes::Outcomes;
-use super::position_report::NotCommitted;
+use super::checkpoint_failure::NotCommitted;
+use super::context::{AdminContext, Connection, EventProducerContext};
+use super::delivery_reports::DeliveryReports;
+use super::error_policy::{ErrorPolicy, denied, error_policy};
+use super::first_in_partition::{self, FirstRecords, ProducerState};
 use super::producers::{Commit, Producers};
 use super::record_limits::TopicLimits;
 use super::stale_metadata::StaleMetadata;
@@ -24,7 +24,7 @@ use super::topic_cache::TopicCache;
 use super::topic_monitor::TopicMonitor;
 use super::topics::TopicKeeper;
 use super::unreachable::no_answer;
-use super::{PROBE_TIMEOUT, UNUSED, properties, record_limits};
+use super::{PROBE_TIMEOUT, UNUSED_CLIENT_TIMEOUT, properties, record_limits};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::Error;
@@ -34,53 +34,53 @@ use crate::routing::Record;
 use crate::unsendable::{Reason, Unsendable};
 use topic_setup::TopicSetup;
 
-/// What came of a record that was taken.
+/// The result of a record that was handed to librdkafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accepted {
-    /// The topic's number, as [`Admitted`] has it.
+    /// The topic's number, see [`Admitted`].
     pub(super) topic: usize,
-    /// The topic does not take the record's timestamp: it bears the commit time, or if need be the present.
+    /// The topic does not accept the record's timestamp, which was replaced by the commit time or the current time.
     pub(super) timestamp_replaced: bool,
 }
 
-/// A topic whose records are taken from now on.
+/// A topic whose records can be sent from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Admitted {
     /// The topic's number in this session, counted from 0.
     pub(super) topic: usize,
     /// Its name.
     pub(super) name: String,
-    /// It has more partitions than it had when this process looked last.
+    /// It has more partitions than at this process's last check.
     pub(super) grown: bool,
 }
 
 /// The producers of one session, and what is known of their topics.
 pub(crate) struct Publisher {
     pub(super) config: Arc<Config>,
-    pub(super) reports: ProducerReports,
+    pub(super) reports: EventProducerContext,
     pub(super) producers: Producers,
     pub(super) keeper: Arc<TopicKeeper>,
     pub(super) setup: TopicSetup,
-    /// The prepared topics, and their places among them by name.
+    /// The topics that are ready, and their indexes by name.
     pub(super) topics: Vec<Topic>,
     pub(super) numbers: HashMap<Box<str>, usize>,
-    /// The number of the topic that a record was last sent to.
+    /// The index of the last record's topic.
     pub(super) last: usize,
-    pub(super) known: Arc<TopicCache>,
-    pub(super) looks: TopicMonitor,
-    pub(super) position_looks: TopicMonitor,
-    /// Records sent and not yet acknowledged.
-    pub(super) under_way: usize,
+    pub(super) topic_cache: Arc<TopicCache>,
+    pub(super) topic_monitor: TopicMonitor,
+    pub(super) positions_monitor: TopicMonitor,
+    /// The number of records in flight.
+    pub(super) in_flight: usize,
     pub(super) first: FirstRecords,
     pub(super) batch_bytes: usize,
     pub(super) compressed: bool,
     pub(super) message_max_bytes: usize,
-    pub(super) lost_sight: Arc<StaleMetadata>,
-    pub(super) aside: BackgroundProbe,
+    pub(super) stale_metadata: Arc<StaleMetadata>,
+    pub(super) probe: BackgroundProbe,
     pub(super) transaction_timeout: Duration,
-    /// Since when the transaction takes nothing more.
+    /// When the transaction first refused a record.
     pub(super) refuses_since: Option<Instant>,
-    /// When the relay's turn began, in milliseconds since the Unix epoch.
+    /// The time when the current turn began, in milliseconds since the Unix epoch.
     pub(super) now: i64,
 }
 
@@ -88,33 +88,33 @@ pub(crate) struct Publisher {
 pub(super) struct Topic {
     pub(super) name: Box<str>,
     pub(super) limits: TopicLimits,
-    /// The record for whose sake it was looked at again.
-    pub(super) looked_at_for: Option<Sequence>,
-    /// It may not be as it was at the last look: nothing more is sent before it is looked at again.
+    /// The record because of which it was last checked again.
+    pub(super) checked_for: Option<Sequence>,
+    /// It may have changed: nothing is sent to it before it is checked again.
     pub(super) stale: bool,
 }
 
 impl Publisher {
-    /// Makes the clients and waits for the first answer of a broker. `batch_bytes` is the smallest limit of any topic
-    /// that an earlier session met.
+    /// Creates the clients and waits for a broker's first answer. `batch_bytes` is the smallest batch limit of any topic in
+    /// earlier sessions.
     pub(crate) async fn open(
         config: Arc<Config>,
-        outcomes: Arc<Outcomes>,
+        delivery_reports: Arc<DeliveryReports>,
         batch_bytes: usize,
-        known: Arc<TopicCache>,
+        topic_cache: Arc<TopicCache>,
     ) -> Result<Self, Error> {
         let connection = Arc::new(Connection::default());
-        let reports = ProducerReports {
-            outcomes,
+        let reports = EventProducerContext {
+            delivery_reports,
             connection: Arc::clone(&connection),
-            known: Arc::clone(&known),
-            ..ProducerReports::default()
+            topic_cache: Arc::clone(&topic_cache),
+            ..EventProducerContext::default()
         };
         let producers = Producers::make(&config, batch_bytes, &reports)?;
         // librdkafka's administrative client is a producer that is never given a record
         let context = AdminContext { connection };
         let admin = properties::make(&properties::client(&config), context)?;
-        let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone(), Arc::clone(&known)));
+        let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone(), Arc::clone(&topic_cache)));
         let sink = Publisher {
             reports,
             producers,
@@ -123,15 +123,15 @@ impl Publisher {
             topics: Vec::new(),
             numbers: HashMap::new(),
             last: 0,
-            known,
-            looks: TopicMonitor::new(),
-            position_looks: TopicMonitor::new(),
-            under_way: 0,
+            topic_cache,
+            topic_monitor: TopicMonitor::new(),
+            positions_monitor: TopicMonitor::new(),
+            in_flight: 0,
             first: FirstRecords::default(),
             batch_bytes,
             compressed: properties::compresses(&config),
-            lost_sight: Arc::default(),
-            aside: BackgroundProbe::default(),
+            stale_metadata: Arc::default(),
+            probe: BackgroundProbe::default(),
             transaction_timeout: properties::transaction_timeout(&config),
             refuses_since: None,
             now: PgTimestamp::now().unix_millis(),
@@ -147,16 +147,16 @@ impl Publisher {
         }
     }
 
-    /// Shuts out whoever delivers exactly once under this name, if this sink does too. Before the first record.
-    pub(crate) async fn take_over(&self) -> Result<(), Error> {
-        // the transaction that an earlier router has left open ends when each of its partitions can be written
-        self.unless_positions_are_stuck(self.producers.take_over()).await
+    /// In exactly-once mode, fences other routers of this name. Call it before the first record.
+    pub(crate) async fn init_transactions(&self) -> Result<(), Error> {
+        // the open transaction of an earlier router ends only when each of its partitions can be written
+        self.unless_positions_are_stuck(self.producers.init_transactions()).await
     }
 
     async fn probe(&self) -> Result<(), Error> {
         let producer = self.producers.current().clone();
         let topic = self.producers.positions_topic().to_owned();
-        // this asks for a connection, which a transactional client may otherwise make only a second later
+        // this makes a transactional client connect at once, instead of up to a second later
         let asked = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
         let answered = tokio::task::spawn_blocking(asked).await.unwrap_or(false);
         if answered {
@@ -166,12 +166,12 @@ impl Publisher {
         Err(no_answer(&self.config, self.reports.connection.last_error()))
     }
 
-    /// A turn of the relay begins: the records of one turn share a look at the clock.
-    pub(super) fn turned(&mut self, now: PgTimestamp) {
+    /// A turn of the loop begins. All its records use the same time.
+    pub(super) fn start_turn(&mut self, now: PgTimestamp) {
         self.now = now.unix_millis();
     }
 
-    /// Hands one record over. Never blocks.
+    /// Hands a record to librdkafka. Never blocks.
     pub(super) fn send(&mut self, record: &Record<'_>, sequence: Sequence) -> Result<Accepted, NotSent> {
         if self.is_setting_up() {
             return Err(NotSent::Later);
@@ -183,23 +183,26 @@ impl Publisher {
         if !topic.stale
             && let Err(impossible) = record_limits::topic(record, limits, self.compressed)
         {
-            // its limit may have been raised since, or it may have got more partitions
-            if topic.looked_at_for == Some(sequence) {
+            // the limit may have been raised, or partitions added
+            if topic.checked_for == Some(sequence) {
                 return Err(impossible);
             }
-            (topic.looked_at_for, topic.stale) = (Some(sequence), true);
+            (topic.checked_for, topic.stale) = (Some(sequence), true);
         }
         if topic.stale {
-            // what is under way arrives first: keys may be somewhere else afterwards
-            return Err(if self.under_way > 0 { NotSent::Later } else { self.set_up_topic(record.topic) });
+            // wait for the records in flight: keys may move to other partitions
+            return Err(if self.in_flight > 0 { NotSent::Later } else { self.set_up_topic(record.topic) });
         }
         let timestamp = limits.timestamp(record, self.now);
         let place = (number, Self::partition(record, limits));
-        // Without a key there is no order to keep, and a transaction that is aborted takes back what came behind a
-        // refused one.
+        // Records without a key need no order, and an aborted transaction takes back what was sent after a refused record.
         let ordered = record.key.is_some() && !self.producers.are_transactional();
-        let known = if ordered { self.first.known(place, self.now) } else { Some(Known::Established) };
-        if known == Some(Known::NotYet) {
+        let producer_state = if ordered {
+            self.first.producer_state(place, self.now)
+        } else {
+            Some(ProducerState::Established)
+        };
+        if producer_state == Some(ProducerState::Pending) {
             return Err(NotSent::Later);
         }
 
@@ -210,53 +213,54 @@ impl Publisher {
         let mut message = BaseRecord::with_opaque_to(record.topic, sequence.0 as usize)
             .timestamp(timestamp)
             .headers(headers);
-        // The partitions of the last look, whatever librdkafka has heard since: keys move when nothing is under way.
+        // Uses the partition count of the last check, whatever librdkafka has learnt since: keys move only when nothing is
+        // in flight.
         message.partition = place.1;
         message.key = record.key;
         message.payload = record.value;
         if let Err(error) = self.producers.begin() {
-            let reason = format!("no transaction can be begun: {error}");
-            self.gave_up(reason);
+            let reason = format!("no transaction can be started: {error}");
+            self.end_session(reason);
             return Err(NotSent::Later);
         }
         match self.producers.current().send::<[u8], [u8]>(message) {
             Ok(()) => {
-                self.under_way += 1;
+                self.in_flight += 1;
                 if ordered {
                     self.first.sent(place, sequence, self.now);
                 }
                 self.last = number;
                 Ok(Accepted { topic: number, timestamp_replaced: timestamp != record.timestamp })
             }
-            Err((error, _)) => Err(self.not_taken(&error, record, sequence)),
+            Err((error, _)) => Err(self.refused_by_client(&error, record, sequence)),
         }
     }
 
     pub(super) fn number(&self, name: &str) -> Option<usize> {
-        // most records follow one of the same topic
+        // most records have the same topic as the one before
         match self.topics.get(self.last) {
             Some(last) if *last.name == *name => Some(self.last),
             _ => self.numbers.get(name).copied(),
         }
     }
 
-    pub(super) fn known_topic(&mut self, name: &str) -> Option<&mut Topic> {
+    pub(super) fn topic_mut(&mut self, name: &str) -> Option<&mut Topic> {
         let number = self.number(name)?;
         self.topics.get_mut(number)
     }
 
-    /// Whether records are under way.
+    /// Whether records are in flight.
     pub(super) fn has_records(&self) -> bool {
-        self.under_way > 0
+        self.in_flight > 0
     }
 
-    /// The record is durable, as its report said.
+    /// The record was acknowledged.
     pub(super) fn acknowledged(&mut self, sequence: Sequence) {
-        self.under_way = self.under_way.saturating_sub(1);
+        self.in_flight = self.in_flight.saturating_sub(1);
         self.first.acknowledged(sequence);
     }
 
-    /// Where the record goes, as far as that can be told beforehand.
+    /// The record's partition, if it is known in advance.
     pub(super) fn partition(record: &Record<'_>, limits: &TopicLimits) -> Option<i32> {
         record.partition.or_else(|| match (record.key, limits.partitions) {
             (Some(key), Some(count)) => first_in_partition::partition_of(key, count),
@@ -264,7 +268,7 @@ impl Publisher {
         })
     }
 
-    pub(super) fn not_taken(
+    pub(super) fn refused_by_client(
         &mut self,
         error: &KafkaError,
         record: &Record<'_>,
@@ -272,76 +276,76 @@ impl Publisher {
     ) -> NotSent {
         let code = error.rdkafka_error_code();
         if let Some(code) = code
-            && let ErrorPolicy::Denied(remedy) = verdict(code)
+            && let ErrorPolicy::Denied(remedy) = error_policy(code)
         {
             let reason = denied(code, record.topic, remedy);
-            self.known.obstacle.met(reason.clone());
+            self.topic_cache.stall_reason.set(reason.clone());
             let why = Unsendable::new(Reason::Refused, reason, remedy);
             let refusal = Refusal { last: sequence, transient: true, why };
-            self.reports.outcomes.refused(refusal);
+            self.reports.delivery_reports.refused(refusal);
             return NotSent::Later;
         }
         match code {
-            // the topic is not as it was, and librdkafka has heard of it first
+            // the topic has changed, and librdkafka has learnt of it first
             Some(Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition) => {
-                if let Some(topic) = self.known_topic(record.topic) {
+                if let Some(topic) = self.topic_mut(record.topic) {
                     topic.stale = true;
                 }
-                if self.under_way > 0 { NotSent::Later } else { self.set_up_topic(record.topic) }
+                if self.in_flight > 0 { NotSent::Later } else { self.set_up_topic(record.topic) }
             }
-            // with nothing under way there is nothing to wait for: the queue is smaller than the record
+            // with nothing in flight, the queue is smaller than the record
             Some(Code::QueueFull) if self.producers.current().in_flight_count() > 0 => NotSent::Later,
             Some(Code::QueueFull) => NotSent::Impossible(Unsendable::new(
                 Reason::TooLarge,
                 format!("the record of {} bytes does not fit into the producer's queue", record.size()),
                 "Raise queue.buffering.max.kbytes under `[kafka]`",
             )),
-            // no broker was asked
+            // librdkafka's own check
             Some(Code::MessageSizeTooLarge) => NotSent::Impossible(Unsendable::new(
                 Reason::TooLarge,
                 format!(
-                    "the record of {} bytes, with what the client adds to it, is larger than message.max.bytes of the producer ({} bytes)",
+                    "the record of {} bytes, with the overhead that the client adds, is larger than message.max.bytes of the producer ({} bytes)",
                     record.size(),
                     self.message_max_bytes
                 ),
                 "Raise message.max.bytes under `[kafka]` and on the broker",
             )),
-            // the error callback reports it; nothing can be sent until the producer is rebuilt
+            // the error callback reports it; nothing can be sent until the producer is replaced
             Some(Code::Fatal) => NotSent::Later,
-            // so does the record that was refused before in the same transaction
+            // reported by the record that was refused earlier in the transaction
             Some(Code::State) if self.producers.are_transactional() => {
                 self.refuses_since.get_or_insert_with(Instant::now);
                 NotSent::Later
             }
             _ => NotSent::Impossible(Unsendable::new(
                 Reason::Refused,
-                format!("librdkafka does not take the record: {error}"),
+                format!("librdkafka does not accept the record: {error}"),
                 "Report this with the output of `outbox-router --version`",
             )),
         }
     }
 
-    /// The largest batch that all topics so far take, for the next session.
+    /// The largest batch that all topics so far accept, for the next session.
     pub(super) fn batch_bytes(&self) -> usize {
         self.batch_bytes
     }
 
-    /// Replaces the producers by ones with smaller batches, which can be used when what this returns has come to an end.
-    pub(super) fn rebuild(
+    /// Replaces the producers by ones with smaller batches. They can be used when the returned future has completed.
+    pub(super) fn replace_producers(
         &mut self,
     ) -> Result<impl Future<Output = Result<(), Error>> + Send + 'static, Error> {
         let fresh = Producers::make(&self.config, self.batch_bytes, &self.reports)?;
         let before = std::mem::replace(&mut self.producers, fresh);
         (self.first, self.refuses_since) = (FirstRecords::default(), None);
-        let take_over = self.producers.take_over();
+        let init_transactions = self.producers.init_transactions();
         Ok(async move {
             before.close().await;
-            take_over.await
+            init_transactions.await
         })
     }
 
-    /// Commits what was sent since the last commit, and this position with it; what is sent next belongs to the next
-    /// transaction. Everything sent has to be acknowledged, and the commit before has to be over.
+    /// Commits all records since the last commit with this checkpoint, and begins the next transaction. All those records
+    /// must be acknowledged, and the commit before must be over.
     ///
     /// # Errors
     /// The transaction has failed.
@@ -349,21 +353,21 @@ impl Publisher {
         self.producers.commit(position.encode())
     }
 
-    /// Throws away what is queued or under way. What is on its way to the broker may still arrive there.
+    /// Purges what is queued or in flight. A record that is on its way to the broker may still be written.
     pub(super) fn purge(&self) {
         self.producers.purge();
     }
 
-    /// Purges, aborts and ends the producers. After it, every report is in [`Outcomes`].
+    /// Purges, aborts and ends the producers. After that, every report has been made.
     pub(crate) async fn close(self) {
         let Publisher { setup, producers, .. } = self;
-        // what it has begun would go on with these producers meanwhile
+        // otherwise its tasks would go on using these producers
         drop(setup);
         producers.close().await;
     }
 
-    /// The same where no event was sent: a thread that waits for a name server holds nothing up then.
+    /// The same if no event was sent: then there is no need to wait for a thread that waits for a name server.
     pub(crate) async fn close_unused(self) {
-        let _ = tokio::time::timeout(UNUSED, self.close()).await;
+        let _ = tokio::time::timeout(UNUSED_CLIENT_TIMEOUT, self.close()).await;
     }
 }

@@ -1,31 +1,31 @@
-//! Whether a topic takes a record, as far as that can be told before it is sent.
+//! Whether a topic accepts a record, as far as that is known before sending.
 
 use super::durability::Durability;
 use crate::relay::NotSent;
 use crate::routing::Record;
 use crate::unsendable::{Reason, Unsendable};
 
-/// What a record batch takes besides its records' own bytes, at least (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
+/// The minimum size of a record batch in addition to its records (`DefaultRecordBatch.RECORD_BATCH_OVERHEAD`).
 const BATCH_OVERHEAD: usize = 61;
 
-/// What a topic takes, as far as the broker says.
+/// A topic's limits, as far as the broker reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TopicLimits {
     /// How many partitions it has.
     pub partitions: Option<usize>,
     /// `max.message.bytes`: the largest batch, and so the largest record.
     pub max_message_bytes: Option<usize>,
-    /// `message.timestamp.before.max.ms`: how far a timestamp may lie before the broker's clock.
+    /// `message.timestamp.before.max.ms`: how far a timestamp may be behind the broker's clock.
     pub timestamp_before_ms: Option<i64>,
-    /// `message.timestamp.after.max.ms`: how far after.
+    /// `message.timestamp.after.max.ms`: how far it may be ahead.
     pub timestamp_after_ms: Option<i64>,
-    /// What its acknowledgements are worth.
-    pub copies: Durability,
+    /// How safe its acknowledged records are.
+    pub durability: Durability,
     /// How many brokers the cluster has.
     pub brokers: Option<usize>,
 }
 
-/// Whether the producer takes a record of that size. Its limit is the configuration's, and stays as it is.
+/// Whether the producer accepts the record's size. Its limit is configured and does not change.
 pub(super) fn producer(record: &Record<'_>, message_max_bytes: usize) -> Result<(), NotSent> {
     let remedy = "Raise message.max.bytes under `[kafka]` and on the broker";
     if record.size() > message_max_bytes {
@@ -34,7 +34,7 @@ pub(super) fn producer(record: &Record<'_>, message_max_bytes: usize) -> Result<
     Ok(())
 }
 
-/// Whether the topic takes the record, as it was at the last look. A record that the producer compresses may yet fit.
+/// Whether the topic accepted the record at the last check. A compressed record may still fit, so its size is not checked.
 pub(super) fn topic(record: &Record<'_>, limits: &TopicLimits, compressed: bool) -> Result<(), NotSent> {
     match limits.max_message_bytes {
         Some(limit) if !compressed && record.size() + BATCH_OVERHEAD > limit => {
@@ -64,7 +64,7 @@ fn partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
             Err(NotSent::Impossible(Unsendable::new(
                 Reason::Unroutable,
                 format!(
-                    "it is for the partition {partition} of the topic {}, which had {count} when the router looked, \
+                    "it is for partition {partition} of the topic {}, which had {count} partitions at the last check, \
                      counted from 0",
                     record.topic
                 ),
@@ -76,9 +76,9 @@ fn partition(record: &Record<'_>, limits: &TopicLimits) -> Result<(), NotSent> {
 }
 
 impl TopicLimits {
-    /// The record's timestamp if the topic takes it, else the commit time, else the present.
+    /// The record's timestamp if the topic accepts it, else the commit time, else the current time.
     pub(super) fn timestamp(&self, record: &Record<'_>, now: i64) -> i64 {
-        // librdkafka takes 0 for "now", Kafka -1 for "none"
+        // for librdkafka 0 means "now", for Kafka -1 means "none"
         let earliest = self.timestamp_before_ms.map_or(1, |before| now.saturating_sub(before).max(1));
         let latest = self.timestamp_after_ms.map_or(i64::MAX, |after| now.saturating_add(after));
         let taken = |timestamp: &i64| (earliest..=latest).contains(timestamp);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_says_in_a_word_why() {
+    fn limits_give_the_reason() {
         let headers = Headers::default();
         let record = Record {
             topic: "t",

@@ -1,7 +1,7 @@
-//! Whether a client has lost sight of brokers that a new one finds.
+//! Detects a client that no longer finds the brokers although a new one does.
 //!
-//! A broker that has just come back may say for a moment that there are none. librdkafka then forgets all that it knew, those
-//! of `bootstrap.servers` too, and finds no way back (its issue 5301). Only another client helps.
+//! A broker that has just restarted may report for a moment that there are no brokers. librdkafka then forgets all of them,
+//! including `bootstrap.servers`, and does not recover (its issue 5301). Only a new client helps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,43 +14,43 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
 use super::background_probe::BackgroundProbe;
-use super::{LOOK_TIMEOUT, properties};
+use super::{METADATA_TIMEOUT, properties};
 
-/// How long a new client may take to find them.
+/// How long a new client may take to find the brokers.
 const FIND_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// So many times in a row: one that connects again just now is no case of it.
-const MISSES: u32 = 3;
+/// The number of failed checks in a row that count: a client may just be reconnecting.
+const FAILURES: u32 = 3;
 
-/// What the looks have found.
+/// The checks of one client.
 #[derive(Debug, Default)]
 pub(super) struct StaleMetadata {
-    aside: BackgroundProbe,
-    misses: AtomicU32,
+    probe: BackgroundProbe,
+    failures: AtomicU32,
 }
 
 impl StaleMetadata {
-    /// Looks without being waited for; `lost` is called if it is so. `topic_cache` asks the client itself.
-    pub(super) fn look(
+    /// Starts a check in the background. Calls `lost` if the client has stale metadata. `knows_brokers` asks the client itself.
+    pub(super) fn check(
         self: &Arc<Self>,
         settings: ClientConfig,
-        known: impl FnOnce(Duration) -> bool + Send + 'static,
+        knows_brokers: impl FnOnce(Duration) -> bool + Send + 'static,
         lost: impl FnOnce() + Send + 'static,
     ) {
         let this = Arc::clone(self);
-        self.aside.look(move || {
-            if known(LOOK_TIMEOUT) || !found_anew(&settings) {
-                this.misses.store(0, Ordering::Relaxed);
-            } else if this.misses.fetch_add(1, Ordering::Relaxed) + 1 >= MISSES {
-                this.misses.store(0, Ordering::Relaxed);
+        self.probe.start(move || {
+            if knows_brokers(METADATA_TIMEOUT) || !new_client_finds_brokers(&settings) {
+                this.failures.store(0, Ordering::Relaxed);
+            } else if this.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
+                this.failures.store(0, Ordering::Relaxed);
                 lost();
             }
         });
     }
 }
 
-/// Whether a client knows of any broker. One that does not answer in time is known: it answers a connection's requests one
-/// after the other, and keeps a batch for as long as replicas are missing.
+/// Whether a client knows any broker. A late answer counts as one: a broker answers the requests of a connection in turn,
+/// and keeps a batch while replicas are missing.
 pub(super) fn knows_brokers<C: ClientContext>(client: &Client<C>, timeout: Duration) -> bool {
     match client.fetch_metadata(None, timeout) {
         Ok(metadata) => !metadata.brokers().is_empty(),
@@ -59,7 +59,7 @@ pub(super) fn knows_brokers<C: ClientContext>(client: &Client<C>, timeout: Durat
     }
 }
 
-fn found_anew(settings: &ClientConfig) -> bool {
+fn new_client_finds_brokers(settings: &ClientConfig) -> bool {
     properties::make::<Silent, BaseProducer<Silent>>(settings, Silent).is_ok_and(|producer| {
         producer
             .client()
@@ -68,7 +68,7 @@ fn found_anew(settings: &ClientConfig) -> bool {
     })
 }
 
-/// What it has to say is what the client that is looked after has said.
+/// Ignores errors, which the client under test reports itself.
 struct Silent;
 
 impl ClientContext for Silent {
@@ -90,22 +90,22 @@ mod tests {
     use super::*;
     use rdkafka::mocking::MockCluster;
 
-    async fn looked(sight: &Arc<StaleMetadata>, settings: &ClientConfig, finds: bool) -> bool {
+    async fn finds_stale_metadata(checks: &Arc<StaleMetadata>, settings: &ClientConfig, finds: bool) -> bool {
         let called = Arc::new(AtomicBool::new(false));
         let lost = Arc::clone(&called);
-        sight.look(settings.clone(), move |_| finds, move || lost.store(true, Ordering::Release));
-        while sight.aside.is_under_way() {
+        checks.check(settings.clone(), move |_| finds, move || lost.store(true, Ordering::Release));
+        while checks.probe.is_running() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         called.load(Ordering::Acquire)
     }
 
     #[tokio::test]
-    async fn three_misses_in_a_row_that_a_new_client_does_not_share_are_lost_sight() {
+    async fn three_failures_in_a_row_are_stale_metadata_if_a_new_client_finds_brokers() {
         let brokers = MockCluster::new(1).unwrap();
         let mut settings = ClientConfig::new();
         settings.set("bootstrap.servers", brokers.bootstrap_servers());
-        let sight = Arc::default();
+        let checks = Arc::default();
         for (finds, lost) in [
             (false, false),
             (false, false),
@@ -115,12 +115,12 @@ mod tests {
             (false, true),
             (false, false),
         ] {
-            assert_eq!(looked(&sight, &settings, finds).await, lost);
+            assert_eq!(finds_stale_metadata(&checks, &settings, finds).await, lost);
         }
     }
 
     #[test]
-    fn brokers_that_are_late_are_known_and_those_that_no_longer_listen_are_not() {
+    fn late_brokers_are_known_and_closed_ones_are_not() {
         const SOON: Duration = Duration::from_millis(500);
         let brokers = MockCluster::new(1).unwrap();
         let mut settings = ClientConfig::new();
@@ -136,12 +136,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn brokers_that_no_client_finds_are_away() {
+    async fn brokers_that_no_client_finds_are_not_stale_metadata() {
         let mut settings = ClientConfig::new();
         settings.set("bootstrap.servers", "127.0.0.1:1");
-        let sight = Arc::default();
+        let checks = Arc::default();
         for _ in 0..4 {
-            assert!(!looked(&sight, &settings, false).await);
+            assert!(!finds_stale_metadata(&checks, &settings, false).await);
         }
     }
 }

@@ -1,39 +1,40 @@
-//! Whether anything is acknowledged; and if not, who is asked for the reason, and when it is told.
+//! Detects that nothing is acknowledged, decides whom to ask for the reason, and when to report it.
 //!
-//! One reason is told at a time, or they would be logged in turns: no broker can be reached; else the positions topic cannot
-//! acknowledge; else what the topic of the oldest record, or a transaction, waits for.
+//! Only one reason is reported at a time, or the log would alternate between them: first that no broker can be reached,
+//! then that the positions topic cannot acknowledge, then what the oldest record's topic or a transaction waits for.
 
 use tokio::time::{Duration, Instant};
 
 use super::checkpointer::Checkpointer;
 use super::publisher::Publisher;
-use super::{LOOK_AFTER, STALLED};
+use super::{PROBE_AFTER, STALLED};
 use crate::monitor::Monitor;
 use crate::progress::Position;
 
-/// A broker that does not even answer is given longer: librdkafka may be about to give it up, and says why then.
+/// A broker that does not answer at all gets longer: librdkafka may be about to drop the connection, and then logs the
+/// reason.
 const UNANSWERED: Duration = Duration::from_secs(8);
 
-/// What is said where a position is not acknowledged, and the metadata of its topic does not explain it.
+/// The reason if a checkpoint is not acknowledged and the metadata of its topic does not explain it.
 const UNEXPLAINED: &str = "the brokers answer, but do not acknowledge it; their logs say why";
 
-/// The clocks of one session.
+/// The stall clocks of one session.
 pub(super) struct StallDetector {
-    /// The position as it was when it moved last, and when that was, or when the brokers came back.
+    /// The last position, and when it moved there or when the brokers came back.
     moved: (Position, Instant),
-    /// When anything at all was acknowledged last, or need not be, or when the brokers came back.
+    /// When anything was last acknowledged, nothing was waiting, or the brokers came back.
     acknowledged: Instant,
-    /// When the positions topic was last in the way of everything.
+    /// When the positions topic last blocked everything.
     checkpoints_in_the_way: Option<Instant>,
     brokers_down: bool,
 }
 
-/// What waits for acknowledgements.
+/// What is waiting for acknowledgements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unacknowledged {
     /// The topic of the oldest record.
     pub(super) oldest_topic: Option<usize>,
-    /// Whether any is with the brokers at all.
+    /// Whether any record is with the brokers.
     pub(super) with_brokers: bool,
 }
 
@@ -48,12 +49,12 @@ impl StallDetector {
         }
     }
 
-    /// Something was acknowledged, or nothing waits for it.
+    /// Something was acknowledged, or nothing waits for the brokers.
     pub(super) fn acknowledged(&mut self) {
         self.acknowledged = Instant::now();
     }
 
-    /// A turn of the loop is over: `position` is certain, or `nothing_waits`. Whether events flow, as far as that says it.
+    /// Call this after each turn of the loop, with the certain position. Returns whether it has moved.
     pub(super) fn turned(&mut self, position: Position, nothing_waits: bool) -> bool {
         let moved = position != self.moved.0;
         if moved || nothing_waits {
@@ -65,63 +66,67 @@ impl StallDetector {
         moved
     }
 
-    /// Whether any broker can be reached now.
+    /// Records whether any broker can be reached.
     pub(super) fn reached(&mut self, reached: bool) {
         if self.brokers_down && reached {
-            // what waited for them has its time to be acknowledged
+            // records that waited for the brokers get the full time to be acknowledged
             self.moved.1 = Instant::now();
             self.acknowledged = self.moved.1;
         }
         self.brokers_down = !reached;
     }
 
-    /// Asks and tells why nothing is acknowledged, if that is so. Never blocks; meant for once a second.
-    pub(super) fn look(
+    /// If nothing is acknowledged, asks the brokers why, and reports the reason. Never blocks; called once a second.
+    pub(super) fn check(
         &mut self,
         sink: &mut Publisher,
         checkpointer: &mut Checkpointer,
         monitor: &Monitor,
         waiting: Unacknowledged,
     ) {
-        sink.look_for_failure();
+        sink.check_fatal_error();
         let silence = self.acknowledged.elapsed();
         let silent = silence > STALLED;
         if self.brokers_down || silent {
-            sink.look_for_lost_sight();
+            sink.check_stale_metadata();
         }
-        checkpointer.look_for_lost_sight();
+        checkpointer.check_stale_metadata();
         if self.brokers_down {
-            sink.look_for_brokers();
+            sink.probe_brokers();
         } else {
             let silence = silence.max(checkpointer.waits_for());
             let unanswered = silence > UNANSWERED;
-            sink.look_into_silence(silence);
+            sink.check_open_transaction(silence);
             let blocked = waiting.oldest_topic.filter(|_| self.moved.1.elapsed() > STALLED);
-            // what holds a position back holds back everything
-            if self.look_at_checkpoints(sink, checkpointer, monitor) {
+            // a blocked checkpoint blocks everything
+            if self.check_positions_topic(sink, checkpointer, monitor) {
                 self.checkpoints_in_the_way = Some(Instant::now());
             }
-            // when it is out of the way, what waited for it still takes a moment
+            // once it is unblocked, records that waited for it still take a moment
             let explained = self.checkpoints_in_the_way.is_some_and(|last| last.elapsed() < STALLED);
-            let ends_late = !explained && checkpointer.ends_late();
+            let end_is_overdue = !explained && checkpointer.end_is_overdue();
             let slow = checkpointer.slow();
-            if ends_late {
-                sink.commit_is_late(unanswered);
-            } else if !explained && checkpointer.is_late(waiting.with_brokers) && !sink.obstacle_is_told() {
-                sink.silent(slow.as_deref(), unanswered);
+            if end_is_overdue {
+                sink.report_late_commit(unanswered);
+            } else if !explained
+                && checkpointer.is_overdue(waiting.with_brokers)
+                && !sink.stall_is_explained()
+            {
+                sink.report_silence(slow.as_deref(), unanswered);
             }
-            let told = explained || ends_late;
-            let silent = (silent && !told).then_some((slow.as_deref(), unanswered));
-            sink.look_at_topics(blocked.filter(|_| !told), silent);
+            let reported = explained || end_is_overdue;
+            let silent = (silent && !reported).then_some((slow.as_deref(), unanswered));
+            sink.check_topics(blocked.filter(|_| !reported), silent);
         }
-        if self.brokers_down || sink.obstacle_is_told() {
-            checkpointer.held_up();
+        if self.brokers_down || sink.stall_is_explained() {
+            checkpointer.delay_is_explained();
         }
     }
 
-    /// Looks at the positions topic while a position waits for its acknowledgement. In exactly-once records wait too: the
-    /// transaction before theirs ends only when all of its partitions can be written. Whether that topic is in the way.
-    fn look_at_checkpoints(
+    /// Checks the positions topic while a checkpoint waits for its acknowledgement. In exactly-once mode records wait too,
+    /// because the transaction before theirs ends only when all its partitions can be written. Returns whether the topic
+    /// blocks them.
+    fn check_positions_topic(
         &self,
         sink: &mut Publisher,
         checkpointer: &mut Checkpointer,
@@ -131,15 +136,15 @@ impl StallDetector {
         let silence = self.acknowledged.elapsed();
         let records = if exactly_once { silence } else { Duration::ZERO };
         let position = checkpointer.position_waits_for();
-        if position.max(records) < LOOK_AFTER {
-            sink.positions_flow();
+        if position.max(records) < PROBE_AFTER {
+            sink.positions_acknowledged();
             return false;
         }
-        let (reason, in_the_way) = match (sink.look_at_positions(), sink.positions_not_seen()) {
+        let (reason, in_the_way) = match (sink.check_positions_topic(), sink.positions_topic_unanswered()) {
             (Some(Err(reason)), _) => (reason, exactly_once),
-            // in exactly-once the brokers may merely be slow, which is told where the transactions are
+            // in exactly-once mode the brokers may merely be slow, which the check of transactions reports
             _ if position <= STALLED || exactly_once => return false,
-            // of a broker for which events wait too, they tell
+            // if events wait for the broker too, their topic's check reports it
             (_, Some(_)) if position <= UNANSWERED || silence > STALLED => return false,
             (_, Some(why)) => (why.to_owned(), false),
             (Some(Ok(())), None) => (UNEXPLAINED.to_owned(), false),

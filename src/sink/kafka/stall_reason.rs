@@ -1,103 +1,105 @@
-//! Why nothing is acknowledged although brokers answer: no leader, too few replicas in sync, a right taken away.
+//! Why nothing is acknowledged although brokers answer: no leader, too few replicas in sync, a revoked privilege.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What stands in the way, if anything does. It outlives a session, for each one may meet the same.
+/// The reason of a stall, if there is one. It outlives sessions, because the next one may hit the same.
 #[derive(Debug, Default)]
-pub(super) struct Obstacle {
-    there: AtomicBool,
-    known: Mutex<Option<Known>>,
+pub(super) struct StallReason {
+    present: AtomicBool,
+    current: Mutex<Option<Current>>,
 }
 
-/// Said of a broker that is connected: of one that is not, librdkafka says so.
+/// The reason if a connected broker does not answer. librdkafka reports brokers that are not connected.
 pub(super) const NO_ANSWER: &str =
     "a broker does not answer in time: it hangs, or the network drops or delays what is sent to it";
 
 #[derive(Debug, PartialEq, Eq)]
-struct Known {
+struct Current {
     kind: Kind,
     reason: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The brokers have said why.
-    Told,
-    /// A transaction was too large for what the brokers take.
+    /// The brokers gave the reason.
+    Explained,
+    /// A transaction was too large for the brokers' rate.
     TimedOut,
     /// A broker does not answer.
     NoAnswer,
-    /// Nothing comes, and that is all that is known.
+    /// The brokers acknowledge nothing, for an unknown reason.
     Silence,
 }
 
-impl Obstacle {
-    /// Told once for each reason.
-    pub(super) fn met(&self, reason: String) {
-        self.tell(Kind::Told, reason);
+impl StallReason {
+    /// Records a reason that the brokers gave. Each reason is logged once.
+    pub(super) fn set(&self, reason: String) {
+        self.set_kind(Kind::Explained, reason);
     }
 
-    /// The same of a transaction that the brokers did not take in time.
-    pub(super) fn timed_out(&self, reason: String) {
-        self.tell(Kind::TimedOut, reason);
+    /// Records that a transaction timed out.
+    pub(super) fn set_timed_out(&self, reason: String) {
+        self.set_kind(Kind::TimedOut, reason);
     }
 
-    /// The same of a broker that does not answer. What the brokers have said before says more.
-    pub(super) fn no_answer(&self) {
-        if !self.is_told() {
-            self.tell(Kind::NoAnswer, NO_ANSWER.to_owned());
+    /// Records that a broker does not answer, unless the brokers gave a reason before.
+    pub(super) fn set_no_answer(&self) {
+        if !self.is_explained() {
+            self.set_kind(Kind::NoAnswer, NO_ANSWER.to_owned());
         }
     }
 
-    /// The same of brokers that answer and say nothing. What is known of a transaction that timed out says more, and so does a
-    /// broker that did not answer: another may.
-    pub(super) fn silence(&self, reason: String) {
+    /// Records that the brokers answer but acknowledge nothing. A timed-out transaction says more, and so does a broker
+    /// that did not answer: the answer may come from another.
+    pub(super) fn set_silence(&self, reason: String) {
         if !matches!(self.kind(), Some(Kind::TimedOut | Kind::NoAnswer)) {
-            self.tell(Kind::Silence, reason);
+            self.set_kind(Kind::Silence, reason);
         }
     }
 
-    fn tell(&self, kind: Kind, reason: String) {
+    fn set_kind(&self, kind: Kind, reason: String) {
         let what = match kind {
             Kind::TimedOut => "a transaction timed out; its events are sent again",
-            Kind::Told | Kind::NoAnswer | Kind::Silence => "nothing is acknowledged; events wait in Postgres",
+            Kind::Explained | Kind::NoAnswer | Kind::Silence => {
+                "nothing is acknowledged; events wait in Postgres"
+            }
         };
-        let mut known = self.lock();
-        let met = Known { kind, reason };
-        if known.as_ref() != Some(&met) {
-            tracing::warn!(peer = "kafka", reason = met.reason, "{what}");
-            *known = Some(met);
+        let mut current = self.lock();
+        let set = Current { kind, reason };
+        if current.as_ref() != Some(&set) {
+            tracing::warn!(peer = "kafka", reason = set.reason, "{what}");
+            *current = Some(set);
         }
-        self.there.store(true, Ordering::Relaxed);
+        self.present.store(true, Ordering::Relaxed);
     }
 
-    /// Events flow.
-    pub(super) fn gone(&self) {
-        if self.there.swap(false, Ordering::Relaxed) {
+    /// Events are acknowledged again.
+    pub(super) fn clear(&self) {
+        if self.present.swap(false, Ordering::Relaxed) {
             *self.lock() = None;
             tracing::info!(peer = "kafka", "events are acknowledged again");
         }
     }
 
-    /// The reason.
+    /// The current reason.
     pub(super) fn reason(&self) -> Option<String> {
-        let there = self.there.load(Ordering::Relaxed);
-        there.then(|| self.lock().as_ref().map(|known| known.reason.clone())).flatten()
+        let present = self.present.load(Ordering::Relaxed);
+        present.then(|| self.lock().as_ref().map(|current| current.reason.clone())).flatten()
     }
 
-    /// Whether the brokers have said what it is.
-    pub(super) fn is_told(&self) -> bool {
-        self.kind() == Some(Kind::Told)
+    /// Whether the brokers gave the reason.
+    pub(super) fn is_explained(&self) -> bool {
+        self.kind() == Some(Kind::Explained)
     }
 
     fn kind(&self) -> Option<Kind> {
-        self.lock().as_ref().map(|known| known.kind)
+        self.lock().as_ref().map(|current| current.kind)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Current>> {
         // a panic elsewhere leaves the reason as it is, which is a valid state
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,20 +108,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_hides_nothing_that_says_more() {
-        let obstacle = Obstacle::default();
-        obstacle.silence("silent".to_owned());
-        assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("silent"), false));
-        obstacle.no_answer();
-        obstacle.silence("silent".to_owned());
-        assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some(NO_ANSWER), false));
-        obstacle.timed_out("too large".to_owned());
-        obstacle.silence("silent".to_owned());
-        assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("too large"), false));
-        obstacle.met("no leader".to_owned());
-        obstacle.no_answer();
-        assert_eq!((obstacle.reason().as_deref(), obstacle.is_told()), (Some("no leader"), true));
-        obstacle.gone();
-        assert_eq!((obstacle.reason(), obstacle.is_told()), (None, false));
+    fn silence_does_not_replace_a_better_reason() {
+        let stall_reason = StallReason::default();
+        stall_reason.set_silence("silent".to_owned());
+        assert_eq!((stall_reason.reason().as_deref(), stall_reason.is_explained()), (Some("silent"), false));
+        stall_reason.set_no_answer();
+        stall_reason.set_silence("silent".to_owned());
+        assert_eq!((stall_reason.reason().as_deref(), stall_reason.is_explained()), (Some(NO_ANSWER), false));
+        stall_reason.set_timed_out("too large".to_owned());
+        stall_reason.set_silence("silent".to_owned());
+        assert_eq!(
+            (stall_reason.reason().as_deref(), stall_reason.is_explained()),
+            (Some("too large"), false)
+        );
+        stall_reason.set("no leader".to_owned());
+        stall_reason.set_no_answer();
+        assert_eq!(
+            (stall_reason.reason().as_deref(), stall_reason.is_explained()),
+            (Some("no leader"), true)
+        );
+        stall_reason.clear();
+        assert_eq!((stall_reason.reason(), stall_reason.is_explained()), (None, false));
     }
 }

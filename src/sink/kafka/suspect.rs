@@ -1,22 +1,22 @@
-//! The record that may be to blame for a refusal. A batch is refused as a whole, because of one record in it.
+//! Finds the record that caused a refusal. The broker refuses a whole batch because of one record.
 
 use crate::pipeline::Event;
 use crate::progress::Partial;
 
-/// What an earlier session has found out of it.
+/// What earlier sessions have found out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Suspect {
-    /// No record is.
+    /// No record is suspect.
     #[default]
     None,
-    /// One of those up to and including this one: each is sent alone.
+    /// A record up to and including this one: each is sent alone.
     UpTo(Partial),
     /// This one. It is sent when everything before it is certain.
     This(Partial),
 }
 
 impl Suspect {
-    /// What is known already, or one of those up to `last`, if that is later.
+    /// Extends the suspects to those up to `last`, if that is later.
     pub fn or_up_to(self, last: Option<Partial>) -> Self {
         let known = match self {
             Suspect::UpTo(known) => Some(known),
@@ -26,13 +26,13 @@ impl Suspect {
     }
 }
 
-/// A record that is under way alone, for a message about it.
+/// A record that was sent alone, for the message about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentAlone {
-    /// The event's id, and the topic.
+    /// The event's id and the topic.
     pub event: String,
-    /// What can be done to go on without it.
-    pub way_past: String,
+    /// How to go on without it.
+    pub how_to_skip: String,
     /// Whether everything before it is certain, so that the router can go on without it.
     pub nothing_before: bool,
 }
@@ -42,19 +42,19 @@ pub struct SentAlone {
 pub(super) enum Admission {
     /// Like any other.
     WithOthers,
-    /// With nothing else under way.
+    /// With nothing else in flight.
     Alone { nothing_before: bool },
     /// Not now.
     Later,
 }
 
-/// How the records of one session are sent.
+/// Sends suspect records alone.
 #[derive(Debug)]
 pub(super) struct Isolation {
     suspect: Suspect,
-    /// The record that was sent last, if it was sent alone.
+    /// The last record, if it was sent alone.
     alone: Option<SentAlone>,
-    /// The next record is the one to blame, and others are not certain yet.
+    /// The next record is the culprit, and earlier ones are not certain yet.
     waits: bool,
 }
 
@@ -63,14 +63,14 @@ impl Isolation {
         Isolation { suspect, alone: None, waits: false }
     }
 
-    /// Whether everything that was sent has to be certain before the next record.
+    /// Whether all sent records must be certain before the next one.
     pub(super) fn waits_for_commit(&self) -> bool {
         self.waits
     }
 
-    /// `settled`: everything that was sent is certain. `under_way`: records are.
-    pub(super) fn admits(&mut self, event: &Event<'_>, settled: bool, under_way: bool) -> Admission {
-        // one that was parked is isolated by the dead letters
+    /// Decides whether a record may be sent. `settled`: all sent records are certain. `in_flight`: records are in flight.
+    pub(super) fn admit(&mut self, event: &Event<'_>, settled: bool, in_flight: bool) -> Admission {
+        // the dead-letter sink isolates retried events itself
         if event.retried || self.suspect == Suspect::None {
             return Admission::WithOthers;
         }
@@ -78,26 +78,26 @@ impl Isolation {
         let to_blame = self.suspect == Suspect::This(place);
         let alone = to_blame || matches!(self.suspect, Suspect::UpTo(last) if place <= last);
         self.waits = to_blame && !settled;
-        // nor may the record after it share a batch with it
-        if self.waits || (alone || self.alone.is_some()) && under_way {
+        // the record after it must not share a batch with it either
+        if self.waits || (alone || self.alone.is_some()) && in_flight {
             return Admission::Later;
         }
         if alone { Admission::Alone { nothing_before: settled } } else { Admission::WithOthers }
     }
 
-    /// A record was sent as it was admitted.
+    /// A record was sent as admitted.
     pub(super) fn sent(&mut self, admission: Admission, event: &Event<'_>, topic: &str) {
         self.alone = match admission {
             Admission::Alone { nothing_before } => Some(SentAlone {
                 event: format!("{} to the topic {topic}", event.row.printable_id()),
-                way_past: event.way_past(),
+                how_to_skip: event.how_to_skip(),
                 nothing_before,
             }),
             _ => None,
         };
     }
 
-    /// The record that was under way alone at last.
+    /// The record that was last sent alone.
     pub(super) fn alone(self) -> Option<SentAlone> {
         self.alone
     }

@@ -1,4 +1,4 @@
-//! What one process remembers of topics from session to session.
+//! What a process knows of topics across sessions.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -6,107 +6,107 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::durability::Weakness;
 use super::record_limits::TopicLimits;
-use super::stall_reason::Obstacle;
+use super::stall_reason::StallReason;
 
-/// So many topics are named whose acknowledgements are weak; `check` lists all.
-const NAMED_AT_MOST: usize = 10;
+/// How many topics with weak acknowledgements are logged; `check` lists all.
+const MAX_LOGGED: usize = 10;
 
 /// All topics that records were sent to.
 #[derive(Debug, Default)]
 pub struct TopicCache {
-    known: Mutex<Known>,
-    /// Why they acknowledge nothing.
-    pub(super) obstacle: Obstacle,
+    state: Mutex<State>,
+    /// Why nothing is acknowledged.
+    pub(super) stall_reason: StallReason,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// How many partitions each had.
+struct State {
+    /// The last known number of partitions of each topic.
     partitions: HashMap<Box<str>, usize>,
-    /// How many topics were named as weak.
+    /// How many topics were logged as weak.
     named: usize,
-    /// That there is one broker only was told.
-    alone_told: bool,
+    /// It was logged that there is only one broker.
+    single_broker_logged: bool,
 }
 
-/// How the partitions of a topic have changed since it was looked at last.
+/// How a topic's partitions have changed since the last check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Met {
-    ForTheFirstTime,
-    AsBefore,
-    /// Keys are in other partitions now.
+pub(super) enum TopicChange {
+    New,
+    Unchanged,
+    /// It has more, so keys move to other partitions.
     Grown,
-    /// No topic loses partitions: this is another one.
-    MadeAnew,
+    /// It has fewer. No topic loses partitions, so this is a new one.
+    Recreated,
 }
 
 impl TopicCache {
-    /// Whether records were sent there.
+    /// Whether records were sent to the topic.
     pub(super) fn has(&self, topic: &str) -> bool {
         self.lock().partitions.contains_key(topic)
     }
 
-    /// Why nothing is acknowledged although brokers answer, which was told.
-    pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.reason()
+    /// Why nothing is acknowledged although brokers answer.
+    pub fn stall_reason(&self) -> Option<String> {
+        self.stall_reason.reason()
     }
 
-    /// The topic was looked at; says what a person should know of it.
-    pub(super) fn met(&self, topic: &str, limits: &TopicLimits) -> Met {
-        let mut known = self.lock();
+    /// Updates the topic, and logs what a person should know.
+    pub(super) fn update(&self, topic: &str, limits: &TopicLimits) -> TopicChange {
+        let mut state = self.lock();
         let now = limits.partitions.unwrap_or_default();
-        let before = known.partitions.insert(topic.into(), now);
+        let before = state.partitions.insert(topic.into(), now);
         match before {
             None => {
-                if let Some(warning) = known.weak(limits) {
-                    warning.tell(topic);
+                if let Some(warning) = state.warning_for(limits) {
+                    warning.log(topic);
                 }
-                Met::ForTheFirstTime
+                TopicChange::New
             }
             Some(before) if before < now => {
                 tracing::warn!(
                     topic,
                     before,
                     now,
-                    "the topic has more partitions: keys move, so consumers may meet later events of an aggregate before \
-                     earlier ones; what the router had under way was acknowledged first"
+                    "the topic has more partitions: keys move, so consumers may read later events of an aggregate before \
+                     earlier ones; all records in flight were acknowledged first"
                 );
-                Met::Grown
+                TopicChange::Grown
             }
             Some(before) if before > now => {
                 tracing::warn!(
                     topic,
                     before,
                     now,
-                    "the topic has fewer partitions, so it was deleted and made anew"
+                    "the topic has fewer partitions, so it was deleted and recreated"
                 );
-                Met::MadeAnew
+                TopicChange::Recreated
             }
-            Some(_) => Met::AsBefore,
+            Some(_) => TopicChange::Unchanged,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // a panic elsewhere leaves the numbers as they are, which is a valid state
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What there is to say of a topic's acknowledgements.
+/// A warning about a topic's acknowledgements.
 #[derive(Debug, PartialEq, Eq)]
 enum Warning {
-    /// All topics are on the only broker.
+    /// There is only one broker.
     OneBroker,
     Topic(Vec<Weakness>),
-    /// This topic, and others like it, are not named.
+    /// More topics are weak, and are not logged.
     More,
 }
 
-impl Known {
-    /// Where acknowledgements are weak: of the first topics one by one, and of a single broker once. That nothing is
-    /// acknowledged at all is said of each.
-    fn weak(&mut self, limits: &TopicLimits) -> Option<Warning> {
-        let weaknesses = limits.copies.weaknesses();
+impl State {
+    /// The warning about weak acknowledgements, for the first topics only; for a single broker once. If nothing is
+    /// acknowledged at all, every topic gets a warning.
+    fn warning_for(&mut self, limits: &TopicLimits) -> Option<Warning> {
+        let weaknesses = limits.durability.weaknesses();
         if weaknesses.iter().any(|weakness| weakness.blocks) {
             return Some(Warning::Topic(weaknesses));
         }
@@ -114,11 +114,11 @@ impl Known {
             return None;
         }
         if limits.brokers == Some(1) {
-            let first = !std::mem::replace(&mut self.alone_told, true);
+            let first = !std::mem::replace(&mut self.single_broker_logged, true);
             return first.then_some(Warning::OneBroker);
         }
         self.named = self.named.saturating_add(1);
-        match self.named.cmp(&(NAMED_AT_MOST + 1)) {
+        match self.named.cmp(&(MAX_LOGGED + 1)) {
             Ordering::Less => Some(Warning::Topic(weaknesses)),
             Ordering::Equal => Some(Warning::More),
             Ordering::Greater => None,
@@ -127,10 +127,10 @@ impl Known {
 }
 
 impl Warning {
-    fn tell(&self, topic: &str) {
+    fn log(&self, topic: &str) {
         match self {
             Warning::OneBroker => tracing::info!(
-                "Kafka has one broker: what it acknowledges is on one disk, which is for development; where events \
+                "Kafka has a single broker, which keeps each acknowledged record on one disk; where events \
                  matter use three brokers, three replicas and min.insync.replicas = 2"
             ),
             Warning::More => {
@@ -155,39 +155,40 @@ mod tests {
     }
 
     fn on(brokers: usize, replicas: i64, min_insync: i64) -> TopicLimits {
-        let copies = Durability { replicas: Some(replicas), min_insync: Some(min_insync), unclean: false };
-        TopicLimits { copies, brokers: Some(brokers), ..TopicLimits::default() }
+        let durability =
+            Durability { replicas: Some(replicas), min_insync: Some(min_insync), unclean: false };
+        TopicLimits { durability, brokers: Some(brokers), ..TopicLimits::default() }
     }
 
     #[test]
-    fn a_thousand_weak_topics_are_worth_eleven_lines() {
-        let mut known = Known::default();
-        assert_eq!(known.weak(&on(3, 3, 2)), None);
-        let told: Vec<_> = (0..1_000).filter_map(|_| known.weak(&on(3, 1, 1))).collect();
+    fn a_thousand_weak_topics_are_logged_in_eleven_lines() {
+        let mut state = State::default();
+        assert_eq!(state.warning_for(&on(3, 3, 2)), None);
+        let logged: Vec<_> = (0..1_000).filter_map(|_| state.warning_for(&on(3, 1, 1))).collect();
         let (named, more): (Vec<_>, Vec<_>) =
-            told.iter().partition(|warning| matches!(warning, Warning::Topic(_)));
-        assert_eq!((named.len(), more), (NAMED_AT_MOST, vec![&Warning::More]));
-        // where nothing is acknowledged the router stands still at that very topic
-        assert!(matches!(known.weak(&on(3, 1, 2)), Some(Warning::Topic(_))));
+            logged.iter().partition(|warning| matches!(warning, Warning::Topic(_)));
+        assert_eq!((named.len(), more), (MAX_LOGGED, vec![&Warning::More]));
+        // the router stalls at this topic
+        assert!(matches!(state.warning_for(&on(3, 1, 2)), Some(Warning::Topic(_))));
     }
 
     #[test]
-    fn a_single_broker_is_worth_one_line() {
-        let mut known = Known::default();
-        let told: Vec<_> = (0..1_000).filter_map(|_| known.weak(&on(1, 1, 1))).collect();
-        assert_eq!(told, [Warning::OneBroker]);
-        assert!(matches!(known.weak(&on(1, 1, 2)), Some(Warning::Topic(_))));
+    fn a_single_broker_is_logged_once() {
+        let mut state = State::default();
+        let logged: Vec<_> = (0..1_000).filter_map(|_| state.warning_for(&on(1, 1, 1))).collect();
+        assert_eq!(logged, [Warning::OneBroker]);
+        assert!(matches!(state.warning_for(&on(1, 1, 2)), Some(Warning::Topic(_))));
     }
 
     #[test]
-    fn partitions_are_compared_with_those_of_the_last_look() {
-        let known = TopicCache::default();
-        assert!(!known.has("order"));
-        assert_eq!(known.met("order", &with(3)), Met::ForTheFirstTime);
-        assert_eq!(known.met("order", &with(3)), Met::AsBefore);
-        assert_eq!(known.met("order", &with(4)), Met::Grown);
-        assert_eq!(known.met("order", &with(1)), Met::MadeAnew);
-        assert_eq!(known.met("customer", &with(1)), Met::ForTheFirstTime);
-        assert!(known.has("order"));
+    fn partitions_are_compared_with_the_last_check() {
+        let state = TopicCache::default();
+        assert!(!state.has("order"));
+        assert_eq!(state.update("order", &with(3)), TopicChange::New);
+        assert_eq!(state.update("order", &with(3)), TopicChange::Unchanged);
+        assert_eq!(state.update("order", &with(4)), TopicChange::Grown);
+        assert_eq!(state.update("order", &with(1)), TopicChange::Recreated);
+        assert_eq!(state.update("customer", &with(1)), TopicChange::New);
+        assert!(state.has("order"));
     }
 }

@@ -1,4 +1,4 @@
-//! Topics while records are sent to them: whether they are still there, as they were, and able to acknowledge.
+//! Checks topics while records are sent: whether they still exist, have changed, or cannot acknowledge.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,48 +9,48 @@ use rdkafka::metadata::MetadataTopic;
 use super::background_probe::BackgroundProbe;
 use super::topics::TopicKeeper;
 
-/// How often one topic is looked at, each in its turn. Late is not wrong: until then keys stay where they are.
+/// How often a topic is checked; topics take turns. A late check is no problem: until then keys stay in their partitions.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What a look has found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TopicState {
     pub(super) topic: String,
-    pub(super) found: Found,
+    pub(super) found: TopicHealth,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
-    /// No broker has answered.
+pub(super) enum TopicHealth {
+    /// No broker answered.
     NoAnswer,
-    /// It is gone.
+    /// The topic does not exist.
     Missing,
     There {
         partitions: usize,
         /// Why records may not be acknowledged.
-        obstacle: Option<String>,
+        stall_reason: Option<String>,
     },
 }
 
-impl Found {
-    /// Whether records may be acknowledged, or why not; nothing of a topic that is gone or was not seen.
+impl TopicHealth {
+    /// Whether records can be acknowledged, or why not; `None` if that is unknown.
     pub(super) fn acknowledges(self) -> Option<Result<(), String>> {
         match self {
-            Found::NoAnswer | Found::Missing => None,
-            Found::There { obstacle, .. } => Some(obstacle.map_or(Ok(()), Err)),
+            TopicHealth::NoAnswer | TopicHealth::Missing => None,
+            TopicHealth::There { stall_reason, .. } => Some(stall_reason.map_or(Ok(()), Err)),
         }
     }
 }
 
-/// The looks of one session: one at a time, on a thread that may block.
+/// The checks of one session, one at a time, on a blocking thread.
 #[derive(Debug)]
 pub(super) struct TopicMonitor {
     last: Instant,
-    /// Which topic is next.
+    /// The index of the current topic.
     turn: usize,
-    aside: BackgroundProbe,
-    sight: Arc<Mutex<Option<TopicState>>>,
-    /// The last look had no answer.
+    probe: BackgroundProbe,
+    state: Arc<Mutex<Option<TopicState>>>,
+    /// The last check got no answer.
     unanswered: bool,
 }
 
@@ -59,13 +59,13 @@ impl TopicMonitor {
         TopicMonitor {
             last: Instant::now(),
             turn: 0,
-            aside: BackgroundProbe::default(),
-            sight: Arc::default(),
+            probe: BackgroundProbe::default(),
+            state: Arc::default(),
             unanswered: false,
         }
     }
 
-    /// Whether it is time for the next topic in turn, of `count`; which one.
+    /// The index of the next of `count` topics, if it is time to check it.
     pub(super) fn due(&mut self, count: usize) -> Option<usize> {
         if count == 0 || self.last.elapsed() < EVERY {
             return None;
@@ -74,19 +74,19 @@ impl TopicMonitor {
         Some(self.turn)
     }
 
-    /// Begins to look at a topic, unless a look is under way. `in_sync` is how many replicas an acknowledgement takes, if that
-    /// is known. `partition`: the only one that counts.
-    pub(super) fn begin(
+    /// Starts to check a topic, unless a check is running. `in_sync` is the topic's `min.insync.replicas`, if known. With
+    /// `partition`, only that partition counts.
+    pub(super) fn start_check(
         &mut self,
         keeper: &Arc<TopicKeeper>,
         topic: String,
         in_sync: Option<i64>,
         partition: Option<i32>,
     ) {
-        let (keeper, sight) = (Arc::clone(keeper), Arc::clone(&self.sight));
-        let begun = self.aside.look(move || {
-            if let Some(found) = look(&keeper, &topic, in_sync, partition) {
-                *sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(TopicState { topic, found });
+        let (keeper, state) = (Arc::clone(keeper), Arc::clone(&self.state));
+        let begun = self.probe.start(move || {
+            if let Some(found) = check_topic(&keeper, &topic, in_sync, partition) {
+                *state.lock().unwrap_or_else(PoisonError::into_inner) = Some(TopicState { topic, found });
             }
         });
         if begun {
@@ -94,46 +94,46 @@ impl TopicMonitor {
         }
     }
 
-    /// What the last look has found, once.
+    /// The result of the last check, once.
     pub(super) fn take(&mut self) -> Option<TopicState> {
-        let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        self.unanswered = sight.found == Found::NoAnswer;
-        Some(sight)
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        self.unanswered = state.found == TopicHealth::NoAnswer;
+        Some(state)
     }
 
-    /// Forgets that the last look had no answer.
+    /// Forgets that the last check got no answer.
     pub(super) fn forget(&mut self) {
         self.unanswered = false;
     }
 
-    /// Whether the last look had no answer, from a broker that is connected.
-    pub(super) fn are_unanswered(&self) -> bool {
+    /// Whether the last check got no answer from a connected broker.
+    pub(super) fn is_unanswered(&self) -> bool {
         self.unanswered
     }
 }
 
-/// Nothing if the brokers do not know just now. Blocks.
-pub(super) fn look(
+/// Returns `None` if the brokers cannot tell at the moment. Blocks.
+pub(super) fn check_topic(
     keeper: &TopicKeeper,
     topic: &str,
     in_sync: Option<i64>,
     partition: Option<i32>,
-) -> Option<Found> {
-    let seen = keeper.seen(topic, in_sync, |seen, in_sync| judge(seen, in_sync, partition));
-    seen.unwrap_or(Some(Found::NoAnswer))
+) -> Option<TopicHealth> {
+    let seen = keeper.with_metadata(topic, in_sync, |seen, in_sync| evaluate(seen, in_sync, partition));
+    seen.unwrap_or(Some(TopicHealth::NoAnswer))
 }
 
-/// Nothing if the brokers do not know just now.
-fn judge(seen: Option<&MetadataTopic>, in_sync: Option<i64>, only: Option<i32>) -> Option<Found> {
-    let Some(topic) = seen else { return Some(Found::Missing) };
+/// Returns `None` if the brokers cannot tell at the moment.
+fn evaluate(seen: Option<&MetadataTopic>, in_sync: Option<i64>, only: Option<i32>) -> Option<TopicHealth> {
+    let Some(topic) = seen else { return Some(TopicHealth::Missing) };
     match topic.error().map(Code::from) {
         None => {}
-        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Some(Found::Missing),
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Some(TopicHealth::Missing),
         Some(_) => return None,
     }
     let partitions = topic.partitions();
     let counted = partitions.iter().filter(|partition| only.is_none_or(|only| only == partition.id()));
-    let obstacle = counted.into_iter().find_map(|partition| {
+    let stall_reason = counted.into_iter().find_map(|partition| {
         let (name, id) = (topic.name(), partition.id());
         let (alive, all) = (partition.isr().len(), partition.replicas().len());
         let needed = in_sync.and_then(|needed| usize::try_from(needed).ok()).unwrap_or_default();
@@ -148,5 +148,5 @@ fn judge(seen: Option<&MetadataTopic>, in_sync: Option<i64>, only: Option<i32>) 
             None
         }
     });
-    Some(Found::There { partitions: partitions.len(), obstacle })
+    Some(TopicHealth::There { partitions: partitions.len(), stall_reason })
 }

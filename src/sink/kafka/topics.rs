@@ -1,4 +1,4 @@
-//! Topics before their first record: there or made, and what they take.
+//! Looks up topics before their first record, creates missing ones, and reads their limits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use tokio::runtime::Handle;
 use super::client::Client;
 use super::context::AdminContext;
 use super::durability::Durability;
-use super::error_policy::{ErrorPolicy, answer, denied, failed, verdict};
+use super::error_policy::{ErrorPolicy, denied, error_of_code, error_of_kafka, error_policy};
 use super::record_limits::TopicLimits;
 use super::topic_cache::TopicCache;
 use crate::config::Topics;
 use crate::error::{Error, Exit, Peer};
 
-/// How long one request may take before it is tried again.
+/// How long a request may take before it is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a look at a topic in use may take.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a check of a topic in use may take.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a topic may take to be ready before that is worth a line.
-const QUIET: Duration = Duration::from_secs(5);
+/// How long a topic may take to be ready before that is logged.
+const LOG_AFTER: Duration = Duration::from_secs(5);
 
-/// An event is waiting for the topic, so a definite answer stops the router where it is.
-const WAITING: Exit = Exit::Unsafe;
+/// An event waits for the topic, so a definite error stops the router.
+const DEFINITE_EXIT: Exit = Exit::Unsafe;
 
-/// Looks topics up, and makes the missing ones if it may.
+/// Looks up topics, and creates missing ones if `[topics] create` allows it.
 pub(super) struct TopicKeeper {
     admin: Client<Arc<AdminClient<AdminContext>>>,
     topics: Topics,
-    known: Arc<TopicCache>,
+    topic_cache: Arc<TopicCache>,
 }
 
 enum Lookup {
@@ -43,23 +43,27 @@ enum Lookup {
     Missing,
 }
 
-/// A topic as the metadata show it.
+/// A topic as described by the metadata.
 struct Shape {
     partitions: usize,
-    /// Of the partition that has the fewest.
+    /// The replicas of the partition with the fewest.
     replicas: Option<usize>,
-    /// How many brokers there are.
+    /// The number of brokers.
     brokers: usize,
-    /// One that is up, to ask for more.
+    /// The id of a live broker, for further requests.
     broker: Option<i32>,
 }
 
 impl TopicKeeper {
-    pub(super) fn new(admin: AdminClient<AdminContext>, topics: Topics, known: Arc<TopicCache>) -> Self {
-        TopicKeeper { admin: Client::new(Arc::new(admin)), topics, known }
+    pub(super) fn new(
+        admin: AdminClient<AdminContext>,
+        topics: Topics,
+        topic_cache: Arc<TopicCache>,
+    ) -> Self {
+        TopicKeeper { admin: Client::new(Arc::new(admin)), topics, topic_cache }
     }
 
-    /// Makes sure that `topic` is there. Waits as long as the brokers cannot answer; an error is definite.
+    /// Makes sure that `topic` exists. Waits while the brokers cannot answer; an error is definite.
     pub(super) async fn prepare(self: Arc<Self>, topic: String) -> Result<TopicLimits, Error> {
         let attempt = || Arc::clone(&self).attempt(topic.clone());
         let backoff = ExponentialBuilder::default()
@@ -67,20 +71,20 @@ impl TopicKeeper {
             .with_max_delay(Duration::from_secs(1))
             .with_jitter()
             .without_max_times();
-        let (begun, mut told) = (Instant::now(), false);
+        let (begun, mut logged) = (Instant::now(), false);
         let prepared = attempt
             .retry(backoff)
             .when(|error| matches!(error, Error::Transient(_)))
             .notify(|error, _| {
-                // a new topic takes the brokers a moment
-                if begun.elapsed() > QUIET {
-                    told = true;
-                    self.known.obstacle.met(error.to_string());
+                // the brokers need a moment for a new topic
+                if begun.elapsed() > LOG_AFTER {
+                    logged = true;
+                    self.topic_cache.stall_reason.set(error.to_string());
                 }
             })
             .await;
-        if told && prepared.is_ok() {
-            self.known.obstacle.gone();
+        if logged && prepared.is_ok() {
+            self.topic_cache.stall_reason.clear();
         }
         prepared
     }
@@ -94,8 +98,11 @@ impl TopicKeeper {
                     "Create it, or set `create = true`; nothing was skipped",
                 ));
             }
-            if self.known.has(&topic) {
-                tracing::warn!(topic, "the topic was deleted, and is made anew; what was in it is gone");
+            if self.topic_cache.has(&topic) {
+                tracing::warn!(
+                    topic,
+                    "the topic was deleted; the router creates it again, without its former records"
+                );
             }
             self.create(&topic).await?;
             found = Arc::clone(&self).look_up(topic.clone()).await?;
@@ -107,7 +114,7 @@ impl TopicKeeper {
                 Ok(TopicLimits {
                     partitions: Some(shape.partitions),
                     brokers: Some(shape.brokers),
-                    copies: Durability { replicas, ..limits.copies },
+                    durability: Durability { replicas, ..limits.durability },
                     ..limits
                 })
             }
@@ -118,29 +125,29 @@ impl TopicKeeper {
     }
 
     async fn look_up(self: Arc<Self>, topic: String) -> Result<Lookup, Error> {
-        let looked_up = topic.clone();
-        tokio::task::spawn_blocking(move || self.look(&looked_up))
+        let name = topic.clone();
+        tokio::task::spawn_blocking(move || self.look_up_blocking(&name))
             .await
             .map_err(|error| Error::transient(Peer::Kafka, format!("looking up topic {topic}: {error}")))?
     }
 
-    /// Blocks. A topic is there when the brokers that lead its partitions serve them, which is later than when they are
-    /// shown. A batch that came earlier would be refused and the one behind it taken, for the broker knows no sequence
-    /// of this producer yet; librdkafka would count both as delivered (KAFKA-15591).
-    fn look(&self, topic: &str) -> Result<Lookup, Error> {
+    /// Blocks. A topic is ready when the leaders of its partitions serve them, which is later than when the metadata show
+    /// it. A broker would refuse an earlier batch and accept the next one, because it has no state for this producer yet;
+    /// librdkafka would count both as delivered (KAFKA-15591).
+    fn look_up_blocking(&self, topic: &str) -> Result<Lookup, Error> {
         let client = self.admin.inner();
         let metadata = client.fetch_metadata(Some(topic), REQUEST_TIMEOUT);
-        let metadata =
-            metadata.map_err(|error| failed(&format!("look up the topic {topic}"), &error, WAITING))?;
+        let metadata = metadata
+            .map_err(|error| error_of_kafka(&format!("look up the topic {topic}"), &error, DEFINITE_EXIT))?;
         let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
             return Ok(Lookup::Missing);
         };
         match found.error().map(Code::from) {
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(Lookup::Missing),
-            Some(code) => return Err(self.answer(topic, &format!("look up the topic {topic}"), code)),
+            Some(code) => return Err(self.request_error(topic, &format!("look up the topic {topic}"), code)),
             None => {}
         }
-        // one without a leader gets its records later
+        // partitions without a leader get their records later
         for partition in found.partitions().iter().filter(|partition| partition.leader() >= 0) {
             let served = client.fetch_watermarks(topic, partition.id(), REQUEST_TIMEOUT);
             served.map_err(|error| {
@@ -157,37 +164,37 @@ impl TopicKeeper {
         }))
     }
 
-    /// Looks once at a topic in use, and hands on what the brokers show of it; nothing if they do not answer. `in_sync`: how many
-    /// replicas an acknowledgement takes; if it is not known, they are asked. Blocks.
-    pub(super) fn seen<T>(
+    /// Asks once for the metadata of a topic in use and passes it to `evaluate`; `None` if the brokers do not answer.
+    /// `in_sync` is the topic's `min.insync.replicas`; if it is not known, the brokers are asked. Blocks.
+    pub(super) fn with_metadata<T>(
         &self,
         topic: &str,
         in_sync: Option<i64>,
-        judge: impl FnOnce(Option<&MetadataTopic>, Option<i64>) -> T,
+        evaluate: impl FnOnce(Option<&MetadataTopic>, Option<i64>) -> T,
     ) -> Option<T> {
-        let metadata = self.admin.inner().fetch_metadata(Some(topic), LOOK_TIMEOUT).ok()?;
+        let metadata = self.admin.inner().fetch_metadata(Some(topic), METADATA_TIMEOUT).ok()?;
         let broker = metadata.brokers().first().map(|broker| broker.id());
         let in_sync = in_sync.or_else(|| self.min_insync(topic, broker));
-        Some(judge(metadata.topics().iter().find(|found| found.name() == topic), in_sync))
+        Some(evaluate(metadata.topics().iter().find(|found| found.name() == topic), in_sync))
     }
 
-    /// Nothing if the brokers do not answer, or not to this principal. Blocks.
+    /// Returns `None` if the brokers do not answer, or the privilege is missing. Blocks.
     fn min_insync(&self, topic: &str, broker: Option<i32>) -> Option<i64> {
         let specifier = ResourceSpecifier::Topic(topic);
-        let options = AdminOptions::new().request_timeout(Some(LOOK_TIMEOUT)).broker_id(broker);
+        let options = AdminOptions::new().request_timeout(Some(METADATA_TIMEOUT)).broker_id(broker);
         let described = self.admin.describe_configs([&specifier], &options);
         let described = Handle::try_current().ok()?.block_on(described).ok()?;
         described.into_iter().next()?.ok()?.get("min.insync.replicas")?.value.as_ref()?.parse().ok()
     }
 
-    /// What a transaction waits for that is not there: a topic, or partitions of it where it had more; nothing if the
-    /// brokers do not answer. `needed`: topics, and how many partitions each had. Blocks.
+    /// What a transaction may wait for forever: a topic that does not exist, or has lost partitions. `None` if the brokers
+    /// do not answer. `needed`: topics and their numbers of partitions. Blocks.
     pub(super) fn missing(&self, needed: &[(String, Option<usize>)]) -> Option<String> {
-        let metadata = self.admin.inner().fetch_metadata(None, LOOK_TIMEOUT).ok()?;
+        let metadata = self.admin.inner().fetch_metadata(None, METADATA_TIMEOUT).ok()?;
         let there: HashMap<&str, usize> =
             metadata.topics().iter().map(|topic| (topic.name(), topic.partitions().len())).collect();
         needed.iter().find_map(|(topic, had)| match (there.get(topic.as_str()), had) {
-            (None, _) => Some(format!("the topic {topic} is gone")),
+            (None, _) => Some(format!("the topic {topic} no longer exists")),
             (Some(now), Some(had)) if now < had => {
                 Some(format!("the topic {topic} has {now} partitions and had {had}"))
             }
@@ -195,13 +202,13 @@ impl TopicKeeper {
         })
     }
 
-    /// A right that the router had and that was taken away may be given back: it waits for that.
-    fn answer(&self, topic: &str, what: &str, code: Code) -> Error {
-        match verdict(code) {
-            ErrorPolicy::Denied(remedy) if self.known.has(topic) => {
+    /// The error of a request. A privilege that was revoked may be granted again, so that is transient.
+    fn request_error(&self, topic: &str, what: &str, code: Code) -> Error {
+        match error_policy(code) {
+            ErrorPolicy::Denied(remedy) if self.topic_cache.has(topic) => {
                 Error::transient(Peer::Kafka, denied(code, topic, remedy))
             }
-            _ => answer(what, code, WAITING),
+            _ => error_of_code(what, code, DEFINITE_EXIT),
         }
     }
 
@@ -209,46 +216,52 @@ impl TopicKeeper {
         let new = new_topic(topic, &self.topics);
         let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
         let results = self.admin.create_topics([&new], &options).await;
-        let results =
-            results.map_err(|error| failed(&format!("create the topic {topic}"), &error, WAITING))?;
+        let results = results
+            .map_err(|error| error_of_kafka(&format!("create the topic {topic}"), &error, DEFINITE_EXIT))?;
         for result in results {
             match result {
                 Ok(_) => tracing::info!(topic, "topic created"),
                 Err((_, Code::TopicAlreadyExists)) => {}
                 Err((_, code)) => {
-                    return Err(self.answer(topic, &format!("create the topic {topic}"), code));
+                    return Err(self.request_error(topic, &format!("create the topic {topic}"), code));
                 }
             }
         }
         Ok(())
     }
 
-    /// Any broker knows them. librdkafka would ask the controller, which not every cluster shows to its clients.
+    /// Any broker knows the limits. librdkafka would ask the controller, which is not reachable in every cluster.
     async fn limits(&self, topic: &str, broker: Option<i32>) -> Result<TopicLimits, Error> {
         let specifier = ResourceSpecifier::Topic(topic);
         let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT)).broker_id(broker);
         let described = self.admin.describe_configs([&specifier], &options).await;
         let described = match described {
             Err(KafkaError::AdminOp(Code::UnsupportedFeature)) => {
-                tracing::warn!(topic, "the broker knows no DESCRIBE_CONFIGS: the topic's limits are unknown");
+                tracing::warn!(
+                    topic,
+                    "the broker does not support DescribeConfigs, so the topic's limits are unknown"
+                );
                 return Ok(TopicLimits::default());
             }
-            described => {
-                described.map_err(|error| failed(&format!("describe the topic {topic}"), &error, WAITING))?
-            }
+            described => described.map_err(|error| {
+                error_of_kafka(&format!("describe the topic {topic}"), &error, DEFINITE_EXIT)
+            })?,
         };
         let resource = match described.into_iter().next() {
             Some(Ok(resource)) => resource,
             Some(Err(Code::TopicAuthorizationFailed)) | None => {
-                tracing::warn!(topic, "no right to DESCRIBE_CONFIGS: the topic's limits are unknown");
+                tracing::warn!(
+                    topic,
+                    "the router may not DESCRIBE_CONFIGS, so the topic's limits are unknown"
+                );
                 return Ok(TopicLimits::default());
             }
             Some(Err(code)) => {
-                return Err(self.answer(topic, &format!("describe the topic {topic}"), code));
+                return Err(self.request_error(topic, &format!("describe the topic {topic}"), code));
             }
         };
         let number = |name: &str| -> Option<i64> { resource.get(name)?.value.as_ref()?.parse().ok() };
-        // Long.MAX_VALUE is no bound; before Kafka 3.6 one property stood for both directions
+        // Long.MAX_VALUE means no bound; before Kafka 3.6 one property stood for both directions
         let bound = |name: &str| {
             number(name)
                 .or_else(|| number("message.timestamp.difference.max.ms"))
@@ -256,7 +269,7 @@ impl TopicKeeper {
         };
         let unclean = resource.get("unclean.leader.election.enable").and_then(|entry| entry.value.as_deref());
         Ok(TopicLimits {
-            copies: Durability {
+            durability: Durability {
                 replicas: None,
                 min_insync: number("min.insync.replicas"),
                 unclean: unclean == Some("true"),
@@ -269,7 +282,7 @@ impl TopicKeeper {
     }
 }
 
-/// A topic as `[topics]` wants it.
+/// A topic with the settings of `[topics]`.
 pub(super) fn new_topic<'a>(topic: &'a str, wanted: &'a Topics) -> NewTopic<'a> {
     // -1: the broker's default
     let partitions = wanted.partitions.unwrap_or(-1);

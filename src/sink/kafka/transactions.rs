@@ -1,17 +1,17 @@
-//! Exactly once: when a Kafka transaction ends, and what is certain since.
+//! Exactly-once mode: decides when a Kafka transaction ends, and knows what is committed.
 //!
 //! ```text
-//!   records --> acknowledged, in one transaction --> + the position behind them --> committed
+//!   records --> acknowledged, in one transaction --> + their checkpoint --> committed
 //! ```
 //!
-//! A transaction is closed in three steps: nothing more is sent; all that was sent is acknowledged; the position is added
-//! and the commit begins. From then on the next transaction takes records, and is closed when this one is committed.
+//! A transaction is closed in three steps: nothing more is sent; all sent records are acknowledged; the checkpoint is added
+//! and the commit begins. From then on the next transaction takes records. It is closed when this one is committed.
 
 use tokio::time::{Duration, Instant};
 
 use super::STALLED;
+use super::checkpoint_failure::NotCommitted;
 use super::delivery_stats::DeliveryStats;
-use super::position_report::NotCommitted;
 use super::producers::Commit;
 use super::transaction_size::{TimedOut, TransactionSize};
 use crate::checkpoint::Checkpoint;
@@ -19,42 +19,42 @@ use crate::error::Error;
 use crate::progress::Position;
 use crate::relay::Intake;
 
-/// While there is a backlog a transaction takes what comes within this time. Each costs the brokers some writes, and the
-/// router a moment without anything under way.
-const BEHIND: Duration = Duration::from_millis(100);
+/// The duration of a transaction while there is a backlog. Each transaction costs the brokers some writes, and the router a
+/// moment with nothing in flight.
+const BACKLOG_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The same once there has been a backlog for [`LASTING`] transactions.
-const LONG_BEHIND: Duration = Duration::from_millis(400);
+/// The same after [`LONG_BACKLOG`] transactions in a row with a backlog.
+const LONG_BACKLOG_INTERVAL: Duration = Duration::from_millis(400);
 
-const LASTING: u32 = 10;
+const LONG_BACKLOG: u32 = 10;
 
-/// How many records a transaction takes at most: as many are sent again if it is aborted.
-const MOST_RECORDS: usize = 100_000;
+/// The maximum number of records in a transaction: that many are sent again if it is aborted.
+const MAX_RECORDS: usize = 100_000;
 
-/// How long after one commit the next is begun at the earliest, where the stream is idle in between.
-const APART: Duration = Duration::from_millis(5);
+/// The minimum time between two commits if the stream is idle in between.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The same where only the position moves.
+/// The same if only the position has moved.
 const WHEN_IDLE: Duration = Duration::from_secs(1);
 
 /// The transactions of one session.
 pub(super) struct Transactions {
-    /// What the last commit has made certain.
+    /// The checkpoint of the last commit.
     committed: Checkpoint,
     /// The transaction that takes records.
     open: Option<Open>,
-    /// What was acknowledged in it.
+    /// The acknowledged records of the open transaction.
     delivered: DeliveryStats,
-    /// Since when nothing more is sent: it is about to be committed.
+    /// When the transaction was closed to new records, if it is about to be committed.
     closing: Option<Instant>,
-    under_way: Option<UnderWay>,
-    /// The one that was not committed, and how many bytes of it were acknowledged.
+    committing: Option<Committing>,
+    /// The transaction that failed, and how many bytes of it were acknowledged.
     failed: Option<(Open, usize)>,
-    /// How many transactions in a row there was a backlog.
-    behind: u32,
+    /// How many transactions in a row began with a backlog.
+    backlog_transactions: u32,
     /// When the last commit began.
     last: Option<Instant>,
-    /// Whether a transaction with records in it was committed.
+    /// Whether a transaction with records was committed.
     advanced: bool,
     size: TransactionSize,
     /// `transaction.timeout.ms`.
@@ -65,16 +65,16 @@ pub(super) struct Transactions {
 struct Open {
     since: Instant,
     records: usize,
-    /// Of the records.
+    /// The size of the records.
     bytes: usize,
-    /// Something other than its size keeps it from ending.
-    held_up: bool,
+    /// A cause other than its size delays the commit.
+    delay_is_explained: bool,
 }
 
-struct UnderWay {
+struct Committing {
     commit: Commit,
     since: Instant,
-    remembered: Checkpoint,
+    checkpoint: Checkpoint,
     delivered: DeliveryStats,
     open: Option<Open>,
 }
@@ -94,9 +94,9 @@ impl Transactions {
             open: None,
             delivered: DeliveryStats::default(),
             closing: None,
-            under_way: None,
+            committing: None,
             failed: None,
-            behind: 0,
+            backlog_transactions: 0,
             last: None,
             advanced: false,
             size,
@@ -104,20 +104,20 @@ impl Transactions {
         }
     }
 
-    /// So many records were sent, of so many bytes.
+    /// Records were sent.
     pub(super) fn sent(&mut self, records: usize, bytes: usize) {
         let open = self.open.get_or_insert_with(|| Open {
             since: Instant::now(),
             records: 0,
             bytes: 0,
-            held_up: false,
+            delay_is_explained: false,
         });
         open.records += records;
         open.bytes += bytes;
     }
 
-    /// How many bytes the transaction still takes.
-    pub(super) fn room(&self) -> usize {
+    /// How many more bytes the transaction takes.
+    pub(super) fn remaining_bytes(&self) -> usize {
         self.size.limit().saturating_sub(self.open.map_or(0, |open| open.bytes))
     }
 
@@ -125,29 +125,30 @@ impl Transactions {
         self.size
     }
 
-    /// Why commits take long, if it is because the brokers are slow. Stays the same while nothing is acknowledged.
+    /// Why commits are slow, if the cause is the rate of the brokers. The text does not change while nothing is
+    /// acknowledged.
     pub(super) fn slow(&self) -> Option<String> {
         self.size.slow().or_else(|| {
             let (Open { bytes, .. }, acknowledged) = self.unfinished()?;
             (acknowledged > 0).then(|| {
                 format!(
-                    "the brokers take long for a transaction of {bytes} bytes: a producer quota holds the router back, the link \
+                    "the brokers are slow to acknowledge a transaction of {bytes} bytes: a producer quota throttles the router, the link \
                      to them is slow, or their logs say why"
                 )
             })
         })
     }
 
-    /// The brokers have said what keeps the transactions from ending. How long they take says nothing of their size then.
-    pub(super) fn held_up(&mut self) {
-        let under_way = self.under_way.as_mut().and_then(|under_way| under_way.open.as_mut());
-        under_way.into_iter().chain(&mut self.open).for_each(|open| open.held_up = true);
+    /// The cause of the delay is known, so the duration says nothing about the size.
+    pub(super) fn delay_is_explained(&mut self) {
+        let committing = self.committing.as_mut().and_then(|committing| committing.open.as_mut());
+        committing.into_iter().chain(&mut self.open).for_each(|open| open.delay_is_explained = true);
     }
 
-    /// The size after this session, and what to say if a transaction of it was not committed in time.
+    /// The size for the next session, and the message if a transaction timed out.
     pub(super) fn next_size(&self) -> (TransactionSize, Option<String>) {
         let mut size = self.size;
-        let timed_out = self.unfinished().filter(|(open, _)| !open.held_up);
+        let timed_out = self.unfinished().filter(|(open, _)| !open.delay_is_explained);
         let timed_out = timed_out.and_then(|(Open { since, records, bytes, .. }, acknowledged)| {
             let took = since.elapsed();
             let timed_out = TimedOut { records, bytes, acknowledged, took };
@@ -156,73 +157,79 @@ impl Transactions {
         (size, timed_out)
     }
 
-    /// The oldest transaction with records that is not committed, and how many bytes of it are acknowledged.
+    /// The oldest uncommitted transaction with records, and how many bytes of it are acknowledged.
     fn unfinished(&self) -> Option<(Open, usize)> {
-        let under_way = || {
-            self.under_way.as_ref().and_then(|under_way| Some((under_way.open?, under_way.delivered.bytes())))
+        let committing = || {
+            self.committing
+                .as_ref()
+                .and_then(|committing| Some((committing.open?, committing.delivered.bytes())))
         };
-        self.failed.or_else(under_way).or_else(|| Some((self.open?, self.delivered.bytes())))
+        self.failed.or_else(committing).or_else(|| Some((self.open?, self.delivered.bytes())))
     }
 
-    /// Nothing may be sent just now.
+    /// Whether nothing may be sent until the commit has begun.
     pub(super) fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
-    /// Whether nothing was sent that is not committed.
+    /// Whether every sent record is committed.
     pub(super) fn is_settled(&self) -> bool {
-        self.open.is_none() && self.under_way.is_none()
+        self.open.is_none() && self.committing.is_none()
     }
 
-    /// What was acknowledged since the last commit.
+    /// The acknowledged records of the open transaction.
     pub(super) fn delivered(&mut self) -> &mut DeliveryStats {
         &mut self.delivered
     }
 
-    /// When the oldest event was committed to Postgres that is acknowledged, and not yet committed to Kafka.
+    /// The Postgres commit time of the oldest acknowledged event that is not committed to Kafka.
     pub(super) fn oldest(&self) -> Option<pg_logical::PgTimestamp> {
-        self.under_way.as_ref().and_then(|under_way| under_way.delivered.oldest()).or(self.delivered.oldest())
+        self.committing
+            .as_ref()
+            .and_then(|committing| committing.delivered.oldest())
+            .or(self.delivered.oldest())
     }
 
-    /// How many records are acknowledged and not yet committed.
+    /// The number of acknowledged records that are not committed.
     pub(super) fn records(&self) -> usize {
         self.delivered.records()
-            + self.under_way.as_ref().map_or(0, |under_way| under_way.delivered.records())
+            + self.committing.as_ref().map_or(0, |committing| committing.delivered.records())
     }
 
-    /// What is certain.
+    /// The last committed checkpoint.
     pub(super) fn committed(&self) -> &Checkpoint {
         &self.committed
     }
 
     /// Whether a commit is under way.
-    pub(super) fn waits(&self) -> bool {
-        self.under_way.is_some()
+    pub(super) fn is_committing(&self) -> bool {
+        self.committing.is_some()
     }
 
-    /// For how long one has been under way.
-    pub(super) fn waits_for(&self) -> Duration {
-        self.under_way.as_ref().map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
+    /// How long the current commit has been running.
+    pub(super) fn commit_duration(&self) -> Duration {
+        self.committing.as_ref().map_or(Duration::ZERO, |committing| committing.since.elapsed())
     }
 
-    /// Whether one takes long, or what has to be acknowledged before it. `records`: some are with the brokers.
-    pub(super) fn is_late(&self, records: bool) -> bool {
+    /// Whether a commit, or the acknowledgement of the records before it, is overdue. `records`: some are with the brokers.
+    pub(super) fn is_overdue(&self, records: bool) -> bool {
         let closing = self.closing.filter(|_| records).map_or(Duration::ZERO, |since| since.elapsed());
-        self.waits_for().max(closing) > STALLED
+        self.commit_duration().max(closing) > STALLED
     }
 
-    /// Whether it is the brokers' end of the transaction that takes long, and not the position in it.
-    pub(super) fn ends_late(&self) -> bool {
-        self.is_late(false) && self.under_way.as_ref().is_some_and(|under_way| under_way.commit.is_ending())
+    /// Whether the brokers take too long to end the transaction, after they have its checkpoint.
+    pub(super) fn end_is_overdue(&self) -> bool {
+        self.is_overdue(false)
+            && self.committing.as_ref().is_some_and(|committing| committing.commit.is_ending())
     }
 
-    /// For how long the position in the transaction has not been acknowledged.
+    /// How long the transaction's checkpoint has not been acknowledged.
     pub(super) fn position_waits_for(&self) -> Duration {
-        let position = self.under_way.as_ref().filter(|under_way| !under_way.commit.is_ending());
-        position.map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
+        let position = self.committing.as_ref().filter(|committing| !committing.commit.is_ending());
+        position.map_or(Duration::ZERO, |committing| committing.since.elapsed())
     }
 
-    /// Looks whether it is time to close the transaction. `position` is what is acknowledged. Returns when to ask again.
+    /// Closes the transaction if it is time. `position` is acknowledged. Returns when to call again.
     pub(super) fn close_if_due(&mut self, position: Position, intake: Intake) -> Option<Instant> {
         if self.is_closing() {
             return None;
@@ -230,7 +237,8 @@ impl Transactions {
         match self.due(position, intake, Instant::now()) {
             Due::Now => {
                 self.closing = Some(Instant::now());
-                self.behind = if intake == Intake::Behind { self.behind.saturating_add(1) } else { 0 };
+                self.backlog_transactions =
+                    if intake == Intake::Behind { self.backlog_transactions.saturating_add(1) } else { 0 };
                 None
             }
             Due::At(at) => Some(at),
@@ -239,18 +247,20 @@ impl Transactions {
     }
 
     fn due(&self, position: Position, intake: Intake, now: Instant) -> Due {
-        // they are committed one after the other
-        if self.under_way.is_some() {
+        // only one commit runs at a time
+        if self.committing.is_some() {
             return Due::Not;
         }
         let at = match (self.open, intake) {
             (_, Intake::Recognizing) => return Due::Not,
             (Some(_), Intake::Waits) => return Due::Now,
-            (Some(Open { records, .. }), _) if records >= MOST_RECORDS => return Due::Now,
-            (Some(_), _) if self.room() == 0 => return Due::Now,
-            (Some(_), Intake::Live) => self.last.map(|last| last + APART),
-            (Some(Open { since, .. }), Intake::Behind) if self.behind >= LASTING => Some(since + LONG_BEHIND),
-            (Some(Open { since, .. }), Intake::Behind) => Some(since + BEHIND),
+            (Some(Open { records, .. }), _) if records >= MAX_RECORDS => return Due::Now,
+            (Some(_), _) if self.remaining_bytes() == 0 => return Due::Now,
+            (Some(_), Intake::Live) => self.last.map(|last| last + COMMIT_INTERVAL),
+            (Some(Open { since, .. }), Intake::Behind) if self.backlog_transactions >= LONG_BACKLOG => {
+                Some(since + LONG_BACKLOG_INTERVAL)
+            }
+            (Some(Open { since, .. }), Intake::Behind) => Some(since + BACKLOG_INTERVAL),
             (None, _) if position == self.committed.position => return Due::Not,
             (None, Intake::Waits) => return Due::Now,
             (None, _) => self.last.map(|last| last + WHEN_IDLE),
@@ -258,52 +268,51 @@ impl Transactions {
         at.filter(|at| *at > now).map_or(Due::Now, Due::At)
     }
 
-    /// Commits the transaction, which is to be closed and all of whose records are acknowledged.
+    /// Commits the transaction, which must be closed and whose records must all be acknowledged.
     pub(super) fn begin(
         &mut self,
-        remembered: Checkpoint,
+        checkpoint: Checkpoint,
         commit: impl FnOnce(&Checkpoint) -> Result<Commit, NotCommitted>,
     ) -> Result<(), Error> {
-        let commit = commit(&remembered)?;
+        let commit = commit(&checkpoint)?;
         let (open, since) = (self.open.take(), Instant::now());
         let delivered = std::mem::take(&mut self.delivered);
-        self.under_way = Some(UnderWay { commit, since, remembered, delivered, open });
+        self.committing = Some(Committing { commit, since, checkpoint, delivered, open });
         (self.last, self.closing) = (Some(since), None);
         Ok(())
     }
 
-    /// Waits for the end of the commit under way, for ever if there is none. Returns what was delivered by it. May be
-    /// dropped at any await.
+    /// Waits for the current commit to end, forever if there is none. Returns its records. Cancel-safe.
     pub(super) async fn done(&mut self) -> Result<DeliveryStats, Error> {
-        let Some(under_way) = &mut self.under_way else { return std::future::pending().await };
-        let done = under_way.commit.done().await;
-        // known or not, it is over
-        let Some(over) = self.under_way.take() else { return Ok(DeliveryStats::default()) };
+        let Some(committing) = &mut self.committing else { return std::future::pending().await };
+        let done = committing.commit.done().await;
+        // it is over, even if its result is unknown
+        let Some(over) = self.committing.take() else { return Ok(DeliveryStats::default()) };
         if let Err(not_committed) = done {
             self.failed = over.open.map(|open| (open, over.delivered.bytes()));
             return Err(not_committed.into());
         }
-        self.committed = over.remembered;
-        if let Some(Open { since, bytes, held_up, .. }) = over.open {
+        self.committed = over.checkpoint;
+        if let Some(Open { since, bytes, delay_is_explained, .. }) = over.open {
             self.advanced = true;
-            if !held_up {
+            if !delay_is_explained {
                 self.size.committed(bytes, since.elapsed(), self.timeout);
             }
         }
         Ok(over.delivered)
     }
 
-    /// After the producers were closed: waits for the end of a commit under way. It may yet have been made where this says
-    /// otherwise; the topic says so then. May be dropped at any await.
+    /// After the producers were closed: waits for the current commit to end. Even if this reports a failure, the commit may
+    /// have succeeded; the positions topic tells the next session. Cancel-safe.
     pub(super) async fn last_commit(&mut self) {
-        if self.waits()
+        if self.is_committing()
             && let Err(error) = self.done().await
         {
             tracing::debug!(peer = "kafka", %error, "the last transaction");
         }
     }
 
-    /// Whether a transaction with records in it was committed.
+    /// Whether a transaction with records was committed.
     pub(super) fn has_advanced(&self) -> bool {
         self.advanced
     }
@@ -328,7 +337,7 @@ mod tests {
     }
 
     fn open(since: Instant) -> Open {
-        Open { since, records: 1, bytes: 1, held_up: false }
+        Open { since, records: 1, bytes: 1, delay_is_explained: false }
     }
 
     #[test]
@@ -339,61 +348,70 @@ mod tests {
         live.sent(1, 1);
         assert_eq!(live.due(at(5), Intake::Live, now), Due::Now);
         live.last = Some(now);
-        assert_eq!(live.due(at(5), Intake::Live, now), Due::At(now + APART));
-        assert_eq!(live.due(at(5), Intake::Live, now + APART), Due::Now);
+        assert_eq!(live.due(at(5), Intake::Live, now), Due::At(now + COMMIT_INTERVAL));
+        assert_eq!(live.due(at(5), Intake::Live, now + COMMIT_INTERVAL), Due::Now);
         assert_eq!(live.due(at(5), Intake::Waits, now), Due::Now);
     }
 
     #[test]
     fn a_backlog_goes_in_large_transactions() {
-        let mut behind = committing(5);
-        behind.sent(1, 1);
-        let since = behind.open.unwrap().since;
-        assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
-        assert_eq!(behind.due(at(5), Intake::Behind, since + BEHIND), Due::Now);
-        // one that lasts, in larger ones
-        for _ in 0..LASTING {
-            behind.open = Some(open(since));
-            assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
-            behind.open = Some(open(since - BEHIND * 9));
-            assert_eq!(behind.close_if_due(at(5), Intake::Behind), None);
-            behind.closing = None;
+        let mut backlog_transactions = committing(5);
+        backlog_transactions.sent(1, 1);
+        let since = backlog_transactions.open.unwrap().since;
+        assert_eq!(backlog_transactions.due(at(5), Intake::Behind, since), Due::At(since + BACKLOG_INTERVAL));
+        assert_eq!(backlog_transactions.due(at(5), Intake::Behind, since + BACKLOG_INTERVAL), Due::Now);
+        // a lasting backlog goes in larger ones
+        for _ in 0..LONG_BACKLOG {
+            backlog_transactions.open = Some(open(since));
+            assert_eq!(
+                backlog_transactions.due(at(5), Intake::Behind, since),
+                Due::At(since + BACKLOG_INTERVAL)
+            );
+            backlog_transactions.open = Some(open(since - BACKLOG_INTERVAL * 9));
+            assert_eq!(backlog_transactions.close_if_due(at(5), Intake::Behind), None);
+            backlog_transactions.closing = None;
         }
-        behind.open = Some(open(since));
-        assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + LONG_BEHIND));
-        assert_eq!(behind.close_if_due(at(5), Intake::Live), None);
-        behind.closing = None;
-        assert_eq!(behind.due(at(5), Intake::Behind, since), Due::At(since + BEHIND));
-        behind.sent(MOST_RECORDS - 1, 1);
-        assert_eq!(behind.due(at(5), Intake::Behind, since), Due::Now);
+        backlog_transactions.open = Some(open(since));
+        assert_eq!(
+            backlog_transactions.due(at(5), Intake::Behind, since),
+            Due::At(since + LONG_BACKLOG_INTERVAL)
+        );
+        assert_eq!(backlog_transactions.close_if_due(at(5), Intake::Live), None);
+        backlog_transactions.closing = None;
+        assert_eq!(backlog_transactions.due(at(5), Intake::Behind, since), Due::At(since + BACKLOG_INTERVAL));
+        backlog_transactions.sent(MAX_RECORDS - 1, 1);
+        assert_eq!(backlog_transactions.due(at(5), Intake::Behind, since), Due::Now);
     }
 
     #[test]
     fn a_transaction_takes_one_record_beyond_its_limit_and_then_no_more() {
         let mut full = committing(5);
         full.sent(1, full.size.limit() - 1);
-        assert_eq!(full.room(), 1);
+        assert_eq!(full.remaining_bytes(), 1);
         full.sent(1, 20);
-        assert_eq!(full.room(), 0);
+        assert_eq!(full.remaining_bytes(), 0);
         full.delivered = DeliveryStats::default();
-        assert_eq!(full.room(), 0, "acknowledged, but still of the same transaction");
+        assert_eq!(full.remaining_bytes(), 0, "acknowledged, but still of the same transaction");
     }
 
     #[test]
     fn a_transaction_that_is_full_is_committed_and_one_that_timed_out_leaves_a_smaller_size() {
         let mut full = committing(5);
         let limit = full.size.limit();
-        assert_eq!(full.room(), limit);
+        assert_eq!(full.remaining_bytes(), limit);
         full.sent(3, limit - 1);
         let since = full.open.unwrap().since;
-        assert_eq!((full.room(), full.due(at(5), Intake::Behind, since)), (1, Due::At(since + BEHIND)));
+        assert_eq!(
+            (full.remaining_bytes(), full.due(at(5), Intake::Behind, since)),
+            (1, Due::At(since + BACKLOG_INTERVAL))
+        );
         full.sent(1, 9);
-        assert_eq!((full.room(), full.due(at(5), Intake::Behind, since)), (0, Due::Now));
+        assert_eq!((full.remaining_bytes(), full.due(at(5), Intake::Behind, since)), (0, Due::Now));
         assert_eq!(full.next_size(), (full.size, None));
         full.timeout = Duration::ZERO;
-        let (size, says) = full.next_size();
-        assert!(size.limit() <= limit / 2 && says.is_some());
-        full.held_up();
+        let (size, message) = full.next_size();
+        assert!(size.limit() <= limit / 2 && message.is_some());
+        full.delay_is_explained();
         assert_eq!(full.next_size(), (full.size, None), "it was not for its size");
     }
 
@@ -409,13 +427,13 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_records_are_acknowledged_slowly_is_late() {
+    fn slow_acknowledgements_make_a_transaction_overdue() {
         let mut slow = committing(5);
         slow.sent(2, 20_000);
-        assert_eq!((slow.close_if_due(at(5), Intake::Waits), slow.is_late(true)), (None, false));
+        assert_eq!((slow.close_if_due(at(5), Intake::Waits), slow.is_overdue(true)), (None, false));
         slow.closing = slow.closing.and_then(|since| since.checked_sub(2 * STALLED));
-        assert!(slow.is_late(true) && !slow.ends_late());
-        assert!(!slow.is_late(false), "what is to be parked waits for Postgres");
+        assert!(slow.is_overdue(true) && !slow.end_is_overdue());
+        assert!(!slow.is_overdue(false), "what is to be parked waits for Postgres");
         assert_eq!(slow.slow(), None, "it may be something else");
     }
 

@@ -1,4 +1,4 @@
-//! Why no broker has answered, and what to do about it.
+//! The error if no broker answers, with a remedy.
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
@@ -10,7 +10,7 @@ fn servers(config: &Config) -> &str {
     config.kafka.properties.get("bootstrap.servers").map_or("", |servers| servers.reveal())
 }
 
-/// Why no broker answered, by the last error of the connection.
+/// The error for the connection's last error.
 pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> Error {
     let servers = servers(config);
     let property = |name: &str| config.kafka.properties.get(name).map(|value| value.reveal());
@@ -28,7 +28,7 @@ pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> 
             match tokens {
                 None => "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",
                 Some(_) => {
-                    "Let the token server issue tokens that the brokers take (audience, scope, subject), or correct \
+                    "Let the token server issue tokens that the brokers accept (audience, scope, subject), or correct \
                      sasl.mechanism and sasl.oauthbearer.scope under `[kafka]`"
                 }
             },
@@ -36,7 +36,7 @@ pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> 
         (Some((_, reason)), _) => {
             Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}: {reason}"))
         }
-        // none is asked before there is a token
+        // brokers are only asked once there is a token
         (None, Some(url)) => Error::transient(
             Peer::Kafka,
             format!("no Kafka broker answers at {servers}, or no token comes from {url}"),

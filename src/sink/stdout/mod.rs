@@ -1,4 +1,5 @@
-//! A sink that prints what would be sent. A thread writes, so that a slow reader holds nothing up but the records themselves.
+//! A sink that prints records instead of sending them. A thread writes them, so a slow reader delays nothing but the
+//! output.
 
 mod reader;
 mod show;
@@ -22,81 +23,82 @@ use crate::terminal;
 use reader::Reader;
 pub use show::Style;
 
-/// Prints records.
+/// Prints records to standard output.
 pub struct StdoutSink {
     style: Style,
     /// Bounded by the loop's window.
     lines: UnboundedSender<(Sequence, String)>,
     written: UnboundedReceiver<Written>,
-    /// What has become of lines since the last turn.
+    /// Sequences of lines that were written or discarded since the last turn.
     reports: Vec<Sequence>,
-    under_way: usize,
+    in_flight: usize,
     reader: Reader,
     printed: Printed,
-    /// Cancelled when nobody reads any more.
+    /// Cancelled when the reader has closed the pipe.
     stop: CancellationToken,
 }
 
 /// What a session has printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Printed {
-    /// How many events were written whole.
+    /// How many events were written completely.
     pub events: u64,
-    /// Whoever has read them is gone.
-    pub unread: bool,
+    /// The reader has closed the pipe.
+    pub reader_gone: bool,
 }
 
-/// What has become of a line.
+/// A report of the writing thread.
 enum Written {
-    Whole(Sequence),
-    /// Nothing more can be written.
+    /// The line was written.
+    Done(Sequence),
+    /// Writing failed; no further line is written.
     Failed(io::Error),
-    /// It was thrown away after that.
-    Not(Sequence),
+    /// The line was discarded after a failure.
+    Discarded(Sequence),
 }
 
 impl StdoutSink {
-    /// Writes to `out`, and cancels `stop` when nobody reads that any more.
+    /// Writes to `out`, and cancels `stop` when its reader is gone.
     ///
     /// # Errors
-    /// There is no room for one more thread or open file.
+    /// The limits on threads or open files are exhausted.
     pub fn new(out: &impl AsFd, style: Style, stop: CancellationToken) -> Result<Self, Error> {
         let no_room = |error| {
             Error::usage(
-                format!("Cannot begin to write to standard output: {error}"),
+                format!("Cannot start writing to standard output: {error}"),
                 "Raise the limits of the process on threads and open files",
             )
         };
-        // Not the standard library's: the end of the process takes that one's lock, which a write that waits for its reader holds.
+        // Not `std::io::stdout`: a write that waits for its reader holds its lock, and the exit of the process takes that
+        // lock too.
         let file = File::from(out.as_fd().try_clone_to_owned().map_err(no_room)?);
         let ((lines, next), (report, written)) = (unbounded_channel(), unbounded_channel());
         let thread = std::thread::Builder::new().name("stdout".to_owned());
         thread.spawn(move || write_lines(file, next, &report)).map_err(no_room)?;
         let (reader, printed) = (Reader::of(out), Printed::default());
-        Ok(StdoutSink { style, lines, written, reports: Vec::new(), under_way: 0, reader, printed, stop })
+        Ok(StdoutSink { style, lines, written, reports: Vec::new(), in_flight: 0, reader, printed, stop })
     }
 
-    fn take_in(&mut self, written: Written) -> Result<(), Error> {
+    fn handle_report(&mut self, written: Written) -> Result<(), Error> {
         match written {
-            Written::Whole(sequence) => {
+            Written::Done(sequence) => {
                 self.printed.events += 1;
                 self.reports.push(sequence);
             }
-            Written::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => self.left_alone(),
+            Written::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => self.reader_gone(),
             Written::Failed(error) => terminal::written(Err(error))?,
-            Written::Not(sequence) => self.reports.push(sequence),
+            Written::Discarded(sequence) => self.reports.push(sequence),
         }
         Ok(())
     }
 
-    /// Nobody reads any more.
-    fn left_alone(&mut self) {
-        self.printed.unread = true;
+    fn reader_gone(&mut self) {
+        self.printed.reader_gone = true;
         self.stop.cancel();
     }
 }
 
-/// Writes line after line, and reports each. What cannot be written is thrown away, after it was said why.
+/// Writes the lines and reports each one. After a failure, which is reported once, the rest is discarded.
 fn write_lines(
     mut out: impl Write,
     mut lines: UnboundedReceiver<(Sequence, String)>,
@@ -113,8 +115,8 @@ fn write_lines(
             }
         }
         for (sequence, _) in batch.drain(..) {
-            // the session may be over
-            let _ = report.send(if works { Written::Whole(sequence) } else { Written::Not(sequence) });
+            // fails only when the session has ended
+            let _ = report.send(if works { Written::Done(sequence) } else { Written::Discarded(sequence) });
         }
     }
 }
@@ -132,16 +134,16 @@ impl Sink for StdoutSink {
         }
         let line = self.style.line(made);
         let memory = line.len();
-        // the thread ends after the session
+        // cannot fail: the thread outlives the session
         let _ = self.lines.send((sequence, line));
-        self.under_way += 1;
+        self.in_flight += 1;
         let commit_time = made.event.origin.commit_time;
         Ok(Sent::Record(InFlight { bytes: memory, memory, commit_time, target: 0 }))
     }
 
     fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
         for sequence in self.reports.drain(..) {
-            self.under_way = self.under_way.saturating_sub(1);
+            self.in_flight = self.in_flight.saturating_sub(1);
             event(Event::Delivered(sequence));
         }
         None
@@ -157,7 +159,7 @@ impl Sink for StdoutSink {
             position,
             durable: position.flush,
             survives: None,
-            settled: self.under_way == 0,
+            settled: self.in_flight == 0,
             checkpoint_waits: false,
             uncommitted: 0,
             oldest: None,
@@ -169,12 +171,12 @@ impl Sink for StdoutSink {
     async fn changed(&mut self) -> Result<(), Error> {
         tokio::select! {
             biased;
-            Some(written) = self.written.recv() => self.take_in(written)?,
-            () = self.reader.gone(), if !self.printed.unread => self.left_alone(),
+            Some(written) = self.written.recv() => self.handle_report(written)?,
+            () = self.reader.gone(), if !self.printed.reader_gone => self.reader_gone(),
             else => pending().await,
         }
         while let Ok(written) = self.written.try_recv() {
-            self.take_in(written)?;
+            self.handle_report(written)?;
         }
         Ok(())
     }

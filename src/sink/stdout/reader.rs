@@ -1,4 +1,4 @@
-//! Whether anybody still reads what is printed.
+//! Detects that the reader of the output is gone.
 
 use std::fs::File;
 use std::future::pending;
@@ -7,18 +7,18 @@ use std::os::fd::AsFd;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
 
-/// Whoever reads a pipe that is written to.
+/// The output as a pipe or terminal whose errors can be watched; `None` if it cannot, as with a file.
 pub(super) struct Reader(Option<pipe::Sender>);
 
 impl Reader {
-    /// Of what is written to `out`. Of a file nothing can be said.
+    /// Watches `out`.
     pub(super) fn of(out: &impl AsFd) -> Self {
         let copy = out.as_fd().try_clone_to_owned();
-        // unchecked, because it is not to stop waiting for its reader: others may write to it too
+        // unchecked, because the checked constructor would make the pipe non-blocking for every process that writes to it
         Reader(copy.and_then(|copy| pipe::Sender::from_file_unchecked(File::from(copy))).ok())
     }
 
-    /// Waits until it is gone: a pipe that nobody reads is in error, also while nothing is written.
+    /// Waits until the reader is gone. A pipe without a reader signals an error even while nothing is written.
     pub(super) async fn gone(&self) {
         match &self.0 {
             Some(pipe) if pipe.ready(Interest::ERROR).await.is_ok() => {}

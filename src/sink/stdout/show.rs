@@ -1,4 +1,4 @@
-//! A record as people and programs see it.
+//! How a record is printed, as text or as JSON.
 
 use serde::Serialize;
 
@@ -8,10 +8,10 @@ use crate::routing::{Record, Routed};
 use crate::terminal::{on_one_line, shortened};
 use crate::unsendable::Unsendable;
 
-/// How much of a key or of a header's value people see, in characters.
+/// How many characters of a key or of a header's value are printed.
 const SHOWN: usize = 80;
 
-/// How many headers people see.
+/// How many headers are printed.
 const HEADERS: usize = 20;
 
 /// How events are printed.
@@ -19,7 +19,7 @@ const HEADERS: usize = 20;
 pub struct Style {
     /// One JSON object a line.
     pub json: bool,
-    /// With the payload, and not only its size.
+    /// Print the payload, not only its size.
     pub payload: bool,
     /// With colours.
     pub colours: bool,
@@ -30,12 +30,12 @@ const DIM: &str = "2";
 const RED: &str = "31";
 const YELLOW: &str = "33";
 
-/// A record as programs see it.
+/// A record as JSON.
 #[derive(Serialize)]
 struct Shown<'a> {
     position: String,
     topic: &'a str,
-    /// null: the key decides.
+    /// null: the key determines it.
     partition: Option<i32>,
     key: Option<Bytes<'a>>,
     headers: Vec<Header<'a>>,
@@ -49,14 +49,14 @@ struct Shown<'a> {
     violation: Option<String>,
 }
 
-/// An event that cannot be sent, as programs see it.
+/// An event that cannot be sent, as JSON.
 #[derive(Serialize)]
 struct Refused {
     position: String,
     id: String,
-    /// In a word.
+    /// The reason's name.
     reason: &'static str,
-    /// In sentences.
+    /// The reason in full.
     refused: String,
 }
 
@@ -67,7 +67,7 @@ struct Header<'a> {
 }
 
 impl Style {
-    /// What is printed of an event, with the end of the line.
+    /// The text for an event, with a line feed; empty if routing drops it.
     pub(super) fn line(self, made: &Made<'_>) -> String {
         match &made.routed {
             Ok(Routed::Record(record)) if self.json => json(&self.shown(&made.event, record)),
@@ -95,11 +95,11 @@ impl Style {
     }
 
     fn block(self, event: &Event<'_>, record: &Record<'_>) -> String {
-        let topic = self.painted(BOLD, record.topic);
+        let topic = self.coloured(BOLD, record.topic);
         let key = record.key.map_or("no key".to_owned(), |key| format!("key {}", short(key)));
         let partition = record.partition.map_or(String::new(), |number| format!("  partition {number}"));
         let size = record.value.map_or("tombstone".to_owned(), size);
-        let place = self.painted(DIM, &position(event));
+        let place = self.coloured(DIM, &position(event));
         let mut block = format!("{topic}  {key}{partition}  {size}  {place}\n");
         for (name, value) in record.headers.iter().take(HEADERS) {
             let value = value.map_or("null".to_owned(), short);
@@ -109,7 +109,7 @@ impl Style {
             block.push_str(&format!("    and {} more headers\n", record.headers.len() - HEADERS));
         }
         if let Some(violation) = record.violation {
-            let although = self.painted(YELLOW, "would be sent although");
+            let although = self.coloured(YELLOW, "would be sent although");
             block.push_str(&format!("    {although} {}\n", printable(violation.to_string().as_bytes())));
         }
         if let Some(value) = record.value.filter(|_| self.payload) {
@@ -119,13 +119,13 @@ impl Style {
     }
 
     fn refusal(self, event: &Event<'_>, why: &Unsendable) -> String {
-        let what = self.painted(RED, "cannot be sent");
-        let place = self.painted(DIM, &position(event));
+        let what = self.coloured(RED, "cannot be sent");
+        let place = self.coloured(DIM, &position(event));
         let (id, detail) = (event.row.printable_id(), why.detail());
         format!("{what}  the event with id {id}  {place}\n    {}\n", printable(detail.as_bytes()))
     }
 
-    fn painted(self, code: &str, text: &str) -> String {
+    fn coloured(self, code: &str, text: &str) -> String {
         if self.colours { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 }
@@ -135,13 +135,13 @@ fn refused(event: &Event<'_>, why: &Unsendable) -> Refused {
     Refused { position: position(event), id, reason: why.reason.name(), refused }
 }
 
-/// The place of its commit in the log, which `--since` takes, and its number in the transaction.
+/// The LSN of its commit, which `--since` takes, and its number in the transaction.
 fn position(event: &Event<'_>) -> String {
     format!("{}:{}", event.origin.final_lsn, event.origin.ordinal)
 }
 
 fn json(object: &impl Serialize) -> String {
-    // what is made of texts and numbers can always be written
+    // cannot fail: texts and numbers only
     serde_json::to_string(object).unwrap_or_default() + "\n"
 }
 
@@ -152,7 +152,7 @@ fn size(value: &[u8]) -> String {
     }
 }
 
-/// Nothing of it acts on a terminal.
+/// Escapes control characters, which could act on a terminal.
 fn printable(bytes: &[u8]) -> String {
     match Bytes::of(bytes) {
         Bytes::Text(text) => on_one_line(&text),
@@ -160,7 +160,7 @@ fn printable(bytes: &[u8]) -> String {
     }
 }
 
-/// The same, of bounded length.
+/// As [`printable`], cut to [`SHOWN`] characters.
 fn short(bytes: &[u8]) -> String {
     shortened(&printable(bytes), SHOWN).into_owned()
 }

@@ -19,7 +19,7 @@ use crate::routing::Router;
 
 const PLAIN: Style = Style { json: false, payload: false, colours: false };
 
-/// Every kind of event, as `emit_message` writes them.
+/// One event of each kind, as `emit_message` writes them.
 const EVENTS: &[&str] = &[
     r#"{"id":"1","aggregate_type":"order","aggregate_id":"42","event_type":"placed","payload":{"total": 99}}"#,
     r#"{"id":"2","aggregate_type":"fixed","aggregate_id":"42","event_type":"placed","payload":null,"headers":{"tenant":"a\u001b[2Jcme","none":null}}"#,
@@ -38,7 +38,7 @@ fn pipeline(contracts: &tempfile::TempDir) -> Pipeline {
         contracts.path()
     ));
     let router =
-        Router::of(&config).judging_by(&config, Contracts::configured(&config).unwrap().map(Arc::new));
+        Router::of(&config).with_contracts(&config, Contracts::configured(&config).unwrap().map(Arc::new));
     let outbox = Outbox::of(&config, router.extra_columns());
     let mut pipeline =
         Pipeline::new(outbox, router, None, Lsn(0), config.outbox.on_update, Monitor::new("tail"));
@@ -46,7 +46,7 @@ fn pipeline(contracts: &tempfile::TempDir) -> Pipeline {
     pipeline
 }
 
-/// Makes an event of each content, in one transaction.
+/// Runs each content through the pipeline, all in one transaction.
 fn each(contents: &[&str], mut take: impl FnMut(&Made<'_>, u64)) {
     let contracts = tempfile::tempdir().unwrap();
     let mut pipeline = pipeline(&contracts);
@@ -95,7 +95,7 @@ fn for_programs_with_payloads() {
 }
 
 #[test]
-fn people_see_so_many_headers_and_no_more() {
+fn the_number_of_printed_headers_is_limited() {
     let headers: Vec<_> = (0..30).map(|n| format!(r#""h{n}":1"#)).collect();
     let event = format!(
         r#"{{"id":"1","aggregate_type":"order","aggregate_id":"42","event_type":"t","payload":1,"headers":{{{}}}}}"#,
@@ -113,7 +113,7 @@ fn sink(out: &impl AsFd) -> (StdoutSink, CancellationToken) {
     (StdoutSink::new(out, PLAIN, stop.clone()).unwrap(), stop)
 }
 
-/// Sends the same event so many times.
+/// Sends the same event `times` times.
 fn send(sink: &mut StdoutSink, times: usize) {
     each(&vec![EVENTS[0]; times], |made, number| {
         assert!(matches!(sink.send(made, Sequence(number)), Ok(Sent::Record(_))));
@@ -132,7 +132,7 @@ fn delivered(sink: &mut StdoutSink) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn what_is_written_is_delivered_and_counted() {
+async fn written_lines_are_delivered_and_counted() {
     let (mut reader, writer) = io::pipe().unwrap();
     let (mut sink, stop) = sink(&writer);
     drop(writer);
@@ -143,7 +143,7 @@ async fn what_is_written_is_delivered_and_counted() {
         numbers.extend(delivered(&mut sink));
     }
     assert_eq!(numbers, [1, 2, 3]);
-    assert_eq!((sink.printed, sink.under_way), (Printed { events: 3, unread: false }, 0));
+    assert_eq!((sink.printed, sink.in_flight), (Printed { events: 3, reader_gone: false }, 0));
     assert!(!stop.is_cancelled());
     drop(sink);
     let mut text = String::new();
@@ -152,14 +152,14 @@ async fn what_is_written_is_delivered_and_counted() {
 }
 
 #[tokio::test]
-async fn what_nobody_takes_is_under_way_and_what_is_dropped_is_not() {
+async fn unread_lines_stay_in_flight_and_dropped_events_do_not() {
     let (reader, writer) = io::pipe().unwrap();
     let (mut sink, stop) = sink(&writer);
     each(&[EVENTS[3]], |made, number| assert_eq!(sink.send(made, Sequence(number)), Ok(Sent::Nothing)));
     // more than a pipe holds
     send(&mut sink, 5_000);
     let all_written = async {
-        while sink.under_way > 0 {
+        while sink.in_flight > 0 {
             sink.changed().await.unwrap();
             delivered(&mut sink);
         }
@@ -168,11 +168,11 @@ async fn what_nobody_takes_is_under_way_and_what_is_dropped_is_not() {
     let events = sink.printed.events;
     assert!(events < 5_000 && !stop.is_cancelled(), "{events}");
     drop(reader);
-    while sink.under_way > 0 {
+    while sink.in_flight > 0 {
         sink.changed().await.unwrap();
         delivered(&mut sink);
     }
-    assert_eq!(sink.printed, Printed { events, unread: true });
+    assert_eq!(sink.printed, Printed { events, reader_gone: true });
     assert!(stop.is_cancelled());
 }
 
@@ -183,13 +183,13 @@ async fn a_reader_that_leaves_is_noticed_while_nothing_is_written() {
     assert!(timeout(Duration::from_millis(50), sink.changed()).await.is_err());
     drop(reader);
     sink.changed().await.unwrap();
-    assert!(stop.is_cancelled() && sink.printed.unread);
-    // once: then there is nothing to wait for
+    assert!(stop.is_cancelled() && sink.printed.reader_gone);
+    // reported once only
     assert!(timeout(Duration::from_millis(50), sink.changed()).await.is_err());
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_ends_it_with_the_reason() {
+async fn a_write_error_ends_the_session_with_its_reason() {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (mut sink, stop) = sink(&full);
     send(&mut sink, 1);

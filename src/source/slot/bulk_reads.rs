@@ -229,7 +229,7 @@ impl<S: Transport> SlotSource<S> {
         }
         self.confirmation.checked(durable, self.bulk_reads.checked);
         if self.confirmation.confirmed() < durable {
-            self.watch.look_now();
+            self.watch.check_now();
             return false;
         }
         true
@@ -381,7 +381,7 @@ impl<S: Transport> SlotSource<S> {
 
     fn ask_for_more(&mut self, copy: SlotAt) -> Extent {
         // what the next one may take in is known by then
-        self.watch.look_now();
+        self.watch.check_now();
         let extent = self.bulk_reads.size.next(copy, self.bulk_reads.checked);
         let name = slot_functions::bulk_read_copy(self.bulk_reads.backend_pid);
         let publication = &self.config.postgres.publication;

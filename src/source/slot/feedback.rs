@@ -22,7 +22,7 @@ impl<S: Transport> SlotSource<S> {
             self.remind();
         }
         if self.lease.is_due(Clocks::now()) {
-            self.watch.see_now();
+            self.watch.check_walsender();
         }
         self.heartbeat_due();
     }
@@ -46,13 +46,15 @@ impl<S: Transport> SlotSource<S> {
 
     pub(super) fn looked(&mut self, report: Report) -> Result<(), Error> {
         let (checked, slot, unconfirmed, written) = match report {
-            Report::Seen { asked, walsender } => return self.still_ours(asked, walsender),
-            Report::Well { checked, slot, unconfirmed, heartbeat } => (checked, slot, unconfirmed, heartbeat),
-            Report::Unwell(reason) => {
+            Report::Walsender { asked, walsender } => return self.still_ours(asked, walsender),
+            Report::Healthy { checked, slot, unconfirmed, heartbeat } => {
+                (checked, slot, unconfirmed, heartbeat)
+            }
+            Report::Unhealthy(reason) => {
                 self.catalog_check.failed(reason);
                 return Ok(());
             }
-            Report::Over(error) => return Err(error),
+            Report::Ended(error) => return Err(error),
         };
         self.catalog_check.checked(Instant::now());
         if let (Some(heartbeat), Some(written)) = (&mut self.heartbeat, written) {
@@ -94,7 +96,7 @@ impl<S: Transport> SlotSource<S> {
         };
         if !streaming || walsender.hidden {
             self.lease.seen(asked, now);
-        } else if let Some(update) = walsender.taken_in {
+        } else if let Some(update) = walsender.reply_time {
             self.lease.taken_in(update, now);
         }
         Ok(())
@@ -102,7 +104,7 @@ impl<S: Transport> SlotSource<S> {
 
     /// Shows how near the slot is to being lost, and says so when that changes.
     fn show_headroom(&mut self, slot: &Slot) {
-        let changed = self.headroom.looked(std::time::Instant::now(), slot);
+        let changed = self.headroom.add_sample(std::time::Instant::now(), slot);
         let (before, room) = (self.monitor.slot_room(), self.headroom.level());
         self.monitor.slot(monitor::Slot {
             retained_bytes: slot.retained_bytes,

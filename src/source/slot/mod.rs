@@ -328,7 +328,7 @@ impl<S: Transport> Source for SlotSource<S> {
         self.delivered.durable = durable;
         let deadline = Instant::now() + LAST_LOOK;
         while self.confirmation.confirmed() < durable {
-            self.watch.look_now();
+            self.watch.check_now();
             match timeout_at(deadline, self.watch.report()).await {
                 Ok(report) => self.looked(report)?,
                 Err(_) => break,

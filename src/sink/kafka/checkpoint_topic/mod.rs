@@ -1,7 +1,7 @@
-//! The positions topic: where routers remember what they have delivered, each under its name.
+//! The positions topic, where each router stores its checkpoints under its name.
 //!
-//! It has a client of its own: an event that is refused must not take the position with it, nor the other way round. One
-//! record is under way at a time, so positions are in the topic in the order in which they were true.
+//! It has a producer of its own, so a refused event does not take a checkpoint with it, and vice versa. One record is in
+//! flight at a time, so checkpoints are stored in the order of their positions.
 
 mod reader;
 mod writer;
@@ -13,10 +13,10 @@ use pg_logical::Lsn;
 use rdkafka::producer::{Producer, PurgeConfig, ThreadedProducer};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::checkpoint_failure::NotCommitted;
 use super::client::Client;
 use super::context::AdminContext;
-use super::position_report::NotCommitted;
-use super::producers::shut_out;
+use super::producers::fence;
 use super::publisher::Publisher;
 use super::stale_metadata::StaleMetadata;
 use super::topics::TopicKeeper;
@@ -24,12 +24,12 @@ use super::{PARTITION, discard, properties};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, DeliveryMode, Topics};
 use crate::error::{Definite, Error, Exit, Peer};
-use reader::AMPLE;
-pub use reader::Seen;
-pub use writer::Written;
+use reader::OPEN_TRANSACTION_TIMEOUT;
+pub use reader::StoredCheckpoints;
+pub use writer::WriterState;
 use writer::{Reports, Shared};
 
-/// Small segments, compacted soon: a start reads the topic as a whole.
+/// Small segments, compacted soon, because a start may read the whole topic.
 const TOPIC_CONFIG: [(&str, &str); 5] = [
     ("cleanup.policy", "compact"),
     ("segment.bytes", "1048576"),
@@ -38,90 +38,88 @@ const TOPIC_CONFIG: [(&str, &str); 5] = [
     ("max.compaction.lag.ms", "600000"),
 ];
 
-/// How a router remembers.
+/// How a router stores checkpoints.
 pub enum CheckpointStore {
-    /// Not at all: `positions_topic` is empty.
+    /// Not at all, because `positions_topic` is empty.
     Off,
-    /// By a client of its own, after the events.
-    After(Box<CheckpointTopic>),
-    /// With the events, in their transactions.
-    With(String),
+    /// With a producer of its own, after the events.
+    Separate(Box<CheckpointTopic>),
+    /// In the transactions of the events. Holds the topic's name.
+    Transactional(String),
 }
 
 impl CheckpointStore {
-    /// Makes sure that the topic is there.
+    /// Makes sure that the topic exists.
     ///
     /// # Errors
-    /// The topic cannot be had, or a client cannot be made.
+    /// The topic cannot be created or used, or a client cannot be created.
     pub async fn open(config: &Arc<Config>) -> Result<Self, Error> {
         match (config.delivery.mode, &config.delivery.positions_topic) {
             (DeliveryMode::ExactlyOnce, Some(topic)) => {
                 prepare(config, topic).await?;
-                Ok(CheckpointStore::With(topic.clone()))
+                Ok(CheckpointStore::Transactional(topic.clone()))
             }
             _ => Ok(CheckpointTopic::open(config)
                 .await?
-                .map_or(CheckpointStore::Off, |topic| CheckpointStore::After(Box::new(topic)))),
+                .map_or(CheckpointStore::Off, |topic| CheckpointStore::Separate(Box::new(topic)))),
         }
     }
 
-    /// What may be remembered under the router's name, whoever wrote it. Nobody is shut out or waited for. Who looks holds the
-    /// slot's lock, and knows up to where the slot is `confirmed`.
+    /// The checkpoints that may count under the router's name, whoever wrote them, without fencing or waiting for anybody.
+    /// The caller holds the slot's lock and passes the slot's `confirmed` position.
     ///
     /// # Errors
-    /// The topic cannot be read, or holds what this version does not know.
-    pub(crate) async fn look(
+    /// The topic cannot be read, or contains what this version does not understand.
+    pub(crate) async fn read_candidates(
         &self,
         config: &Config,
         confirmed: Lsn,
         sink: &Publisher,
-    ) -> Result<Seen, Error> {
-        match self {
-            CheckpointStore::Off => Ok(Seen::nothing()),
-            CheckpointStore::After(topic) => {
-                sink.unless_positions_are_stuck(reader::look(config, &topic.topic, confirmed)).await
-            }
-            CheckpointStore::With(topic) => {
-                sink.unless_positions_are_stuck(reader::look(config, topic, confirmed)).await
-            }
-        }
+    ) -> Result<StoredCheckpoints, Error> {
+        let topic = match self {
+            CheckpointStore::Off => return Ok(StoredCheckpoints::nothing()),
+            CheckpointStore::Separate(topic) => &topic.topic,
+            CheckpointStore::Transactional(topic) => topic,
+        };
+        sink.unless_positions_are_stuck(reader::read_without_waiting(config, topic, confirmed)).await
     }
 
-    /// What is remembered under the router's name, once nobody else writes there. `seen`: what a look has shown before that.
+    /// The checkpoint under the router's name, once nobody else writes there. `stored` is the result of
+    /// [`CheckpointStore::read_candidates`].
     ///
     /// # Errors
-    /// As [`CheckpointStore::look`].
+    /// As [`CheckpointStore::read_candidates`].
     pub(crate) async fn read(
         &self,
         config: &Config,
         confirmed: Lsn,
-        seen: Seen,
+        stored: StoredCheckpoints,
         sink: &Publisher,
     ) -> Result<Option<Checkpoint>, Error> {
         match self {
             CheckpointStore::Off => Ok(None),
-            CheckpointStore::After(topic) => {
-                sink.unless_positions_are_stuck(topic.settled(confirmed, seen)).await
+            CheckpointStore::Separate(topic) => {
+                sink.unless_positions_are_stuck(topic.settled(confirmed, stored)).await
             }
-            CheckpointStore::With(topic) => {
-                // what was left open is ended by now: the producers have taken over
-                let read = reader::read(config, topic, confirmed, AMPLE);
+            CheckpointStore::Transactional(topic) => {
+                // open transactions have ended by now, because the producers have fenced earlier routers
+                let read = reader::read(config, topic, confirmed, OPEN_TRANSACTION_TIMEOUT);
                 sink.unless_positions_are_stuck(read).await
             }
         }
     }
 
-    /// Writes the position that a session starts with, and waits for it.
+    /// Writes the first checkpoint of a session, and waits for its acknowledgement.
     ///
     /// # Errors
     /// It is refused, or is not acknowledged in time.
     pub(crate) async fn begin(&mut self, first: &Checkpoint, sink: &mut Publisher) -> Result<(), Error> {
         let topic = match self {
             CheckpointStore::Off => return Ok(()),
-            CheckpointStore::After(topic) => {
+            CheckpointStore::Separate(topic) => {
                 return sink.unless_positions_are_stuck(topic.begin(first)).await;
             }
-            CheckpointStore::With(topic) => topic,
+            CheckpointStore::Transactional(topic) => topic,
         };
         let commit = sink.commit(first);
         let committed = async {
@@ -142,29 +140,29 @@ impl CheckpointStore {
 
     /// Ends the client, if there is one.
     pub async fn close(self) {
-        if let CheckpointStore::After(topic) = self {
+        if let CheckpointStore::Separate(topic) = self {
             topic.close().await;
         }
     }
 }
 
-/// The client of one session that writes positions after the events.
+/// The producer of one session that writes checkpoints after the events.
 pub struct CheckpointTopic {
     config: Arc<Config>,
     topic: String,
     producer: Client<ThreadedProducer<Reports>>,
     shared: Arc<Shared>,
-    written: Written,
-    lost_sight: Arc<StaleMetadata>,
-    /// Makes the topic again. Ends with the session.
+    state: WriterState,
+    stale_metadata: Arc<StaleMetadata>,
+    /// Creates the topic again after it was deleted. Ends with the session.
     preparing: Option<AbortOnDropHandle<Result<(), Error>>>,
 }
 
 impl CheckpointTopic {
-    /// Makes sure that the topic is there. `None` if it is switched off.
+    /// Makes sure that the topic exists. `None` if it is switched off.
     ///
     /// # Errors
-    /// The topic cannot be had, or a client cannot be made.
+    /// The topic cannot be created or used, or a client cannot be created.
     pub async fn open(config: &Arc<Config>) -> Result<Option<Self>, Error> {
         let Some(topic) = config.delivery.positions_topic.clone() else { return Ok(None) };
         prepare(config, &topic).await?;
@@ -176,31 +174,31 @@ impl CheckpointTopic {
             topic,
             producer,
             shared,
-            written: Written::default(),
-            lost_sight: Arc::default(),
+            state: WriterState::default(),
+            stale_metadata: Arc::default(),
             preparing: None,
         }))
     }
 
-    /// What is remembered under the router's name, whoever wrote it. Who reads holds the slot's lock, so a router that
-    /// delivers exactly once under this name and is not done yet is one that is gone, or frozen. `confirmed`: by the slot.
+    /// The checkpoint under the router's name, whoever wrote it. The caller holds the slot's lock, so a router that still
+    /// has an open transaction under this name has ended or is frozen. `confirmed`: the slot's position.
     ///
     /// # Errors
-    /// The topic cannot be read, or holds what this version does not know.
+    /// The topic cannot be read, or contains what this version does not understand.
     pub(crate) async fn read(&self, confirmed: Lsn) -> Result<Option<Checkpoint>, Error> {
-        let seen = reader::look(&self.config, &self.topic, confirmed).await?;
-        self.settled(confirmed, seen).await
+        let stored = reader::read_without_waiting(&self.config, &self.topic, confirmed).await?;
+        self.settled(confirmed, stored).await
     }
 
-    async fn settled(&self, confirmed: Lsn, seen: Seen) -> Result<Option<Checkpoint>, Error> {
-        if let Some(remembered) = seen.settled() {
-            return Ok(remembered);
+    async fn settled(&self, confirmed: Lsn, stored: StoredCheckpoints) -> Result<Option<Checkpoint>, Error> {
+        if let Some(checkpoint) = stored.settled() {
+            return Ok(checkpoint);
         }
-        // without the right to: it ends when it has timed out
-        if let Err(error) = shut_out(&self.config).await {
+        // without the privilege to fence, the transaction ends when it times out
+        if let Err(error) = fence(&self.config).await {
             tracing::debug!(peer = "kafka", %error, "transactions under this name");
         }
-        reader::read(&self.config, &self.topic, confirmed, AMPLE).await
+        reader::read(&self.config, &self.topic, confirmed, OPEN_TRANSACTION_TIMEOUT).await
     }
 
     /// Purges and ends the client.
@@ -210,20 +208,20 @@ impl CheckpointTopic {
     }
 }
 
-/// Looks a checkpoint up without writing anything, for commands. `None`: there is no such topic, or nothing in it, or positions are
-/// not kept in Kafka. `confirmed`: by the slot, where it is known.
+/// Reads a checkpoint without writing anything, for commands. `None`: the topic does not exist, or has no checkpoint, or checkpoints are
+/// off. `confirmed`: the slot's position, if known.
 ///
 /// # Errors
-/// The topic cannot be read, or holds what this version does not know.
+/// The topic cannot be read, or contains what this version does not understand.
 pub async fn look_up(config: &Config, confirmed: Option<Lsn>) -> Result<Option<Checkpoint>, Error> {
     let Some(topic) = &config.delivery.positions_topic else { return Ok(None) };
-    // who runs a command again and again waits for the same
-    let patience = properties::transaction_timeout(config) + AMPLE;
-    reader::read(config, topic, confirmed.unwrap_or_default(), patience).await
+    // commands do not try again by themselves, so wait until any transaction has timed out
+    let wait_limit = properties::transaction_timeout(config) + OPEN_TRANSACTION_TIMEOUT;
+    reader::read(config, topic, confirmed.unwrap_or_default(), wait_limit).await
 }
 
-/// The topic as the router makes it.
-pub(super) fn wanted(config: &Config) -> Topics {
+/// The topic's settings if the router creates it.
+pub(super) fn topic_settings(config: &Config) -> Topics {
     let setting = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     Topics {
         partitions: Some(1),
@@ -235,16 +233,16 @@ pub(super) fn wanted(config: &Config) -> Topics {
 
 async fn prepare(config: &Config, topic: &str) -> Result<(), Error> {
     let admin = properties::make(&properties::client(config), AdminContext::default())?;
-    let keeper = Arc::new(TopicKeeper::new(admin, wanted(config), Arc::default()));
+    let keeper = Arc::new(TopicKeeper::new(admin, topic_settings(config), Arc::default()));
     match keeper.prepare(topic.to_owned()).await {
         Ok(_) => Ok(()),
-        // no event waits for this one
+        // no event waits for this topic, so this is refused rather than unsafe
         Err(Error::Definite(Definite { what, remedy, .. })) => {
             let optional = config.delivery.mode == DeliveryMode::AtLeastOnce && config.shards.count == 1;
-            let without = if optional { ", and an empty text does without" } else { "" };
+            let without = if optional { ", and an empty string switches it off" } else { "" };
             Err(Definite {
                 exit: Exit::Refused,
-                what: format!("the topic of the positions cannot be had: {what}"),
+                what: format!("the positions topic cannot be used: {what}"),
                 remedy: format!("{remedy}; `[delivery] positions_topic` names it{without}"),
             }
             .into())

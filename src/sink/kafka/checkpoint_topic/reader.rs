@@ -1,4 +1,4 @@
-//! Reading: everything of the topic that counts, up to its end as of now.
+//! Reads the checkpoints in the topic, up to its current end.
 
 use std::time::{Duration, Instant};
 
@@ -13,66 +13,73 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, Exit, Peer};
 use crate::sink::kafka::context::log;
-use crate::sink::kafka::error_policy::failed;
+use crate::sink::kafka::error_policy::error_of_kafka;
 use crate::sink::kafka::properties;
 
-/// How long one answer may take.
+/// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long all of it may take, but for transactions that are open.
-const IN_ALL: Duration = Duration::from_secs(30);
+/// How long reading may take, not counting the wait for open transactions.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a transaction may be open for who tries again later.
-pub(super) const AMPLE: Duration = Duration::from_secs(30);
+/// How long callers that try again later wait for an open transaction.
+pub(super) const OPEN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// After which it is said that one is waited for, by who does not try again.
-const TOLD_AFTER: Duration = Duration::from_secs(2);
+/// After this time, callers that do not try again log that they wait.
+const LOG_WAIT_AFTER: Duration = Duration::from_secs(2);
 
-/// How far back the last record of a router is looked for before everything is read.
-const STRETCH: i64 = 1_000;
+/// How many of the last records are searched before everything is read.
+const TAIL_RECORDS: i64 = 1_000;
 
-/// What may be the record that counts.
-pub struct Seen {
-    /// The one, or nothing; where transactions are open, each that may count when they have ended.
+/// The checkpoints that may count.
+pub struct StoredCheckpoints {
+    /// One entry, `None` if there is no checkpoint. With open transactions, each that may count after they have ended.
     records: Vec<Option<Checkpoint>>,
     open: bool,
 }
 
-impl Seen {
-    /// Nothing is remembered.
+impl StoredCheckpoints {
+    /// No checkpoint.
     pub(super) fn nothing() -> Self {
-        Seen { records: vec![None], open: false }
+        StoredCheckpoints { records: vec![None], open: false }
     }
 
-    /// Each record that may count.
+    /// Each checkpoint that may count.
     pub fn records(&self) -> impl Iterator<Item = Option<&Checkpoint>> {
         self.records.iter().map(Option::as_ref)
     }
 
-    /// The record that counts, if nobody can be in a transaction under this name.
+    /// The checkpoint that counts, if nobody can be in a transaction under this name.
     pub(super) fn settled(mut self) -> Option<Option<Checkpoint>> {
         let in_transactions = self.records().flatten().any(|known| known.exactly_once);
         if self.open || in_transactions { None } else { self.records.pop() }
     }
 }
 
-/// The record that counts under the router's name. `confirmed`: what the slot confirms. A router that wrote less last was late,
-/// and what counts may lie far before that. A transaction that may hide a record is waited for, `patience` long.
+/// The checkpoint that counts under the router's name. `confirmed` is the slot's position: if the last checkpoint is before
+/// it, its router was late, and the one that counts may be far earlier in the topic. Waits up to `wait_limit` for a
+/// transaction that may hide a record.
 pub(super) async fn read(
     config: &Config,
     topic: &str,
     confirmed: Lsn,
-    patience: Duration,
+    wait_limit: Duration,
 ) -> Result<Option<Checkpoint>, Error> {
-    Ok(search(config, topic, confirmed, Some(patience)).await?.committed.flatten())
+    Ok(search(config, topic, confirmed, Some(wait_limit)).await?.committed.flatten())
 }
 
-/// The same without waiting for anybody.
-pub(super) async fn look(config: &Config, topic: &str, confirmed: Lsn) -> Result<Seen, Error> {
+/// The same without waiting for transactions.
+pub(super) async fn read_without_waiting(
+    config: &Config,
+    topic: &str,
+    confirmed: Lsn,
+) -> Result<StoredCheckpoints, Error> {
     let Latest { committed, hidden } = search(config, topic, confirmed, None).await?;
     Ok(match hidden {
-        None => Seen { records: vec![committed.flatten()], open: false },
-        Some(hidden) => Seen { records: committed.into_iter().chain([hidden]).collect(), open: true },
+        None => StoredCheckpoints { records: vec![committed.flatten()], open: false },
+        Some(hidden) => {
+            StoredCheckpoints { records: committed.into_iter().chain([hidden]).collect(), open: true }
+        }
     })
 }
 
@@ -80,17 +87,17 @@ async fn search(
     config: &Config,
     topic: &str,
     confirmed: Lsn,
-    patience: Option<Duration>,
+    wait_limit: Option<Duration>,
 ) -> Result<Latest, Error> {
     let mut settings = properties::client(config);
     settings
-        // librdkafka reads nothing without a group's name; it joins none, and commits nothing
+        // librdkafka requires a group id for reading; the consumer joins no group and commits no offset
         .set("group.id", &config.name)
         .set("enable.auto.commit", "false")
         .set("enable.partition.eof", "true")
-        // what another router has not committed may yet be taken back
+        // uncommitted records of another router may be aborted
         .set("isolation.level", "read_committed")
-        // the end is asked for, not waited for
+        // do not wait for records beyond the end
         .set("fetch.wait.max.ms", "10")
         .set("queued.max.messages.kbytes", "1024")
         .set("fetch.message.max.bytes", "1048576");
@@ -99,9 +106,9 @@ async fn search(
     let uncommitted: BaseConsumer<Quiet> = properties::make(&settings, Quiet)?;
     let (topic, key) = (topic.to_owned(), config.name.clone());
     let read = move || {
-        let reader = Reader { committed, uncommitted, topic, key, confirmed, patience };
+        let reader = Reader { committed, uncommitted, topic, key, confirmed, wait_limit };
         let read = reader.read();
-        // ending a consumer takes up to 100 ms, and nothing waits for it
+        // ending a consumer takes up to 100 ms; do not wait for it
         drop(tokio::task::spawn_blocking(move || drop(reader)));
         read
     };
@@ -116,60 +123,61 @@ struct Reader {
     topic: String,
     key: String,
     confirmed: Lsn,
-    /// `None`: nothing is waited for.
-    patience: Option<Duration>,
+    /// `None`: do not wait for transactions.
+    wait_limit: Option<Duration>,
 }
 
-/// The last of the records. Inside, `None` is a tombstone: somebody has made the router forget.
+/// The last checkpoint found. The inner `None` is a tombstone, which somebody wrote to make the router forget.
 struct Latest {
     committed: Option<Option<Checkpoint>>,
-    /// Of those behind an open transaction, which may be committed, taken back, or neither yet.
+    /// The last one after the start of an open transaction: it may be committed, aborted, or undecided.
     hidden: Option<Option<Checkpoint>>,
 }
 
-/// A record under the router's name.
-struct Ours {
+/// A record with the router's name as its key.
+struct OwnRecord {
     offset: i64,
     value: Option<Vec<u8>>,
 }
 
-impl Ours {
-    /// Whether it counts by being there. Any other may be in a transaction that is taken back.
-    fn stands_alone(&self) -> bool {
+impl OwnRecord {
+    /// Whether it is certain because it was written outside of a transaction. Any other may be aborted.
+    fn is_certain(&self) -> bool {
         let value = self.value.as_deref().map(Checkpoint::decode);
-        matches!(value, Some(Ok(remembered)) if !remembered.exactly_once)
+        matches!(value, Some(Ok(checkpoint)) if !checkpoint.exactly_once)
     }
 }
 
-/// Blocks.
+/// Its methods block.
 impl Reader {
     fn read(&self) -> Result<Latest, Error> {
-        let deadline = Instant::now() + IN_ALL;
-        // the true end; a read_committed consumer sees one before the first open transaction
+        let deadline = Instant::now() + READ_TIMEOUT;
+        // the real end; a read_committed consumer sees only the records before the first open transaction
         let (low, high) = match self.uncommitted.fetch_watermarks(&self.topic, PARTITION, ANSWER_TIMEOUT) {
             Ok(ends) => ends,
             Err(error) if is_missing(&error) => {
-                // librdkafka says the same of a partition without a leader, and what cannot be read is not nothing
-                if self.is_there()? {
-                    return Err(self.late(&format!("its partition {PARTITION} has no leader: {error}")));
+                // librdkafka reports the same error for a partition without a leader, which must not count as an empty
+                // topic
+                if self.partition_exists()? {
+                    return Err(self.incomplete(&format!("its partition {PARTITION} has no leader: {error}")));
                 }
                 return Ok(Latest { committed: None, hidden: None });
             }
-            Err(error) => return Err(self.failed(&error)),
+            Err(error) => return Err(self.read_error(&error)),
         };
-        let near = low.max(high.saturating_sub(STRETCH));
-        let found = self.stretch(near, high, deadline)?;
-        let is_late = |found: &Checkpoint| found.position.flush < self.confirmed;
+        let near = low.max(high.saturating_sub(TAIL_RECORDS));
+        let found = self.read_range(near, high, deadline)?;
+        let is_overdue = |found: &Checkpoint| found.position.flush < self.confirmed;
         match &found.committed {
-            Some(Some(committed)) if is_late(committed) => {}
+            Some(Some(committed)) if is_overdue(committed) => {}
             Some(_) => return Ok(found),
             None => {}
         }
-        self.stretch(low, high, deadline)
+        self.read_range(low, high, deadline)
     }
 
-    /// The last of our records from one offset up to, not including, another, but for those that were taken back.
-    fn stretch(&self, from: i64, to: i64, deadline: Instant) -> Result<Latest, Error> {
+    /// The last of our checkpoints in this range of offsets, `to` excluded, ignoring aborted ones.
+    fn read_range(&self, from: i64, to: i64, deadline: Instant) -> Result<Latest, Error> {
         if from >= to {
             return Ok(Latest { committed: None, hidden: None });
         }
@@ -178,41 +186,41 @@ impl Reader {
             let ours = self.ours(&self.committed, from, to, deadline)?;
             return Ok(Latest { committed: self.latest(&ours)?, hidden: None });
         }
-        // Transactions of others are open, and nobody waits for what they hide unless it may be in one itself.
+        // Somebody's transaction is open. It matters only if one of our records may be part of it.
         let mut all = self.ours(&self.uncommitted, from, to, deadline)?;
-        let doubtful = all.iter().rev().find(|ours| !ours.stands_alone());
+        let doubtful = all.iter().rev().find(|ours| !ours.is_certain());
         let Some(doubtful) = doubtful.map(|ours| ours.offset) else {
             return Ok(Latest { committed: self.latest(&all)?, hidden: None });
         };
         if open_from <= doubtful {
-            let Some(patience) = self.patience else {
+            let Some(wait_limit) = self.wait_limit else {
                 let shown = self.ours(&self.committed, from, open_from, deadline)?;
                 all.retain(|ours| ours.offset >= open_from);
                 return Ok(Latest { committed: self.latest(&shown)?, hidden: self.latest(&all)? });
             };
-            self.wait_for_transaction(doubtful, patience)?;
+            self.wait_for_transaction(doubtful, wait_limit)?;
         }
-        let mut found = self.ours(&self.committed, from, doubtful + 1, Instant::now() + IN_ALL)?;
+        let mut found = self.ours(&self.committed, from, doubtful + 1, Instant::now() + READ_TIMEOUT)?;
         found.extend(all.into_iter().filter(|ours| ours.offset > doubtful));
         Ok(Latest { committed: self.latest(&found)?, hidden: None })
     }
 
-    /// Until a read_committed consumer sees everything up to this offset.
-    fn wait_for_transaction(&self, offset: i64, patience: Duration) -> Result<(), Error> {
-        let (begun, mut told) = (Instant::now(), false);
+    /// Waits until a read_committed consumer sees everything up to this offset.
+    fn wait_for_transaction(&self, offset: i64, wait_limit: Duration) -> Result<(), Error> {
+        let (begun, mut logged) = (Instant::now(), false);
         while self.end(&self.committed)? <= offset {
             let waited = begun.elapsed();
-            if waited >= patience {
-                return Err(self.late(
-                    "a transaction in it stays open; Kafka ends it when its transaction.timeout.ms is over",
+            if waited >= wait_limit {
+                return Err(self.incomplete(
+                    "a transaction in it is still open; Kafka ends it after its transaction.timeout.ms",
                 ));
             }
-            if waited >= TOLD_AFTER && patience > AMPLE && !told {
-                told = true;
+            if waited >= LOG_WAIT_AFTER && wait_limit > OPEN_TRANSACTION_TIMEOUT && !logged {
+                logged = true;
                 tracing::warn!(
                     topic = self.topic,
                     name = self.key,
-                    "waiting for the end of a transaction that somebody was cut off in; Kafka ends it when its transaction.timeout.ms is over"
+                    "waiting for an interrupted transaction to end; Kafka ends it after its transaction.timeout.ms"
                 );
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -221,26 +229,26 @@ impl Reader {
     }
 
     /// Whether the brokers know the partition.
-    fn is_there(&self) -> Result<bool, Error> {
+    fn partition_exists(&self) -> Result<bool, Error> {
         let metadata = self.uncommitted.fetch_metadata(Some(&self.topic), ANSWER_TIMEOUT);
-        let metadata = metadata.map_err(|error| self.failed(&error))?;
+        let metadata = metadata.map_err(|error| self.read_error(&error))?;
         Ok(metadata.topics().iter().any(|topic| topic.name() == self.topic && !topic.partitions().is_empty()))
     }
 
     fn end(&self, consumer: &BaseConsumer<Quiet>) -> Result<i64, Error> {
         let ends = consumer.fetch_watermarks(&self.topic, PARTITION, ANSWER_TIMEOUT);
-        ends.map(|(_, high)| high).map_err(|error| self.failed(&error))
+        ends.map(|(_, high)| high).map_err(|error| self.read_error(&error))
     }
 
-    /// As this consumer is shown them.
+    /// Our records in this range, as this consumer sees them.
     fn ours(
         &self,
         consumer: &BaseConsumer<Quiet>,
         from: i64,
         to: i64,
         deadline: Instant,
-    ) -> Result<Vec<Ours>, Error> {
-        // behind the last stable offset librdkafka reports neither records nor an end
+    ) -> Result<Vec<OwnRecord>, Error> {
+        // after the last stable offset librdkafka reports neither records nor an end
         if from >= to {
             return Ok(Vec::new());
         }
@@ -248,7 +256,7 @@ impl Reader {
         let assigned = assignment
             .add_partition_offset(&self.topic, PARTITION, Offset::Offset(from))
             .and_then(|()| consumer.assign(&assignment));
-        assigned.map_err(|error| self.failed(&error))?;
+        assigned.map_err(|error| self.read_error(&error))?;
         let mut found = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -256,26 +264,26 @@ impl Reader {
                 Some(Ok(message)) => {
                     let offset = message.offset();
                     if offset < to && message.key() == Some(self.key.as_bytes()) {
-                        found.push(Ours { offset, value: message.payload().map(<[u8]>::to_vec) });
+                        found.push(OwnRecord { offset, value: message.payload().map(<[u8]>::to_vec) });
                     }
                     if offset + 1 >= to {
                         return Ok(found);
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(found),
-                // what concerns the group is no matter; the rest goes on by itself when a broker is back
+                // group errors do not matter; the other errors pass when a broker is back
                 Some(Err(KafkaError::MessageConsumption(
                     Code::BrokerTransportFailure | Code::AllBrokersDown | Code::GroupAuthorizationFailed,
                 ))) if !left.is_zero() => {}
-                Some(Err(error)) => return Err(self.failed(&error)),
-                None if left.is_zero() => return Err(self.late("the brokers do not answer")),
+                Some(Err(error)) => return Err(self.read_error(&error)),
+                None if left.is_zero() => return Err(self.incomplete("the brokers do not answer")),
                 None => {}
             }
         }
     }
 
-    /// What counts among these. `Some(None)`: somebody has made the router forget, with a tombstone.
-    fn latest(&self, found: &[Ours]) -> Result<Option<Option<Checkpoint>>, Error> {
+    /// The checkpoint that counts among these. `Some(None)`: a tombstone, which somebody wrote to make the router forget.
+    fn latest(&self, found: &[OwnRecord]) -> Result<Option<Option<Checkpoint>>, Error> {
         let mut latest = None;
         for ours in found {
             let before = latest.take().unwrap_or(Ok(None));
@@ -284,7 +292,7 @@ impl Reader {
         latest.transpose()
     }
 
-    /// A tombstone makes the router forget also what cannot be read; nothing else makes up for that.
+    /// A tombstone also removes what cannot be read; nothing else does.
     fn take(
         &self,
         before: Result<Option<Checkpoint>, Error>,
@@ -295,18 +303,18 @@ impl Reader {
         let next = Checkpoint::decode(value).map_err(|error| {
             Error::not_safe(
                 format!("the position of the router {} in the topic {} cannot be read: {error}", self.key, self.topic),
-                "Run the version that wrote it. Or let the router go on at the slot's own position: write a record with the \
-                 same key and no value (a tombstone) behind it, or set another `[delivery] positions_topic`",
+                "Run the version that wrote it. Or resume from the slot's own position: write a record with the \
+                 same key and no value (a tombstone) after it, or set another `[delivery] positions_topic`",
             )
         })?;
         Ok(Checkpoint::later(before, next))
     }
 
-    fn failed(&self, error: &KafkaError) -> Error {
-        failed(&format!("read the topic {}", self.topic), error, Exit::Refused)
+    fn read_error(&self, error: &KafkaError) -> Error {
+        error_of_kafka(&format!("read the topic {}", self.topic), error, Exit::Refused)
     }
 
-    fn late(&self, why: &str) -> Error {
+    fn incomplete(&self, why: &str) -> Error {
         Error::transient(Peer::Kafka, format!("the topic {} cannot be read to its end: {why}", self.topic))
     }
 }
@@ -318,7 +326,7 @@ fn is_missing(error: &KafkaError) -> bool {
     )
 }
 
-/// That brokers are away is what the producer of the events says.
+/// Errors are only logged for debugging: the producer of events reports brokers that are down.
 struct Quiet;
 
 impl ClientContext for Quiet {

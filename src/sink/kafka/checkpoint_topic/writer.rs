@@ -1,4 +1,4 @@
-//! Writing: one record at a time, the newest position each time.
+//! Writes checkpoints, one at a time, always the newest.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,53 +19,53 @@ use crate::error::{Error, Peer};
 use crate::progress::Position;
 use crate::sink::kafka::client::Client;
 use crate::sink::kafka::context::log;
-use crate::sink::kafka::error_policy::{ErrorPolicy, verdict};
+use crate::sink::kafka::error_policy::{ErrorPolicy, error_policy};
 use crate::sink::kafka::properties;
 use crate::sink::kafka::stale_metadata::knows_brokers;
 
-/// How long after one position that follows acknowledged events the next is written at the earliest. A crash repeats
-/// what was acknowledged since the last one.
+/// The minimum time between two checkpoints after acknowledged events. A crash repeats the events acknowledged since the
+/// last one.
 const AFTER_EVENTS: Duration = Duration::from_millis(25);
 
-/// The same for one that follows the log of an idle outbox.
+/// The same if only the position of an idle outbox has moved.
 const WHEN_IDLE: Duration = Duration::from_secs(1);
 
-/// How long a refused one waits before the next.
+/// The pause after a refused checkpoint.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// How long an acknowledgement takes only if something is wrong.
-const LONG: Duration = Duration::from_secs(5);
+/// An acknowledgement takes this long only if something is wrong.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
-/// How often a client that says nothing is looked at meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often to check for a fatal error while waiting.
+const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the first position of a session may take.
-const FIRST: Duration = Duration::from_secs(15);
+/// How long the first checkpoint of a session may take.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What is in the topic, and what is on its way there.
+/// The state of writing.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct WriterState {
     durable: Option<Position>,
-    under_way: Option<UnderWay>,
+    in_flight: Option<InFlightRecord>,
     serial: usize,
-    /// How many changes were acknowledged when the last one was sent.
+    /// How many changes were acknowledged when the last checkpoint was sent.
     acknowledged: u64,
-    /// When the next may be written, by what it follows.
+    /// When the next checkpoint may be written: after events, and if only the position has moved.
     next: Option<(Instant, Instant)>,
-    /// Why the last one was refused, which is said once.
+    /// Why the last checkpoint was refused. Logged once.
     failed: Option<String>,
 }
 
-/// A record without a report yet.
+/// A checkpoint in flight.
 #[derive(Debug)]
-struct UnderWay {
-    /// The number that its report will bear.
+struct InFlightRecord {
+    /// The number in its delivery report.
     serial: usize,
     position: Position,
     since: Instant,
 }
 
-/// What the client's thread reports.
+/// Reports from librdkafka's thread.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     report: Mutex<Option<Report>>,
@@ -74,7 +74,7 @@ pub(super) struct Shared {
 
 #[derive(Debug, Clone)]
 struct Report {
-    /// Of the record; `None` stands for whichever is under way.
+    /// The record's number; `None`: the record in flight, whichever it is.
     serial: Option<usize>,
     result: Result<(), Refused>,
 }
@@ -83,22 +83,22 @@ struct Report {
 struct Refused {
     reason: String,
     remedy: &'static str,
-    /// The client will send nothing any more.
+    /// The producer has failed for good.
     fatal: bool,
 }
 
 impl CheckpointTopic {
-    /// Writes the position that a session starts with, and waits for it.
+    /// Writes the first checkpoint of a session, and waits for its acknowledgement.
     ///
     /// # Errors
     /// It is refused, or is not acknowledged in time.
     pub async fn begin(&mut self, first: &Checkpoint) -> Result<(), Error> {
         self.send(first);
-        let deadline = Instant::now() + FIRST;
+        let deadline = Instant::now() + FIRST_TIMEOUT;
         loop {
-            let pause = deadline.min(Instant::now() + LOOK_EVERY);
+            let pause = deadline.min(Instant::now() + FAILURE_CHECK_INTERVAL);
             let _ = tokio::time::timeout_at(pause, self.shared.changed.notified()).await;
-            self.look_for_failure();
+            self.check_fatal_error();
             match self.take_report() {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(refused)) => {
@@ -120,126 +120,127 @@ impl CheckpointTopic {
         }
     }
 
-    /// What is durable in the topic.
+    /// The flush LSN of the last durable checkpoint.
     pub fn durable(&self) -> Lsn {
         self.durable_position().flush
     }
 
-    /// The same with what there is of the transaction behind it.
+    /// The position of the last durable checkpoint.
     pub fn durable_position(&self) -> Position {
-        self.written.durable.unwrap_or_default()
+        self.state.durable.unwrap_or_default()
     }
 
-    /// librdkafka's error callback tells the cause of a fatal error, but not that it is fatal, and there may be no report.
-    fn look_for_failure(&self) {
+    /// Checks for a fatal error. librdkafka's error callback gives the cause but not that it is fatal, and there may be no
+    /// delivery report.
+    fn check_fatal_error(&self) {
         if let Some((_, reason)) = self.producer.client().fatal_error() {
             let refused = Refused { reason, remedy: "", fatal: true };
             self.shared.report(Report { serial: None, result: Err(refused) });
         }
     }
 
-    /// If no report has come for long, finds out whether the client has lost sight of the brokers. Then it is made anew.
-    pub fn look_for_lost_sight(&self) {
-        self.look_for_failure();
-        if self.written.under_way.as_ref().is_none_or(|under_way| under_way.since.elapsed() < LONG) {
+    /// If the checkpoint in flight is overdue, checks whether the client has stale metadata. If so, it is replaced.
+    pub fn check_stale_metadata(&self) {
+        self.check_fatal_error();
+        if self.state.in_flight.as_ref().is_none_or(|in_flight| in_flight.since.elapsed() < OVERDUE_AFTER) {
             return;
         }
         let (producer, shared) = (self.producer.clone(), Arc::clone(&self.shared));
         let lost = move || {
-            let reason = "the client has lost sight of the brokers, which answer a new one".to_owned();
+            let reason = "the client no longer finds the brokers, although a new one does".to_owned();
             shared.report(Report { serial: None, result: Err(Refused { reason, remedy: "", fatal: true }) });
         };
-        let known = move |timeout| knows_brokers(producer.client(), timeout);
-        self.lost_sight.look(properties::client(&self.config), known, lost);
+        let knows_brokers = move |timeout| knows_brokers(producer.client(), timeout);
+        self.stale_metadata.check(properties::client(&self.config), knows_brokers, lost);
     }
 
-    /// For how long the position under way has not been acknowledged.
+    /// How long the checkpoint in flight has not been acknowledged.
     pub fn waits_for(&self) -> Duration {
-        self.written.under_way.as_ref().map_or(Duration::ZERO, |under_way| under_way.since.elapsed())
+        self.state.in_flight.as_ref().map_or(Duration::ZERO, |in_flight| in_flight.since.elapsed())
     }
 
-    /// The brokers answer, and do not acknowledge the position under way, for this reason.
+    /// The brokers answer but do not acknowledge the checkpoint in flight, for this reason.
     pub fn not_acknowledged(&mut self, reason: String) {
         self.cannot_be_written(reason, "");
     }
 
-    /// Told once for each reason.
+    /// Logs each reason once.
     fn cannot_be_written(&mut self, reason: String, remedy: &str) {
-        if self.written.failed.as_ref() != Some(&reason) {
+        if self.state.failed.as_ref() != Some(&reason) {
             tracing::warn!(
                 peer = "kafka",
                 topic = self.topic,
                 reason,
                 remedy = (!remedy.is_empty()).then_some(remedy),
-                "the position cannot be written; the slot is not moved until it can"
+                "the position cannot be written; the slot does not advance until it can"
             );
         }
-        self.written.failed = Some(reason);
+        self.state.failed = Some(reason);
     }
 
-    /// Why the slot stands still, if that is so.
-    pub fn obstacle(&self) -> Option<String> {
+    /// Why the slot does not advance.
+    pub fn stall_reason(&self) -> Option<String> {
         let reason = self.failed()?;
         Some(format!("the position cannot be written to the topic {}: {reason}", self.topic))
     }
 
-    /// Why positions cannot be written, if that is so.
+    /// Why checkpoints cannot be written.
     pub fn failed(&self) -> Option<&str> {
-        self.written.failed.as_deref()
+        self.state.failed.as_deref()
     }
 
-    /// Writes `position` if it is a new one and its time has come. `acknowledged` counts changes. `at_once`: there will be no
-    /// newer one soon. Returns when to ask again.
+    /// Writes a checkpoint if `position` is new and the time has come. `acknowledged` counts changes. `at_once`: no newer
+    /// position will come soon. Returns when to call again.
     pub fn offer(
         &mut self,
         position: Position,
         acknowledged: u64,
         at_once: bool,
-        remembered: impl FnOnce() -> Checkpoint,
+        checkpoint: impl FnOnce() -> Checkpoint,
     ) -> Option<Instant> {
-        if self.written.under_way.is_some() || self.written.durable == Some(position) {
+        if self.state.in_flight.is_some() || self.state.durable == Some(position) {
             return None;
         }
-        let (after_events, when_idle) = self.written.next.unwrap_or_else(|| (Instant::now(), Instant::now()));
-        let events = acknowledged != self.written.acknowledged;
+        let (after_events, when_idle) = self.state.next.unwrap_or_else(|| (Instant::now(), Instant::now()));
+        let events = acknowledged != self.state.acknowledged;
         let due = if events || at_once { after_events } else { when_idle };
-        // not even then one refusal after the other: the client may refuse without asking a broker
-        let paced = !at_once || self.written.failed.is_some();
+        // even then, pause after a refusal: the client may refuse without asking a broker
+        let paced = !at_once || self.state.failed.is_some();
         if paced && Instant::now() < due {
             return Some(due);
         }
-        self.written.acknowledged = acknowledged;
-        self.send(&remembered());
+        self.state.acknowledged = acknowledged;
+        self.send(&checkpoint());
         None
     }
 
-    /// Waits until something is known of the record under way. May be dropped at any await.
+    /// Waits for a report. Cancel-safe.
     pub async fn reported(&self) {
         self.shared.changed.notified().await;
     }
 
-    /// Whether a record is under way.
-    pub fn waits(&self) -> bool {
-        self.written.under_way.is_some()
+    /// Whether a checkpoint is in flight.
+    pub fn is_writing(&self) -> bool {
+        self.state.in_flight.is_some()
     }
 
-    /// Takes in what is known of it.
+    /// Handles the report, if there is one.
     ///
     /// # Errors
-    /// A new client, where the old one has given up, cannot be made.
+    /// The producer has failed for good and a new one cannot be created.
     pub fn settle(&mut self) -> Result<(), Error> {
         match self.take_report() {
             None => Ok(()),
             Some(Ok(())) => {
-                if self.written.failed.take().is_some() {
+                if self.state.failed.take().is_some() {
                     tracing::info!(topic = self.topic, "positions are written again");
                 }
                 Ok(())
             }
             Some(Err(refused)) => {
                 self.cannot_be_written(refused.reason, refused.remedy);
-                // One that was deleted is made again; if it cannot be, the next record says so. An attempt waits for the
-                // brokers as long as it takes, so there is one at a time.
+                // Recreates the topic if it was deleted; if that fails, the next record reports it. An attempt waits for
+                // the brokers as long as necessary, so there is only one at a time.
                 if self.preparing.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
                     let (config, topic) = (Arc::clone(&self.config), self.topic.clone());
                     let task = tokio::spawn(async move { prepare(&config, &topic).await });
@@ -255,27 +256,27 @@ impl CheckpointTopic {
 
     fn take_report(&mut self) -> Option<Result<(), Refused>> {
         let Report { serial, result } = self.shared.lock().take()?;
-        // a client that was replaced may yet report what it had under way
-        let ours = |under_way: &mut UnderWay| serial.is_none_or(|serial| serial == under_way.serial);
-        let UnderWay { position, .. } = self.written.under_way.take_if(ours)?;
+        // a replaced client may still report its record
+        let ours = |in_flight: &mut InFlightRecord| serial.is_none_or(|serial| serial == in_flight.serial);
+        let InFlightRecord { position, .. } = self.state.in_flight.take_if(ours)?;
         let wait = match &result {
             Ok(()) => {
-                self.written.durable = Some(position);
+                self.state.durable = Some(position);
                 AFTER_EVENTS
             }
             Err(_) => AFTER_FAILURE,
         };
         let now = Instant::now();
-        self.written.next = Some((now + wait, now + WHEN_IDLE));
+        self.state.next = Some((now + wait, now + WHEN_IDLE));
         Some(result)
     }
 
-    fn send(&mut self, remembered: &Checkpoint) {
-        let value = remembered.encode();
-        self.written.serial += 1;
-        let serial = self.written.serial;
-        self.written.under_way =
-            Some(UnderWay { serial, position: remembered.position, since: Instant::now() });
+    fn send(&mut self, checkpoint: &Checkpoint) {
+        let value = checkpoint.encode();
+        self.state.serial += 1;
+        let serial = self.state.serial;
+        self.state.in_flight =
+            Some(InFlightRecord { serial, position: checkpoint.position, since: Instant::now() });
         let record = BaseRecord::with_opaque_to(&self.topic, serial);
         let record = record.partition(PARTITION).key(self.config.name.as_bytes()).payload(&value);
         if let Err((error, _)) = self.producer.send(record) {
@@ -297,14 +298,14 @@ impl Shared {
 
 fn refused(error: &KafkaError) -> Refused {
     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
-    let remedy = match verdict(code) {
+    let remedy = match error_policy(code) {
         ErrorPolicy::Refused(remedy) | ErrorPolicy::Denied(remedy) => remedy,
-        ErrorPolicy::Again | ErrorPolicy::Consequence => "",
+        ErrorPolicy::Retry | ErrorPolicy::Consequence => "",
     };
     Refused { reason: code.to_string(), remedy, fatal: code == Code::Fatal }
 }
 
-/// An idempotent producer with room for one record.
+/// An idempotent producer with a queue for few records, because only one is in flight.
 pub(super) fn producer(
     config: &Config,
     shared: &Arc<Shared>,
@@ -317,7 +318,7 @@ pub(super) fn producer(
     properties::make(&settings, Reports(Arc::clone(shared))).map(Client::new)
 }
 
-/// What librdkafka calls back.
+/// The producer's callbacks.
 #[derive(Debug)]
 pub(super) struct Reports(Arc<Shared>);
 
@@ -326,7 +327,7 @@ impl ClientContext for Reports {
         log(level, facility, message);
     }
 
-    /// That brokers are away is what the producer of the events says.
+    /// Errors are only logged for debugging: the producer of events reports brokers that are down.
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(peer = "kafka", %error, reason, "connection of the positions");
     }
@@ -352,7 +353,7 @@ mod tests {
     use crate::dead_letters::Key;
     use pg_logical::Environment;
 
-    /// The client refuses it without asking a broker.
+    /// A checkpoint that the client refuses without asking a broker.
     fn too_large(flush: u64) -> Checkpoint {
         let key = Key { final_lsn: Lsn(u64::MAX), change: 1 };
         let position = Position { flush: Lsn(flush), partial: None };
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_position_that_is_refused_at_once_is_not_tried_again_at_once() {
+    async fn a_refused_checkpoint_is_not_retried_at_once() {
         let env = Environment::empty()
             .with_variable("OUTBOX_ROUTER_POSTGRES__URL", "postgres://router@db/shop")
             .with_variable("OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1");
@@ -371,8 +372,8 @@ mod tests {
             producer: producer(&config, &shared).unwrap(),
             shared,
             config,
-            written: Written::default(),
-            lost_sight: Arc::default(),
+            state: WriterState::default(),
+            stale_metadata: Arc::default(),
             preparing: None,
         };
         let record = too_large(5);

@@ -1,5 +1,5 @@
-//! What records wait for before they can be sent: a topic that has to be made or looked at, and producers that make smaller batches
-//! because a topic takes only those.
+//! Prepares what records need: a topic that has to be created or checked, and producers with smaller batches if a topic
+//! needs them.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::error::{Definite, Error, Peer};
 use crate::relay::NotSent;
 use crate::sink::kafka::client::Client;
 use crate::sink::kafka::record_limits::TopicLimits;
-use crate::sink::kafka::topic_cache::Met;
+use crate::sink::kafka::topic_cache::TopicChange;
 use crate::unsendable::{Reason, Unsendable};
 
-/// Nothing is sent while there is any of it.
+/// Nothing is sent while any of this is under way.
 #[derive(Default)]
 pub(in crate::sink::kafka) struct TopicSetup {
     topic: Option<(String, AbortOnDropHandle<Result<TopicLimits, Error>>)>,
-    /// The topic that cannot be had, until a record for it was told so.
+    /// The topic that cannot be used, until its next record gets the error.
     failed: Option<(String, Unsendable)>,
-    /// A topic takes smaller batches than the producers make.
+    /// A topic accepts only smaller batches than the producers make.
     rebuild: bool,
     rebuilding: Option<AbortOnDropHandle<Result<(), Error>>>,
 }
@@ -36,7 +36,7 @@ impl TopicSetup {
         self.topic.is_some() || self.rebuild
     }
 
-    /// May be dropped at any await.
+    /// Cancel-safe.
     async fn done(&mut self) -> Done {
         let lost = |what: &str, error| Error::transient(Peer::Kafka, format!("{what}: {error}"));
         if let Some((topic, task)) = &mut self.topic {
@@ -61,15 +61,15 @@ impl Publisher {
         self.setup.is_under_way()
     }
 
-    /// Whether the producers can be used, for a position at least.
+    /// Whether the producers can be used, at least for a checkpoint.
     pub(in crate::sink::kafka) fn has_producers(&self) -> bool {
         self.setup.rebuilding.is_none()
     }
 
-    /// Waits until a topic or the producers are ready, for ever if nothing is under way. May be dropped at any await.
+    /// Waits until a topic or the producers are ready, forever if neither is being prepared. Cancel-safe.
     ///
     /// # Errors
-    /// The session has to end. That a topic cannot be had is told of the next record for it.
+    /// The session has to end. If a topic cannot be used, the next record for it gets the error instead.
     pub(in crate::sink::kafka) async fn set_up(&mut self) -> Result<Option<Admitted>, Error> {
         match self.setup.done().await {
             Done::Topic(topic, Ok(limits)) => Ok(Some(self.admit(topic, limits))),
@@ -82,19 +82,19 @@ impl Publisher {
         }
     }
 
-    /// Nothing is under way or uncommitted: replaces the producers if that was waited for.
+    /// Call this when nothing is in flight or uncommitted. Replaces the producers if that is due.
     ///
     /// # Errors
-    /// They cannot be made.
+    /// They cannot be created.
     pub(in crate::sink::kafka) fn settled(&mut self) -> Result<(), Error> {
         if self.setup.rebuild && self.setup.rebuilding.is_none() {
-            let task = tokio::spawn(self.rebuild()?);
+            let task = tokio::spawn(self.replace_producers()?);
             self.setup.rebuilding = Some(AbortOnDropHandle::new(task));
         }
         Ok(())
     }
 
-    /// A record cannot be sent before its topic is ready. Begins with that, unless it was tried in vain just now.
+    /// A record's topic is not ready. Starts preparing it, unless that has just failed.
     pub(in crate::sink::kafka) fn set_up_topic(&mut self, topic: &str) -> NotSent {
         if let Some((_, why)) = self.setup.failed.take_if(|(failed, _)| failed == topic) {
             return NotSent::Impossible(why);
@@ -104,7 +104,7 @@ impl Publisher {
         NotSent::Later
     }
 
-    /// Makes sure that a topic is there. Waits while no broker answers; an error is definite.
+    /// Makes sure that a topic exists. Waits while no broker answers; an error is definite.
     fn prepare(&self, topic: String) -> impl Future<Output = Result<TopicLimits, Error>> + Send + 'static {
         let looked_up = Arc::clone(&self.keeper).prepare(topic.clone());
         let met = self.numbers.contains_key(topic.as_str());
@@ -112,7 +112,8 @@ impl Publisher {
         async move {
             let limits = looked_up.await?;
             for producer in producers {
-                // by itself it learns of new partitions minutes later; if this fails it is the record that says so
+                // by itself the producer learns of new partitions minutes later; a failure here will also hit the next
+                // record
                 let topic = topic.clone();
                 let producer = (*producer).clone();
                 let refreshed = move || producer.client().fetch_metadata(Some(&topic), PROBE_TIMEOUT).is_ok();
@@ -123,17 +124,17 @@ impl Publisher {
     }
 
     fn admit(&mut self, topic: String, limits: TopicLimits) -> Admitted {
-        // librdkafka does not split a batch that the broker finds too large
+        // librdkafka does not split a batch that the broker refuses as too large
         self.setup.rebuild |= limits.max_message_bytes.is_some_and(|limit| self.batch_bytes > limit);
         self.batch_bytes =
             limits.max_message_bytes.map_or(self.batch_bytes, |limit| limit.min(self.batch_bytes));
-        let grown = self.known.met(&topic, &limits) == Met::Grown;
+        let grown = self.topic_cache.update(&topic, &limits) == TopicChange::Grown;
         let name: Box<str> = topic.as_str().into();
-        let fresh = Topic { name: name.clone(), limits, looked_at_for: None, stale: false };
+        let fresh = Topic { name: name.clone(), limits, checked_for: None, stale: false };
         let number = match self.numbers.get(&name) {
             Some(&number) => {
-                if let Some(known) = self.topics.get_mut(number) {
-                    *known = Topic { looked_at_for: known.looked_at_for, ..fresh };
+                if let Some(topic_cache) = self.topics.get_mut(number) {
+                    *topic_cache = Topic { checked_for: topic_cache.checked_for, ..fresh };
                 }
                 number
             }
@@ -143,7 +144,7 @@ impl Publisher {
                 self.topics.len() - 1
             }
         };
-        // the brokers may know nothing of the producer there, and a key's partition may be another
+        // the brokers may have forgotten the producer, and a key's partition may have changed
         self.first.forget(number);
         Admitted { topic: number, name: topic, grown }
     }

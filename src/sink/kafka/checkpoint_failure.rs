@@ -1,18 +1,18 @@
-//! Why a position that travels in a transaction was not taken.
+//! Why the checkpoint of a transaction was refused.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
-use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, verdict};
+use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, error_policy};
 use crate::error::{Error, Peer};
 
-/// Why a transaction was not committed, or is not known to be.
+/// Why a transaction was not committed, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotCommitted {
-    /// What the brokers or the client said.
+    /// The error of the brokers or the client.
     pub reason: String,
-    /// What a person can do; empty if it may pass by itself.
+    /// The remedy; empty if the cause may be temporary.
     pub remedy: &'static str,
 }
 
@@ -22,25 +22,25 @@ impl From<NotCommitted> for Error {
     }
 }
 
-/// Why the position in a transaction was not taken, by its delivery report.
+/// The reason why a transaction's checkpoint was refused, shared with librdkafka's thread.
 #[derive(Debug, Clone, Default)]
-pub(super) struct PositionReport(Arc<Mutex<Option<NotCommitted>>>);
+pub(super) struct CheckpointFailure(Arc<Mutex<Option<NotCommitted>>>);
 
-impl PositionReport {
+impl CheckpointFailure {
     pub(super) fn failed(&self, code: Code) {
-        let remedy = match verdict(code) {
+        let remedy = match error_policy(code) {
             ErrorPolicy::Denied(_) => MAY_NOT_WRITE,
             ErrorPolicy::Refused(remedy) => remedy,
-            // because of something else, which is told by itself
-            ErrorPolicy::Again | ErrorPolicy::Consequence => "",
+            // the consequence of another error, which is reported by itself
+            ErrorPolicy::Retry | ErrorPolicy::Consequence => "",
         };
-        let refused = NotCommitted { reason: format!("the position is not taken: {code}"), remedy };
-        // what was told before is the cause
+        let refused = NotCommitted { reason: format!("the position was refused: {code}"), remedy };
+        // an earlier reason is the cause
         self.lock().get_or_insert(refused);
     }
 
-    /// A partition cannot be added to the transaction, so the position is thrown out of it too.
-    pub(super) fn not_added(&self, why: NotCommitted) {
+    /// A partition cannot be added to the transaction, which purges the checkpoint too.
+    pub(super) fn partition_not_added(&self, why: NotCommitted) {
         *self.lock() = Some(why);
     }
 

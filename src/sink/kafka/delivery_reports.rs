@@ -1,4 +1,4 @@
-//! The way back: which records are durable, and which was refused. Written by the sink's thread, read by the relay.
+//! Delivery reports on their way from librdkafka's threads to the loop: which records are durable, and which was refused.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use crate::progress::Sequence;
 use crate::relay::Refusal;
 
-/// Of several reasons the one that says most: other records fail in consequence of it.
+/// The refusal with the highest rank is the cause; the others are its consequences.
 fn rank(refusal: &Refusal) -> u8 {
     u8::from(!refusal.transient) * 2 + u8::from(refusal.waits_for_a_person())
 }
@@ -20,17 +20,17 @@ struct State {
 
 /// Reports of one session.
 #[derive(Debug, Default)]
-pub(crate) struct Outcomes {
+pub(crate) struct DeliveryReports {
     state: Mutex<State>,
     changed: Notify,
 }
 
-impl Outcomes {
+impl DeliveryReports {
     /// The record is durable.
     pub(crate) fn delivered(&self, sequence: Sequence) {
         let mut state = self.lock();
         state.delivered.push(sequence);
-        // the relay takes all there is at once, so it is woken for the first only
+        // the loop takes all at once, so only the first wakes it
         let first = state.delivered.len() == 1;
         drop(state);
         if first {
@@ -38,8 +38,8 @@ impl Outcomes {
         }
     }
 
-    /// The record was refused. A definite reason takes the place of a transient one, and one that waits for a person that
-    /// of one that does not: the rest of a batch fails because of the record that was refused for a reason of its own.
+    /// The record was refused. A definite reason replaces a transient one, and one that needs a person replaces one that
+    /// does not: the rest of a batch fails because of the record that was refused for a reason of its own.
     pub(crate) fn refused(&self, refusal: Refusal) {
         let mut state = self.lock();
         match &mut state.refusal {
@@ -51,12 +51,12 @@ impl Outcomes {
         self.changed.notify_one();
     }
 
-    /// Waits until there is something to take.
+    /// Waits until there are reports.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Moves the numbers of durable records into `into`, which should be empty; returns the refusal, if any.
+    /// Moves the sequences of durable records into `into`, which should be empty. Returns the refusal, if any.
     pub(crate) fn take(&self, into: &mut Vec<Sequence>) -> Option<Refusal> {
         let mut state = self.lock();
         std::mem::swap(&mut state.delivered, into);
@@ -79,35 +79,35 @@ mod tests {
     }
 
     #[test]
-    fn a_definite_refusal_hides_what_it_brought_with_it() {
-        let outcomes = Outcomes::default();
-        outcomes.refused(refusal(9, true));
-        outcomes.refused(refusal(3, false));
-        outcomes.refused(refusal(5, false));
-        outcomes.refused(refusal(20, true));
-        assert_eq!(outcomes.take(&mut Vec::new()), Some(refusal(5, false)));
+    fn a_definite_refusal_replaces_its_consequences() {
+        let delivery_reports = DeliveryReports::default();
+        delivery_reports.refused(refusal(9, true));
+        delivery_reports.refused(refusal(3, false));
+        delivery_reports.refused(refusal(5, false));
+        delivery_reports.refused(refusal(20, true));
+        assert_eq!(delivery_reports.take(&mut Vec::new()), Some(refusal(5, false)));
     }
 
     #[test]
-    fn what_waits_for_a_person_hides_what_passes_by_itself() {
-        let outcomes = Outcomes::default();
+    fn a_refusal_that_needs_a_person_replaces_a_temporary_one() {
+        let delivery_reports = DeliveryReports::default();
         let denied = Refusal { why: Unsendable::new(Reason::Refused, "", "grant"), ..refusal(3, true) };
-        outcomes.refused(refusal(0, true));
-        outcomes.refused(denied.clone());
-        outcomes.refused(refusal(9, true));
-        assert_eq!(outcomes.take(&mut Vec::new()), Some(denied));
+        delivery_reports.refused(refusal(0, true));
+        delivery_reports.refused(denied.clone());
+        delivery_reports.refused(refusal(9, true));
+        assert_eq!(delivery_reports.take(&mut Vec::new()), Some(denied));
     }
 
     #[test]
-    fn what_is_delivered_is_taken_once() {
-        let outcomes = Outcomes::default();
-        outcomes.delivered(Sequence(2));
-        outcomes.delivered(Sequence(1));
+    fn each_delivery_is_taken_once() {
+        let delivery_reports = DeliveryReports::default();
+        delivery_reports.delivered(Sequence(2));
+        delivery_reports.delivered(Sequence(1));
         let mut taken = Vec::new();
-        outcomes.take(&mut taken);
+        delivery_reports.take(&mut taken);
         assert_eq!(taken, [Sequence(2), Sequence(1)]);
         taken.clear();
-        outcomes.take(&mut taken);
+        delivery_reports.take(&mut taken);
         assert_eq!(taken, []);
     }
 }
