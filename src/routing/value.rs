@@ -1,11 +1,12 @@
 //! The record value: the payload unchanged, or as part of JSON.
 
+use connect_values::{Behaviour, EmptyArray, NullMember, expand, write_json_bytes, write_json_string};
+
 use super::column_json;
 use super::row::Row;
 use super::template::Bound;
 use super::unroutable::{Made, Unroutable};
 use crate::config::PayloadJson;
-use crate::connect::{Behaviour, EmptyArray, NullMember, expand, write_json_bytes, write_json_string};
 use crate::json;
 use crate::outbox::Field;
 

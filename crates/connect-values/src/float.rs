@@ -2,10 +2,10 @@
 
 use std::fmt::{LowerExp, Write as _};
 
-use super::scratch::Scratch;
+use crate::scratch::Scratch;
 
 /// `1.0`, `1.0E10`, `-0.0`, `NaN`, `Infinity`.
-pub(super) fn write_f64(value: f64, into: &mut String) {
+pub(crate) fn write_f64(value: f64, into: &mut String) {
     match special(value) {
         Some(text) => into.push_str(text),
         None => write_finite(value, into),
@@ -13,7 +13,7 @@ pub(super) fn write_f64(value: f64, into: &mut String) {
 }
 
 /// The same with the digits of a `float4`.
-pub(super) fn write_f32(value: f32, into: &mut String) {
+pub(crate) fn write_f32(value: f32, into: &mut String) {
     match special(f64::from(value)) {
         Some(text) => into.push_str(text),
         None => write_finite(value, into),

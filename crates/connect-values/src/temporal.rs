@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::Unwritable;
-use super::types::Unit;
+use crate::Unwritable;
+use crate::types::Unit;
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
@@ -111,7 +111,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
 }
 
 /// Days since 1970-01-01. Infinities get Debezium's numbers.
-pub(super) fn date(text: &str) -> Result<i64, Unwritable> {
+pub(crate) fn date(text: &str) -> Result<i64, Unwritable> {
     match text {
         "infinity" => return Ok(-2_147_472_692),
         "-infinity" => return Ok(-2_147_472_691),
@@ -127,7 +127,7 @@ pub(super) fn date(text: &str) -> Result<i64, Unwritable> {
 }
 
 /// A `timestamp` since 1970-01-01. Infinities get Debezium's numbers.
-pub(super) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+pub(crate) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     match (text, unit) {
         ("infinity", Unit::Milliseconds) => return Ok(9_223_372_036_825_200),
         ("infinity", Unit::Microseconds) => return Ok(9_223_372_036_825_200_000),
@@ -144,7 +144,7 @@ pub(super) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
 }
 
 /// A `timestamptz` in UTC: `2024-02-29T12:34:56.700Z`, with `digits` for the fraction; 0: as many as needed.
-pub(super) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> Result<(), Unwritable> {
+pub(crate) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> Result<(), Unwritable> {
     if matches!(text, "infinity" | "-infinity") {
         into.push_str(text);
         return Ok(());
@@ -162,7 +162,7 @@ pub(super) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> R
 }
 
 /// A `time` since midnight; `24:00:00` is a whole day.
-pub(super) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+pub(crate) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     let mut cursor = Cursor(text.as_bytes());
     let (hours, minutes, seconds, microseconds) = cursor.time(2..=2).ok_or(Unwritable::Malformed)?;
     cursor.at_end().ok_or(Unwritable::Malformed)?;
@@ -174,7 +174,7 @@ pub(super) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
 }
 
 /// The same in an array: whole milliseconds within a day.
-pub(super) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+pub(crate) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     let milliseconds = time(text, Unit::Milliseconds)? % (SECONDS_PER_DAY * 1_000);
     Ok(match unit {
         Unit::Milliseconds => milliseconds,
@@ -183,7 +183,7 @@ pub(super) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
 }
 
 /// A `timetz` in UTC: `10:34:56.5Z`.
-pub(super) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Result<(), Unwritable> {
+pub(crate) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Result<(), Unwritable> {
     let mut cursor = Cursor(text.as_bytes());
     let (hours, minutes, seconds, microseconds) = cursor.time(2..=2).ok_or(Unwritable::Malformed)?;
     let offset = cursor.offset().ok_or(Unwritable::Malformed)?;
@@ -194,7 +194,7 @@ pub(super) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Re
 }
 
 /// An `interval` in microseconds, by the formula of Debezium's `MicroDuration`, with its rounding.
-pub(super) fn interval(text: &str) -> Result<i64, Unwritable> {
+pub(crate) fn interval(text: &str) -> Result<i64, Unwritable> {
     let (mut months, mut days, mut hours, mut minutes, mut seconds) = (0_i32, 0_i32, 0.0, 0.0, 0.0);
     for part in Parts(text) {
         let part = part.ok_or(Unwritable::Malformed)?;

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::connect::golden::rows;
+use crate::golden::rows;
 
 const DOCUMENTS: &str = include_str!("../golden/documents.tsv");
 

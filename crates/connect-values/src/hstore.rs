@@ -1,8 +1,8 @@
 //! `hstore`: pairs of texts in Postgres, JSON in Debezium (`hstore.handling.mode=json`), in the order of Java's `HashMap`.
 
-use super::Unwritable;
-use super::array::closing_quote;
-use super::json::write_unit;
+use crate::Unwritable;
+use crate::array::closing_quote;
+use crate::json::write_unit;
 
 /// The initial capacity of a `HashMap`.
 const CAPACITY: usize = 16;
@@ -16,7 +16,7 @@ struct Pair<'t> {
 }
 
 /// Writes pairs that Postgres printed (`"a"=>"1", "b"=>NULL`) as `{"a":"1","b":null}`.
-pub(super) fn write(text: &str, into: &mut String) -> Result<(), Unwritable> {
+pub(crate) fn write(text: &str, into: &mut String) -> Result<(), Unwritable> {
     let mut pairs = pairs(text)?;
     let capacity = capacity(pairs.len());
     // a stable sort keeps the order within a bucket
@@ -112,8 +112,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::golden::rows;
     use super::*;
+    use crate::golden::rows;
 
     const HSTORES: &str = include_str!("golden/hstores.tsv");
 

@@ -31,6 +31,7 @@ mod decimal;
 mod expand;
 mod float;
 mod hstore;
+pub mod java_properties;
 mod json;
 mod scratch;
 mod temporal;

@@ -1,8 +1,8 @@
 //! Values as text in keys and headers, and as JSON like that of `JsonConverter` without schemas.
 
-use super::json::write_json_string;
-use super::types::Scalar;
-use super::{ConnectType, Unwritable, array, binary, decimal, float, hstore, temporal};
+use crate::json::write_json_string;
+use crate::types::Scalar;
+use crate::{ConnectType, Unwritable, array, binary, decimal, float, hstore, temporal};
 
 /// Where the value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

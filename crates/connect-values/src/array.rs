@@ -1,9 +1,9 @@
 //! The elements of an array as Postgres prints it: `{a,"b c",NULL}`.
 
-use super::Unwritable;
+use crate::Unwritable;
 
 /// Calls `each` with the text of every element, `None` for NULL.
-pub(super) fn elements(
+pub(crate) fn elements(
     text: &str,
     mut each: impl FnMut(Option<&str>) -> Result<(), Unwritable>,
 ) -> Result<(), Unwritable> {
@@ -52,7 +52,7 @@ pub(super) fn elements(
 }
 
 /// The position of the first quotation mark without a backslash.
-pub(super) fn closing_quote(text: &str) -> Option<usize> {
+pub(crate) fn closing_quote(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.bytes().position(|byte| {
         let closes = byte == b'"' && !escaped;

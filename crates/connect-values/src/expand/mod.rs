@@ -12,8 +12,8 @@ mod tests;
 use std::borrow::Cow;
 use std::mem::discriminant;
 
-use super::float::write_f64;
-use super::json::write_json_string;
+use crate::float::write_f64;
+use crate::json::write_json_string;
 use members::Members;
 use scan::Node;
 

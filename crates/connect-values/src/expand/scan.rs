@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::members::Members;
-use crate::connect::json::{write_escaped, write_unit};
+use crate::json::{write_escaped, write_unit};
 
 /// Jackson's `StreamReadConstraints`.
 const MAX_DEPTH: usize = 1_000;

@@ -3,20 +3,20 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::Unwritable;
+use crate::Unwritable;
 
 /// Standard base64 with padding, from a slice.
-pub(super) fn write_base64_bytes(bytes: &[u8], into: &mut String) {
+pub(crate) fn write_base64_bytes(bytes: &[u8], into: &mut String) {
     STANDARD.encode_string(bytes, into);
 }
 
 /// Standard base64 with padding.
-pub(super) fn write_base64_of(bytes: impl Iterator<Item = u8>, into: &mut String) {
+pub(crate) fn write_base64_of(bytes: impl Iterator<Item = u8>, into: &mut String) {
     write_base64_bytes(&bytes.collect::<Vec<u8>>(), into);
 }
 
 /// The bytes of a `bytea` as Postgres prints them: `\x00ff`.
-pub(super) fn bytea(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
+pub(crate) fn bytea(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
     let digits = text.strip_prefix("\\x").ok_or(Unwritable::Malformed)?.as_bytes();
     if digits.len() % 2 != 0 || !digits.iter().all(u8::is_ascii_hexdigit) {
         return Err(Unwritable::Malformed);
@@ -31,7 +31,7 @@ fn nibble(digit: u8) -> u8 {
 
 /// The bytes of a text of `0` and `1`. The last bit is the lowest bit of the first byte, and leading zeros are dropped
 /// (`java.util.BitSet.toByteArray`).
-pub(super) fn bits(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
+pub(crate) fn bits(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
     if !text.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
         return Err(Unwritable::Malformed);
     }
@@ -40,14 +40,14 @@ pub(super) fn bits(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritab
 }
 
 /// The coordinates of a `point`: `(1,2.5)`.
-pub(super) fn point(text: &str) -> Result<(f64, f64), Unwritable> {
+pub(crate) fn point(text: &str) -> Result<(f64, f64), Unwritable> {
     let coordinates = text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
     let (x, y) = coordinates.and_then(|both| both.split_once(',')).ok_or(Unwritable::Malformed)?;
     Ok((x.parse().map_err(|_| Unwritable::Malformed)?, y.parse().map_err(|_| Unwritable::Malformed)?))
 }
 
 /// A point as well-known binary, little-endian.
-pub(super) fn well_known(x: f64, y: f64) -> impl Iterator<Item = u8> {
+pub(crate) fn well_known(x: f64, y: f64) -> impl Iterator<Item = u8> {
     // Java has one NaN
     let bytes = |number: f64| (if number.is_nan() { f64::NAN } else { number }).to_le_bytes();
     [1, 1, 0, 0, 0].into_iter().chain(bytes(x)).chain(bytes(y))
