@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::Unwritable;
-use crate::binary::write_base64_bytes;
+use crate::binary::write_base64;
 use crate::scratch::Scratch;
 
 /// The decimal digits of a number that Postgres printed. The value is `whole.fraction`.
@@ -97,10 +97,10 @@ impl<'a> Decimal<'a> {
         if self.whole.len() + self.scale() <= 38 {
             let magnitude = digits.fold(0_i128, |number, digit| number * 10 + i128::from(digit));
             let bytes = (if self.negative { -magnitude } else { magnitude }).to_be_bytes();
-            write_base64_bytes(minimal(&bytes), into);
+            write_base64(minimal(&bytes), into);
         } else {
             let bytes = big_bytes(digits, self.negative);
-            write_base64_bytes(minimal(&bytes), into);
+            write_base64(minimal(&bytes), into);
         }
     }
 }

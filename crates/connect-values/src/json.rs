@@ -14,7 +14,7 @@ pub fn write_json_string(text: &str, into: &mut String) {
 /// Writes bytes as a JSON string, in standard base64 with padding, as Jackson does.
 pub fn write_json_bytes(bytes: &[u8], into: &mut String) {
     into.push('"');
-    binary::write_base64_bytes(bytes, into);
+    binary::write_base64(bytes, into);
     into.push('"');
 }
 

@@ -41,11 +41,15 @@ impl Cursor<'_> {
         Some(number.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')))
     }
 
+    fn two_digits_after(&mut self, separator: &[u8]) -> Option<i64> {
+        self.take(separator).then(|| self.number(2..=2)).flatten()
+    }
+
     /// Days since 1970-01-01, for the year AD and for the same year BC, which a suffix may still turn it into.
     fn date(&mut self) -> Option<(i64, i64)> {
         let year = self.number(4..=10)?;
-        let month = self.take(b"-").then(|| self.number(2..=2)).flatten()?;
-        let day = self.take(b"-").then(|| self.number(2..=2)).flatten()?;
+        let month = self.two_digits_after(b"-")?;
+        let day = self.two_digits_after(b"-")?;
         if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
             return None;
         }
@@ -56,8 +60,8 @@ impl Cursor<'_> {
     /// `HH:MM:SS` with up to six digits of a fraction. Hours end at 24, or later in an interval.
     fn time(&mut self, hours: std::ops::RangeInclusive<usize>) -> Option<(i64, i64, i64, i64)> {
         let hours = self.number(hours)?;
-        let minutes = self.take(b":").then(|| self.number(2..=2)).flatten()?;
-        let seconds = self.take(b":").then(|| self.number(2..=2)).flatten()?;
+        let minutes = self.two_digits_after(b":")?;
+        let seconds = self.two_digits_after(b":")?;
         let mut microseconds = 0;
         if self.take(b".") {
             let length = self.0.len();
@@ -193,68 +197,34 @@ pub(crate) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Re
     Ok(())
 }
 
-/// An `interval` in microseconds, by the formula of Debezium's `MicroDuration`, with its rounding.
+/// An `interval` (`1 year -2 mons +3 days -04:05:06.5`) in microseconds, by the formula of Debezium's `MicroDuration`, with
+/// its rounding.
 pub(crate) fn interval(text: &str) -> Result<i64, Unwritable> {
-    let (mut months, mut days, mut hours, mut minutes, mut seconds) = (0_i32, 0_i32, 0.0, 0.0, 0.0);
-    for part in Parts(text) {
-        let part = part.ok_or(Unwritable::Malformed)?;
-        match part {
-            Part::Years(years) => months = months.wrapping_add(years.wrapping_mul(12)),
-            Part::Months(more) => months = months.wrapping_add(more),
-            Part::Days(all) => days = all,
-            Part::Clock { negative, hours: h, minutes: m, seconds: s, microseconds } => {
-                let sign = if negative { -1.0 } else { 1.0 };
-                (hours, minutes) = (sign * h as f64, sign * m as f64);
-                seconds = sign * (s as f64 + microseconds as f64 / 1e6);
-            }
+    let (mut months, mut days) = (0_i32, 0_i32);
+    let (mut sign, mut clock) = (1.0, (0, 0, 0, 0));
+    let mut words = text.split(' ');
+    while let Some(word) = words.next().filter(|word| !word.is_empty()) {
+        if word.contains(':') {
+            sign = if word.starts_with('-') { -1.0 } else { 1.0 };
+            let mut cursor = Cursor(word.trim_start_matches(['+', '-']).as_bytes());
+            clock = cursor.time(2..=10).ok_or(Unwritable::Malformed)?;
+            cursor.at_end().ok_or(Unwritable::Malformed)?;
+            continue;
+        }
+        let number: i32 = word.parse().map_err(|_| Unwritable::Malformed)?;
+        match words.next() {
+            Some("year" | "years") => months = months.wrapping_add(number.wrapping_mul(12)),
+            Some("mon" | "mons") => months = months.wrapping_add(number),
+            Some("day" | "days") => days = number,
+            _ => return Err(Unwritable::Malformed),
         }
     }
+    let (hours, minutes, seconds, microseconds) = clock;
+    let (hours, minutes) = (sign * hours as f64, sign * minutes as f64);
+    let seconds = sign * (seconds as f64 + microseconds as f64 / 1e6);
     let days = f64::from(months) * (365.25 / 12.0) + f64::from(days);
     let seconds = (((days * 24.0 + hours) * 60.0) + minutes) * 60.0 + seconds;
     Ok((seconds * 1e6) as i64)
-}
-
-/// A part of an interval: `1 year`, `-2 mons`, `+3 days`, `-04:05:06.5`.
-enum Part {
-    Years(i32),
-    Months(i32),
-    Days(i32),
-    Clock { negative: bool, hours: i64, minutes: i64, seconds: i64, microseconds: i64 },
-}
-
-struct Parts<'a>(&'a str);
-
-impl Iterator for Parts<'_> {
-    type Item = Option<Part>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (first, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
-        if first.is_empty() {
-            return None;
-        }
-        if first.contains(':') {
-            self.0 = rest;
-            let negative = first.starts_with('-');
-            let mut cursor = Cursor(first.trim_start_matches(['+', '-']).as_bytes());
-            let clock = cursor.time(2..=10).filter(|_| cursor.0.is_empty());
-            return Some(clock.map(|(hours, minutes, seconds, microseconds)| Part::Clock {
-                negative,
-                hours,
-                minutes,
-                seconds,
-                microseconds,
-            }));
-        }
-        let (unit, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-        self.0 = rest;
-        let Ok(number) = first.parse() else { return Some(None) };
-        Some(match unit {
-            "year" | "years" => Some(Part::Years(number)),
-            "mon" | "mons" => Some(Part::Months(number)),
-            "day" | "days" => Some(Part::Days(number)),
-            _ => None,
-        })
-    }
 }
 
 /// `2024-02-29 12:34:56.789`, `0044-03-15 01:02:03 BC`; with `zone`, an offset follows the time and is subtracted.
