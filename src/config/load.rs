@@ -77,7 +77,10 @@ pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<ForC
 
 fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
     match path {
-        Some(path) => Ok(Some((path.to_owned(), read(path).map_err(|error| unreadable(path, &error))?))),
+        Some(path) => match fs::read_to_string(path) {
+            Ok(text) => Ok(Some((path.to_owned(), text))),
+            Err(error) => Err(unreadable(path, &error)),
+        },
         None => search(SEARCH_PATH.map(Path::new)),
     }
 }
@@ -133,9 +136,12 @@ fn deserialize<'i>(
         } else {
             // serde's message would repeat the value, which may be a secret
             let what = format!("`{}` has a value of the wrong kind", path.join("."));
-            let remedy = match [TABLE, TABLES].into_iter().find(|kind| error.message().ends_with(kind)) {
-                Some(kind) => format!("It takes {kind}"),
-                None => "Write it as a text in quotes".to_owned(),
+            let remedy = match error.message() {
+                message if message.ends_with(TABLE) => "It takes a table of keys and values",
+                message if message.ends_with(TABLES) => {
+                    "It takes several tables, each under a heading in double brackets"
+                }
+                _ => "Write it as a text in quotes",
             };
             problems.push(sources.place(&span), what, remedy);
         }
@@ -215,17 +221,13 @@ fn remove_within(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<Str
 
 fn search<const N: usize>(candidates: [&Path; N]) -> Result<Option<(PathBuf, String)>, Error> {
     for path in candidates {
-        match read(path) {
+        match fs::read_to_string(path) {
             Ok(text) => return Ok(Some((path.to_owned(), text))),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => return Err(unreadable(path, &error)),
         }
     }
     Ok(None)
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    fs::read_to_string(path)
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {

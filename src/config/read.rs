@@ -114,33 +114,43 @@ impl Reader<'_> {
 
     /// A whole number within a range.
     pub(super) fn integer(&mut self, key: &str, value: Value, range: RangeInclusive<i64>) -> Option<i64> {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        self.scalar(key, value, &expected, |scalar| {
+            let number = match scalar {
+                Scalar::Integer(number) => Some(*number),
+                Scalar::Text(text) => text.trim().parse().ok(),
+                _ => return None,
+            };
+            Some(number.filter(|number| range.contains(number)))
+        })
+    }
+
+    /// Reads something else than a text. `read` gives `None` for a kind of value that the key does not take, and `Some(None)` for
+    /// a wrong value of the right kind.
+    fn scalar<T>(
+        &mut self,
+        key: &str,
+        value: Value,
+        expected: &str,
+        read: impl FnOnce(&Scalar) -> Option<Option<T>>,
+    ) -> Option<T> {
         let value = value?;
         let span = value.span();
-        let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        let number = match self.resolve_file(key, value)? {
-            Scalar::Integer(number) => Some(number),
-            Scalar::Text(text) => text.trim().parse().ok(),
-            other => return self.wrong_kind(key, &span, &other, &expected),
-        };
-        match number.filter(|number| range.contains(number)) {
-            Some(number) => Some(number),
-            None => self.expected(key, &span, &expected),
+        let scalar = self.resolve_file(key, value)?;
+        match read(&scalar) {
+            Some(Some(read)) => Some(read),
+            Some(None) => self.expected(key, &span, expected),
+            None => self.wrong_kind(key, &span, &scalar, expected),
         }
     }
 
     /// `true` or `false`.
     pub(super) fn switch(&mut self, key: &str, value: Value) -> Option<bool> {
-        let value = value?;
-        let span = value.span();
-        match self.resolve_file(key, value)? {
-            Scalar::Boolean(truth) => Some(truth),
-            Scalar::Text(text) => match text.trim() {
-                "true" => Some(true),
-                "false" => Some(false),
-                _ => self.expected(key, &span, "true or false"),
-            },
-            other => self.wrong_kind(key, &span, &other, "true or false"),
-        }
+        self.scalar(key, value, "true or false", |scalar| match scalar {
+            Scalar::Boolean(truth) => Some(Some(*truth)),
+            Scalar::Text(text) => Some(text.trim().parse().ok()),
+            _ => None,
+        })
     }
 
     /// A duration of at least `least` and at most 24 days, the limit of milliseconds in Postgres and Kafka.
@@ -148,16 +158,15 @@ impl Reader<'_> {
         const MOST: Duration = Duration::from_secs(24 * 86_400);
         let value = value?;
         let span = value.span();
-        let duration = match self.resolve_file(key, value)? {
-            Scalar::Text(text) => units::parse_duration(&text),
-            Scalar::Integer(0) => Some(Duration::ZERO),
-            Scalar::Integer(_) => {
-                self.fault(&span, key, "a duration needs a unit", format!("Write {DURATION_FORM}"));
-                return None;
-            }
-            other => return self.wrong_kind(key, &span, &other, DURATION_FORM),
-        };
-        let Some(duration) = duration else { return self.expected(key, &span, DURATION_FORM) };
+        if matches!(value.get_ref(), Scalar::Integer(number) if *number != 0) {
+            self.fault(&span, key, "a duration needs a unit", format!("Write {DURATION_FORM}"));
+            return None;
+        }
+        let duration = self.scalar(key, Some(value), DURATION_FORM, |scalar| match scalar {
+            Scalar::Text(text) => Some(units::parse_duration(text)),
+            Scalar::Integer(_) => Some(Some(Duration::ZERO)),
+            _ => None,
+        })?;
         if !(least..=MOST).contains(&duration) {
             let (least, most) = (units::format_duration(least), units::format_duration(MOST));
             self.fault(&span, key, "out of range", format!("Set it to at least {least} and at most {most}"));

@@ -35,7 +35,7 @@ pub(super) fn cloudevents(reader: &mut Reader<'_>, raw: RawCloudEvents, columns:
         subject: subject.unwrap_or(defaults.subject),
         datacontenttype,
         dataschema,
-        extensions: named(reader, "route.cloudevents.extensions", raw.extensions, columns, &[], |name| {
+        extensions: named(reader, "route.cloudevents.extensions", raw.extensions.0, columns, &[], |name| {
             if DEFINED.contains(&name) {
                 return Some("the specification gives this attribute a meaning of its own");
             }

@@ -24,6 +24,7 @@ use crate::config::raw::{
 };
 use crate::config::read::{Located, Reader};
 use crate::config::source::{Problems, Sources};
+use crate::config::words::{CATCH_UP, ON_UPDATE};
 use crate::config::{
     Admin, CatchUp, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, Route,
     TableName, Topics,
@@ -56,17 +57,17 @@ pub(super) fn convert(
 ) -> Result<Parsed, Error> {
     let mut reader = Reader { sources, problems };
     let mut secrets = WhereSecretsAre::default();
-    let postgres = postgres(&mut reader, raw.postgres, env, &mut secrets);
-    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
-    let delivery = delivery(&mut reader, raw.delivery);
-    let kafka = kafka(&mut reader, raw.kafka, &delivery, &mut secrets);
-    let topics = topics(&mut reader, raw.topics);
-    let admin = admin(&mut reader, raw.admin);
-    let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks);
-    let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat);
-    let dead_letters = crate::config::dead_letters::dead_letters(&mut reader, raw.dead_letters);
-    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
-    let shards = crate::config::shards::shards(&mut reader, raw.shards);
+    let postgres = postgres(&mut reader, raw.postgres.0, env, &mut secrets);
+    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
+    let delivery = delivery(&mut reader, raw.delivery.0);
+    let kafka = kafka(&mut reader, raw.kafka.0, &delivery, &mut secrets);
+    let topics = topics(&mut reader, raw.topics.0);
+    let admin = admin(&mut reader, raw.admin.0);
+    let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks.0);
+    let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat.0);
+    let dead_letters = crate::config::dead_letters::dead_letters(&mut reader, raw.dead_letters.0);
+    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts.0);
+    let shards = crate::config::shards::shards(&mut reader, raw.shards.0);
     let name = reader.checked("name", raw.name, check_router_name);
     if let (None, Some(postgres)) = (&name, &postgres) {
         let default = default_name(postgres);
@@ -113,8 +114,8 @@ pub(super) fn for_contracts(
     problems: Problems,
 ) -> Result<ForContracts, Error> {
     let mut reader = Reader { sources, problems };
-    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
-    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
+    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
+    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts.0);
     reader.problems.into_result()?;
     Ok(ForContracts { contracts, topic: route.topic, columns: outbox.columns })
 }
@@ -177,8 +178,7 @@ fn postgres(
     let publication = reader.checked("postgres.publication", raw.publication, check_name);
     let wal_sender_timeout =
         reader.duration("postgres.wal_sender_timeout", raw.wal_sender_timeout, Duration::from_secs(1));
-    let choices = [("auto", CatchUp::Auto), ("stream", CatchUp::Stream)];
-    let catch_up = reader.choice("postgres.catch_up", raw.catch_up, &choices).unwrap_or(CatchUp::Stream);
+    let catch_up = reader.choice("postgres.catch_up", raw.catch_up, &CATCH_UP).unwrap_or(CatchUp::Stream);
     let catch_up_lag = reader.size("postgres.catch_up_lag", raw.catch_up_lag).unwrap_or(64 << 20);
     if let Some(Password::File(file)) = conninfo.as_ref().and_then(|conninfo| conninfo.password.as_ref()) {
         secrets.files.push(file.clone());
@@ -226,11 +226,10 @@ fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) 
         Some(_) => {}
         None => tables.push(TableName { schema: "public".to_owned(), name: "outbox".to_owned() }),
     }
-    let choices = [("warn", OnUpdate::Warn), ("error", OnUpdate::Error), ("stop", OnUpdate::Stop)];
     Outbox {
         tables,
-        columns: columns(reader, raw.columns, columns_by_default),
-        on_update: reader.choice("outbox.on_update", raw.on_update, &choices).unwrap_or(OnUpdate::Warn),
+        columns: columns(reader, raw.columns.0, columns_by_default),
+        on_update: reader.choice("outbox.on_update", raw.on_update, &ON_UPDATE).unwrap_or(OnUpdate::Warn),
         message_prefix,
     }
 }
@@ -326,7 +325,7 @@ fn topics(reader: &mut Reader<'_>, raw: RawTopics) -> Topics {
             1..=i16::MAX.into(),
         )),
         config: reader
-            .properties("topics.config", raw.config, |name| name)
+            .properties("topics.config", raw.config.0, |name| name)
             .into_iter()
             .map(|(name, located)| (name, located.text))
             .collect(),
@@ -360,8 +359,8 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
     let defaults = Delivery::default();
     let mode_span = raw.mode.as_ref().map(toml::Spanned::span);
     let mode = reader.choice("delivery.mode", raw.mode, &DeliveryMode::ALL.map(|mode| (mode.name(), mode)));
-    let records = reader.integer("delivery.window.records", raw.window.records, 1..=i32::MAX.into());
-    let bytes = reader.size("delivery.window.bytes", raw.window.bytes);
+    let records = reader.integer("delivery.window.records", raw.window.0.records, 1..=i32::MAX.into());
+    let bytes = reader.size("delivery.window.bytes", raw.window.0.bytes);
     let positions_topic = positions_topic(reader, raw.positions_topic);
     if let (Some(DeliveryMode::ExactlyOnce), Some(None), Some(span)) = (mode, &positions_topic, mode_span) {
         reader.fault(
