@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use pg_logical::Environment;
@@ -244,15 +245,8 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
     Error::usage(format!("Cannot read the configuration file {}: {what}", path.display()), remedy)
 }
 
-#[cfg(unix)]
 fn is_world_readable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
     fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_world_readable(_: &Path) -> bool {
-    false
 }
 
 #[cfg(test)]
