@@ -13,10 +13,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use toml::Spanned;
 
 /// A key's value, if it is set.
-pub(super) type Value = Option<Spanned<Scalar>>;
-
-/// The value of a key that takes one text or several.
-pub(super) type List = Option<Spanned<Node>>;
+pub(super) type Value = Option<Spanned<Node>>;
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -52,7 +49,7 @@ pub(super) struct RawPostgres {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawOutbox {
-    pub(super) table: List,
+    pub(super) table: Value,
     pub(super) columns: Table<RawColumns>,
     pub(super) on_update: Value,
     pub(super) message_prefix: Value,
@@ -130,7 +127,7 @@ pub(super) struct RawTopics {
     pub(super) partitions: Value,
     pub(super) replication_factor: Value,
     pub(super) config: Table<Properties>,
-    pub(super) allow: List,
+    pub(super) allow: Value,
 }
 
 #[derive(Default, Deserialize)]
@@ -187,7 +184,7 @@ pub(super) struct RawContracts {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawShards {
     pub(super) count: Value,
-    pub(super) only: List,
+    pub(super) only: Value,
 }
 
 /// What serde says it expected where a table must be.
@@ -234,17 +231,6 @@ pub(super) enum Node {
     Other(&'static str),
 }
 
-/// A value that is not a nested table.
-pub(super) enum Scalar {
-    Text(String),
-    Integer(i64),
-    Boolean(bool),
-    /// `{ file = "..." }`
-    File(String),
-    /// The name of a type that no key takes.
-    Other(&'static str),
-}
-
 impl Node {
     /// The path, if this is `{ file = "..." }`.
     pub(super) fn as_file(&self) -> Option<&str> {
@@ -254,28 +240,6 @@ impl Node {
             (Some(("file", Node::Text(path))), None) => Some(path),
             _ => None,
         }
-    }
-}
-
-impl From<Node> for Scalar {
-    fn from(node: Node) -> Self {
-        if let Some(path) = node.as_file() {
-            return Scalar::File(path.to_owned());
-        }
-        match node {
-            Node::Text(text) => Scalar::Text(text),
-            Node::Integer(number) => Scalar::Integer(number),
-            Node::Boolean(truth) => Scalar::Boolean(truth),
-            Node::Table(_) => Scalar::Other("a table"),
-            Node::Array(_) => Scalar::Other("an array"),
-            Node::Other(kind) => Scalar::Other(kind),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Scalar {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Node::deserialize(deserializer).map(Scalar::from)
     }
 }
 

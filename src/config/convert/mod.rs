@@ -19,8 +19,8 @@ use crate::config::identifiers::{check_name, check_router_name, check_slot, pars
 use crate::config::kafka_properties::{self, Refusal};
 use crate::config::pattern::Pattern;
 use crate::config::raw::{
-    List, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute,
-    RawTopics, Value,
+    Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute, RawTopics,
+    Value,
 };
 use crate::config::read::{Located, Reader};
 use crate::config::source::{Problems, Sources};
@@ -178,7 +178,7 @@ fn postgres(
     let publication = reader.checked("postgres.publication", raw.publication, check_name);
     let wal_sender_timeout =
         reader.duration("postgres.wal_sender_timeout", raw.wal_sender_timeout, Duration::from_secs(1));
-    let catch_up = reader.choice("postgres.catch_up", raw.catch_up, &CATCH_UP).unwrap_or(CatchUp::Stream);
+    let catch_up = reader.choice_or("postgres.catch_up", raw.catch_up, &CATCH_UP, CatchUp::Stream);
     let catch_up_lag = reader.size("postgres.catch_up_lag", raw.catch_up_lag).unwrap_or(64 << 20);
     if let Some(Password::File(file)) = conninfo.as_ref().and_then(|conninfo| conninfo.password.as_ref()) {
         secrets.files.push(file.clone());
@@ -229,7 +229,7 @@ fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) 
     Outbox {
         tables,
         columns: columns(reader, raw.columns.0, columns_by_default),
-        on_update: reader.choice("outbox.on_update", raw.on_update, &ON_UPDATE).unwrap_or(OnUpdate::Warn),
+        on_update: reader.choice_or("outbox.on_update", raw.on_update, &ON_UPDATE, OnUpdate::Warn),
         message_prefix,
     }
 }
@@ -337,7 +337,7 @@ fn split_at_commas(text: &str) -> Vec<&str> {
     text.split(',').map(str::trim).collect()
 }
 
-fn allowed_topics(reader: &mut Reader<'_>, raw: List) -> Vec<Pattern> {
+fn allowed_topics(reader: &mut Reader<'_>, raw: Value) -> Vec<Pattern> {
     let listed = reader.texts("topics.allow", raw, split_at_commas);
     let mut pattern = |Located { text, span, .. }: Located| match Pattern::parse_topics(&text) {
         Ok(pattern) if pattern.regex().is_none() && topic_name::check(&text).is_err() => {

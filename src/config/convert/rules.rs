@@ -2,7 +2,7 @@
 
 use toml::Spanned;
 
-use super::templates::{headers, partition, topic};
+use super::templates::Templates;
 use crate::config::pattern::Pattern;
 use crate::config::raw::{Node, Properties, RawRule, Table};
 use crate::config::read::Reader;
@@ -49,10 +49,11 @@ fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule
     let action = if drops {
         Action::Drop
     } else {
+        let mut templates = Templates { reader, columns, groups: &groups };
         Action::Route {
-            topic: topic(reader, "route.rules.topic", raw.topic, columns, &groups),
-            partition: partition(reader, "route.rules.partition", raw.partition, columns, &groups),
-            headers: headers(reader, "route.rules.headers", raw.headers.0, columns, &groups),
+            topic: templates.topic("route.rules.topic", raw.topic),
+            partition: templates.partition("route.rules.partition", raw.partition),
+            headers: templates.headers("route.rules.headers", raw.headers.0),
             value: reader.choice("route.rules.value", raw.value, &ValueForm::ALL),
         }
     };
