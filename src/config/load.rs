@@ -170,6 +170,7 @@ fn unknown_key(path: &[String]) -> String {
 fn suggestion(path: &[String], known: &[&str], sources: &Sources<'_>, span: &Range<usize>) -> String {
     let (key, section) = path.split_last().map_or(("", path), |(key, section)| (key.as_str(), section));
     let variable = |keys: &[&str]| format!("{PREFIX}{}", keys.join("__").to_ascii_uppercase());
+    let nearest = nearest(key, known.iter().copied());
     if sources.is_variable(span) {
         let mut keys: Vec<&str> = section.iter().map(String::as_str).collect();
         // POSTGRES_URL for POSTGRES__URL
@@ -178,12 +179,12 @@ fn suggestion(path: &[String], known: &[&str], sources: &Sources<'_>, span: &Ran
             keys.extend([name, rest]);
             return format!("Levels are separated by two underscores: did you mean {}?", variable(&keys));
         }
-        if let Some(name) = nearest(key, known.iter().copied()) {
+        if let Some(name) = nearest {
             keys.push(name);
             return format!("Did you mean {}?", variable(&keys));
         }
     }
-    match nearest(key, known.iter().copied()) {
+    match nearest {
         Some(name) => format!("Did you mean `{name}`?"),
         None => format!("Known here: {}", known.join(", ")),
     }

@@ -102,13 +102,8 @@ impl Reader<'_> {
         check: impl Fn(&str) -> Result<(), String>,
     ) -> Option<String> {
         let Located { text, span, .. } = self.text(key, value)?;
-        match check(&text) {
-            Ok(()) => Some(text),
-            Err(expected) => {
-                self.fault(&span, key, expected, "Correct the name");
-                None
-            }
-        }
+        let checked = check(&text).map(|()| text);
+        checked.map_err(|expected| self.fault(&span, key, expected, "Correct the name")).ok()
     }
 
     /// A whole number within a range.
@@ -195,21 +190,17 @@ impl Reader<'_> {
             other => return self.wrong_kind(key, &span, &other, SIZE_FORM),
         };
         let size = size.filter(|size| *size > 0).and_then(|size| usize::try_from(size).ok());
-        if size.is_none() {
-            return self.expected(key, &span, &format!("{SIZE_FORM}, and more than 0"));
-        }
-        size
+        size.or_else(|| self.expected(key, &span, &format!("{SIZE_FORM}, and more than 0")))
     }
 
     /// One of a few words.
     pub(super) fn choice<T: Copy>(&mut self, key: &str, value: Value, choices: &[(&str, T)]) -> Option<T> {
         let Located { text, span, .. } = self.text(key, value)?;
         let found = choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice);
-        if found.is_none() {
+        found.or_else(|| {
             let words: Vec<String> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-            return self.expected(key, &span, &words.join(" or "));
-        }
-        found
+            self.expected(key, &span, &words.join(" or "))
+        })
     }
 
     /// The same with a default.
@@ -257,12 +248,8 @@ impl Reader<'_> {
                 (true, false) => {}
                 _ => {
                     let key = format!("{section}.{name}");
-                    self.fault(
-                        &located.span,
-                        &key,
-                        "it is set twice, by two spellings of one name",
-                        "Keep one of them",
-                    );
+                    let what = "it is set twice, by two spellings of one name";
+                    self.fault(&located.span, &key, what, "Keep one of them");
                 }
             }
         }
@@ -300,18 +287,12 @@ impl Reader<'_> {
     }
 
     fn read_file(&mut self, key: &str, path: &str, span: &Range<usize>) -> Option<String> {
-        match fs::read_to_string(self.beside_the_file(Path::new(path), span)) {
-            Ok(text) => Some(text.trim_end_matches(['\n', '\r']).to_owned()),
-            Err(error) => {
-                self.fault(
-                    span,
-                    key,
-                    format!("cannot read the file {path}: {error}"),
-                    "Name a file that the router's user can read",
-                );
-                None
-            }
-        }
+        let text = fs::read_to_string(self.beside_the_file(Path::new(path), span));
+        let read = text.map_err(|error| {
+            let what = format!("cannot read the file {path}: {error}");
+            self.fault(span, key, what, "Name a file that the router's user can read");
+        });
+        read.ok().map(|text| text.trim_end_matches(['\n', '\r']).to_owned())
     }
 
     /// Resolves a path: in the file it is relative to the file's directory, in a variable to the working directory.

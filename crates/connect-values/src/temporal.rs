@@ -10,15 +10,6 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// The rest of a text that is read from the front.
 struct Cursor<'a>(&'a [u8]);
 
-/// A moment without a time zone.
-#[derive(Clone, Copy)]
-struct Moment {
-    /// Seconds since 1970-01-01.
-    seconds: i64,
-    /// 0..1_000_000
-    microseconds: i64,
-}
-
 impl Cursor<'_> {
     fn take(&mut self, literal: &[u8]) -> bool {
         match self.0.strip_prefix(literal) {
@@ -122,12 +113,9 @@ pub(crate) fn date(text: &str) -> Result<i64, Unwritable> {
         _ => {}
     }
     let mut cursor = Cursor(text.as_bytes());
-    let read = |cursor: &mut Cursor<'_>| {
-        let (after, before) = cursor.date()?;
-        let days = if cursor.take(b" BC") { before } else { after };
-        cursor.at_end().map(|()| days)
-    };
-    read(&mut cursor).ok_or(Unwritable::Malformed)
+    let (after, before) = cursor.date().ok_or(Unwritable::Malformed)?;
+    let days = if cursor.take(b" BC") { before } else { after };
+    cursor.at_end().map(|()| days).ok_or(Unwritable::Malformed)
 }
 
 /// A `timestamp` since 1970-01-01. Infinities get Debezium's numbers.
@@ -139,12 +127,16 @@ pub(crate) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
         ("-infinity", Unit::Microseconds) => return Ok(-9_223_372_036_832_400_000),
         _ => {}
     }
-    let at = moment(text, false).ok_or(Unwritable::Malformed)?;
-    Ok(match unit {
-        Unit::Milliseconds => at.seconds * 1_000 + at.microseconds / 1_000,
+    let (seconds, microseconds) = moment(text, false).ok_or(Unwritable::Malformed)?;
+    Ok(in_unit(unit, seconds, microseconds))
+}
+
+fn in_unit(unit: Unit, seconds: i64, microseconds: i64) -> i64 {
+    match unit {
+        Unit::Milliseconds => seconds * 1_000 + microseconds / 1_000,
         // in the last 29 years of Postgres's range, Debezium's number overflows and wraps
-        Unit::Microseconds => at.seconds.saturating_mul(1_000_000).wrapping_add(at.microseconds),
-    })
+        Unit::Microseconds => seconds.saturating_mul(1_000_000).wrapping_add(microseconds),
+    }
 }
 
 /// A `timestamptz` in UTC: `2024-02-29T12:34:56.700Z`, with `digits` for the fraction; 0: as many as needed.
@@ -153,15 +145,15 @@ pub(crate) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> R
         into.push_str(text);
         return Ok(());
     }
-    let at = moment(text, true).ok_or(Unwritable::Malformed)?;
-    let (year, month, day) = civil(at.seconds.div_euclid(SECONDS_PER_DAY));
+    let (seconds, microseconds) = moment(text, true).ok_or(Unwritable::Malformed)?;
+    let (year, month, day) = civil(seconds.div_euclid(SECONDS_PER_DAY));
     let _ = match year {
         10_000.. => write!(into, "+{year}"),
         0.. => write!(into, "{year:04}"),
         _ => write!(into, "-{:04}", -year),
     };
     let _ = write!(into, "-{month:02}-{day:02}T");
-    write_clock(at.seconds.rem_euclid(SECONDS_PER_DAY), at.microseconds, digits, into);
+    write_clock(seconds.rem_euclid(SECONDS_PER_DAY), microseconds, digits, into);
     Ok(())
 }
 
@@ -170,11 +162,7 @@ pub(crate) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     let mut cursor = Cursor(text.as_bytes());
     let (hours, minutes, seconds, microseconds) = cursor.time(2..=2).ok_or(Unwritable::Malformed)?;
     cursor.at_end().ok_or(Unwritable::Malformed)?;
-    let seconds = hours * 3600 + minutes * 60 + seconds;
-    Ok(match unit {
-        Unit::Milliseconds => seconds * 1_000 + microseconds / 1_000,
-        Unit::Microseconds => seconds * 1_000_000 + microseconds,
-    })
+    Ok(in_unit(unit, hours * 3600 + minutes * 60 + seconds, microseconds))
 }
 
 /// The same in an array: whole milliseconds within a day.
@@ -227,16 +215,16 @@ pub(crate) fn interval(text: &str) -> Result<i64, Unwritable> {
     Ok((seconds * 1e6) as i64)
 }
 
-/// `2024-02-29 12:34:56.789`, `0044-03-15 01:02:03 BC`; with `zone`, an offset follows the time and is subtracted.
-fn moment(text: &str, zone: bool) -> Option<Moment> {
+/// Seconds since 1970-01-01, and microseconds, from `2024-02-29 12:34:56.789` or `0044-03-15 01:02:03 BC`; with `zone`, an
+/// offset follows the time and is subtracted.
+fn moment(text: &str, zone: bool) -> Option<(i64, i64)> {
     let mut cursor = Cursor(text.as_bytes());
     let (after, before) = cursor.date()?;
     let (hours, minutes, seconds, microseconds) = cursor.take(b" ").then(|| cursor.time(2..=2)).flatten()?;
     let offset = if zone { cursor.offset()? } else { 0 };
     let days = if cursor.take(b" BC") { before } else { after };
     cursor.at_end()?;
-    let seconds = days * SECONDS_PER_DAY + hours * 3600 + minutes * 60 + seconds - offset;
-    Some(Moment { seconds, microseconds })
+    Some((days * SECONDS_PER_DAY + hours * 3600 + minutes * 60 + seconds - offset, microseconds))
 }
 
 /// `12:34:56.700Z`

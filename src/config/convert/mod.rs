@@ -156,14 +156,11 @@ fn postgres(
                 secrets.inline |= inline;
                 secrets.files.extend(file);
             }
-            match ConnInfo::parse_with(&text, password_file.as_deref(), env) {
-                Ok(conninfo) => Some(conninfo.towards_primary()),
-                Err(error) => {
-                    let remedy = advice::connection_string_remedy(&error);
-                    reader.fault(&span, "postgres.url", error.what, remedy);
-                    None
-                }
-            }
+            let parsed = ConnInfo::parse_with(&text, password_file.as_deref(), env).map_err(|error| {
+                let remedy = advice::connection_string_remedy(&error);
+                reader.fault(&span, "postgres.url", error.what, remedy);
+            });
+            parsed.ok().map(ConnInfo::towards_primary)
         }
         None if was_set => None,
         _ => {
@@ -346,10 +343,8 @@ fn allowed_topics(reader: &mut Reader<'_>, raw: Value) -> Vec<Pattern> {
             reader.fault(&span, "topics.allow", what, remedy);
             None
         }
-        Ok(pattern) => Some(pattern),
-        Err(what) => {
-            reader.fault(&span, "topics.allow", what, "Correct the expression");
-            None
+        pattern => {
+            pattern.map_err(|what| reader.fault(&span, "topics.allow", what, "Correct the expression")).ok()
         }
     };
     listed.into_iter().flatten().filter_map(&mut pattern).collect()
@@ -386,15 +381,11 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
 fn positions_topic(reader: &mut Reader<'_>, raw: Value) -> Option<Option<String>> {
     let key = "delivery.positions_topic";
     let Some(Located { text, span, .. }) = reader.text_or_off(key, raw)? else { return Some(None) };
-    match topic_name::check_own(&text) {
-        Ok(()) => Some(Some(text)),
-        Err(error) => {
-            let remedy =
-                "Write the name of a topic that is the routers' alone; an empty text switches it off";
-            reader.fault(&span, key, error.to_string(), remedy);
-            None
-        }
-    }
+    let checked = topic_name::check_own(&text).map_err(|error| {
+        let remedy = "Write the name of a topic that is the routers' alone; an empty text switches it off";
+        reader.fault(&span, key, error.to_string(), remedy);
+    });
+    checked.ok().map(|()| Some(text))
 }
 
 fn admin(reader: &mut Reader<'_>, raw: RawAdmin) -> Admin {

@@ -114,13 +114,9 @@ fn accepted(reader: &mut Reader<'_>, key: &str, item: Spanned<Node>) -> Option<A
             return None;
         }
     };
-    match Pattern::parse(&text) {
-        Ok(pattern) => Some(Accepted::Text(pattern)),
-        Err(what) => {
-            reader.fault(&span, key, what, "Correct the expression");
-            None
-        }
-    }
+    let pattern = Pattern::parse(&text);
+    let pattern = pattern.map_err(|what| reader.fault(&span, key, what, "Correct the expression"));
+    pattern.ok().map(Accepted::Text)
 }
 
 /// What `${match.x}` can refer to: groups by name, or by number if only one pattern has groups.

@@ -68,14 +68,9 @@ impl Templates<'_, '_> {
             if let Some(what) = refused(&name) {
                 self.reader.fault(&span, &key, what, "Choose another name");
             }
-            match self.parsed(&text) {
-                Ok(value) => Some(NamedTemplate { name, value }),
-                Err(what) => {
-                    let remedy = "Write text, with values as in \"${aggregate_id}\"";
-                    self.reader.fault(&span, &key, what, remedy);
-                    None
-                }
-            }
+            let remedy = "Write text, with values as in \"${aggregate_id}\"";
+            let value = self.parsed(&text).map_err(|what| self.reader.fault(&span, &key, what, remedy));
+            Some(NamedTemplate { name, value: value.ok()? })
         };
         entries.into_iter().filter_map(&mut convert).collect()
     }
