@@ -28,7 +28,7 @@
 //! [`config`] is what the user wrote, typed and checked once. [`commands`] has a file for each command of [`cli`].
 //! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
 //! [`terminal`] are what a person sees, [`quantity`] how sizes and times are written for one. [`error`] tells what may pass by itself from what needs a person, [`advice`]
-//! says in the router's words what [`pg_logical`] reports, [`contracts`] what payloads are judged by, [`connect`] how Debezium and Kafka Connect write values,
+//! says in the router's words what [`pg_logical`] reports, [`contracts`] what payloads are judged by, [`connect_values`] how Debezium and Kafka Connect write values,
 //! [`shards`] how aggregates are dealt out to several slots, [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name,
 //! [`reserved`] the names that are the routers' own.
 
@@ -38,12 +38,10 @@ pub mod checkpoint;
 pub mod cli;
 pub mod commands;
 pub mod config;
-pub mod connect;
 pub mod contracts;
 pub mod dead_letters;
 pub mod error;
 pub mod import;
-mod java_properties;
 mod json;
 pub mod logging;
 pub mod metrics;

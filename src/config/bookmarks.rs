@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::Config;
 use super::quoted::quoted;
-use super::raw::{RawBookmarks, Scalar};
+use super::raw::{Node, RawBookmarks};
 use super::read::Reader;
 use super::units::{format_duration, format_size};
 
@@ -30,16 +30,10 @@ pub struct Bookmarks {
 
 /// `None`: the router makes no bookmarks.
 pub(super) fn bookmarks(reader: &mut Reader<'_>, raw: RawBookmarks) -> Option<Bookmarks> {
-    let off = match raw.every.as_ref().map(Spanned::get_ref) {
-        Some(Scalar::Boolean(on)) => !on,
-        // in a variable, `false` is text
-        Some(Scalar::Text(text)) => text.is_empty() || text == "false",
-        _ => false,
-    };
-    let every = if off { None } else { reader.duration("bookmarks.every", raw.every, LEAST) };
+    let every = reader.duration_or_off("bookmarks.every", raw.every, LEAST);
     let keep = reader.integer("bookmarks.keep", raw.keep, 1..=1_000);
     let max_retained_wal = match raw.max_retained_wal.as_ref().map(Spanned::get_ref) {
-        Some(Scalar::Boolean(false)) => None,
+        Some(Node::Boolean(false)) => None,
         _ => reader.size("bookmarks.max_retained_wal", raw.max_retained_wal),
     };
     Some(Bookmarks {

@@ -7,6 +7,7 @@ use super::quoted::quoted;
 use super::raw::RawContracts;
 use super::read::{Located, Reader};
 use super::template::Template;
+use super::words::word;
 use super::{Columns, Config};
 
 /// `[contracts]`
@@ -27,6 +28,8 @@ pub enum OnViolation {
     Reject,
 }
 
+const ON_VIOLATION: [(&str, OnViolation); 2] = [("warn", OnViolation::Warn), ("reject", OnViolation::Reject)];
+
 /// What `outbox-router contracts` needs from a configuration, which need not be complete.
 #[derive(Debug, Clone)]
 pub struct ForContracts {
@@ -40,9 +43,8 @@ pub struct ForContracts {
 
 /// `None` without a directory.
 pub(super) fn contracts(reader: &mut Reader<'_>, raw: RawContracts) -> Option<ContractSettings> {
-    let choices = [("warn", OnViolation::Warn), ("reject", OnViolation::Reject)];
     let span = raw.on_violation.as_ref().map(toml::Spanned::span);
-    let on_violation = reader.choice("contracts.on_violation", raw.on_violation, &choices);
+    let on_violation = reader.choice("contracts.on_violation", raw.on_violation, &ON_VIOLATION);
     let directory = reader.text_or_off("contracts.directory", raw.directory).flatten();
     match (directory, span) {
         (Some(Located { text, span, .. }), _) => Some(ContractSettings {
@@ -61,13 +63,9 @@ pub(super) fn contracts(reader: &mut Reader<'_>, raw: RawContracts) -> Option<Co
 /// Writes TOML; nothing if there are no contracts.
 pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
     let Some(contracts) = &config.contracts else { return Ok(()) };
-    let on_violation = match contracts.on_violation {
-        OnViolation::Warn => "warn",
-        OnViolation::Reject => "reject",
-    };
     writeln!(out, "\n[contracts]")?;
     writeln!(out, "directory = {}", quoted(&contracts.directory.display().to_string()))?;
-    writeln!(out, "on_violation = {}", quoted(on_violation))
+    writeln!(out, "on_violation = {}", word(&ON_VIOLATION, contracts.on_violation))
 }
 
 #[cfg(test)]

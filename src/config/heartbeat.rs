@@ -3,11 +3,9 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use toml::Spanned;
-
 use super::Config;
 use super::quoted::quoted;
-use super::raw::{RawHeartbeat, Scalar};
+use super::raw::RawHeartbeat;
 use super::read::Reader;
 use super::units::format_duration;
 
@@ -16,16 +14,7 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// `None`: `false`, or not set.
 pub(super) fn heartbeat(reader: &mut Reader<'_>, raw: RawHeartbeat) -> Option<Duration> {
-    let off = match raw.interval.as_ref().map(Spanned::get_ref) {
-        Some(Scalar::Boolean(on)) => !on,
-        // in a variable, `false` is text
-        Some(Scalar::Text(text)) => text.is_empty() || text == "false",
-        _ => false,
-    };
-    if off {
-        return None;
-    }
-    reader.duration("heartbeat.interval", raw.interval, LEAST)
+    reader.duration_or_off("heartbeat.interval", raw.interval, LEAST)
 }
 
 pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {

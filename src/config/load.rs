@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use pg_logical::Environment;
@@ -77,7 +78,10 @@ pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<ForC
 
 fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
     match path {
-        Some(path) => Ok(Some((path.to_owned(), read(path).map_err(|error| unreadable(path, &error))?))),
+        Some(path) => match fs::read_to_string(path) {
+            Ok(text) => Ok(Some((path.to_owned(), text))),
+            Err(error) => Err(unreadable(path, &error)),
+        },
         None => search(SEARCH_PATH.map(Path::new)),
     }
 }
@@ -133,9 +137,12 @@ fn deserialize<'i>(
         } else {
             // serde's message would repeat the value, which may be a secret
             let what = format!("`{}` has a value of the wrong kind", path.join("."));
-            let remedy = match [TABLE, TABLES].into_iter().find(|kind| error.message().ends_with(kind)) {
-                Some(kind) => format!("It takes {kind}"),
-                None => "Write it as a text in quotes".to_owned(),
+            let remedy = match error.message() {
+                message if message.ends_with(TABLE) => "It takes a table of keys and values",
+                message if message.ends_with(TABLES) => {
+                    "It takes several tables, each under a heading in double brackets"
+                }
+                _ => "Write it as a text in quotes",
             };
             problems.push(sources.place(&span), what, remedy);
         }
@@ -163,6 +170,7 @@ fn unknown_key(path: &[String]) -> String {
 fn suggestion(path: &[String], known: &[&str], sources: &Sources<'_>, span: &Range<usize>) -> String {
     let (key, section) = path.split_last().map_or(("", path), |(key, section)| (key.as_str(), section));
     let variable = |keys: &[&str]| format!("{PREFIX}{}", keys.join("__").to_ascii_uppercase());
+    let nearest = nearest(key, known.iter().copied());
     if sources.is_variable(span) {
         let mut keys: Vec<&str> = section.iter().map(String::as_str).collect();
         // POSTGRES_URL for POSTGRES__URL
@@ -171,12 +179,12 @@ fn suggestion(path: &[String], known: &[&str], sources: &Sources<'_>, span: &Ran
             keys.extend([name, rest]);
             return format!("Levels are separated by two underscores: did you mean {}?", variable(&keys));
         }
-        if let Some(name) = nearest(key, known.iter().copied()) {
+        if let Some(name) = nearest {
             keys.push(name);
             return format!("Did you mean {}?", variable(&keys));
         }
     }
-    match nearest(key, known.iter().copied()) {
+    match nearest {
         Some(name) => format!("Did you mean `{name}`?"),
         None => format!("Known here: {}", known.join(", ")),
     }
@@ -215,17 +223,13 @@ fn remove_within(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<Str
 
 fn search<const N: usize>(candidates: [&Path; N]) -> Result<Option<(PathBuf, String)>, Error> {
     for path in candidates {
-        match read(path) {
+        match fs::read_to_string(path) {
             Ok(text) => return Ok(Some((path.to_owned(), text))),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => return Err(unreadable(path, &error)),
         }
     }
     Ok(None)
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    fs::read_to_string(path)
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {
@@ -242,15 +246,8 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
     Error::usage(format!("Cannot read the configuration file {}: {what}", path.display()), remedy)
 }
 
-#[cfg(unix)]
 fn is_world_readable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
     fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_world_readable(_: &Path) -> bool {
-    false
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub mod template;
 #[cfg(test)]
 mod tests;
 mod units;
+mod words;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

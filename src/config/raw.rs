@@ -13,40 +13,25 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use toml::Spanned;
 
 /// A key's value, if it is set.
-pub(super) type Value = Option<Spanned<Scalar>>;
-
-/// The value of a key that takes one text or several.
-pub(super) type List = Option<Spanned<Node>>;
+pub(super) type Value = Option<Spanned<Node>>;
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawConfig {
     pub(super) preset: Value,
     pub(super) name: Value,
-    #[serde(deserialize_with = "table")]
-    pub(super) postgres: RawPostgres,
-    #[serde(deserialize_with = "table")]
-    pub(super) outbox: RawOutbox,
-    #[serde(deserialize_with = "table")]
-    pub(super) route: RawRoute,
-    #[serde(deserialize_with = "table")]
-    pub(super) kafka: Properties,
-    #[serde(deserialize_with = "table")]
-    pub(super) topics: RawTopics,
-    #[serde(deserialize_with = "table")]
-    pub(super) delivery: RawDelivery,
-    #[serde(deserialize_with = "table")]
-    pub(super) admin: RawAdmin,
-    #[serde(deserialize_with = "table")]
-    pub(super) bookmarks: RawBookmarks,
-    #[serde(deserialize_with = "table")]
-    pub(super) heartbeat: RawHeartbeat,
-    #[serde(deserialize_with = "table")]
-    pub(super) dead_letters: RawDeadLetters,
-    #[serde(deserialize_with = "table")]
-    pub(super) contracts: RawContracts,
-    #[serde(deserialize_with = "table")]
-    pub(super) shards: RawShards,
+    pub(super) postgres: Table<RawPostgres>,
+    pub(super) outbox: Table<RawOutbox>,
+    pub(super) route: Table<RawRoute>,
+    pub(super) kafka: Table<Properties>,
+    pub(super) topics: Table<RawTopics>,
+    pub(super) delivery: Table<RawDelivery>,
+    pub(super) admin: Table<RawAdmin>,
+    pub(super) bookmarks: Table<RawBookmarks>,
+    pub(super) heartbeat: Table<RawHeartbeat>,
+    pub(super) dead_letters: Table<RawDeadLetters>,
+    pub(super) contracts: Table<RawContracts>,
+    pub(super) shards: Table<RawShards>,
 }
 
 #[derive(Default, Deserialize)]
@@ -64,9 +49,8 @@ pub(super) struct RawPostgres {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawOutbox {
-    pub(super) table: List,
-    #[serde(deserialize_with = "table")]
-    pub(super) columns: RawColumns,
+    pub(super) table: Value,
+    pub(super) columns: Table<RawColumns>,
     pub(super) on_update: Value,
     pub(super) message_prefix: Value,
 }
@@ -90,23 +74,18 @@ pub(super) struct RawRoute {
     pub(super) topic: Value,
     pub(super) partition: Value,
     pub(super) key: Value,
-    #[serde(deserialize_with = "table")]
-    pub(super) headers: Properties,
+    pub(super) headers: Table<Properties>,
     pub(super) timestamp: Value,
     pub(super) text: Value,
     pub(super) value: Value,
-    #[serde(deserialize_with = "table")]
-    pub(super) envelope: Properties,
-    #[serde(deserialize_with = "table")]
-    pub(super) cloudevents: RawCloudEvents,
+    pub(super) envelope: Table<Properties>,
+    pub(super) cloudevents: Table<RawCloudEvents>,
     pub(super) payload_json: Value,
-    #[serde(deserialize_with = "table")]
-    pub(super) expand: RawExpand,
+    pub(super) expand: Table<RawExpand>,
     pub(super) tombstone_on_empty: Value,
     pub(super) missing_columns: Value,
     pub(super) unmatched: Value,
-    #[serde(deserialize_with = "tables")]
-    pub(super) rules: Vec<RawRule>,
+    pub(super) rules: Vec<Table<RawRule>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -125,20 +104,18 @@ pub(super) struct RawCloudEvents {
     pub(super) subject: Value,
     pub(super) datacontenttype: Value,
     pub(super) dataschema: Value,
-    #[serde(deserialize_with = "table")]
-    pub(super) extensions: Properties,
+    pub(super) extensions: Table<Properties>,
 }
 
 /// One of `[[route.rules]]`.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawRule {
-    #[serde(rename = "match", deserialize_with = "spanned_table")]
+    #[serde(rename = "match")]
     pub(super) conditions: Option<Spanned<Properties>>,
     pub(super) topic: Value,
     pub(super) partition: Value,
-    #[serde(deserialize_with = "table")]
-    pub(super) headers: Properties,
+    pub(super) headers: Table<Properties>,
     pub(super) value: Value,
     pub(super) drop: Value,
 }
@@ -149,17 +126,15 @@ pub(super) struct RawTopics {
     pub(super) create: Value,
     pub(super) partitions: Value,
     pub(super) replication_factor: Value,
-    #[serde(deserialize_with = "table")]
-    pub(super) config: Properties,
-    pub(super) allow: List,
+    pub(super) config: Table<Properties>,
+    pub(super) allow: Value,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawDelivery {
     pub(super) mode: Value,
-    #[serde(deserialize_with = "table")]
-    pub(super) window: RawWindow,
+    pub(super) window: Table<RawWindow>,
     pub(super) positions_topic: Value,
     pub(super) shutdown_timeout: Value,
 }
@@ -209,70 +184,37 @@ pub(super) struct RawContracts {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawShards {
     pub(super) count: Value,
-    pub(super) only: List,
+    pub(super) only: Value,
 }
 
 /// What serde says it expected where a table must be.
 pub(super) const TABLE: &str = "a table of keys and values";
 
-/// Reads a section from a table only; serde would also accept an array of the fields in their order.
-fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    struct TableVisitor<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for TableVisitor<T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(TABLE)
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<T, A::Error> {
-            T::deserialize(MapAccessDeserializer::new(entries))
-        }
-    }
-
-    deserializer.deserialize_map(TableVisitor(PhantomData))
-}
-
-/// The same for a table whose position is needed.
-fn spanned_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<Spanned<T>>, D::Error> {
-    Spanned::<T>::deserialize(deserializer).map(Some)
-}
-
 /// What serde says it expected where an array of tables must be.
-pub(super) const TABLES: &str = "several tables, each under a heading in double brackets";
+pub(super) const TABLES: &str = "a sequence";
 
-/// Reads an array of tables, each from a table only.
-fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    struct Item<T>(T);
+/// A section, which is read from a table only; serde would also accept an array of the fields in their order.
+#[derive(Default)]
+pub(super) struct Table<T>(pub(super) T);
 
-    impl<'de, T: Deserialize<'de>> Deserialize<'de> for Item<T> {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            table(deserializer).map(Item)
-        }
-    }
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TableVisitor<T>(PhantomData<T>);
 
-    struct TablesVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for TableVisitor<T> {
+            type Value = Table<T>;
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for TablesVisitor<T> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(TABLES)
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
-            let mut tables = Vec::new();
-            while let Some(Item(table)) = items.next_element()? {
-                tables.push(table);
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(TABLE)
             }
-            Ok(tables)
-        }
-    }
 
-    deserializer.deserialize_seq(TablesVisitor(PhantomData))
+            fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<Table<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(entries)).map(Table)
+            }
+        }
+
+        deserializer.deserialize_map(TableVisitor(PhantomData))
+    }
 }
 
 /// A table whose keys are defined elsewhere (librdkafka, the broker), quoted or dotted.
@@ -289,17 +231,6 @@ pub(super) enum Node {
     Other(&'static str),
 }
 
-/// A value that is not a nested table.
-pub(super) enum Scalar {
-    Text(String),
-    Integer(i64),
-    Boolean(bool),
-    /// `{ file = "..." }`
-    File(String),
-    /// The name of a type that no key takes.
-    Other(&'static str),
-}
-
 impl Node {
     /// The path, if this is `{ file = "..." }`.
     pub(super) fn as_file(&self) -> Option<&str> {
@@ -309,28 +240,6 @@ impl Node {
             (Some(("file", Node::Text(path))), None) => Some(path),
             _ => None,
         }
-    }
-}
-
-impl From<Node> for Scalar {
-    fn from(node: Node) -> Self {
-        if let Some(path) = node.as_file() {
-            return Scalar::File(path.to_owned());
-        }
-        match node {
-            Node::Text(text) => Scalar::Text(text),
-            Node::Integer(number) => Scalar::Integer(number),
-            Node::Boolean(truth) => Scalar::Boolean(truth),
-            Node::Table(_) => Scalar::Other("a table"),
-            Node::Array(_) => Scalar::Other("an array"),
-            Node::Other(kind) => Scalar::Other(kind),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Scalar {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Node::deserialize(deserializer).map(Scalar::from)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 
-use super::raw::{List, Node, Properties, Scalar, Value};
+use super::raw::{Node, Properties, Value};
 use super::source::{Problems, Sources};
 use super::units::{self, DURATION_FORM, SIZE_FORM};
 
@@ -55,7 +55,7 @@ impl Reader<'_> {
     pub(super) fn texts(
         &mut self,
         key: &str,
-        list: List,
+        list: Value,
         split: impl Fn(&str) -> Vec<&str>,
     ) -> Option<Vec<Located>> {
         const EXPECTED: &str = "a text in quotes, or an array of such";
@@ -67,8 +67,7 @@ impl Reader<'_> {
         };
         let mut texts = Vec::new();
         for item in items {
-            let value = Some(Spanned::new(item.span(), Scalar::from(item.into_inner())));
-            let Located { text, span, inline, file } = self.text_expecting(key, value, EXPECTED)?;
+            let Located { text, span, inline, file } = self.text_expecting(key, Some(item), EXPECTED)?;
             let several = if inline { vec![text.as_str()] } else { split(&text) };
             texts.extend(several.into_iter().map(|text| Located {
                 text: text.to_owned(),
@@ -84,13 +83,13 @@ impl Reader<'_> {
         let value = value?;
         let span = value.span();
         let inline = !self.sources.is_variable(&span);
+        if let Some(path) = value.get_ref().as_file() {
+            let text = self.read_file(key, path, &span)?;
+            let file = self.beside_the_file(Path::new(path), &span);
+            return Some(Located { text, span, inline: false, file: Some(file) });
+        }
         match value.into_inner() {
-            Scalar::Text(text) => Some(Located { text, span, inline, file: None }),
-            Scalar::File(path) => {
-                let text = self.read_file(key, &path, &span)?;
-                let file = self.beside_the_file(Path::new(&path), &span);
-                Some(Located { text, span, inline: false, file: Some(file) })
-            }
+            Node::Text(text) => Some(Located { text, span, inline, file: None }),
             other => self.wrong_kind(key, &span, &other, expected),
         }
     }
@@ -103,44 +102,49 @@ impl Reader<'_> {
         check: impl Fn(&str) -> Result<(), String>,
     ) -> Option<String> {
         let Located { text, span, .. } = self.text(key, value)?;
-        match check(&text) {
-            Ok(()) => Some(text),
-            Err(expected) => {
-                self.fault(&span, key, expected, "Correct the name");
-                None
-            }
-        }
+        let checked = check(&text).map(|()| text);
+        checked.map_err(|expected| self.fault(&span, key, expected, "Correct the name")).ok()
     }
 
     /// A whole number within a range.
     pub(super) fn integer(&mut self, key: &str, value: Value, range: RangeInclusive<i64>) -> Option<i64> {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        self.scalar(key, value, &expected, |scalar| {
+            let number = match scalar {
+                Node::Integer(number) => Some(*number),
+                Node::Text(text) => text.trim().parse().ok(),
+                _ => return None,
+            };
+            Some(number.filter(|number| range.contains(number)))
+        })
+    }
+
+    /// Reads something else than a text. `read` gives `None` for a kind of value that the key does not take, and `Some(None)` for
+    /// a wrong value of the right kind.
+    fn scalar<T>(
+        &mut self,
+        key: &str,
+        value: Value,
+        expected: &str,
+        read: impl FnOnce(&Node) -> Option<Option<T>>,
+    ) -> Option<T> {
         let value = value?;
         let span = value.span();
-        let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        let number = match self.resolve_file(key, value)? {
-            Scalar::Integer(number) => Some(number),
-            Scalar::Text(text) => text.trim().parse().ok(),
-            other => return self.wrong_kind(key, &span, &other, &expected),
-        };
-        match number.filter(|number| range.contains(number)) {
-            Some(number) => Some(number),
-            None => self.expected(key, &span, &expected),
+        let scalar = self.resolve_file(key, value)?;
+        match read(&scalar) {
+            Some(Some(read)) => Some(read),
+            Some(None) => self.expected(key, &span, expected),
+            None => self.wrong_kind(key, &span, &scalar, expected),
         }
     }
 
     /// `true` or `false`.
     pub(super) fn switch(&mut self, key: &str, value: Value) -> Option<bool> {
-        let value = value?;
-        let span = value.span();
-        match self.resolve_file(key, value)? {
-            Scalar::Boolean(truth) => Some(truth),
-            Scalar::Text(text) => match text.trim() {
-                "true" => Some(true),
-                "false" => Some(false),
-                _ => self.expected(key, &span, "true or false"),
-            },
-            other => self.wrong_kind(key, &span, &other, "true or false"),
-        }
+        self.scalar(key, value, "true or false", |scalar| match scalar {
+            Node::Boolean(truth) => Some(Some(*truth)),
+            Node::Text(text) => Some(text.trim().parse().ok()),
+            _ => None,
+        })
     }
 
     /// A duration of at least `least` and at most 24 days, the limit of milliseconds in Postgres and Kafka.
@@ -148,16 +152,15 @@ impl Reader<'_> {
         const MOST: Duration = Duration::from_secs(24 * 86_400);
         let value = value?;
         let span = value.span();
-        let duration = match self.resolve_file(key, value)? {
-            Scalar::Text(text) => units::parse_duration(&text),
-            Scalar::Integer(0) => Some(Duration::ZERO),
-            Scalar::Integer(_) => {
-                self.fault(&span, key, "a duration needs a unit", format!("Write {DURATION_FORM}"));
-                return None;
-            }
-            other => return self.wrong_kind(key, &span, &other, DURATION_FORM),
-        };
-        let Some(duration) = duration else { return self.expected(key, &span, DURATION_FORM) };
+        if matches!(value.get_ref(), Node::Integer(number) if *number != 0) {
+            self.fault(&span, key, "a duration needs a unit", format!("Write {DURATION_FORM}"));
+            return None;
+        }
+        let duration = self.scalar(key, Some(value), DURATION_FORM, |scalar| match scalar {
+            Node::Text(text) => Some(units::parse_duration(text)),
+            Node::Integer(_) => Some(Some(Duration::ZERO)),
+            _ => None,
+        })?;
         if !(least..=MOST).contains(&duration) {
             let (least, most) = (units::format_duration(least), units::format_duration(MOST));
             self.fault(&span, key, "out of range", format!("Set it to at least {least} and at most {most}"));
@@ -166,36 +169,54 @@ impl Reader<'_> {
         Some(duration)
     }
 
+    /// The same for a key that `false` or an empty text switches off.
+    pub(super) fn duration_or_off(&mut self, key: &str, value: Value, least: Duration) -> Option<Duration> {
+        let off = match value.as_ref()?.get_ref() {
+            Node::Boolean(on) => !on,
+            // in a variable, `false` is text
+            Node::Text(text) => text.is_empty() || text == "false",
+            _ => false,
+        };
+        if off { None } else { self.duration(key, value, least) }
+    }
+
     /// A size in bytes, at least 1.
     pub(super) fn size(&mut self, key: &str, value: Value) -> Option<usize> {
         let value = value?;
         let span = value.span();
         let size = match self.resolve_file(key, value)? {
-            Scalar::Text(text) => units::parse_size(&text),
-            Scalar::Integer(number) => u64::try_from(number).ok(),
+            Node::Text(text) => units::parse_size(&text),
+            Node::Integer(number) => u64::try_from(number).ok(),
             other => return self.wrong_kind(key, &span, &other, SIZE_FORM),
         };
         let size = size.filter(|size| *size > 0).and_then(|size| usize::try_from(size).ok());
-        if size.is_none() {
-            return self.expected(key, &span, &format!("{SIZE_FORM}, and more than 0"));
-        }
-        size
+        size.or_else(|| self.expected(key, &span, &format!("{SIZE_FORM}, and more than 0")))
     }
 
     /// One of a few words.
     pub(super) fn choice<T: Copy>(&mut self, key: &str, value: Value, choices: &[(&str, T)]) -> Option<T> {
         let Located { text, span, .. } = self.text(key, value)?;
         let found = choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice);
-        if found.is_none() {
+        found.or_else(|| {
             let words: Vec<String> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-            return self.expected(key, &span, &words.join(" or "));
-        }
-        found
+            self.expected(key, &span, &words.join(" or "))
+        })
+    }
+
+    /// The same with a default.
+    pub(super) fn choice_or<T: Copy>(
+        &mut self,
+        key: &str,
+        value: Value,
+        choices: &[(&str, T)],
+        default: T,
+    ) -> T {
+        self.choice(key, value, choices).unwrap_or(default)
     }
 
     /// A name, or `Some(None)` for `false` and for an empty text, which switch it off.
     pub(super) fn text_or_off(&mut self, key: &str, value: Value) -> Option<Option<Located>> {
-        if matches!(value.as_ref().map(Spanned::get_ref), Some(Scalar::Boolean(false))) {
+        if matches!(value.as_ref().map(Spanned::get_ref), Some(Node::Boolean(false))) {
             return Some(None);
         }
         let located = self.text_expecting(key, value, "a text in quotes, or false")?;
@@ -227,12 +248,8 @@ impl Reader<'_> {
                 (true, false) => {}
                 _ => {
                     let key = format!("{section}.{name}");
-                    self.fault(
-                        &located.span,
-                        &key,
-                        "it is set twice, by two spellings of one name",
-                        "Keep one of them",
-                    );
+                    let what = "it is set twice, by two spellings of one name";
+                    self.fault(&located.span, &key, what, "Keep one of them");
                 }
             }
         }
@@ -245,54 +262,37 @@ impl Reader<'_> {
             let name = format!("{prefix}{}", key.get_ref());
             let full = format!("{section}.{name}");
             let span = value.span();
-            let inline = !self.sources.is_variable(&span);
             let is_file = value.get_ref().as_file().is_some() && !ends_in_file(&name);
-            let mut file = None;
-            let text = match value.into_inner() {
+            let node = match value.into_inner() {
                 Node::Table(members) if !is_file => {
                     self.flatten(section, &format!("{name}."), members, flat);
                     continue;
                 }
-                Node::Text(text) => Some(text),
-                Node::Integer(number) => Some(number.to_string()),
-                Node::Boolean(truth) => Some(truth.to_string()),
-                other => {
-                    let value = Some(Spanned::new(span.clone(), Scalar::from(other)));
-                    let located = self.text_expecting(&full, value, "a text, a number, true or false");
-                    located.map(|located| {
-                        file = located.file;
-                        located.text
-                    })
-                }
+                Node::Integer(number) => Node::Text(number.to_string()),
+                Node::Boolean(truth) => Node::Text(truth.to_string()),
+                other => other,
             };
-            if let Some(text) = text {
-                flat.push((name, Located { text, span, inline: inline && !is_file, file }));
-            }
+            let value = Some(Spanned::new(span, node));
+            let located = self.text_expecting(&full, value, "a text, a number, true or false");
+            flat.extend(located.map(|located| (name, located)));
         }
     }
 
     /// The value itself; for `{ file = "..." }` the content of the file.
-    fn resolve_file(&mut self, key: &str, value: Spanned<Scalar>) -> Option<Scalar> {
-        let span = value.span();
-        match value.into_inner() {
-            Scalar::File(path) => self.read_file(key, &path, &span).map(Scalar::Text),
-            scalar => Some(scalar),
+    fn resolve_file(&mut self, key: &str, value: Spanned<Node>) -> Option<Node> {
+        match value.get_ref().as_file() {
+            Some(path) => self.read_file(key, path, &value.span()).map(Node::Text),
+            None => Some(value.into_inner()),
         }
     }
 
     fn read_file(&mut self, key: &str, path: &str, span: &Range<usize>) -> Option<String> {
-        match fs::read_to_string(self.beside_the_file(Path::new(path), span)) {
-            Ok(text) => Some(text.trim_end_matches(['\n', '\r']).to_owned()),
-            Err(error) => {
-                self.fault(
-                    span,
-                    key,
-                    format!("cannot read the file {path}: {error}"),
-                    "Name a file that the router's user can read",
-                );
-                None
-            }
-        }
+        let text = fs::read_to_string(self.beside_the_file(Path::new(path), span));
+        let read = text.map_err(|error| {
+            let what = format!("cannot read the file {path}: {error}");
+            self.fault(span, key, what, "Name a file that the router's user can read");
+        });
+        read.ok().map(|text| text.trim_end_matches(['\n', '\r']).to_owned())
     }
 
     /// Resolves a path: in the file it is relative to the file's directory, in a variable to the working directory.
@@ -308,12 +308,14 @@ impl Reader<'_> {
         None
     }
 
-    fn wrong_kind<T>(&mut self, key: &str, span: &Range<usize>, found: &Scalar, expected: &str) -> Option<T> {
+    fn wrong_kind<T>(&mut self, key: &str, span: &Range<usize>, found: &Node, expected: &str) -> Option<T> {
         let found = match found {
-            Scalar::Text(_) | Scalar::File(_) => "a text",
-            Scalar::Integer(_) => "a number",
-            Scalar::Boolean(_) => "true or false",
-            Scalar::Other(kind) => kind,
+            Node::Text(_) => "a text",
+            Node::Integer(_) => "a number",
+            Node::Boolean(_) => "true or false",
+            Node::Table(_) => "a table",
+            Node::Array(_) => "an array",
+            Node::Other(kind) => kind,
         };
         self.fault(span, key, format!("expected {expected}, found {found}"), "Correct the value");
         None

@@ -3,7 +3,7 @@
 //! It has a channel for each topic, a message for each contract, and the schemas of all files under `components`. AsyncAPI's
 //! Schema Object extends draft 07. Keywords of later drafts are kept; tools that do not know them ignore them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -57,12 +57,12 @@ pub fn document(
     info: &Info,
     topic: impl Fn(&Contract) -> Topic,
 ) -> Result<String, serde_json::Error> {
-    let names = Names::of(contracts);
+    let names = names(&contracts.documents);
     let mut channels: BTreeMap<String, Channel> = BTreeMap::new();
     let mut messages = BTreeMap::new();
     for contract in contracts.iter() {
         let Topic { address, parameters } = topic(contract);
-        let message = names.of_contract(contract).to_owned();
+        let message = names.get(contract.document).cloned().unwrap_or_default();
         let channel = channels.entry(identifier(&address)).or_insert_with(|| Channel {
             address,
             parameters: parameters
@@ -149,33 +149,16 @@ fn message(contract: &Contract, name: &str) -> Value {
     message
 }
 
-/// The names of the files under `components`.
-struct Names(Vec<String>);
-
-impl Names {
-    fn of(contracts: &Contracts) -> Self {
-        let mut taken = BTreeSet::new();
-        let mut names = Vec::new();
-        for (_, document) in contracts.documents.iter() {
-            let wanted = identifier(&document.path.trim_end_matches(".json").replace('/', "."));
-            let mut name = wanted.clone();
-            let mut number = 1;
-            while !taken.insert(name.clone()) {
-                number += 1;
-                name = format!("{wanted}_{number}");
-            }
-            names.push(name);
-        }
-        Names(names)
+/// The names of the files under `components`, by the number of their document.
+fn names(documents: &Documents) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for (_, document) in documents.iter() {
+        let wanted = identifier(&document.path.trim_end_matches(".json").replace('/', "."));
+        let numbered = (2..).map(|number| format!("{wanted}_{number}"));
+        let free = std::iter::once(wanted.clone()).chain(numbered).find(|name| !names.contains(name));
+        names.extend(free);
     }
-
-    fn get(&self, document: usize) -> &str {
-        self.0.get(document).map_or("", String::as_str)
-    }
-
-    fn of_contract(&self, contract: &Contract) -> &str {
-        self.get(contract.document)
-    }
+    names
 }
 
 /// Replaces what a key of `components` must not contain.
@@ -189,8 +172,8 @@ fn reference(path: &[&str]) -> Value {
 }
 
 /// The schemas of all files, with references within the document.
-fn schemas(documents: &Documents, names: &Names) -> BTreeMap<String, Value> {
-    let schema = |(number, document): (usize, &super::documents::Document)| {
+fn schemas(documents: &Documents, names: &[String]) -> BTreeMap<String, Value> {
+    let schema = |((_, document), name): ((usize, &super::documents::Document), &String)| {
         let mut schema = document.schema.clone();
         walk_mut(&mut schema, &mut |members| {
             members.remove("$schema");
@@ -202,12 +185,13 @@ fn schemas(documents: &Documents, names: &Names) -> BTreeMap<String, Value> {
             {
                 // a path may contain anything, so it is encoded as a fragment
                 let fragment = super::documents::percent_encoded(&place);
-                *written = format!("#/components/schemas/{}{fragment}", names.get(number));
+                let name = names.get(number).map_or("", String::as_str);
+                *written = format!("#/components/schemas/{name}{fragment}");
             }
         });
-        (names.get(number).to_owned(), schema)
+        (name.clone(), schema)
     };
-    documents.iter().map(schema).collect()
+    documents.iter().zip(names).map(schema).collect()
 }
 
 /// Draft 07 ignores the keywords beside a `$ref`, so the reference is moved into an `allOf`.

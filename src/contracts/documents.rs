@@ -142,13 +142,11 @@ impl Documents {
             }
         }
         let index = Index::of(&documents);
-        for number in 0..documents.len() {
-            let Some(document) = documents.get(number) else { continue };
-            let mut schema = document.schema.clone();
-            index.resolve(number, document, &mut schema, faults);
-            if let Some(document) = documents.get_mut(number) {
-                document.schema = schema;
-            }
+        let resolved =
+            (0..).zip(&documents).map(|(number, document)| index.resolved(number, document, faults));
+        let resolved: Vec<Value> = resolved.collect();
+        for (document, schema) in documents.iter_mut().zip(resolved) {
+            document.schema = schema;
         }
         let mut order = HashMap::new();
         for (document, mut by_place) in documents.iter().zip(orders) {
@@ -248,53 +246,45 @@ fn check_shape(path: &str, schema: &Value, faults: &mut Vec<Fault>, warnings: &m
     });
 }
 
-/// The possible targets of references.
-struct Index {
-    by_path: BTreeMap<String, usize>,
-    by_id: BTreeMap<String, usize>,
-    anchors: Vec<BTreeMap<String, String>>,
-    places: Vec<BTreeSet<String>>,
-    ids: Vec<Option<String>>,
+/// The possible targets of references, by the number of their document.
+struct Index<'d>(Vec<Targets<'d>>);
+
+/// The possible targets in one document.
+struct Targets<'d> {
+    path: &'d str,
+    id: Option<&'d str>,
+    /// The place of each anchor.
+    anchors: BTreeMap<&'d str, String>,
+    /// The places of all schemas.
+    places: BTreeSet<String>,
 }
 
-impl Index {
-    fn of(documents: &[Document]) -> Self {
-        let mut index = Index {
-            by_path: BTreeMap::new(),
-            by_id: BTreeMap::new(),
-            anchors: Vec::new(),
-            places: Vec::new(),
-            ids: Vec::new(),
-        };
-        for (number, document) in documents.iter().enumerate() {
-            index.by_path.insert(document.path.clone(), number);
+impl<'d> Index<'d> {
+    fn of(documents: &'d [Document]) -> Self {
+        let targets = documents.iter().map(|document| {
             let id = document.schema.get("$id").and_then(Value::as_str).map(|id| id.trim_end_matches('#'));
-            if let Some(id) = id {
-                index.by_id.insert(id.to_owned(), number);
-            }
-            index.ids.push(id.map(str::to_owned));
             let (mut anchors, mut places) = (BTreeMap::new(), BTreeSet::new());
             walk(&document.schema, "", &mut |at, schema| {
                 places.insert(at.to_owned());
                 if let Some(anchor) = schema.get("$anchor").and_then(Value::as_str) {
-                    anchors.insert(anchor.to_owned(), at.to_owned());
+                    anchors.insert(anchor, at.to_owned());
                 }
             });
-            index.anchors.push(anchors);
-            index.places.push(places);
-        }
-        index
+            Targets { path: &document.path, id, anchors, places }
+        });
+        Index(targets.collect())
     }
 
-    /// Replaces the references of a document by their canonical form, and removes the keywords they depended on.
-    fn resolve(&self, number: usize, document: &Document, schema: &mut Value, faults: &mut Vec<Fault>) {
+    /// The schema of a document with its references in their canonical form, and without the keywords that they depended on.
+    fn resolved(&self, number: usize, document: &Document, faults: &mut Vec<Fault>) -> Value {
         walk(&document.schema, "", &mut |at, schema| {
             let Some(Value::String(written)) = schema.get("$ref") else { return };
             if let Err((what, remedy)) = self.target(number, &document.path, written) {
                 faults.push(Fault::new(&document.path, join(at, "$ref"), what, remedy));
             }
         });
-        walk_mut(schema, &mut |members: &mut Map<String, Value>| {
+        let mut schema = document.schema.clone();
+        walk_mut(&mut schema, &mut |members: &mut Map<String, Value>| {
             members.remove("$id");
             members.remove("$anchor");
             if let Some(Value::String(written)) = members.get_mut("$ref")
@@ -303,43 +293,43 @@ impl Index {
                 *written = format!("{}#{}", address(number), percent_encoded(&place));
             }
         });
-        if let Value::Object(members) = schema {
+        if let Value::Object(members) = &mut schema {
             members.entry("$schema").or_insert_with(|| DEFAULT_DRAFT.into());
         }
+        schema
     }
 
     /// The document and the place in it that a reference points to, or else what is wrong and what to do.
     fn target(&self, from: usize, path: &str, written: &str) -> Result<(usize, String), (String, String)> {
         let (file, fragment) = written.split_once('#').unwrap_or((written, ""));
         let number = if file.is_empty() { Some(from) } else { self.document(from, path, file) };
-        let Some(number) = number else {
+        let Some((number, targets)) = number.and_then(|number| Some((number, self.0.get(number)?))) else {
             let what = format!("the reference leads to {file:?}, which is none of the files");
             return Err((what, REFERENCE_FORM.to_owned()));
         };
         let place = match percent_decoded(fragment) {
             Some(fragment) if fragment.is_empty() || fragment.starts_with('/') => Some(fragment),
-            Some(anchor) => self.anchors.get(number).and_then(|anchors| anchors.get(&anchor)).cloned(),
+            Some(anchor) => targets.anchors.get(anchor.as_str()).cloned(),
             None => None,
         };
-        let place =
-            place.filter(|place| self.places.get(number).is_some_and(|places| places.contains(place)));
-        match place {
-            Some(place) => Ok((number, place)),
-            None => Err((
+        place.filter(|place| targets.places.contains(place)).map(|place| (number, place)).ok_or_else(|| {
+            (
                 format!("the reference leads to \"#{fragment}\", where no schema stands"),
                 "Put the schema under `$defs` and refer to it as \"#/$defs/name\"".to_owned(),
-            )),
-        }
+            )
+        })
     }
 
     fn document(&self, from: usize, path: &str, file: &str) -> Option<usize> {
-        let by_id = |id: &str| self.by_id.get(id).copied();
+        let by_id = |id: &str| self.0.iter().rposition(|targets| targets.id == Some(id));
         let beside_id = || {
-            let id = self.ids.get(from)?.as_deref()?;
-            let (scheme, rest) = id.split_once("://")?;
+            let (scheme, rest) = self.0.get(from)?.id?.split_once("://")?;
             by_id(&format!("{scheme}://{}", beside(rest, file)?))
         };
-        let beside_file = || self.by_path.get(&beside(path, &percent_decoded(file)?)?).copied();
+        let beside_file = || {
+            let path = beside(path, &percent_decoded(file)?)?;
+            self.0.iter().position(|targets| targets.path == path)
+        };
         by_id(file).or_else(beside_id).or_else(beside_file)
     }
 }

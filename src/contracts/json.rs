@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::keywords::join;
 
@@ -24,81 +25,65 @@ pub(super) struct Parsed {
 /// # Errors
 /// It is not JSON; the error names line and column.
 pub(super) fn parse(text: &str) -> Result<Parsed, serde_json::Error> {
-    let mut parsed = Parsed::default();
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Place { at: String::new(), parsed: &mut parsed }.deserialize(&mut deserializer)?;
-    deserializer.end()?;
-    parsed.value = value;
+    let mut parsed = Parsed { value: serde_json::from_str(text)?, ..Parsed::default() };
+    parsed.note_names("", text)?;
     Ok(parsed)
 }
 
-struct Place<'a> {
-    at: String,
-    parsed: &'a mut Parsed,
-}
-
-impl<'de> DeserializeSeed<'de> for Place<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Place<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
-        Ok(Value::Bool(truth))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
-        Ok(Value::Number(number.into()))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
-        Ok(Value::Number(number.into()))
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
-        Number::from_f64(number).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::String(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        loop {
-            let at = join(&self.at, &list.len().to_string());
-            let Some(item) = items.next_element_seed(Place { at, parsed: &mut *self.parsed })? else { break };
-            list.push(item);
-        }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let (mut members, mut names) = (Map::new(), Vec::new());
-        while let Some(name) = entries.next_key::<String>()? {
-            let at = join(&self.at, &name);
-            if members.contains_key(&name) {
-                self.parsed.twice.push(at.clone());
-            } else {
-                names.push(name.clone());
+impl Parsed {
+    /// Notes the names in the value that stands at this JSON pointer.
+    fn note_names(&mut self, at: &str, json: &str) -> Result<(), serde_json::Error> {
+        match json.trim_start().chars().next() {
+            Some('{') => {
+                let Members(members) = serde_json::from_str(json)?;
+                let mut names = Vec::new();
+                for (name, value) in members {
+                    let at = join(at, &name);
+                    if names.contains(&name) {
+                        self.twice.push(at.clone());
+                    } else {
+                        names.push(name);
+                    }
+                    self.note_names(&at, value.get())?;
+                }
+                self.order.insert(at.to_owned(), names);
             }
-            members.insert(name, entries.next_value_seed(Place { at, parsed: &mut *self.parsed })?);
+            Some('[') => {
+                let items: Vec<&RawValue> = serde_json::from_str(json)?;
+                for (index, item) in items.into_iter().enumerate() {
+                    self.note_names(&join(at, &index.to_string()), item.get())?;
+                }
+            }
+            _ => {}
         }
-        self.parsed.order.insert(self.at, names);
-        Ok(Value::Object(members))
+        Ok(())
+    }
+}
+
+/// The members of an object as they stand in the text.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
+
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(entry) = entries.next_entry()? {
+                    members.push(entry);
+                }
+                Ok(Members(members))
+            }
+        }
+
+        deserializer.deserialize_map(MembersVisitor)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Reads the four forms of a connector's configuration, told apart by their content.
 
+use connect_values::java_properties;
 use serde_json::{Map, Value};
 
 use super::settings::{Setting, Settings};
 use crate::error::Error;
-use crate::java_properties;
 
 /// Where the connector runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -66,6 +66,11 @@ impl Settings {
     }
 }
 
+/// Whether a pattern names a setting; an asterisk at its end stands for anything.
+pub(super) fn fits(pattern: &str, name: &str) -> bool {
+    pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
+}
+
 /// The entries of a comma-separated list.
 pub(super) fn list(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|member| !member.is_empty())

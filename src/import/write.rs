@@ -108,19 +108,12 @@ pub(super) fn quoted(text: &str) -> String {
     if literal {
         return format!("'{text}'");
     }
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            control if control.is_control() => {
-                let _ = write!(quoted, "\\u{:04X}", u32::from(control));
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
+    let escape = |character: char| match character {
+        '"' | '\\' => format!("\\{character}"),
+        control if control.is_control() => format!("\\u{:04X}", u32::from(control)),
+        other => other.to_string(),
+    };
+    format!("\"{}\"", text.chars().map(escape).collect::<String>())
 }
 
 /// A key, quoted if it needs to be.

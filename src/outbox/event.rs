@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use connect_values::ConnectType;
 use pg_logical::Oid;
 use pg_logical::pgoutput::{Tuple, Value};
 
 use super::{FIELDS, Field};
 use crate::config::TableName;
-use crate::connect::ConnectType;
 use crate::dead_letters::Column;
 
 /// A column's type.

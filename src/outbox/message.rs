@@ -89,8 +89,7 @@ impl<'de> Visitor<'de> for Members<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key_seed(json::Name)? {
-            let value: &RawValue = map.next_value()?;
+        while let Some((json::Name(name), value)) = map.next_entry::<_, &RawValue>()? {
             let taken = if name == PAYLOAD_BASE64 { self.take_bytes(value) } else { self.take(&name, value) };
             taken.map_err(A::Error::custom)?;
         }

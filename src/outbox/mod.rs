@@ -14,7 +14,6 @@ mod stored;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::config::{Columns, Config, RecordTimestamp, TableName};
-use crate::connect;
 use crate::dead_letters::OriginalEvent;
 use crate::shards::{Ids, Shard};
 pub use error::{OutboxError, named_by};
@@ -138,7 +137,7 @@ impl Outbox {
         let of_postgres = matches!(named.namespace, "" | "pg_catalog");
         let known = if of_postgres {
             // without the domain's own precision, numeric would be read as a different type
-            let base = connect::oid_of(named.name).filter(|_| named.name != "numeric");
+            let base = connect_values::oid_of(named.name).filter(|_| named.name != "numeric");
             base.map(|base| Named::Domain(Oid(base)))
         } else {
             Some(Named::Own(named.name.to_owned()))

@@ -1,6 +1,8 @@
 //! CloudEvents 1.0, by the Kafka protocol binding: attributes as headers (binary mode) or around the data in one JSON
 //! object (structured mode).
 
+use connect_values::{write_json_bytes, write_json_string};
+
 use super::headers::Headers;
 use super::row::{Binder, Row};
 use super::template::Bound;
@@ -8,7 +10,6 @@ use super::text::Use;
 use super::unroutable::{Purpose, Unroutable};
 use super::value::{Kind, Payload, ValueBuilder};
 use crate::config::{CloudEvents, NamedTemplate};
-use crate::connect::{write_json_bytes, write_json_string};
 use crate::outbox::{Field, IN_CLOUDEVENTS};
 use crate::utc::Utc;
 

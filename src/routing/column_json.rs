@@ -1,8 +1,9 @@
 //! A column's value as JSON.
 
+use connect_values::write_json_string;
+
 use super::text::null_or;
 use crate::config::TextForm;
-use crate::connect::{self, write_json_string};
 use crate::json::check;
 use crate::outbox::ColumnType;
 
@@ -23,7 +24,7 @@ pub(super) fn write(
     };
     let text = std::str::from_utf8(bytes).map_err(|_| "is not UTF-8")?;
     if form == TextForm::Connect {
-        if let Err(error) = connect::write_json(of.connect, Some(text), into) {
+        if let Err(error) = connect_values::write_json(of.connect, Some(text), into) {
             null_or(error)?;
             into.push_str("null");
         }
@@ -35,7 +36,7 @@ pub(super) fn write(
         number if NUMBERS.contains(&number) && check(text).is_ok() => into.push_str(text),
         _ if of.is_json() => into.push_str(text),
         _ if of.is_bytea() => {
-            let written = connect::write_json(of.connect, Some(text), into);
+            let written = connect_values::write_json(of.connect, Some(text), into);
             written.map_err(|_| "is a bytea that is not in hexadecimal")?;
         }
         _ => write_json_string(text, into),

@@ -140,8 +140,7 @@ impl<'de> Visitor<'de> for Members<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<u32, A::Error> {
         use serde::de::Error;
         let mut dropped = 0;
-        while let Some(name) = map.next_key_seed(json::Name)? {
-            let value: &RawValue = map.next_value()?;
+        while let Some((json::Name(name), value)) = map.next_entry::<_, &RawValue>()? {
             // consumers might skip an event whose row claims that it is a replay
             if name == REPLAY_HEADER || self.headers.first_have(self.taken, &name) {
                 dropped += 1;

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use connect_values::Unwritable;
+
 use crate::config::TextForm;
-use crate::connect::{self, Unwritable};
 use crate::outbox::ColumnType;
 
 /// Where a text is used: Connect's converters for keys and headers differ.
@@ -28,8 +29,8 @@ pub(super) fn written<'t>(
     }
     let mut written = String::new();
     let result = match used {
-        Use::Key => connect::write_key(of.connect, text, &mut written),
-        Use::Other => connect::write_header(of.connect, text, &mut written),
+        Use::Key => connect_values::write_key(of.connect, text, &mut written),
+        Use::Other => connect_values::write_header(of.connect, text, &mut written),
     };
     match result {
         Ok(()) => Ok(Some(Cow::Owned(written))),

@@ -1,7 +1,8 @@
 //! The trace context that the application stored with its event (W3C Trace Context).
 
+use connect_values::span_context;
+
 use super::headers::Headers;
-use crate::connect::span_context;
 
 /// Adds `traceparent` and `tracestate`, if the text in the format of `java.util.Properties` has them.
 pub(super) fn push(context: &[u8], headers: &mut Headers) {

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::connect::Unexpandable;
+use connect_values::Unexpandable;
+
 use crate::contracts::Violation;
 use crate::topic_name::TopicNameError;
 use crate::unsendable::{Reason, Unsendable};

@@ -1,11 +1,12 @@
 //! The record value: the payload unchanged, or as part of JSON.
 
+use connect_values::{Behaviour, expand, write_json_bytes, write_json_string};
+
 use super::column_json;
 use super::row::Row;
 use super::template::Bound;
 use super::unroutable::{Purpose, Unroutable};
 use crate::config::PayloadJson;
-use crate::connect::{Behaviour, EmptyArray, NullMember, expand, write_json_bytes, write_json_string};
 use crate::json;
 use crate::outbox::Field;
 
@@ -67,14 +68,7 @@ impl ValueBuilder {
             }
             PayloadJson::String => write_json_string(text, into),
             PayloadJson::Expand { keep_nulls, keep_empty_arrays } => {
-                let behaviour = Behaviour {
-                    null: if keep_nulls { NullMember::OptionalBytes } else { NullMember::Ignore },
-                    empty_array: if keep_empty_arrays {
-                        EmptyArray::OptionalString
-                    } else {
-                        EmptyArray::Ignore
-                    },
-                };
+                let behaviour = Behaviour { keep_nulls, keep_empty_arrays };
                 expand(text, behaviour, into)
                     .map_err(|error| Unroutable::NotExpanded { column: self.column.clone(), error })?;
             }

@@ -12,6 +12,8 @@ use std::path::Path;
 
 use source::{Import, ItemPath, Sources};
 
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
 /// What modules do not import, and why not. A path stands for everything below it.
 const FORBIDDEN: &[(&[&str], &[&str], &str)] = &[
     (
@@ -27,7 +29,6 @@ const FORBIDDEN: &[(&[&str], &[&str], &str)] = &[
             "progress",
             "checkpoint",
             "dead_letters",
-            "connect",
             "import",
             "shards",
             "pipeline",
@@ -74,7 +75,10 @@ fn files_have_no_cycles() {
         let family = is_parent(from, to) || is_parent(to, from);
         !family
     };
-    assert_no_cycles(&imports(), |file| file, counts);
+    // the files of pg-logical that open a connection still import each other
+    for src in ["src", "crates/connect-values/src"] {
+        assert_no_cycles(&Sources::read(Path::new(ROOT), src).imports(), |file| file, counts);
+    }
 }
 
 #[test]
@@ -126,7 +130,7 @@ fn imports_are_found_wherever_they_stand() {
 }
 
 fn imports() -> BTreeSet<Import> {
-    Sources::read(Path::new(env!("CARGO_MANIFEST_DIR"))).imports()
+    Sources::read(Path::new(ROOT), "src").imports()
 }
 
 /// Why an import is forbidden, if it is.
@@ -156,7 +160,8 @@ fn top(file: &str) -> &str {
 fn is_parent(parent: &str, child: &str) -> bool {
     /// The folder of a module's children.
     fn folder(file: &str) -> &str {
-        file.strip_suffix("/mod.rs").or(file.strip_suffix(".rs")).unwrap_or(file)
+        let named = ["/mod.rs", "/lib.rs", ".rs"].into_iter().find_map(|end| file.strip_suffix(end));
+        named.unwrap_or(file)
     }
     folder(child).rsplit_once('/').is_some_and(|(above, _)| above == folder(parent))
 }

@@ -1,4 +1,4 @@
-//! What the files of `src/` import: `use` declarations and paths in the code, each followed to the file that defines the item.
+//! What the files of a crate import: `use` declarations and paths in the code, each followed to the file that defines the item.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ pub(crate) type ItemPath = Vec<String>;
 /// One file that another one names an item of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Import {
-    /// The importing file, `src/a/b.rs`.
+    /// The importing file, `src/a/b.rs` or `crates/c/src/a/b.rs`.
     pub(crate) file: String,
     /// The path from the crate's root on, as the importing file names it.
     pub(crate) written: ItemPath,
@@ -52,15 +52,15 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Reads the crate from `src/lib.rs` on, by its `mod` declarations.
-    pub(crate) fn read(root: &Path) -> Self {
+    /// Reads the crate whose source is in the folder `src` of the repository, from `lib.rs` on, by its `mod` declarations.
+    pub(crate) fn read(root: &Path, src: &str) -> Self {
         let mut sources = Sources::default();
-        let mut open = vec![(ItemPath::new(), "src/lib.rs".to_owned())];
+        let mut open = vec![(ItemPath::new(), format!("{src}/lib.rs"))];
         while let Some((module, file)) = open.pop() {
             let text = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
             for child in sources.add(&module, &file, &text) {
                 let path = child.join("/");
-                let candidates = [format!("src/{path}.rs"), format!("src/{path}/mod.rs")];
+                let candidates = [format!("{src}/{path}.rs"), format!("{src}/{path}/mod.rs")];
                 let found = candidates.into_iter().find(|candidate| root.join(candidate).exists());
                 open.push((
                     child,

@@ -1,9 +1,8 @@
 //! `[route.cloudevents]`: the attributes of CloudEvents.
 
-use super::templates::{named, template};
+use super::templates::Templates;
+use crate::config::CloudEvents;
 use crate::config::raw::{RawCloudEvents, Value};
-use crate::config::read::Reader;
-use crate::config::{CloudEvents, Columns};
 
 /// Attributes that the specification defines. No extension may have these names.
 const DEFINED: [&str; 10] = [
@@ -19,10 +18,10 @@ const DEFINED: [&str; 10] = [
     "data_base64",
 ];
 
-pub(super) fn cloudevents(reader: &mut Reader<'_>, raw: RawCloudEvents, columns: &Columns) -> CloudEvents {
+pub(super) fn cloudevents(templates: &mut Templates<'_, '_>, raw: RawCloudEvents) -> CloudEvents {
     let defaults = CloudEvents::default();
     let mut attribute = |key: &str, value: Value| {
-        template(reader, &format!("route.cloudevents.{key}"), value, FORM, columns, &[])
+        templates.checked(&format!("route.cloudevents.{key}"), value, FORM, |_| Ok(()))
     };
     let source = attribute("source", raw.source);
     let event_type = attribute("type", raw.event_type);
@@ -35,7 +34,7 @@ pub(super) fn cloudevents(reader: &mut Reader<'_>, raw: RawCloudEvents, columns:
         subject: subject.unwrap_or(defaults.subject),
         datacontenttype,
         dataschema,
-        extensions: named(reader, "route.cloudevents.extensions", raw.extensions, columns, &[], |name| {
+        extensions: templates.named("route.cloudevents.extensions", raw.extensions.0, |name| {
             if DEFINED.contains(&name) {
                 return Some("the specification gives this attribute a meaning of its own");
             }

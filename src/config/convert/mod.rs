@@ -19,11 +19,12 @@ use crate::config::identifiers::{check_name, check_router_name, check_slot, pars
 use crate::config::kafka_properties::{self, Refusal};
 use crate::config::pattern::Pattern;
 use crate::config::raw::{
-    List, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute,
-    RawTopics, Value,
+    Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute, RawTopics,
+    Value,
 };
 use crate::config::read::{Located, Reader};
 use crate::config::source::{Problems, Sources};
+use crate::config::words::{CATCH_UP, ON_UPDATE};
 use crate::config::{
     Admin, CatchUp, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, Route,
     TableName, Topics,
@@ -56,17 +57,17 @@ pub(super) fn convert(
 ) -> Result<Parsed, Error> {
     let mut reader = Reader { sources, problems };
     let mut secrets = WhereSecretsAre::default();
-    let postgres = postgres(&mut reader, raw.postgres, env, &mut secrets);
-    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
-    let delivery = delivery(&mut reader, raw.delivery);
-    let kafka = kafka(&mut reader, raw.kafka, &delivery, &mut secrets);
-    let topics = topics(&mut reader, raw.topics);
-    let admin = admin(&mut reader, raw.admin);
-    let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks);
-    let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat);
-    let dead_letters = crate::config::dead_letters::dead_letters(&mut reader, raw.dead_letters);
-    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
-    let shards = crate::config::shards::shards(&mut reader, raw.shards);
+    let postgres = postgres(&mut reader, raw.postgres.0, env, &mut secrets);
+    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
+    let delivery = delivery(&mut reader, raw.delivery.0);
+    let kafka = kafka(&mut reader, raw.kafka.0, &delivery, &mut secrets);
+    let topics = topics(&mut reader, raw.topics.0);
+    let admin = admin(&mut reader, raw.admin.0);
+    let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks.0);
+    let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat.0);
+    let dead_letters = crate::config::dead_letters::dead_letters(&mut reader, raw.dead_letters.0);
+    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts.0);
+    let shards = crate::config::shards::shards(&mut reader, raw.shards.0);
     let name = reader.checked("name", raw.name, check_router_name);
     if let (None, Some(postgres)) = (&name, &postgres) {
         let default = default_name(postgres);
@@ -113,8 +114,8 @@ pub(super) fn for_contracts(
     problems: Problems,
 ) -> Result<ForContracts, Error> {
     let mut reader = Reader { sources, problems };
-    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox, raw.route);
-    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts);
+    let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
+    let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts.0);
     reader.problems.into_result()?;
     Ok(ForContracts { contracts, topic: route.topic, columns: outbox.columns })
 }
@@ -155,14 +156,11 @@ fn postgres(
                 secrets.inline |= inline;
                 secrets.files.extend(file);
             }
-            match ConnInfo::parse_with(&text, password_file.as_deref(), env) {
-                Ok(conninfo) => Some(conninfo.towards_primary()),
-                Err(error) => {
-                    let remedy = advice::connection_string_remedy(&error);
-                    reader.fault(&span, "postgres.url", error.what, remedy);
-                    None
-                }
-            }
+            let parsed = ConnInfo::parse_with(&text, password_file.as_deref(), env).map_err(|error| {
+                let remedy = advice::connection_string_remedy(&error);
+                reader.fault(&span, "postgres.url", error.what, remedy);
+            });
+            parsed.ok().map(ConnInfo::towards_primary)
         }
         None if was_set => None,
         _ => {
@@ -177,8 +175,7 @@ fn postgres(
     let publication = reader.checked("postgres.publication", raw.publication, check_name);
     let wal_sender_timeout =
         reader.duration("postgres.wal_sender_timeout", raw.wal_sender_timeout, Duration::from_secs(1));
-    let choices = [("auto", CatchUp::Auto), ("stream", CatchUp::Stream)];
-    let catch_up = reader.choice("postgres.catch_up", raw.catch_up, &choices).unwrap_or(CatchUp::Stream);
+    let catch_up = reader.choice_or("postgres.catch_up", raw.catch_up, &CATCH_UP, CatchUp::Stream);
     let catch_up_lag = reader.size("postgres.catch_up_lag", raw.catch_up_lag).unwrap_or(64 << 20);
     if let Some(Password::File(file)) = conninfo.as_ref().and_then(|conninfo| conninfo.password.as_ref()) {
         secrets.files.push(file.clone());
@@ -226,11 +223,10 @@ fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) 
         Some(_) => {}
         None => tables.push(TableName { schema: "public".to_owned(), name: "outbox".to_owned() }),
     }
-    let choices = [("warn", OnUpdate::Warn), ("error", OnUpdate::Error), ("stop", OnUpdate::Stop)];
     Outbox {
         tables,
-        columns: columns(reader, raw.columns, columns_by_default),
-        on_update: reader.choice("outbox.on_update", raw.on_update, &choices).unwrap_or(OnUpdate::Warn),
+        columns: columns(reader, raw.columns.0, columns_by_default),
+        on_update: reader.choice_or("outbox.on_update", raw.on_update, &ON_UPDATE, OnUpdate::Warn),
         message_prefix,
     }
 }
@@ -326,7 +322,7 @@ fn topics(reader: &mut Reader<'_>, raw: RawTopics) -> Topics {
             1..=i16::MAX.into(),
         )),
         config: reader
-            .properties("topics.config", raw.config, |name| name)
+            .properties("topics.config", raw.config.0, |name| name)
             .into_iter()
             .map(|(name, located)| (name, located.text))
             .collect(),
@@ -338,7 +334,7 @@ fn split_at_commas(text: &str) -> Vec<&str> {
     text.split(',').map(str::trim).collect()
 }
 
-fn allowed_topics(reader: &mut Reader<'_>, raw: List) -> Vec<Pattern> {
+fn allowed_topics(reader: &mut Reader<'_>, raw: Value) -> Vec<Pattern> {
     let listed = reader.texts("topics.allow", raw, split_at_commas);
     let mut pattern = |Located { text, span, .. }: Located| match Pattern::parse_topics(&text) {
         Ok(pattern) if pattern.regex().is_none() && topic_name::check(&text).is_err() => {
@@ -347,10 +343,8 @@ fn allowed_topics(reader: &mut Reader<'_>, raw: List) -> Vec<Pattern> {
             reader.fault(&span, "topics.allow", what, remedy);
             None
         }
-        Ok(pattern) => Some(pattern),
-        Err(what) => {
-            reader.fault(&span, "topics.allow", what, "Correct the expression");
-            None
+        pattern => {
+            pattern.map_err(|what| reader.fault(&span, "topics.allow", what, "Correct the expression")).ok()
         }
     };
     listed.into_iter().flatten().filter_map(&mut pattern).collect()
@@ -360,8 +354,8 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
     let defaults = Delivery::default();
     let mode_span = raw.mode.as_ref().map(toml::Spanned::span);
     let mode = reader.choice("delivery.mode", raw.mode, &DeliveryMode::ALL.map(|mode| (mode.name(), mode)));
-    let records = reader.integer("delivery.window.records", raw.window.records, 1..=i32::MAX.into());
-    let bytes = reader.size("delivery.window.bytes", raw.window.bytes);
+    let records = reader.integer("delivery.window.records", raw.window.0.records, 1..=i32::MAX.into());
+    let bytes = reader.size("delivery.window.bytes", raw.window.0.bytes);
     let positions_topic = positions_topic(reader, raw.positions_topic);
     if let (Some(DeliveryMode::ExactlyOnce), Some(None), Some(span)) = (mode, &positions_topic, mode_span) {
         reader.fault(
@@ -387,15 +381,11 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
 fn positions_topic(reader: &mut Reader<'_>, raw: Value) -> Option<Option<String>> {
     let key = "delivery.positions_topic";
     let Some(Located { text, span, .. }) = reader.text_or_off(key, raw)? else { return Some(None) };
-    match topic_name::check_own(&text) {
-        Ok(()) => Some(Some(text)),
-        Err(error) => {
-            let remedy =
-                "Write the name of a topic that is the routers' alone; an empty text switches it off";
-            reader.fault(&span, key, error.to_string(), remedy);
-            None
-        }
-    }
+    let checked = topic_name::check_own(&text).map_err(|error| {
+        let remedy = "Write the name of a topic that is the routers' alone; an empty text switches it off";
+        reader.fault(&span, key, error.to_string(), remedy);
+    });
+    checked.ok().map(|()| Some(text))
 }
 
 fn admin(reader: &mut Reader<'_>, raw: RawAdmin) -> Admin {

@@ -2,19 +2,28 @@
 
 use super::cloudevents::cloudevents;
 use super::rules::rules;
-use super::templates::{headers, named, partition, topic};
-use crate::config::raw::{Properties, RawExpand, RawRoute, Value};
+use super::templates::Templates;
+use crate::config::raw::{RawExpand, RawRoute, Value};
 use crate::config::read::Reader;
 use crate::config::template::{Name, Template};
 use crate::config::{
-    Action, Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, TextForm, Unmatched, ValueForm,
+    Action, Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, Unmatched, ValueForm, words,
 };
 
 pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, defaults: Route) -> Route {
-    let topic = topic(reader, "route.topic", raw.topic, columns, &[]);
+    let mut templates = Templates { reader, columns, groups: &[] };
+    let topic = templates.topic("route.topic", raw.topic).unwrap_or(defaults.topic);
+    let partition = templates.partition("route.partition", raw.partition);
+    let headers = templates.headers("route.headers", raw.headers.0);
+    let envelope_span = raw.envelope.0.values().next().map(toml::Spanned::span);
+    let envelope = templates.named("route.envelope", raw.envelope.0, |name| match name {
+        "payload" => Some("this member holds the payload"),
+        "" => Some("a member needs a name"),
+        _ => None,
+    });
+    let cloudevents = cloudevents(&mut templates, raw.cloudevents.0);
     let span = raw.timestamp.as_ref().map(toml::Spanned::span);
-    let choices = [("commit", RecordTimestamp::Commit), ("created_at", RecordTimestamp::CreatedAt)];
-    let timestamp = reader.choice("route.timestamp", raw.timestamp, &choices).unwrap_or(defaults.timestamp);
+    let timestamp = reader.choice_or("route.timestamp", raw.timestamp, &words::TIMESTAMP, defaults.timestamp);
     if let (RecordTimestamp::CreatedAt, None, Some(span)) = (timestamp, &columns.created_at, span) {
         reader.fault(
             &span,
@@ -23,33 +32,29 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
             "Name the column in `outbox.columns`, or set timestamp = \"commit\"",
         );
     }
-    let texts = [("postgres", TextForm::Postgres), ("connect", TextForm::Connect)];
-    let text = reader.choice("route.text", raw.text, &texts).unwrap_or(defaults.text);
-    let unmatched = [("route", Unmatched::Route), ("drop", Unmatched::Drop), ("stop", Unmatched::Stop)];
-    let missing = [("error", false), ("ignore", true)];
     let unmatched_span = raw.unmatched.as_ref().map(toml::Spanned::span);
     let value_span = raw.value.as_ref().map(toml::Spanned::span);
-    let envelope_span = raw.envelope.values().next().map(toml::Spanned::span);
     let route = Route {
-        topic: topic.unwrap_or(defaults.topic),
-        partition: partition(reader, "route.partition", raw.partition, columns, &[]),
-        key_as_json: reader
-            .choice("route.key", raw.key, &[("text", false), ("json", true)])
-            .unwrap_or(defaults.key_as_json),
-        headers: headers(reader, "route.headers", raw.headers, columns, &[]),
+        topic,
+        partition,
+        key_as_json: reader.choice_or("route.key", raw.key, &words::KEY_AS_JSON, defaults.key_as_json),
+        headers,
         timestamp,
-        text,
-        value: reader.choice("route.value", raw.value, &ValueForm::ALL).unwrap_or(defaults.value),
-        envelope: envelope(reader, raw.envelope, columns),
-        cloudevents: cloudevents(reader, raw.cloudevents, columns),
-        payload_json: payload_json(reader, raw.payload_json, raw.expand),
+        text: reader.choice_or("route.text", raw.text, &words::TEXT, defaults.text),
+        value: reader.choice_or("route.value", raw.value, &ValueForm::ALL, defaults.value),
+        envelope,
+        cloudevents,
+        payload_json: payload_json(reader, raw.payload_json, raw.expand.0),
         tombstone_on_empty: reader
             .switch("route.tombstone_on_empty", raw.tombstone_on_empty)
             .unwrap_or(defaults.tombstone_on_empty),
-        ignore_missing_columns: reader
-            .choice("route.missing_columns", raw.missing_columns, &missing)
-            .unwrap_or(defaults.ignore_missing_columns),
-        unmatched: reader.choice("route.unmatched", raw.unmatched, &unmatched).unwrap_or(defaults.unmatched),
+        ignore_missing_columns: reader.choice_or(
+            "route.missing_columns",
+            raw.missing_columns,
+            &words::IGNORE_MISSING_COLUMNS,
+            defaults.ignore_missing_columns,
+        ),
+        unmatched: reader.choice_or("route.unmatched", raw.unmatched, &words::UNMATCHED, defaults.unmatched),
         rules: rules(reader, raw.rules, columns),
     };
     let of_rules = route.rules.iter().flat_map(|rule| match &rule.action {
@@ -94,27 +99,18 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
     route
 }
 
-fn envelope(reader: &mut Reader<'_>, raw: Properties, columns: &Columns) -> Vec<NamedTemplate> {
-    named(reader, "route.envelope", raw, columns, &[], |name| match name {
-        "payload" => Some("this member holds the payload"),
-        "" => Some("a member needs a name"),
-        _ => None,
-    })
-}
-
 fn payload_json(reader: &mut Reader<'_>, value: Value, expand: RawExpand) -> PayloadJson {
     let spans = [&expand.null, &expand.empty_array];
     let spans = spans.map(|value| value.as_ref().map(toml::Spanned::span));
-    let null = [("ignore", false), ("optional_bytes", true)];
-    let empty = [("ignore", false), ("optional_string", true)];
-    let keep_nulls = reader.choice("route.expand.null", expand.null, &null);
-    let keep_empty_arrays = reader.choice("route.expand.empty_array", expand.empty_array, &empty);
+    let keep_nulls = reader.choice("route.expand.null", expand.null, &words::KEEP_NULLS);
+    let keep_empty_arrays =
+        reader.choice("route.expand.empty_array", expand.empty_array, &words::KEEP_EMPTY_ARRAYS);
     let expanded = PayloadJson::Expand {
         keep_nulls: keep_nulls.unwrap_or(false),
         keep_empty_arrays: keep_empty_arrays.unwrap_or(false),
     };
     let choices = [("raw", PayloadJson::Raw), ("string", PayloadJson::String), ("expand", expanded)];
-    let chosen = reader.choice("route.payload_json", value, &choices).unwrap_or(PayloadJson::Raw);
+    let chosen = reader.choice_or("route.payload_json", value, &choices, PayloadJson::Raw);
     if let (PayloadJson::Raw | PayloadJson::String, Some(span)) = (chosen, spans.into_iter().flatten().next())
     {
         let what = "it says how payloads are expanded, and none is";

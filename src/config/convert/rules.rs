@@ -2,15 +2,15 @@
 
 use toml::Spanned;
 
-use super::templates::{headers, partition, topic};
+use super::templates::Templates;
 use crate::config::pattern::Pattern;
-use crate::config::raw::{Node, Properties, RawRule};
+use crate::config::raw::{Node, Properties, RawRule, Table};
 use crate::config::read::Reader;
 use crate::config::template::Name;
 use crate::config::{Accepted, Action, Columns, Condition, Rule, ValueForm};
 
-pub(super) fn rules(reader: &mut Reader<'_>, raw: Vec<RawRule>, columns: &Columns) -> Vec<Rule> {
-    raw.into_iter().filter_map(|raw| rule(reader, raw, columns)).collect()
+pub(super) fn rules(reader: &mut Reader<'_>, raw: Vec<Table<RawRule>>, columns: &Columns) -> Vec<Rule> {
+    raw.into_iter().filter_map(|Table(raw)| rule(reader, raw, columns)).collect()
 }
 
 fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule> {
@@ -32,7 +32,7 @@ fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule
     let drop_span = raw.drop.as_ref().map(Spanned::span);
     let drops = reader.switch("route.rules.drop", raw.drop).unwrap_or(false);
     let makes_something =
-        raw.topic.is_some() || raw.partition.is_some() || raw.value.is_some() || !raw.headers.is_empty();
+        raw.topic.is_some() || raw.partition.is_some() || raw.value.is_some() || !raw.headers.0.is_empty();
     match (drops, makes_something) {
         (true, true) => {
             let span = drop_span.unwrap_or(span);
@@ -49,10 +49,11 @@ fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule
     let action = if drops {
         Action::Drop
     } else {
+        let mut templates = Templates { reader, columns, groups: &groups };
         Action::Route {
-            topic: topic(reader, "route.rules.topic", raw.topic, columns, &groups),
-            partition: partition(reader, "route.rules.partition", raw.partition, columns, &groups),
-            headers: headers(reader, "route.rules.headers", raw.headers, columns, &groups),
+            topic: templates.topic("route.rules.topic", raw.topic),
+            partition: templates.partition("route.rules.partition", raw.partition),
+            headers: templates.headers("route.rules.headers", raw.headers.0),
             value: reader.choice("route.rules.value", raw.value, &ValueForm::ALL),
         }
     };
@@ -113,13 +114,9 @@ fn accepted(reader: &mut Reader<'_>, key: &str, item: Spanned<Node>) -> Option<A
             return None;
         }
     };
-    match Pattern::parse(&text) {
-        Ok(pattern) => Some(Accepted::Text(pattern)),
-        Err(what) => {
-            reader.fault(&span, key, what, "Correct the expression");
-            None
-        }
-    }
+    let pattern = Pattern::parse(&text);
+    let pattern = pattern.map_err(|what| reader.fault(&span, key, what, "Correct the expression"));
+    pattern.ok().map(Accepted::Text)
 }
 
 /// What `${match.x}` can refer to: groups by name, or by number if only one pattern has groups.

@@ -12,69 +12,89 @@ const TOPIC_FORM: &str =
 
 const PARTITION_FORM: &str = "Write a number, or a column that holds one, as in \"${shard}\"";
 
-/// A template for topics. Its fixed parts must be valid in a topic name.
-pub(super) fn topic(
-    reader: &mut Reader<'_>,
-    key: &str,
-    value: Value,
-    columns: &Columns,
-    groups: &[String],
-) -> Option<Template> {
-    checked(reader, key, value, TOPIC_FORM, columns, groups, |template| {
-        names_no_payload(template, columns)?;
-        may_be_topic(template)
-    })
+/// Reads templates, and refuses names in them that cannot stand for anything.
+pub(super) struct Templates<'a, 's> {
+    pub(super) reader: &'a mut Reader<'s>,
+    pub(super) columns: &'a Columns,
+    /// The groups in the patterns of the surrounding rule.
+    pub(super) groups: &'a [String],
 }
 
-/// Any template.
-pub(super) fn template(
-    reader: &mut Reader<'_>,
-    key: &str,
-    value: Value,
-    form: &str,
-    columns: &Columns,
-    groups: &[String],
-) -> Option<Template> {
-    checked(reader, key, value, form, columns, groups, |_| Ok(()))
+impl Templates<'_, '_> {
+    /// A template for topics. Its fixed parts must be valid in a topic name.
+    pub(super) fn topic(&mut self, key: &str, value: Value) -> Option<Template> {
+        let columns = self.columns;
+        self.checked(key, value, TOPIC_FORM, |template| {
+            names_no_payload(template, columns)?;
+            may_be_topic(template)
+        })
+    }
+
+    /// A template for the partition number. One without values must itself be a number.
+    pub(super) fn partition(&mut self, key: &str, value: Value) -> Option<Template> {
+        self.checked(key, value, PARTITION_FORM, |template| match template.fixed() {
+            Some(number) if !number.parse::<i32>().is_ok_and(|number| number >= 0) => {
+                Err(format!("{number:?} is not a number from 0 to {}", i32::MAX))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// Any template that the check accepts.
+    pub(super) fn checked(
+        &mut self,
+        key: &str,
+        value: Value,
+        form: &str,
+        check: impl FnOnce(&Template) -> Result<(), String>,
+    ) -> Option<Template> {
+        let Located { text, span, .. } = self.reader.text(key, value)?;
+        let checked = self.parsed(&text).and_then(|template| check(&template).map(|()| template));
+        checked.map_err(|what| self.reader.fault(&span, key, what, form)).ok()
+    }
+
+    /// Named templates, in the order of the file.
+    pub(super) fn named(
+        &mut self,
+        section: &str,
+        raw: Properties,
+        refused: impl Fn(&str) -> Option<&'static str>,
+    ) -> Vec<NamedTemplate> {
+        let mut entries = self.reader.properties(section, raw, |name| name);
+        // the map has them sorted by name
+        entries.sort_by_key(|(_, located)| located.span.start);
+        let mut convert = |(name, Located { text, span, .. }): (String, Located)| {
+            let key = format!("{section}.{name}");
+            if let Some(what) = refused(&name) {
+                self.reader.fault(&span, &key, what, "Choose another name");
+            }
+            let remedy = "Write text, with values as in \"${aggregate_id}\"";
+            let value = self.parsed(&text).map_err(|what| self.reader.fault(&span, &key, what, remedy));
+            Some(NamedTemplate { name, value: value.ok()? })
+        };
+        entries.into_iter().filter_map(&mut convert).collect()
+    }
+
+    /// Further headers.
+    pub(super) fn headers(&mut self, section: &str, raw: Properties) -> Vec<NamedTemplate> {
+        let has_type = self.columns.event_type.is_some();
+        self.named(section, raw, |name| match name {
+            "id" | REPLAY_HEADER => Some("the router itself sets this header"),
+            "type" if has_type => Some("the router itself sets this header"),
+            name if name.is_empty() || name.contains('\0') => {
+                Some("a header needs a name, without a zero character")
+            }
+            _ => None,
+        })
+    }
+
+    fn parsed(&self, text: &str) -> Result<Template, String> {
+        let template = Template::parse(text).map_err(|error| error.to_string())?;
+        names_exist(&template, self.columns, self.groups)?;
+        Ok(template)
+    }
 }
 
-/// A template for the partition number. One without values must itself be a number.
-pub(super) fn partition(
-    reader: &mut Reader<'_>,
-    key: &str,
-    value: Value,
-    columns: &Columns,
-    groups: &[String],
-) -> Option<Template> {
-    checked(reader, key, value, PARTITION_FORM, columns, groups, |template| match template.fixed() {
-        Some(number) if !number.parse::<i32>().is_ok_and(|number| number >= 0) => {
-            Err(format!("{number:?} is not a number from 0 to {}", i32::MAX))
-        }
-        _ => Ok(()),
-    })
-}
-
-fn checked(
-    reader: &mut Reader<'_>,
-    key: &str,
-    value: Value,
-    form: &str,
-    columns: &Columns,
-    groups: &[String],
-    check: impl FnOnce(&Template) -> Result<(), String>,
-) -> Option<Template> {
-    let Located { text, span, .. } = reader.text(key, value)?;
-    let checked = parsed(&text, columns, groups).and_then(|template| check(&template).map(|()| template));
-    checked.map_err(|what| reader.fault(&span, key, what, form)).ok()
-}
-
-fn parsed(text: &str, columns: &Columns, groups: &[String]) -> Result<Template, String> {
-    let template = Template::parse(text).map_err(|error| error.to_string())?;
-    names_exist(&template, columns, groups)?;
-    Ok(template)
-}
-
-/// Refuses names that cannot stand for anything. `groups` are the groups in the patterns of the surrounding rule.
 fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Result<(), String> {
     for value in template.values() {
         match &value.name {
@@ -112,52 +132,6 @@ fn names_no_payload(template: &Template, columns: &Columns) -> Result<(), String
         true => Err("a payload cannot make a topic".to_owned()),
         false => Ok(()),
     }
-}
-
-/// Named templates, in the order of the file.
-pub(super) fn named(
-    reader: &mut Reader<'_>,
-    section: &str,
-    raw: Properties,
-    columns: &Columns,
-    groups: &[String],
-    refused: impl Fn(&str) -> Option<&'static str>,
-) -> Vec<NamedTemplate> {
-    let mut entries = reader.properties(section, raw, |name| name);
-    // the map has them sorted by name
-    entries.sort_by_key(|(_, located)| located.span.start);
-    let mut convert = |(name, Located { text, span, .. }): (String, Located)| {
-        let key = format!("{section}.{name}");
-        if let Some(what) = refused(&name) {
-            reader.fault(&span, &key, what, "Choose another name");
-        }
-        match parsed(&text, columns, groups) {
-            Ok(value) => Some(NamedTemplate { name, value }),
-            Err(what) => {
-                reader.fault(&span, &key, what, "Write text, with values as in \"${aggregate_id}\"");
-                None
-            }
-        }
-    };
-    entries.into_iter().filter_map(&mut convert).collect()
-}
-
-/// Further headers.
-pub(super) fn headers(
-    reader: &mut Reader<'_>,
-    section: &str,
-    raw: Properties,
-    columns: &Columns,
-    groups: &[String],
-) -> Vec<NamedTemplate> {
-    named(reader, section, raw, columns, groups, |name| match name {
-        "id" | REPLAY_HEADER => Some("the router itself sets this header"),
-        "type" if columns.event_type.is_some() => Some("the router itself sets this header"),
-        name if name.is_empty() || name.contains('\0') => {
-            Some("a header needs a name, without a zero character")
-        }
-        _ => None,
-    })
 }
 
 /// Refuses a template whose fixed parts are invalid in a topic name.

@@ -7,11 +7,12 @@ use std::fmt::{self, Display, Write};
 use pg_logical::REDACTED;
 use pg_logical::conninfo::Password;
 
+use crate::config::Config;
 use crate::config::identifiers::format_table;
 use crate::config::kafka_properties::is_secret;
 use crate::config::quoted::quoted;
 use crate::config::units::{format_duration, format_size};
-use crate::config::{CatchUp, Config, OnUpdate};
+use crate::config::words::{CATCH_UP, ON_UPDATE, word};
 
 impl Config {
     /// The effective configuration, including defaults and the environment, as a file that reads back to the same. Passwords,
@@ -35,11 +36,7 @@ impl Config {
         writeln!(out, "slot = {}", quoted(&postgres.slot))?;
         writeln!(out, "publication = {}", quoted(&postgres.publication))?;
         writeln!(out, "wal_sender_timeout = {}", quoted(&format_duration(postgres.wal_sender_timeout)))?;
-        let catch_up = match postgres.catch_up {
-            CatchUp::Auto => "auto",
-            CatchUp::Stream => "stream",
-        };
-        writeln!(out, "catch_up = {}", quoted(catch_up))?;
+        writeln!(out, "catch_up = {}", word(&CATCH_UP, postgres.catch_up))?;
         let lag = u64::try_from(postgres.catch_up_lag).unwrap_or(u64::MAX);
         writeln!(out, "catch_up_lag = {}", quoted(&format_size(lag)))?;
 
@@ -50,12 +47,7 @@ impl Config {
             [table] => writeln!(out, "table = {table}")?,
             tables => writeln!(out, "table = [{}]", tables.join(", "))?,
         }
-        let on_update = match self.outbox.on_update {
-            OnUpdate::Warn => "warn",
-            OnUpdate::Error => "error",
-            OnUpdate::Stop => "stop",
-        };
-        writeln!(out, "on_update = {}", quoted(on_update))?;
+        writeln!(out, "on_update = {}", word(&ON_UPDATE, self.outbox.on_update))?;
         optional_name(out, "message_prefix", self.outbox.message_prefix.as_deref())?;
         let columns = &self.outbox.columns;
         writeln!(out, "\n[outbox.columns]")?;

@@ -4,9 +4,9 @@ use std::fmt::{self, Write};
 
 use crate::config::quoted::quoted;
 use crate::config::template::Template;
+use crate::config::words::word;
 use crate::config::{
-    Accepted, Action, CloudEvents, NamedTemplate, PayloadJson, RecordTimestamp, Route, Rule, TextForm,
-    Unmatched, ValueForm,
+    Accepted, Action, CloudEvents, NamedTemplate, PayloadJson, Route, Rule, ValueForm, words,
 };
 
 pub(super) fn write(out: &mut String, route: &Route) -> fmt::Result {
@@ -15,18 +15,10 @@ pub(super) fn write(out: &mut String, route: &Route) -> fmt::Result {
     if let Some(partition) = &route.partition {
         writeln!(out, "partition = {}", template(partition))?;
     }
-    writeln!(out, "key = {}", quoted(if route.key_as_json { "json" } else { "text" }))?;
-    let timestamp = match route.timestamp {
-        RecordTimestamp::Commit => "commit",
-        RecordTimestamp::CreatedAt => "created_at",
-    };
-    writeln!(out, "timestamp = {}", quoted(timestamp))?;
-    let text = match route.text {
-        TextForm::Postgres => "postgres",
-        TextForm::Connect => "connect",
-    };
-    writeln!(out, "text = {}", quoted(text))?;
-    writeln!(out, "value = {}", value_form(route.value))?;
+    writeln!(out, "key = {}", word(&words::KEY_AS_JSON, route.key_as_json))?;
+    writeln!(out, "timestamp = {}", word(&words::TIMESTAMP, route.timestamp))?;
+    writeln!(out, "text = {}", word(&words::TEXT, route.text))?;
+    writeln!(out, "value = {}", word(&ValueForm::ALL, route.value))?;
     let payload_json = match route.payload_json {
         PayloadJson::Raw => "raw",
         PayloadJson::String => "string",
@@ -34,19 +26,16 @@ pub(super) fn write(out: &mut String, route: &Route) -> fmt::Result {
     };
     writeln!(out, "payload_json = {}", quoted(payload_json))?;
     if let PayloadJson::Expand { keep_nulls, keep_empty_arrays } = route.payload_json {
-        let behaviour = |kept, name| quoted(if kept { name } else { "ignore" });
-        writeln!(out, "expand.null = {}", behaviour(keep_nulls, "optional_bytes"))?;
-        writeln!(out, "expand.empty_array = {}", behaviour(keep_empty_arrays, "optional_string"))?;
+        writeln!(out, "expand.null = {}", word(&words::KEEP_NULLS, keep_nulls))?;
+        writeln!(out, "expand.empty_array = {}", word(&words::KEEP_EMPTY_ARRAYS, keep_empty_arrays))?;
     }
     writeln!(out, "tombstone_on_empty = {}", route.tombstone_on_empty)?;
-    let missing = if route.ignore_missing_columns { "ignore" } else { "error" };
-    writeln!(out, "missing_columns = {}", quoted(missing))?;
-    let unmatched = match route.unmatched {
-        Unmatched::Route => "route",
-        Unmatched::Drop => "drop",
-        Unmatched::Stop => "stop",
-    };
-    writeln!(out, "unmatched = {}", quoted(unmatched))?;
+    writeln!(
+        out,
+        "missing_columns = {}",
+        word(&words::IGNORE_MISSING_COLUMNS, route.ignore_missing_columns)
+    )?;
+    writeln!(out, "unmatched = {}", word(&words::UNMATCHED, route.unmatched))?;
     section(out, "route.headers", &route.headers)?;
     section(out, "route.envelope", &route.envelope)?;
     if route.makes_cloudevents() {
@@ -57,11 +46,6 @@ pub(super) fn write(out: &mut String, route: &Route) -> fmt::Result {
 
 fn template(template: &Template) -> String {
     quoted(&template.to_string())
-}
-
-fn value_form(form: ValueForm) -> String {
-    let word = ValueForm::ALL.into_iter().find(|(_, known)| *known == form).map(|(word, _)| word);
-    quoted(word.unwrap_or_default())
 }
 
 fn section(out: &mut String, name: &str, entries: &[NamedTemplate]) -> fmt::Result {
@@ -108,7 +92,7 @@ fn rule(out: &mut String, rule: &Rule) -> fmt::Result {
                 writeln!(out, "partition = {}", template(partition))?;
             }
             if let Some(value) = value {
-                writeln!(out, "value = {}", value_form(*value))?;
+                writeln!(out, "value = {}", word(&ValueForm::ALL, *value))?;
             }
             headers.iter().try_for_each(|header| {
                 writeln!(out, "headers.{} = {}", quoted(&header.name), template(&header.value))

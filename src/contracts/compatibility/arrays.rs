@@ -4,10 +4,9 @@ use serde_json::Value;
 
 use super::super::documents::Node;
 use super::super::facts::conjuncts;
-use super::inclusion::Inclusion;
-use super::kinds::listed;
+use super::inclusion::{Inclusion, extremes};
 use super::numbers::{End, tightest_count};
-use super::sameness::{same, same_keyword};
+use super::sameness::same;
 
 /// The items of an array: the first ones are described by position, the others alike.
 struct Items<'a> {
@@ -35,33 +34,18 @@ impl<'a> Items<'a> {
 impl Inclusion {
     pub(super) fn check_arrays(&mut self, writer: &[Node<'_>], reader: Node<'_>) {
         let (by, to) = (self.sides.writer, self.sides.reader);
-        let lengths = listed(writer).map(|values| {
-            let lists = values.iter().filter_map(Value::as_array).map(|list| list.len() as u64);
-            lists.collect::<Vec<_>>()
-        });
-        self.check_count(writer, reader, ("minItems", "maxItems"), "items", |end| match (&lengths, end) {
-            (Some(lengths), End::Least) => lengths.iter().copied().min(),
-            (Some(lengths), End::Most) => lengths.iter().copied().max(),
-            (None, _) => None,
-        });
+        let known = extremes(writer, |value| value.as_array().map(Vec::len));
+        self.check_count(writer, reader, ("minItems", "maxItems"), "items", known);
         let most = tightest_count(writer, "maxItems", End::Most);
         let unique = |node: &Node<'_>| node.keyword("uniqueItems") == Some(&Value::Bool(true));
         if unique(&reader) && !writer.iter().any(unique) && most.is_none_or(|most| most > 1) {
             self.breaks(writer, format!("{to} takes no item twice, {by} allows it"));
         }
         self.check_items(writer, reader, most);
-        for keywords in [&["contains", "minContains", "maxContains"][..], &["unevaluatedItems"]] {
-            let Some(keyword) = keywords.iter().find(|keyword| reader.keyword(keyword).is_some()) else {
-                continue;
-            };
-            let kept = |node: &Node<'_>| match *keyword {
-                // what is evaluated depends on all keywords beside it
-                "unevaluatedItems" => same(*node, reader),
-                _ => keywords.iter().all(|keyword| same_keyword(node, &reader, keyword)),
-            };
-            if !writer.iter().any(kept) {
-                self.undecided(format!("`{keyword}` of {to} is not that of {by}"));
-            }
+        self.check_same(writer, reader, &["contains", "minContains", "maxContains"]);
+        // what is evaluated depends on all keywords beside it
+        if reader.keyword("unevaluatedItems").is_some() && !writer.iter().any(|node| same(*node, reader)) {
+            self.differs("unevaluatedItems");
         }
     }
 

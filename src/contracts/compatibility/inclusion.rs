@@ -158,15 +158,23 @@ impl Inclusion {
             self.check_objects(writer, reader);
         }
         self.check_forms(writer, reader, written);
-        for keywords in [&["not"][..], &["if", "then", "else"]] {
-            let Some(keyword) = keywords.iter().find(|keyword| reader.keyword(keyword).is_some()) else {
-                continue;
-            };
-            let kept = |node: &Node<'_>| keywords.iter().all(|keyword| same_keyword(node, &reader, keyword));
-            if !writer.iter().any(kept) {
-                self.undecided(format!("`{keyword}` of {to} is not that of {by}"));
-            }
+        self.check_same(writer, reader, &["not"]);
+        self.check_same(writer, reader, &["if", "then", "else"]);
+    }
+
+    /// Keywords that mean something together, and that are only compared literally.
+    pub(super) fn check_same(&mut self, writer: &[Node<'_>], reader: Node<'_>, keywords: &[&str]) {
+        let Some(keyword) = keywords.iter().find(|keyword| reader.keyword(keyword).is_some()) else { return };
+        let kept = |node: &Node<'_>| keywords.iter().all(|keyword| same_keyword(node, &reader, keyword));
+        if !writer.iter().any(kept) {
+            self.differs(keyword);
         }
+    }
+
+    /// Notes that a keyword of the reader is not that of the writer, and what follows from that is not known.
+    pub(super) fn differs(&mut self, keyword: &str) {
+        let Sides { writer: by, reader: to } = self.sides;
+        self.undecided(format!("`{keyword}` of {to} is not that of {by}"));
     }
 
     /// Checks the values that the writer lists one by one; false if one is refused, which says enough.
@@ -221,17 +229,8 @@ impl Inclusion {
             return;
         }
         let Sides { writer: by, reader: to } = self.sides;
-        let lengths = listed(writer).map(|values| {
-            let texts = values.iter().filter_map(Value::as_str).map(|text| text.chars().count() as u64);
-            texts.collect::<Vec<_>>()
-        });
-        self.check_count(writer, reader, ("minLength", "maxLength"), "characters", |end| {
-            match (&lengths, end) {
-                (Some(lengths), End::Least) => lengths.iter().copied().min(),
-                (Some(lengths), End::Most) => lengths.iter().copied().max(),
-                (None, _) => None,
-            }
-        });
+        let known = extremes(writer, |value| value.as_str().map(|text| text.chars().count()));
+        self.check_count(writer, reader, ("minLength", "maxLength"), "characters", known);
         for keyword in ["pattern", "format", "contentEncoding", "contentMediaType"] {
             let Some(wanted) = reader.keyword(keyword) else { continue };
             let counts = match keyword {
@@ -256,19 +255,20 @@ impl Inclusion {
         }
     }
 
-    /// Compares a minimum and a maximum. `known` is what follows from other keywords of the writer.
+    /// Compares a minimum and a maximum. `known` are the least and the most by other keywords of the writer.
     pub(super) fn check_count(
         &mut self,
         writer: &[Node<'_>],
         reader: Node<'_>,
         keywords: (&str, &str),
         of: &str,
-        known: impl Fn(End) -> Option<u64>,
+        known: [Option<u64>; 2],
     ) {
         let Sides { writer: by, reader: to } = self.sides;
-        for (keyword, end, name) in [(keywords.0, End::Least, "least"), (keywords.1, End::Most, "most")] {
+        let ends = [(keywords.0, End::Least, "least"), (keywords.1, End::Most, "most")];
+        for ((keyword, end, name), known) in ends.into_iter().zip(known) {
             let Some(limit) = count(&reader, keyword) else { continue };
-            let own = [tightest_count(writer, keyword, end), known(end)].into_iter().flatten();
+            let own = [tightest_count(writer, keyword, end), known].into_iter().flatten();
             let (own, kept) = match end {
                 End::Least => {
                     let own = own.max();
@@ -316,6 +316,12 @@ impl Inclusion {
             )),
         }
     }
+}
+
+/// The least and the most length of the values that the writer lists.
+pub(super) fn extremes(writer: &[Node<'_>], length: impl Fn(&Value) -> Option<usize>) -> [Option<u64>; 2] {
+    let lengths = listed(writer).unwrap_or_default().iter().filter_map(length).collect::<Vec<_>>();
+    [lengths.iter().min(), lengths.iter().max()].map(|length| length.map(|length| *length as u64))
 }
 
 fn known_format(format: &Value) -> bool {

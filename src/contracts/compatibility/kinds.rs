@@ -48,6 +48,10 @@ impl Types {
         Types(self.0 & other.0)
     }
 
+    fn or(self, other: Types) -> Types {
+        Types(self.0 | other.0)
+    }
+
     pub(super) fn without(self, other: Types) -> Types {
         Types(self.0 & !other.0)
     }
@@ -116,13 +120,12 @@ fn types_of(node: &Node<'_>) -> Types {
         Some(Value::String(name)) => Types::named(name),
         Some(Value::Array(names)) => {
             let names = names.iter().filter_map(Value::as_str);
-            names.fold(Types::NONE, |types, name| Types(types.0 | Types::named(name).0))
+            names.map(Types::named).fold(Types::NONE, Types::or)
         }
         _ => Types::ALL,
     };
-    let listed = listed_by(node).map_or(Types::ALL, |values| {
-        values.iter().fold(Types::NONE, |types, value| Types(types.0 | Types::of_value(value).0))
-    });
+    let listed = listed_by(node)
+        .map_or(Types::ALL, |values| values.into_iter().map(Types::of_value).fold(Types::NONE, Types::or));
     declared.and(listed)
 }
 
@@ -150,16 +153,9 @@ pub(super) fn listed(nodes: &[Node<'_>]) -> Option<Vec<Value>> {
         });
     }
     let types = types(nodes);
-    match values {
-        Some(values) => {
-            Some(values.into_iter().filter(|value| types.intersects(Types::of_value(value))).collect())
-        }
-        None if types.without(Types(0b11)).is_empty() => {
-            let few = [Value::Null, Value::Bool(false), Value::Bool(true)];
-            Some(few.into_iter().filter(|value| types.intersects(Types::of_value(value))).collect())
-        }
-        None => None,
-    }
+    let few = types.without(Types(0b11)).is_empty();
+    let values = values.or_else(|| few.then(|| vec![Value::Null, Value::Bool(false), Value::Bool(true)]))?;
+    Some(values.into_iter().filter(|value| types.intersects(Types::of_value(value))).collect())
 }
 
 /// Equality in JSON Schema: `1` and `1.0` are the same number.

@@ -61,17 +61,9 @@ pub(super) fn tightest(nodes: &[Node<'_>], end: End, integers: bool) -> Option<B
 }
 
 fn brought_to_integer(bound: Bound, end: End) -> Bound {
-    match (bound.value.as_i64(), end) {
-        (Some(value), End::Least) if bound.exclusive => match value.checked_add(1) {
-            Some(value) => Bound { value: value.into(), exclusive: false },
-            None => bound,
-        },
-        (Some(value), End::Most) if bound.exclusive => match value.checked_sub(1) {
-            Some(value) => Bound { value: value.into(), exclusive: false },
-            None => bound,
-        },
-        _ => bound,
-    }
+    let step = if end == End::Least { 1 } else { -1 };
+    let nearest = bound.value.as_i64().filter(|_| bound.exclusive).and_then(|value| value.checked_add(step));
+    nearest.map_or(bound, |value| Bound { value: value.into(), exclusive: false })
 }
 
 /// Whether every number within `a` is within `b`.

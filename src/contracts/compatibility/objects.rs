@@ -8,7 +8,6 @@ use super::super::documents::Node;
 use super::super::facts::conjuncts;
 use super::inclusion::Inclusion;
 use super::kinds::{listed, required, types};
-use super::numbers::End;
 use super::sameness::same_keyword;
 
 /// The properties that a writer may write.
@@ -109,7 +108,7 @@ impl Inclusion {
         self.check_property_counts(writer, &written, reader, &demanded);
         self.check_properties(&written, reader);
         self.check_unevaluated(&written, reader);
-        self.check_names(&written, reader);
+        self.check_same(writer, reader, &["propertyNames"]);
         self.check_dependents(writer, &written, reader, &demanded);
     }
 
@@ -122,10 +121,8 @@ impl Inclusion {
     ) {
         let closed = !written.others && written.patterns.is_empty();
         let most = closed.then_some(written.names.len() as u64);
-        self.check_count(writer, reader, ("minProperties", "maxProperties"), "properties", |end| match end {
-            End::Least => Some(demanded.len() as u64),
-            End::Most => most,
-        });
+        let known = [Some(demanded.len() as u64), most];
+        self.check_count(writer, reader, ("minProperties", "maxProperties"), "properties", known);
     }
 
     /// Checks the reader's `properties`, `patternProperties` and `additionalProperties`.
@@ -134,11 +131,9 @@ impl Inclusion {
         let patterns: Vec<(&str, Node<'_>)> = reader.named("patternProperties").collect();
         let listed: Vec<(&str, Node<'_>)> = reader.named("properties").collect();
         for name in &written.names {
-            let mut wanted: Vec<Node<'_>> =
-                listed.iter().filter(|(known, _)| known == name).map(|(_, schema)| *schema).collect();
-            wanted.extend(
-                patterns.iter().filter(|(pattern, _)| matches(pattern, name)).map(|(_, schema)| *schema),
-            );
+            let by_name = listed.iter().filter(|(known, _)| known == name);
+            let by_pattern = patterns.iter().filter(|(pattern, _)| matches(pattern, name));
+            let mut wanted: Vec<Node<'_>> = by_name.chain(by_pattern).map(|(_, schema)| *schema).collect();
             if wanted.is_empty() {
                 wanted.extend(additional);
             }
@@ -198,8 +193,7 @@ impl Inclusion {
         let decided =
             together.iter().any(|node| DECIDING.iter().any(|keyword| node.keyword(keyword).is_some()));
         if decided || !written.patterns.is_empty() {
-            let (by, to) = (self.sides.writer, self.sides.reader);
-            return self.undecided(format!("`unevaluatedProperties` of {to} is not that of {by}"));
+            return self.differs("unevaluatedProperties");
         }
         let evaluated: BTreeSet<&str> =
             together.iter().flat_map(|node| node.named("properties")).map(|(name, _)| name).collect();
@@ -208,17 +202,6 @@ impl Inclusion {
         }
         if written.others {
             self.within("*", &written.other(), unevaluated);
-        }
-    }
-
-    fn check_names(&mut self, written: &Written<'_>, reader: Node<'_>) {
-        if reader.keyword("propertyNames").is_none() {
-            return;
-        }
-        let kept = |node: &Node<'_>| same_keyword(node, &reader, "propertyNames");
-        if !written.nodes.iter().any(kept) {
-            let (by, to) = (self.sides.writer, self.sides.reader);
-            self.undecided(format!("`propertyNames` of {to} is not that of {by}"));
         }
     }
 
@@ -252,7 +235,7 @@ impl Inclusion {
             }
             let schemas = reader.named(keyword).filter(|(_, schema)| !schema.schema.is_array());
             if schemas.into_iter().any(|(name, _)| can_be_there(name)) {
-                self.undecided(format!("`{keyword}` of {to} is not that of {by}"));
+                self.differs(keyword);
             }
         }
     }

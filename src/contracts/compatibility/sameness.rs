@@ -32,14 +32,18 @@ pub(super) fn same(a: Node<'_>, b: Node<'_>) -> bool {
 
 /// The same for one keyword; a missing keyword only equals a missing keyword.
 pub(super) fn same_keyword(a: &Node<'_>, b: &Node<'_>, keyword: &str) -> bool {
-    match (a.keyword(keyword), b.keyword(keyword)) {
-        (None, None) => true,
-        (Some(x), Some(y)) => same_value(keyword, a.child(x), b.child(y), &mut Vec::new()),
-        _ => false,
-    }
+    same_keyword_within(a, b, keyword, &mut Vec::new())
 }
 
 type Seen = Vec<(usize, usize)>;
+
+fn same_keyword_within(a: &Node<'_>, b: &Node<'_>, keyword: &str, seen: &mut Seen) -> bool {
+    match (a.keyword(keyword), b.keyword(keyword)) {
+        (None, None) => true,
+        (Some(x), Some(y)) => same_value(keyword, a.child(x), b.child(y), seen),
+        _ => false,
+    }
+}
 
 fn same_within(a: Node<'_>, b: Node<'_>, seen: &mut Seen) -> bool {
     let pair = (a.identity(), b.identity());
@@ -54,13 +58,9 @@ fn same_within(a: Node<'_>, b: Node<'_>, seen: &mut Seen) -> bool {
                 members.keys().filter(|name| !is_annotation(name) && node.keyword(name).is_some()).count()
             };
             count(x, &a) == count(y, &b)
-                && x.iter().filter(|(name, _)| !is_annotation(name)).all(|(name, _)| {
-                    match (a.keyword(name), b.keyword(name)) {
-                        (Some(x), Some(y)) => same_value(name, a.child(x), b.child(y), seen),
-                        (None, None) => true,
-                        _ => false,
-                    }
-                })
+                && x.keys()
+                    .filter(|name| !is_annotation(name))
+                    .all(|name| same_keyword_within(&a, &b, name, seen))
         }
         (x, y) => x == y,
     }

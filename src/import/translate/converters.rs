@@ -38,10 +38,8 @@ fn take(translation: &mut Translation, name: &str) -> (Option<Setting>, Converte
         let converter = converter(&setting.value, &options);
         return (Some(setting), converter);
     }
-    for (_, option) in options.into_rest() {
-        let meaning = "It is of a converter that this file does not name";
-        translation.find(Level::NoEquivalent, &option, meaning);
-    }
+    let meaning = "It is of a converter that this file does not name";
+    translation.find_all(Level::NoEquivalent, options, meaning);
     (None, Converter::Unknown)
 }
 
@@ -78,7 +76,7 @@ fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Con
     let (level, meaning) = match converter {
         Converter::Text => return,
         Converter::Json(false) => {
-            return translation.document.set(Section::Route, "key", quoted("json"), comment(&setting));
+            return translation.set(Section::Route, "key", quoted("json"), &setting);
         }
         Converter::Json(true) => (
             Level::NoEquivalent,
@@ -190,19 +188,13 @@ fn payload_json(translation: &mut Translation, value: &Value, is_json: bool, set
     ] {
         let Some(setting) = setting else { continue };
         if value.expand.is_none() {
-            translation.find(
-                Level::Ignored,
-                setting,
-                "Only concerns payloads that are expanded, and none is",
-            );
+            let meaning = "Only concerns payloads that are expanded, and none is";
+            translation.find(Level::Ignored, setting, meaning);
         } else if setting.value.eq_ignore_ascii_case(kept) {
-            translation.document.set(Section::Route, key, quoted(kept), comment(setting));
+            translation.set(Section::Route, key, quoted(kept), setting);
         } else {
-            translation.find(
-                Level::Differs,
-                setting,
-                format!("Debezium takes `ignore` or `{kept}`; it is left out"),
-            );
+            let meaning = format!("Debezium takes `ignore` or `{kept}`; it is left out");
+            translation.find(Level::Differs, setting, meaning);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Producer settings (`ProducerConfig`) in librdkafka's names.
 
-use super::{Translation, comment, sasl};
+use super::{Translation, sasl};
 use crate::import::connector::Form;
 use crate::import::findings::Level;
-use crate::import::settings::{Setting, Settings};
+use crate::import::settings::{Setting, Settings, fits};
 use crate::import::write::{Section, key, quoted};
 
 /// The placeholder if no brokers are known; it cannot be resolved.
@@ -136,11 +136,9 @@ pub(super) fn translate(translation: &mut Translation) {
         property(translation, &name, setting);
     }
     sink(translation);
-    for (_, setting) in translation.settings.take_prefix("admin.override.").into_rest() {
-        let meaning = "Only concerns the client with which Connect makes topics; the router makes them with \
-                       the settings in [kafka]";
-        translation.find(Level::Ignored, &setting, meaning);
-    }
+    let meaning = "Only concerns the client with which Connect makes topics; the router makes them with the settings in [kafka]";
+    let of_admin = translation.settings.take_prefix("admin.override.");
+    translation.find_all(Level::Ignored, of_admin, meaning);
 }
 
 fn property(translation: &mut Translation, name: &str, setting: Setting) {
@@ -157,42 +155,30 @@ fn property(translation: &mut Translation, name: &str, setting: Setting) {
             let meaning = "librdkafka takes levels from -1 to 12; it is left out";
             return translation.find(Level::Note, &setting, meaning);
         }
-        let variable = super::variable(Section::Kafka, ours);
-        if let Some(setting) = translation.seen(setting, Some(&variable)) {
+        if let Some(setting) = translation.for_key(setting, Section::Kafka, ours) {
             set(translation, ours, &setting.value, &setting);
         }
         return;
     }
-    let fits =
-        |pattern: &str| pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix));
-    match LEFT_OUT.iter().find(|(_, names, _)| names.iter().any(|pattern| fits(pattern))) {
-        Some((level, _, meaning)) => translation.find(*level, &setting, *meaning),
-        None => translation.find(
-            Level::NoEquivalent,
-            &setting,
-            "librdkafka has no such property, as far as is known: look in its CONFIGURATION.md for what \
-             does the same",
-        ),
-    }
+    const UNKNOWN: &str = "librdkafka has no such property, as far as is known: look in its CONFIGURATION.md for what \
+                           does the same";
+    let left_out = LEFT_OUT.iter().find(|(_, names, _)| names.iter().any(|pattern| fits(pattern, name)));
+    let (level, meaning) = left_out.map_or((Level::NoEquivalent, UNKNOWN), |(level, _, why)| (*level, *why));
+    translation.find(level, &setting, meaning);
 }
 
 /// Writes numbers without quotes.
 fn set(translation: &mut Translation, property: &str, value: &str, setting: &Setting) {
     let number = value.parse::<i64>().is_ok_and(|number| number.to_string() == value);
     let value = if number { value.to_owned() } else { quoted(value) };
-    translation.document.set(Section::Kafka, key(property), value, comment(setting));
+    translation.set(Section::Kafka, key(property), value, setting);
 }
 
 fn brokers(translation: &mut Translation, setting: Option<Setting>) {
-    let variable = super::variable(Section::Kafka, "bootstrap.servers");
-    let known = setting.and_then(|setting| translation.seen(setting, Some(&variable)));
+    let key = key("bootstrap.servers");
+    let known = setting.and_then(|setting| translation.for_key(setting, Section::Kafka, "bootstrap.servers"));
     if let Some(setting) = known {
-        return translation.document.set(
-            Section::Kafka,
-            key("bootstrap.servers"),
-            quoted(&setting.value),
-            comment(&setting),
-        );
+        return translation.text(Section::Kafka, &key, &setting);
     }
     let place = match translation.form {
         Form::Connect => "bootstrap.servers",
@@ -203,12 +189,7 @@ fn brokers(translation: &mut Translation, setting: Option<Setting>) {
                        with --bootstrap-servers";
         translation.find_unset(Level::ToDo, place, meaning);
     }
-    translation.document.set(
-        Section::Kafka,
-        key("bootstrap.servers"),
-        quoted(NO_BROKERS),
-        "put your brokers here",
-    );
+    translation.document.set(Section::Kafka, key, quoted(NO_BROKERS), "put your brokers here");
 }
 
 /// Java has its own formats, while OpenSSL reads PEM.
@@ -218,8 +199,7 @@ fn truststore(translation: &mut Translation, producer: &mut Settings) {
         set(translation, "ssl.ca.pem", &setting.value, &setting);
     }
     let Some(setting) = producer.take("ssl.truststore.location") else { return };
-    let variable = super::variable(Section::Kafka, "ssl.ca.location");
-    let Some(setting) = translation.seen(setting, Some(&variable)) else { return };
+    let Some(setting) = translation.for_key(setting, Section::Kafka, "ssl.ca.location") else { return };
     if kind.as_deref() == Some("PEM") || setting.value.ends_with(".pem") {
         return set(translation, "ssl.ca.location", &setting.value, &setting);
     }
@@ -241,15 +221,18 @@ fn keystore(translation: &mut Translation, producer: &mut Settings) {
     }
     let mut is_store = true;
     if let Some(setting) = producer.take("ssl.keystore.location") {
-        let variable = super::variable(Section::Kafka, "ssl.keystore.location");
-        let Some(setting) = translation.seen(setting, Some(&variable)) else { return };
-        let ends = |ends: &[&str]| ends.iter().any(|end| setting.value.ends_with(end));
-        match kind.as_deref() {
-            Some("PEM") => is_store = false,
-            None if ends(&[".pem"]) => is_store = false,
-            Some("PKCS12") => set(translation, "ssl.keystore.location", &setting.value, &setting),
-            None if ends(&[".p12", ".pfx"]) => {
-                set(translation, "ssl.keystore.location", &setting.value, &setting)
+        let Some(setting) = translation.for_key(setting, Section::Kafka, "ssl.keystore.location") else {
+            return;
+        };
+        let ending = setting.value.rsplit_once('.').map(|(_, ending)| ending);
+        match (kind.as_deref(), ending) {
+            (Some("PEM"), _) | (None, Some("pem")) => {
+                is_store = false;
+                set(translation, "ssl.certificate.location", &setting.value, &setting);
+                set(translation, "ssl.key.location", &setting.value, &setting);
+            }
+            (Some("PKCS12"), _) | (None, Some("p12" | "pfx")) => {
+                set(translation, "ssl.keystore.location", &setting.value, &setting);
             }
             _ => {
                 let meaning = "OpenSSL reads PKCS#12: `keytool -importkeystore -srckeystore STORE \
@@ -257,10 +240,6 @@ fn keystore(translation: &mut Translation, producer: &mut Settings) {
                 translation.find(Level::ToDo, &setting, meaning);
                 set(translation, "ssl.keystore.location", "kafka.p12", &setting);
             }
-        }
-        if !is_store {
-            set(translation, "ssl.certificate.location", &setting.value, &setting);
-            set(translation, "ssl.key.location", &setting.value, &setting);
         }
     }
     if let Some(password) = password.filter(|_| is_store) {
@@ -278,14 +257,11 @@ fn sink(translation: &mut Translation) {
     {
         translation.find(Level::NoEquivalent, &setting, "The router writes to Kafka only");
     }
-    for (_, setting) in translation.settings.take_prefix("debezium.sink.kafka.").into_rest() {
-        translation.find(
-            Level::Ignored,
-            &setting,
-            "Only concerns how Debezium Server waits for its producer",
-        );
-    }
-    for (_, setting) in translation.settings.take_prefix("debezium.sink.").into_rest() {
-        translation.find(Level::Ignored, &setting, "Only concerns a sink that the router does not write to");
+    for (prefix, meaning) in [
+        ("debezium.sink.kafka.", "Only concerns how Debezium Server waits for its producer"),
+        ("debezium.sink.", "Only concerns a sink that the router does not write to"),
+    ] {
+        let settings = translation.settings.take_prefix(prefix);
+        translation.find_all(Level::Ignored, settings, meaning);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Translation;
 use crate::import::findings::Level::{self, Differs, Ignored, NoEquivalent, Note};
+use crate::import::settings::{fits, list};
 
 /// Settings that share one explanation.
 struct Known {
@@ -322,17 +323,10 @@ pub(super) fn translate(translation: &mut Translation) {
     declared(translation);
     let names: Vec<String> = translation.settings.names().map(str::to_owned).collect();
     for name in names {
-        let fits = |pattern: &&str| {
-            pattern.strip_suffix('*').map_or(**pattern == *name, |prefix| name.starts_with(prefix))
-        };
-        let Some(value) = translation.settings.get(&name).map(|setting| setting.value.to_ascii_lowercase())
-        else {
-            continue;
-        };
-        let mut fitting = KNOWN.iter().filter(|known| known.names.iter().any(&fits));
+        let mut fitting = KNOWN.iter().filter(|known| known.names.iter().any(|pattern| fits(pattern, &name)));
         let Some(first) = fitting.next() else { continue };
         let Some(setting) = translation.settings.take(&name) else { continue };
-        if !first.harmless.contains(&value.as_str()) {
+        if !first.harmless.contains(&setting.value.to_ascii_lowercase().as_str()) {
             translation.find(first.level, &setting, first.meaning);
         } else if let Some(second) = fitting.next() {
             translation.find(second.level, &setting, second.meaning);
@@ -351,12 +345,12 @@ fn skipped_operations(translation: &mut Translation) {
 
 /// Custom converters and post-processors: the prefix of their settings is the name they are declared under.
 fn declared(translation: &mut Translation) {
-    for list in ["converters", "post.processors"] {
-        let names = translation.settings.get(list).map(|setting| setting.value.clone()).unwrap_or_default();
-        for name in crate::import::settings::list(&names) {
-            for (_, setting) in translation.settings.take_prefix(&format!("{name}.")).into_rest() {
-                translation.find(NoEquivalent, &setting, "It is of a class of Java, which does not run");
-            }
+    for setting in ["converters", "post.processors"] {
+        let names =
+            translation.settings.get(setting).map(|setting| setting.value.clone()).unwrap_or_default();
+        for name in list(&names) {
+            let settings = translation.settings.take_prefix(&format!("{name}."));
+            translation.find_all(NoEquivalent, settings, "It is of a class of Java, which does not run");
         }
     }
 }

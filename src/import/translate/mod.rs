@@ -54,14 +54,9 @@ struct Translation {
 
 impl Translation {
     fn finish(mut self) -> Import {
-        for (_, setting) in std::mem::take(&mut self.settings).into_rest() {
-            self.find(
-                Level::NoEquivalent,
-                &setting,
-                "Neither Debezium 3, Kafka Connect nor Kafka's producer is known to have it: look up what \
-                 it does",
-            );
-        }
+        let unknown = std::mem::take(&mut self.settings);
+        let meaning = "Neither Debezium 3, Kafka Connect nor Kafka's producer is known to have it: look up what it does";
+        self.find_all(Level::NoEquivalent, unknown, meaning);
         self.findings.sort_by(|a, b| (a.level, &a.setting).cmp(&(b.level, &b.setting)));
         Import { configuration: self.document.text(), findings: self.findings }
     }
@@ -74,6 +69,13 @@ impl Translation {
             value: Some(shown(&setting.name, &setting.value, self.is_reference(setting))),
             meaning: meaning.into(),
         });
+    }
+
+    /// Reports the same about each of these settings.
+    fn find_all(&mut self, level: Level, settings: Settings, meaning: &str) {
+        for (_, setting) in settings.into_rest() {
+            self.find(level, &setting, meaning);
+        }
     }
 
     /// Reports something about a setting that is not set.
@@ -103,87 +105,85 @@ impl Translation {
         alone && (self.form == Form::Connect || !setting.value.contains(':'))
     }
 
-    /// Takes a setting whose value is in the file. A setting stored elsewhere is reported; `key` is what it would become.
-    fn take(&mut self, name: &str, section: Section, key: &str) -> Option<Setting> {
-        let setting = self.settings.take(name)?;
-        self.seen(setting, Some(&variable(section, key)))
-    }
-
-    /// The same for a setting without a key of its own.
+    /// Takes a setting without a key of its own. If its value is stored elsewhere, that is reported.
     fn take_any(&mut self, name: &str) -> Option<Setting> {
         let setting = self.settings.take(name)?;
-        self.seen(setting, None)
+        if self.reference(&setting).is_none() {
+            return Some(setting);
+        }
+        let meaning = "Its value is kept elsewhere, and is taken as not set here: put it into a copy of the file \
+                       and import that";
+        self.find(Level::Differs, &setting, meaning);
+        None
     }
 
-    fn seen(&mut self, setting: Setting, variable: Option<&str>) -> Option<Setting> {
-        let Some(reference) = self.reference(&setting) else { return Some(setting) };
-        match (variable, reference) {
-            (Some(variable), Reference::Variable(name)) => {
-                let meaning = format!("Start the router with {variable} set to what {name} holds");
-                self.find(Level::ToDo, &setting, meaning);
-            }
-            (Some(variable), _) => {
-                let meaning = format!(
-                    "Its value is kept elsewhere: start the router with {variable} set to \
-                                       it"
-                );
-                self.find(Level::ToDo, &setting, meaning);
-            }
-            (None, _) => self.find(
-                Level::Differs,
-                &setting,
-                "Its value is kept elsewhere, and is taken as not set here: put it into a copy of the file \
-                 and import that",
-            ),
-        }
+    /// Takes a setting that becomes a key. If its value is stored elsewhere, that is reported.
+    fn take(&mut self, name: &str, section: Section, key: &str) -> Option<Setting> {
+        let setting = self.settings.take(name)?;
+        self.for_key(setting, section, key)
+    }
+
+    fn for_key(&mut self, setting: Setting, section: Section, key: &str) -> Option<Setting> {
+        self.unless_stored_elsewhere(setting, &variable(section, key))
+    }
+
+    /// The setting, unless its value is stored elsewhere, so that it has to come from this variable.
+    fn unless_stored_elsewhere(&mut self, setting: Setting, variable: &str) -> Option<Setting> {
+        let meaning = match self.reference(&setting) {
+            None => return Some(setting),
+            Some(Reference::Variable(name)) => start_with(variable, &name),
+            Some(_) => format!("Its value is kept elsewhere: start the router with {variable} set to it"),
+        };
+        self.find(Level::ToDo, &setting, meaning);
         None
+    }
+
+    /// Writes a key that comes from a setting. `value` is TOML.
+    fn set(&mut self, section: Section, key: impl Into<String>, value: impl Into<String>, setting: &Setting) {
+        self.document.set(section, key, value, comment(setting));
     }
 
     /// Writes the text of a setting as a key.
     fn text(&mut self, section: Section, key: &str, setting: &Setting) {
-        self.document.set(section, key, quoted(&setting.value), comment(setting));
+        self.set(section, key, quoted(&setting.value), setting);
     }
 
     /// Writes a secret property of `[kafka]`, which refers to a file.
     fn secret(&mut self, property: &str, setting: &Setting) {
         let place = format!("secrets/kafka_{}", property.replace('.', "_"));
-        match self.reference(setting) {
-            Some(Reference::WholeFile(path)) => {
-                self.document.set(Section::Kafka, key(property), file(&path), comment(setting));
-                return;
-            }
-            Some(Reference::Variable(name)) => {
-                let variable = variable(Section::Kafka, property);
-                self.find(
-                    Level::ToDo,
-                    setting,
-                    format!("Start the router with {variable} set to what {name} holds"),
-                );
-                return;
-            }
-            Some(reference) => self.find(Level::ToDo, setting, moved(&reference, &place)),
-            None => self.find(Level::ToDo, setting, put(&place)),
+        if let Some(path) = self.secret_file(setting, &variable(Section::Kafka, property), &place) {
+            self.set(Section::Kafka, key(property), file(&path), setting);
         }
-        self.document.set(Section::Kafka, key(property), file(&place), comment(setting));
+    }
+
+    /// The file of a secret: the one that it is in already, or `place`, where the user is told to put it. `None` if the secret
+    /// has to come from the variable.
+    fn secret_file(&mut self, setting: &Setting, variable: &str, place: &str) -> Option<String> {
+        let what = match self.reference(setting) {
+            Some(Reference::WholeFile(path)) => return Some(path),
+            Some(Reference::Variable(name)) => {
+                self.find(Level::ToDo, setting, start_with(variable, &name));
+                return None;
+            }
+            Some(Reference::Property { path, key }) => Some(format!("the value of `{key}` in {path}")),
+            Some(Reference::Other(_)) => Some("what it stands for".to_owned()),
+            None => None,
+        };
+        let meaning = match what {
+            Some(what) => format!(
+                "Write {what} alone into the file {place} beside the configuration, or name another file there"
+            ),
+            None => format!(
+                "Write it alone into the file {place} beside the configuration, readable by the router's user only"
+            ),
+        };
+        self.find(Level::ToDo, setting, meaning);
+        Some(place.to_owned())
     }
 }
 
-/// What to do with a secret that was in the file.
-fn put(place: &str) -> String {
-    format!(
-        "Write it alone into the file {place} beside the configuration, readable by the router's user only"
-    )
-}
-
-/// What to do with a secret that is stored elsewhere.
-fn moved(reference: &Reference, place: &str) -> String {
-    let what = match reference {
-        Reference::Property { path, key } => format!("the value of `{key}` in {path}"),
-        Reference::WholeFile(path) => format!("the value in {path}"),
-        Reference::Variable(name) => format!("the value of {name}"),
-        Reference::Other(_) => "what it stands for".to_owned(),
-    };
-    format!("Write {what} alone into the file {place} beside the configuration, or name another file there")
+fn start_with(variable: &str, holder: &str) -> String {
+    format!("Start the router with {variable} set to what {holder} holds")
 }
 
 /// The origin of a key, on one line.

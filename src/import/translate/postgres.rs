@@ -1,8 +1,7 @@
 //! `database.*`, slot and publication (`PostgresConnectorConfig`).
 
-use super::{Translation, comment, moved, put};
+use super::{Translation, comment};
 use crate::import::findings::Level;
-use crate::import::reference::Reference;
 use crate::import::settings::Setting;
 use crate::import::write::{Section, quoted};
 
@@ -36,21 +35,10 @@ fn url(translation: &mut Translation) {
     let mut from = Vec::new();
     for (name, keyword, variable) in PARTS {
         let Some(setting) = translation.settings.take(name) else { continue };
-        match translation.reference(&setting) {
-            None if !setting.value.is_empty() => {
-                from.push(comment(&setting));
-                known.push((keyword, setting.value));
-            }
-            None => {}
-            Some(Reference::Variable(held)) => {
-                let meaning = format!("Start the router with {variable} set to what {held} holds");
-                translation.find(Level::ToDo, &setting, meaning);
-            }
-            Some(_) => {
-                let meaning =
-                    format!("Its value is kept elsewhere: start the router with {variable} set to it");
-                translation.find(Level::ToDo, &setting, meaning);
-            }
+        let setting = translation.unless_stored_elsewhere(setting, variable);
+        if let Some(setting) = setting.filter(|setting| !setting.value.is_empty()) {
+            from.push(comment(&setting));
+            known.push((keyword, setting.value));
         }
     }
     for (name, keyword) in [
@@ -117,23 +105,9 @@ fn encode(text: &str) -> String {
 
 fn password(translation: &mut Translation) {
     let Some(setting) = translation.settings.take("database.password") else { return };
-    let place = match translation.reference(&setting) {
-        Some(Reference::WholeFile(path)) => path,
-        Some(Reference::Variable(name)) => {
-            let meaning = format!("Start the router with PGPASSWORD set to what {name} holds");
-            translation.find(Level::ToDo, &setting, meaning);
-            return;
-        }
-        Some(reference) => {
-            translation.find(Level::ToDo, &setting, moved(&reference, PASSWORD_FILE));
-            PASSWORD_FILE.to_owned()
-        }
-        None => {
-            translation.find(Level::ToDo, &setting, put(PASSWORD_FILE));
-            PASSWORD_FILE.to_owned()
-        }
-    };
-    translation.document.set(Section::Postgres, "password_file", quoted(&place), comment(&setting));
+    if let Some(path) = translation.secret_file(&setting, "PGPASSWORD", PASSWORD_FILE) {
+        translation.set(Section::Postgres, "password_file", quoted(&path), &setting);
+    }
 }
 
 fn tls(translation: &mut Translation) {
@@ -160,11 +134,10 @@ fn slot(translation: &mut Translation) {
                        arrives twice";
         match &plugin {
             Some(plugin) => translation.find(Level::NoEquivalent, plugin, meaning),
-            None => translation.find_unset(
-                Level::NoEquivalent,
-                "plugin.name",
-                format!("By default it is decoderbufs. {meaning}"),
-            ),
+            None => {
+                let meaning = format!("By default it is decoderbufs. {meaning}");
+                translation.find_unset(Level::NoEquivalent, "plugin.name", meaning);
+            }
         }
         for setting in [slot, publication].into_iter().flatten() {
             let meaning = "The router has one of its own, since it cannot take over the slot; drop this one \

@@ -1,6 +1,6 @@
 //! The options of the outbox event router (`EventRouterConfigDefinition`).
 
-use super::{Translation, comment, variable};
+use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::java::{self, Expression, Piece};
 use crate::import::settings::{Setting, Settings};
@@ -54,8 +54,7 @@ struct Router<'a> {
 impl Router<'_> {
     fn take(&mut self, option: &str, key: &str) -> Option<Setting> {
         let setting = self.options.take(option)?;
-        let variable = variable(Section::Route, key);
-        self.translation.seen(setting, Some(&variable))
+        self.translation.for_key(setting, Section::Route, key)
     }
 
     /// Takes a setting, if its value is not the default.
@@ -67,10 +66,7 @@ impl Router<'_> {
         for (option, key, default) in COLUMNS {
             let Some(setting) = self.options.take(option) else { continue };
             let name = format!("columns.{key}");
-            let Some(setting) = self.translation.seen(setting, Some(&variable(Section::Outbox, &name)))
-            else {
-                continue;
-            };
+            let Some(setting) = self.translation.for_key(setting, Section::Outbox, &name) else { continue };
             if setting.value != default {
                 self.translation.text(Section::Outbox, &name, &setting);
             }
@@ -81,19 +77,11 @@ impl Router<'_> {
         if let Some(setting) = self.take("table.field.event.timestamp", "timestamp") {
             self.translation.text(Section::Outbox, "columns.created_at", &setting);
             self.columns.push(("created_at", setting.value.clone()));
-            self.translation.document.set(
-                Section::Route,
-                "timestamp",
-                quoted("created_at"),
-                comment(&setting),
-            );
+            self.translation.set(Section::Route, "timestamp", quoted("created_at"), &setting);
         } else {
-            self.translation.find_unset(
-                Level::Note,
-                "table.field.event.timestamp",
-                "Records have the time of the commit; Debezium stamps the time at which it reads the \
-                 change, a little later",
-            );
+            let meaning = "Records have the time of the commit; Debezium stamps the time at which it reads the \
+                           change, a little later";
+            self.translation.find_unset(Level::Note, "table.field.event.timestamp", meaning);
         }
         if let Some(setting) = self.take("tracing.span.context.field", "tracing_span_context") {
             self.translation.text(Section::Outbox, "columns.tracing_span_context", &setting);
@@ -109,9 +97,6 @@ impl Router<'_> {
     fn topic(&mut self) {
         let regex = self.take("route.topic.regex", "topic");
         let replacement = self.take("route.topic.replacement", "topic");
-        if regex.is_none() && replacement.is_none() {
-            return;
-        }
         let java = regex.as_ref().map_or("(?<routedByValue>.*)", |regex| regex.value.as_str());
         let template =
             replacement.as_ref().map_or("outbox.event.${routedByValue}", |with| with.value.as_str());
@@ -126,8 +111,7 @@ impl Router<'_> {
                 let meaning = format!(
                     "Topics would differ: {reason}. Write rules that do the same into [[route.rules]]"
                 );
-                self.translation.find(Level::NoEquivalent, blamed_for_regex, meaning);
-                return;
+                return self.translation.find(Level::NoEquivalent, blamed_for_regex, meaning);
             }
         };
         let pieces = match java::replacement(template, &expression) {
@@ -136,8 +120,7 @@ impl Router<'_> {
                 let meaning = format!(
                     "Debezium would fail with it: {reason}. Write the topic that is meant into [route]"
                 );
-                self.translation.find(Level::Differs, blamed_for_replacement, meaning);
-                return;
+                return self.translation.find(Level::Differs, blamed_for_replacement, meaning);
             }
         };
         let illegal = |piece: &Piece| match piece {
@@ -146,11 +129,10 @@ impl Router<'_> {
         };
         if let Some(character) = pieces.iter().find_map(illegal) {
             let meaning = format!(
-                "No topic has {character:?} in its name, and Debezium fails with it: \
-                                   write the topic that is meant into [route]"
+                "No topic has {character:?} in its name, and Debezium fails with it: write the topic that is meant into \
+                 [route]"
             );
-            self.translation.find(Level::Differs, blamed_for_replacement, meaning);
-            return;
+            return self.translation.find(Level::Differs, blamed_for_replacement, meaning);
         }
         let from = [&regex, &replacement].into_iter().flatten().map(comment).collect::<Vec<_>>().join(", ");
         let document = &mut self.translation.document;
@@ -168,23 +150,16 @@ impl Router<'_> {
             group if optional => format!("match.{group} | default('')"),
             group => format!("match.{group}"),
         });
-        document.set(
-            Section::Route,
-            "topic",
-            quoted("${aggregate_type}"),
-            "the value itself, where no rule matches",
-        );
+        let itself = "the value itself, where no rule matches";
+        document.set(Section::Route, "topic", quoted("${aggregate_type}"), itself);
         let condition = quoted(&format!("/{}/", expression.text));
         document.set(Section::Rule, "match", format!("{{ aggregate_type = {condition} }}"), from.clone());
         document.set(Section::Rule, "topic", quoted(&topic), from);
         if ["*?", "+?", "??", "}?"].iter().any(|lazy| java.contains(lazy)) {
-            self.translation.find(
-                Level::Note,
-                blamed_for_regex,
-                "With a quantifier that takes as little as possible, Debezium replaces only the first part \
-                 of the value that fits and keeps the rest of it: compare the topics with `outbox-router \
-                 route --dry-run`",
-            );
+            let meaning = "With a quantifier that takes as little as possible, Debezium replaces only the first part \
+                           of the value that fits and keeps the rest of it: compare the topics with `outbox-router \
+                           route --dry-run`";
+            self.translation.find(Level::Note, blamed_for_regex, meaning);
         }
     }
 
@@ -215,10 +190,10 @@ impl Router<'_> {
             }
         }
         if let Some(partition) = partition {
-            self.translation.document.set(Section::Route, "partition", quoted(&partition), comment(&setting));
+            self.translation.set(Section::Route, "partition", quoted(&partition), &setting);
         }
         if envelope {
-            self.translation.document.set(Section::Route, "value", quoted("envelope"), comment(&setting));
+            self.translation.set(Section::Route, "value", quoted("envelope"), &setting);
         }
         envelope.then_some(setting)
     }
@@ -229,10 +204,9 @@ impl Router<'_> {
         if alias.is_empty() || taken || self.translation.document.has(Section::Route, &name) {
             let meaning =
                 format!("There would be two of the name `{alias}`; the router writes the first only");
-            self.translation.find(Level::Differs, setting, meaning);
-            return;
+            return self.translation.find(Level::Differs, setting, meaning);
         }
-        self.translation.document.set(Section::Route, name, quoted(template), comment(setting));
+        self.translation.set(Section::Route, name, quoted(template), setting);
     }
 
     /// A template with the value of a column. A name in a template refers to a key of that name first.
@@ -258,28 +232,23 @@ impl Router<'_> {
             .filter(|setting| !setting.is_true())
             .or_else(|| self.unlike("table.field.additional.missing", "missing_columns", "error"));
         if let Some(setting) = ignored {
-            let document = &mut self.translation.document;
-            document.set(Section::Route, "missing_columns", quoted("ignore"), comment(&setting));
+            self.translation.set(Section::Route, "missing_columns", quoted("ignore"), &setting);
         }
         if let Some(setting) =
             self.take("route.tombstone.on.empty.payload", "tombstone_on_empty").filter(Setting::is_true)
         {
-            self.translation.document.set(Section::Route, "tombstone_on_empty", "true", comment(&setting));
+            self.translation.set(Section::Route, "tombstone_on_empty", "true", &setting);
         }
         let Some(setting) = self.unlike("table.op.invalid.behavior", "on_update", "warn") else { return };
         let action = match setting.value.to_ascii_lowercase().as_str() {
             "error" => "error",
             "fatal" => "stop",
             _ => {
-                self.translation.find(
-                    Level::Differs,
-                    &setting,
-                    "Debezium takes `warn`, `error` or `fatal`; it is left out",
-                );
-                return;
+                let meaning = "Debezium takes `warn`, `error` or `fatal`; it is left out";
+                return self.translation.find(Level::Differs, &setting, meaning);
             }
         };
-        self.translation.document.set(Section::Outbox, "on_update", quoted(action), comment(&setting));
+        self.translation.set(Section::Outbox, "on_update", quoted(action), &setting);
     }
 
     fn rest(&mut self) {

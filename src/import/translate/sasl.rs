@@ -10,21 +10,17 @@ use crate::import::write::{Section, key, quoted};
 const JAAS: &str = "sasl.jaas.config";
 
 pub(super) fn translate(translation: &mut Translation, producer: &mut Settings) {
-    let mechanism = producer.get("sasl.mechanism").map(|setting| setting.value.to_ascii_uppercase());
-    if let Some(mechanism) =
-        mechanism.filter(|mechanism| matches!(mechanism.as_str(), "OAUTHBEARER" | "AWS_MSK_IAM"))
-        && let Some(setting) = producer.take("sasl.mechanism")
-    {
-        let meaning = format!("This build of librdkafka has no {mechanism}: use SCRAM or TLS certificates");
-        translation.find(Level::NoEquivalent, &setting, meaning);
-    }
-    if let Some(setting) = producer.get("sasl.mechanism").filter(|setting| setting.value == "GSSAPI") {
-        let setting = setting.clone();
-        translation.find(
-            Level::ToDo,
-            &setting,
-            "Kerberos needs a router that was built with `--features gssapi`",
-        );
+    if let Some(setting) = producer.get("sasl.mechanism").cloned() {
+        let mechanism = setting.value.to_ascii_uppercase();
+        if matches!(mechanism.as_str(), "OAUTHBEARER" | "AWS_MSK_IAM") {
+            producer.take("sasl.mechanism");
+            let meaning =
+                format!("This build of librdkafka has no {mechanism}: use SCRAM or TLS certificates");
+            translation.find(Level::NoEquivalent, &setting, meaning);
+        } else if setting.value == "GSSAPI" {
+            let meaning = "Kerberos needs a router that was built with `--features gssapi`";
+            translation.find(Level::ToDo, &setting, meaning);
+        }
     }
     if let Some(setting) = producer.take(JAAS) {
         jaas(translation, &setting);
@@ -36,20 +32,12 @@ pub(super) fn translate(translation: &mut Translation, producer: &mut Settings) 
         "sasl.kerberos.ticket.",
         "sasl.kerberos.min.",
     ] {
-        for (_, setting) in producer.take_prefix(prefix).into_rest() {
-            translation.find(
-                Level::NoEquivalent,
-                &setting,
-                "Only concerns how Java logs in; the router uses a user and a password",
-            );
-        }
+        let meaning = "Only concerns how Java logs in; the router uses a user and a password";
+        translation.find_all(Level::NoEquivalent, producer.take_prefix(prefix), meaning);
     }
     if let Some(setting) = producer.take("sasl.client.callback.handler.class") {
-        translation.find(
-            Level::NoEquivalent,
-            &setting,
-            "Classes of Java do not run; the router uses a user and a password",
-        );
+        let meaning = "Classes of Java do not run; the router uses a user and a password";
+        translation.find(Level::NoEquivalent, &setting, meaning);
     }
 }
 
@@ -63,24 +51,19 @@ fn jaas(translation: &mut Translation, setting: &Setting) {
         return translation.find(Level::ToDo, setting, meaning);
     }
     let Some(login) = Login::parse(&setting.value) else {
-        return translation.find(
-            Level::NoEquivalent,
-            setting,
-            "It cannot be read: set `\"sasl.username\"` and `\"sasl.password\"` in [kafka]",
-        );
+        let meaning = "It cannot be read: set `\"sasl.username\"` and `\"sasl.password\"` in [kafka]";
+        return translation.find(Level::NoEquivalent, setting, meaning);
     };
     match login.module.rsplit('.').next().unwrap_or_default() {
         "PlainLoginModule" | "ScramLoginModule" => {
-            if let Some(user) = login.get("username") {
-                let member = Setting { name: setting.name.clone(), value: user };
-                if let Some(member) =
-                    translation.seen(member, Some(&super::variable(Section::Kafka, "sasl.username")))
-                {
-                    translation.text(Section::Kafka, &key("sasl.username"), &member);
-                }
+            let member = |name: &str| Some(Setting { name: setting.name.clone(), value: login.get(name)? });
+            if let Some(user) = member("username")
+                && let Some(user) = translation.for_key(user, Section::Kafka, "sasl.username")
+            {
+                translation.text(Section::Kafka, &key("sasl.username"), &user);
             }
-            if let Some(password) = login.get("password") {
-                translation.secret("sasl.password", &Setting { name: setting.name.clone(), value: password });
+            if let Some(password) = member("password") {
+                translation.secret("sasl.password", &password);
             }
         }
         "Krb5LoginModule" => {
@@ -90,12 +73,7 @@ fn jaas(translation: &mut Translation, setting: &Setting) {
                 ("serviceName", "sasl.kerberos.service.name"),
             ] {
                 if let Some(value) = login.get(member) {
-                    translation.document.set(
-                        Section::Kafka,
-                        key(property),
-                        quoted(&value),
-                        super::comment(setting),
-                    );
+                    translation.set(Section::Kafka, key(property), quoted(&value), setting);
                 }
             }
         }

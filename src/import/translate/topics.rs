@@ -1,6 +1,6 @@
 //! `topic.creation.*` (`TopicCreationConfig` of Connect).
 
-use super::{Translation, comment};
+use super::Translation;
 use crate::import::findings::Level;
 use crate::import::settings::Setting;
 use crate::import::write::{Section, key, quoted};
@@ -18,8 +18,7 @@ pub(super) fn translate(translation: &mut Translation) {
             }
             property => {
                 let property = format!("config.{}", key(property));
-                let variable = super::variable(Section::Topics, &property);
-                if let Some(setting) = translation.seen(setting, Some(&variable)) {
+                if let Some(setting) = translation.for_key(setting, Section::Topics, &property) {
                     translation.text(Section::Topics, &property, &setting);
                 }
             }
@@ -30,28 +29,23 @@ pub(super) fn translate(translation: &mut Translation) {
                        yourself, before their first record";
         translation.find(Level::NoEquivalent, groups, meaning);
     }
-    for (_, setting) in translation.settings.take_prefix("topic.creation.").into_rest() {
-        let (level, meaning) = match groups {
-            Some(_) => (Level::NoEquivalent, "It is of a group of topics; the router makes all alike"),
-            None => (Level::Ignored, "Its group is not named in `topic.creation.groups`"),
-        };
-        translation.find(level, &setting, meaning);
-    }
+    let (level, meaning) = match groups {
+        Some(_) => (Level::NoEquivalent, "It is of a group of topics; the router makes all alike"),
+        None => (Level::Ignored, "Its group is not named in `topic.creation.groups`"),
+    };
+    let of_groups = translation.settings.take_prefix("topic.creation.");
+    translation.find_all(level, of_groups, meaning);
 }
 
 /// -1 means the broker's default, as does no setting.
 fn number(translation: &mut Translation, key: &str, setting: Setting) {
-    let variable = super::variable(Section::Topics, key);
-    let Some(setting) = translation.seen(setting, Some(&variable)) else { return };
+    let Some(setting) = translation.for_key(setting, Section::Topics, key) else { return };
     match setting.value.parse::<i32>() {
         Ok(-1) => {}
-        Ok(number) if number > 0 => {
-            translation.document.set(Section::Topics, key, number.to_string(), comment(&setting))
+        Ok(number) if number > 0 => translation.set(Section::Topics, key, number.to_string(), &setting),
+        _ => {
+            let meaning = format!("Connect takes a number from 1, or -1; {} is left out", quoted(key));
+            translation.find(Level::Differs, &setting, meaning);
         }
-        _ => translation.find(
-            Level::Differs,
-            &setting,
-            format!("Connect takes a number from 1, or -1; {} is left out", quoted(key)),
-        ),
     }
 }

@@ -1,6 +1,6 @@
 //! The chain of transforms: the outbox event router, and those before and after it.
 
-use super::{Translation, comment};
+use super::Translation;
 use crate::error::Error;
 use crate::import::findings::Level;
 use crate::import::java::Expression;
@@ -75,23 +75,17 @@ pub(super) fn read(translation: &mut Translation) -> Result<Chain, Error> {
             (false, Some(_)) => behind.push(transform),
         }
     }
-    let idle: Vec<Setting> =
-        translation.settings.take_prefix("transforms.").into_rest().map(|(_, setting)| setting).collect();
-    let router = router.ok_or_else(|| no_router(&idle))?;
-    for setting in idle {
-        translation.find(
-            Level::Ignored,
-            &setting,
-            "Its transform is not named in `transforms`, so it does nothing",
-        );
-    }
+    let idle = translation.settings.take_prefix("transforms.");
+    let Some(router) = router else { return Err(no_router(idle)) };
+    let meaning = "Its transform is not named in `transforms`, so it does nothing";
+    translation.find_all(Level::Ignored, idle, meaning);
     Ok(Chain { before, router, behind })
 }
 
-fn no_router(idle: &[Setting]) -> Error {
-    let forgotten = idle.iter().find(|setting| setting.value == EVENT_ROUTER);
+fn no_router(idle: Settings) -> Error {
+    let forgotten = idle.into_rest().find(|(_, setting)| setting.value == EVENT_ROUTER);
     let remedy = match forgotten {
-        Some(setting) => format!("`{}` is one: name that transform in `transforms`", setting.name),
+        Some((_, setting)) => format!("`{}` is one: name that transform in `transforms`", setting.name),
         None => "Name the configuration of a connector with the outbox event router; a connector that sends \
                  change events as they are has nothing that the router could take over"
             .to_owned(),
@@ -122,11 +116,8 @@ pub(super) fn others(translation: &mut Translation, chain: Chain, topics: &[Topi
         let excludes_all =
             |predicate: &Predicate| topics.iter().all(|topic| predicate.takes(topic) == Some(false));
         if !topics.is_empty() && transform.predicate.as_ref().is_some_and(excludes_all) {
-            translation.find(
-                Level::Ignored,
-                &transform.class,
-                "Only concerns records of other tables, by its predicate",
-            );
+            let meaning = "Only concerns records of other tables, by its predicate";
+            translation.find(Level::Ignored, &transform.class, meaning);
             continue;
         }
         let (level, meaning) = advice(&transform.class.value, false);
@@ -156,7 +147,7 @@ fn insert_header(translation: &mut Translation, transform: &mut Transform) -> bo
         return false;
     }
     let template = value.value.replace('$', "$$");
-    translation.document.set(Section::Route, name, quoted(&template), comment(&value));
+    translation.set(Section::Route, name, quoted(&template), &value);
     true
 }
 

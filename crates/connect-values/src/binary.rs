@@ -3,54 +3,47 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::Unwritable;
+use crate::Unwritable;
 
-/// Standard base64 with padding, from a slice.
-pub(super) fn write_base64_bytes(bytes: &[u8], into: &mut String) {
+/// Standard base64 with padding.
+pub(crate) fn write_base64(bytes: &[u8], into: &mut String) {
     STANDARD.encode_string(bytes, into);
 }
 
-/// Standard base64 with padding.
-pub(super) fn write_base64_of(bytes: impl Iterator<Item = u8>, into: &mut String) {
-    write_base64_bytes(&bytes.collect::<Vec<u8>>(), into);
-}
-
 /// The bytes of a `bytea` as Postgres prints them: `\x00ff`.
-pub(super) fn bytea(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
-    let digits = text.strip_prefix("\\x").ok_or(Unwritable::Malformed)?.as_bytes();
-    if digits.len() % 2 != 0 || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return Err(Unwritable::Malformed);
-    }
-    let (pairs, _) = digits.as_chunks();
-    Ok(pairs.iter().map(|[high, low]| nibble(*high) << 4 | nibble(*low)))
-}
-
-fn nibble(digit: u8) -> u8 {
-    char::from(digit).to_digit(16).unwrap_or_default() as u8
+pub(crate) fn write_bytea(text: &str, into: &mut String) -> Result<(), Unwritable> {
+    let digits = text.strip_prefix("\\x").filter(|digits| digits.len() % 2 == 0);
+    let (pairs, _) = digits.ok_or(Unwritable::Malformed)?.as_bytes().as_chunks();
+    let value = |digit: &u8| char::from(*digit).to_digit(16);
+    let bytes = pairs.iter().map(|[high, low]| Some((value(high)? << 4 | value(low)?) as u8));
+    write_base64(&bytes.collect::<Option<Vec<u8>>>().ok_or(Unwritable::Malformed)?, into);
+    Ok(())
 }
 
 /// The bytes of a text of `0` and `1`. The last bit is the lowest bit of the first byte, and leading zeros are dropped
 /// (`java.util.BitSet.toByteArray`).
-pub(super) fn bits(text: &str) -> Result<impl Iterator<Item = u8> + '_, Unwritable> {
+pub(crate) fn write_bits(text: &str, into: &mut String) -> Result<(), Unwritable> {
     if !text.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
         return Err(Unwritable::Malformed);
     }
     let significant = text.trim_start_matches('0').as_bytes();
-    Ok(significant.rchunks(8).map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | (bit - b'0'))))
+    let bytes = significant.rchunks(8).map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | (bit - b'0')));
+    write_base64(&bytes.collect::<Vec<u8>>(), into);
+    Ok(())
 }
 
 /// The coordinates of a `point`: `(1,2.5)`.
-pub(super) fn point(text: &str) -> Result<(f64, f64), Unwritable> {
+pub(crate) fn point(text: &str) -> Result<(f64, f64), Unwritable> {
     let coordinates = text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
     let (x, y) = coordinates.and_then(|both| both.split_once(',')).ok_or(Unwritable::Malformed)?;
     Ok((x.parse().map_err(|_| Unwritable::Malformed)?, y.parse().map_err(|_| Unwritable::Malformed)?))
 }
 
 /// A point as well-known binary, little-endian.
-pub(super) fn well_known(x: f64, y: f64) -> impl Iterator<Item = u8> {
+pub(crate) fn well_known(x: f64, y: f64) -> Vec<u8> {
     // Java has one NaN
     let bytes = |number: f64| (if number.is_nan() { f64::NAN } else { number }).to_le_bytes();
-    [1, 1, 0, 0, 0].into_iter().chain(bytes(x)).chain(bytes(y))
+    [1, 1, 0, 0, 0].into_iter().chain(bytes(x)).chain(bytes(y)).collect()
 }
 
 #[cfg(test)]
@@ -68,7 +61,7 @@ mod tests {
             ("ÿ~?", "w79+Pw=="),
         ] {
             let mut into = String::new();
-            write_base64_bytes(bytes.as_bytes(), &mut into);
+            write_base64(bytes.as_bytes(), &mut into);
             assert_eq!(into, expected);
         }
     }
@@ -76,9 +69,9 @@ mod tests {
     #[test]
     fn refuses_bytes_and_bits_that_are_none() {
         for text in ["", "00", "\\x0", "\\x0g", "\\xé"] {
-            assert!(bytea(text).is_err(), "{text}");
+            assert!(write_bytea(text, &mut String::new()).is_err(), "{text}");
         }
-        assert!(bits("012").is_err());
+        assert!(write_bits("012", &mut String::new()).is_err());
         for text in ["", "()", "(1)", "(1,2", "(a,b)"] {
             assert!(point(text).is_err(), "{text}");
         }

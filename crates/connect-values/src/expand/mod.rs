@@ -10,49 +10,20 @@ mod scan;
 mod tests;
 
 use std::borrow::Cow;
-use std::mem::discriminant;
+use std::mem::{Discriminant, discriminant};
 
-use super::float::write_f64;
-use super::json::write_json_string;
+use crate::float;
+use crate::json::write_json_string;
 use members::Members;
 use scan::Node;
 
-/// What becomes of members without a type.
+/// What becomes of members without a type. By default they are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Behaviour {
-    /// `table.json.payload.null.behavior`
-    pub null: NullMember,
-    /// `table.json.payload.empty.array.behavior`, in versions after 3.4.
-    pub empty_array: EmptyArray,
-}
-
-/// What a null becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NullMember {
-    /// Nothing: the member is left out.
-    #[default]
-    Ignore,
-    /// A null.
-    OptionalBytes,
-}
-
-/// What an empty array becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EmptyArray {
-    /// Nothing: the member is left out.
-    #[default]
-    Ignore,
-    /// An empty array.
-    OptionalString,
-}
-
-/// What [`expand`] wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expanded {
-    /// The document, as JSON.
-    Json,
-    /// The text, as a JSON string: it is neither object nor array, not JSON, or has no schema.
-    Text,
+    /// `table.json.payload.null.behavior` is `optional_bytes`: a null stays a null.
+    pub keep_nulls: bool,
+    /// `table.json.payload.empty.array.behavior`, in versions after 3.4, is `optional_string`: an empty array stays.
+    pub keep_empty_arrays: bool,
 }
 
 /// Documents for which Debezium finds a schema and then fails, so that its task stops.
@@ -67,19 +38,20 @@ pub enum Unexpandable {
     Mixed,
 }
 
-/// Writes a payload as a JSON value. A top-level array, at which Debezium 3.4 stops, is written like a nested one. The
+/// Writes a payload as a JSON value. A text that is neither object nor array, is not JSON, or has no schema becomes a JSON
+/// string. A top-level array, at which Debezium 3.4 stops, is written like a nested one. The
 /// objects of an array have their members in the order of their first occurrence; in Debezium that order changes from one
 /// process to the next, and so does the choice between two structures of a member.
 ///
 /// # Errors
 /// [`Unexpandable`]; `into` is unchanged then.
-pub fn expand(text: &str, behaviour: Behaviour, into: &mut String) -> Result<Expanded, Unexpandable> {
+pub fn expand(text: &str, behaviour: Behaviour, into: &mut String) -> Result<(), Unexpandable> {
     let start = into.len();
     let document = if text.starts_with(['{', '[']) { scan::document(text) } else { None };
     let failure = match document {
         None => Failure::Schema,
         Some(node) => match behaviour.write(&node, into) {
-            Ok(true) => return Ok(Expanded::Json),
+            Ok(true) => return Ok(()),
             Ok(false) | Err(Failure::Schema) => Failure::Schema,
             // Debezium looks for a schema of the whole document first
             Err(failure) => behaviour.schema(&node).err().unwrap_or(failure),
@@ -89,7 +61,7 @@ pub fn expand(text: &str, behaviour: Behaviour, into: &mut String) -> Result<Exp
     match failure {
         Failure::Schema => {
             write_json_string(text, into);
-            Ok(Expanded::Text)
+            Ok(())
         }
         Failure::Value(error) => Err(error),
     }
@@ -103,11 +75,11 @@ enum Schema<'n> {
     Int32,
     Int64,
     Float64,
-    /// A null, with [`NullMember::OptionalBytes`].
+    /// A null, with [`Behaviour::keep_nulls`].
     Bytes,
     Array {
         element: Box<Schema<'n>>,
-        /// The element type of an empty array, with [`EmptyArray::OptionalString`].
+        /// The element type of an empty array, with [`Behaviour::keep_empty_arrays`].
         guessed: bool,
     },
     Struct {
@@ -129,10 +101,8 @@ impl Behaviour {
     /// schema.
     fn write(self, node: &Node<'_>, into: &mut String) -> Result<bool, Failure> {
         match node {
-            Node::Null if self.null == NullMember::Ignore => return Ok(false),
-            Node::Array(elements) if elements.is_empty() && self.empty_array == EmptyArray::Ignore => {
-                return Ok(false);
-            }
+            Node::Null if !self.keep_nulls => return Ok(false),
+            Node::Array(elements) if elements.is_empty() && !self.keep_empty_arrays => return Ok(false),
             Node::Array(elements) if !elements.is_empty() => {
                 let schema = self.element_schema(elements)?;
                 write_elements(elements, &schema, into)?;
@@ -164,19 +134,17 @@ impl Behaviour {
 
     fn schema<'n>(self, node: &'n Node<'_>) -> Result<Option<Schema<'n>>, Failure> {
         Ok(Some(match node {
-            Node::Null if self.null == NullMember::Ignore => return Ok(None),
+            Node::Null if !self.keep_nulls => return Ok(None),
             Node::Null => Schema::Bytes,
             Node::Boolean(_) => Schema::Boolean,
             Node::Int(_) => Schema::Int32,
             Node::Long(_) => Schema::Int64,
             Node::BigInteger | Node::Double(_) => Schema::Float64,
             Node::String(_) => Schema::String,
-            Node::Array(elements) if elements.is_empty() => match self.empty_array {
-                EmptyArray::Ignore => return Ok(None),
-                EmptyArray::OptionalString => {
-                    Schema::Array { element: Box::new(Schema::String), guessed: true }
-                }
-            },
+            Node::Array(elements) if elements.is_empty() && !self.keep_empty_arrays => return Ok(None),
+            Node::Array(elements) if elements.is_empty() => {
+                Schema::Array { element: Box::new(Schema::String), guessed: true }
+            }
             Node::Array(elements) => {
                 let element = Box::new(self.element_schema(elements)?);
                 Schema::Array { element, guessed: false }
@@ -253,16 +221,11 @@ fn merge<'n>(fields: &mut Members<'n, Schema<'n>>, further: Members<'n, Schema<'
 }
 
 /// What all elements of an array must have in common.
-fn kind(node: &Node<'_>) -> u8 {
+fn kind<'n>(node: &Node<'n>) -> Discriminant<Node<'n>> {
     match node {
-        Node::Null => 0,
-        Node::Boolean(_) => 1,
-        Node::Int(_) => 2,
-        Node::Long(_) => 3,
-        Node::BigInteger | Node::Double(_) => 4,
-        Node::String(_) => 5,
-        Node::Array(_) => 6,
-        Node::Object(_) => 7,
+        // its schema is that of a double
+        Node::BigInteger => discriminant(&Node::Double(0.0)),
+        _ => discriminant(node),
     }
 }
 
@@ -277,13 +240,8 @@ fn write_scalar(node: &Node<'_>, into: &mut String) -> Result<(), Failure> {
         Node::Boolean(true) => into.push_str("true"),
         Node::Boolean(false) => into.push_str("false"),
         Node::Int(digits) | Node::Long(digits) => into.push_str(digits),
-        Node::Double(number) if number.is_finite() => write_f64(*number, into),
-        // out of the range of a double; Jackson quotes it
-        Node::Double(number) => {
-            into.push('"');
-            write_f64(*number, into);
-            into.push('"');
-        }
+        // infinite if it is out of the range of a double
+        Node::Double(number) => float::write_json(*number, into),
         Node::String(string) => {
             into.push('"');
             string.write(into);

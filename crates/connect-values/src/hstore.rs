@@ -1,8 +1,8 @@
 //! `hstore`: pairs of texts in Postgres, JSON in Debezium (`hstore.handling.mode=json`), in the order of Java's `HashMap`.
 
-use super::Unwritable;
-use super::array::closing_quote;
-use super::json::write_unit;
+use crate::Unwritable;
+use crate::array::{quoted, unescaped};
+use crate::json::write_unit;
 
 /// The initial capacity of a `HashMap`.
 const CAPACITY: usize = 16;
@@ -16,7 +16,7 @@ struct Pair<'t> {
 }
 
 /// Writes pairs that Postgres printed (`"a"=>"1", "b"=>NULL`) as `{"a":"1","b":null}`.
-pub(super) fn write(text: &str, into: &mut String) -> Result<(), Unwritable> {
+pub(crate) fn write(text: &str, into: &mut String) -> Result<(), Unwritable> {
     let mut pairs = pairs(text)?;
     let capacity = capacity(pairs.len());
     // a stable sort keeps the order within a bucket
@@ -50,11 +50,14 @@ fn pairs(text: &str) -> Result<Vec<Pair<'_>>, Unwritable> {
     let mut pairs = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let (key, after) = quoted(rest)?;
+        let (key, after) = quoted(rest).ok_or(Unwritable::Malformed)?;
         let after = after.strip_prefix("=>").ok_or(Unwritable::Malformed)?;
         let (value, after) = match after.strip_prefix("NULL") {
             Some(after) => (None, after),
-            None => quoted(after).map(|(value, after)| (Some(value), after))?,
+            None => {
+                let (value, after) = quoted(after).ok_or(Unwritable::Malformed)?;
+                (Some(value), after)
+            }
         };
         pairs.push(Pair { hash: hash(key), key, value });
         rest = match after.strip_prefix(", ") {
@@ -64,14 +67,6 @@ fn pairs(text: &str) -> Result<Vec<Pair<'_>>, Unwritable> {
         };
     }
     Ok(pairs)
-}
-
-/// The content of the quoted string at the start of the text, and the rest.
-fn quoted(text: &str) -> Result<(&str, &str), Unwritable> {
-    let inside = text.strip_prefix('"').ok_or(Unwritable::Malformed)?;
-    let end = closing_quote(inside).ok_or(Unwritable::Malformed)?;
-    let (inside, after) = inside.split_at_checked(end).ok_or(Unwritable::Malformed)?;
-    Ok((inside, after.strip_prefix('"').unwrap_or(after)))
 }
 
 /// `String.hashCode`, spread as in `HashMap`.
@@ -84,14 +79,6 @@ fn hash(key: &str) -> u32 {
         }
     }
     hash ^ hash >> 16
-}
-
-fn unescaped(text: &str) -> impl Iterator<Item = char> + '_ {
-    let mut characters = text.chars();
-    std::iter::from_fn(move || match characters.next() {
-        Some('\\') => characters.next(),
-        other => other,
-    })
 }
 
 /// Debezium's own Jackson writes characters, not bytes, so those beyond the basic plane are not escaped here.
@@ -112,8 +99,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::golden::rows;
     use super::*;
+    use crate::golden::rows;
 
     const HSTORES: &str = include_str!("golden/hstores.tsv");
 

@@ -2,39 +2,17 @@
 
 use std::fmt::{LowerExp, Write as _};
 
-use super::scratch::Scratch;
+use crate::scratch::Scratch;
 
-/// `1.0`, `1.0E10`, `-0.0`, `NaN`, `Infinity`.
-pub(super) fn write_f64(value: f64, into: &mut String) {
-    match special(value) {
-        Some(text) => into.push_str(text),
-        None => write_finite(value, into),
+/// `1.0`, `1.0E10`, `-0.0`, `NaN`, `Infinity`. A `float4` has fewer digits than a `float8` of the same value.
+pub(crate) fn write<T: LowerExp + Copy + Into<f64>>(value: T, into: &mut String) {
+    let wide: f64 = value.into();
+    if wide.is_nan() {
+        return into.push_str("NaN");
     }
-}
-
-/// The same with the digits of a `float4`.
-pub(super) fn write_f32(value: f32, into: &mut String) {
-    match special(f64::from(value)) {
-        Some(text) => into.push_str(text),
-        None => write_finite(value, into),
+    if wide.is_infinite() {
+        return into.push_str(if wide > 0.0 { "Infinity" } else { "-Infinity" });
     }
-}
-
-fn special(value: f64) -> Option<&'static str> {
-    if value.is_nan() {
-        Some("NaN")
-    } else if value == f64::INFINITY {
-        Some("Infinity")
-    } else if value == f64::NEG_INFINITY {
-        Some("-Infinity")
-    } else if value == 0.0 {
-        Some(if value.is_sign_negative() { "-0.0" } else { "0.0" })
-    } else {
-        None
-    }
-}
-
-fn write_finite<T: LowerExp + Copy>(value: T, into: &mut String) {
     let mut scratch = Scratch::new();
     // neither form exceeds the scratch
     let _ = write!(scratch, "{value:e}");
@@ -85,6 +63,14 @@ fn write_finite<T: LowerExp + Copy>(value: T, into: &mut String) {
     }
 }
 
+/// The same in JSON, which has no NaN and no infinities: Jackson puts them in quotes.
+pub(crate) fn write_json<T: LowerExp + Copy + Into<f64>>(value: T, into: &mut String) {
+    let quote = if value.into().is_finite() { "" } else { "\"" };
+    into.push_str(quote);
+    write(value, into);
+    into.push_str(quote);
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -93,7 +79,7 @@ mod tests {
 
     fn text(value: f64) -> String {
         let mut into = String::new();
-        write_f64(value, &mut into);
+        write(value, &mut into);
         into
     }
 
@@ -134,7 +120,7 @@ mod tests {
             [(0.1_f32, "0.1"), (3.402_823_5e38, "3.4028235E38"), (f32::from_bits(1), "1.4E-45")]
         {
             let mut into = String::new();
-            write_f32(value, &mut into);
+            write(value, &mut into);
             assert_eq!(into, expected);
         }
     }

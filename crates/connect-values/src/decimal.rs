@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::Unwritable;
-use super::binary::write_base64_bytes;
-use super::scratch::Scratch;
+use crate::Unwritable;
+use crate::binary::write_base64;
+use crate::scratch::Scratch;
 
 /// The decimal digits of a number that Postgres printed. The value is `whole.fraction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Decimal<'a> {
+pub(crate) struct Decimal<'a> {
     negative: bool,
     /// Without leading zeros.
     whole: &'a str,
@@ -19,7 +19,7 @@ pub(super) struct Decimal<'a> {
 
 impl<'a> Decimal<'a> {
     /// A `numeric` with a scale, which Java's number has as well.
-    pub(super) fn with_scale(text: &'a str, scale: u16) -> Result<Self, Unwritable> {
+    pub(crate) fn with_scale(text: &'a str, scale: u16) -> Result<Self, Unwritable> {
         let parsed = Decimal::parse(text)?;
         let scale = usize::from(scale);
         let (kept, beyond) = parsed.fraction.split_at_checked(scale).unwrap_or((parsed.fraction, ""));
@@ -30,7 +30,7 @@ impl<'a> Decimal<'a> {
     }
 
     /// A `numeric` without scale: trailing zeros are dropped, but not those before the point.
-    pub(super) fn stripped(text: &'a str) -> Result<Self, Unwritable> {
+    pub(crate) fn stripped(text: &'a str) -> Result<Self, Unwritable> {
         let parsed = Decimal::parse(text)?;
         Ok(Decimal { fraction: parsed.fraction.trim_end_matches('0'), ..parsed })
     }
@@ -51,12 +51,12 @@ impl<'a> Decimal<'a> {
         Ok(Decimal { negative, whole: whole.trim_start_matches('0'), fraction, padding: 0 })
     }
 
-    pub(super) fn scale(&self) -> usize {
+    pub(crate) fn scale(&self) -> usize {
         self.fraction.len() + self.padding
     }
 
     /// `BigDecimal.toString`: scientific notation from six zeros after the point on.
-    pub(super) fn write(&self, into: &mut String) {
+    pub(crate) fn write(&self, into: &mut String) {
         let significant = self.fraction.trim_start_matches('0');
         let zero = self.whole.is_empty() && significant.is_empty();
         if self.negative && !zero {
@@ -87,7 +87,7 @@ impl<'a> Decimal<'a> {
     }
 
     /// The unscaled value's bytes, big-endian, two's complement, as short as possible (`BigInteger.toByteArray`), in base64.
-    pub(super) fn write_unscaled(&self, into: &mut String) {
+    pub(crate) fn write_unscaled(&self, into: &mut String) {
         let digits = self
             .whole
             .bytes()
@@ -97,17 +97,17 @@ impl<'a> Decimal<'a> {
         if self.whole.len() + self.scale() <= 38 {
             let magnitude = digits.fold(0_i128, |number, digit| number * 10 + i128::from(digit));
             let bytes = (if self.negative { -magnitude } else { magnitude }).to_be_bytes();
-            write_base64_bytes(minimal(&bytes), into);
+            write_base64(minimal(&bytes), into);
         } else {
             let bytes = big_bytes(digits, self.negative);
-            write_base64_bytes(minimal(&bytes), into);
+            write_base64(minimal(&bytes), into);
         }
     }
 }
 
 /// `money` has Debezium's default scale of 2 (`money.fraction.digits`). The currency sign is one character, and commas
 /// separate thousands. Like Debezium, this reads no other `lc_monetary` settings.
-pub(super) fn money<T>(text: &str, write: impl FnOnce(&Decimal<'_>) -> T) -> Result<T, Unwritable> {
+pub(crate) fn money<T>(text: &str, write: impl FnOnce(&Decimal<'_>) -> T) -> Result<T, Unwritable> {
     let mut plain = Scratch::new();
     let unsigned = match text.strip_prefix('-') {
         Some(unsigned) => {

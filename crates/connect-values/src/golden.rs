@@ -1,7 +1,7 @@
 //! Tables of what Debezium and Kafka Connect wrote.
 
 /// The rows of a golden file; a backslash escapes tab, line feed, carriage return and itself.
-pub(super) fn rows<const COLUMNS: usize>(file: &str) -> impl Iterator<Item = [String; COLUMNS]> + '_ {
+pub(crate) fn rows<const COLUMNS: usize>(file: &str) -> impl Iterator<Item = [String; COLUMNS]> + '_ {
     file.split('\n').filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| {
         let columns: Vec<String> = line.split('\t').map(unescape).collect();
         columns.try_into().expect("as many columns as the file has")

@@ -1,6 +1,6 @@
 //! Strings and bytes in JSON, as Jackson writes them.
 
-use super::binary;
+use crate::binary;
 
 /// Writes a JSON string as Jackson does: it escapes only what it has to, and characters beyond the basic plane (such as
 /// emoji) as two `\uXXXX`.
@@ -14,12 +14,12 @@ pub fn write_json_string(text: &str, into: &mut String) {
 /// Writes bytes as a JSON string, in standard base64 with padding, as Jackson does.
 pub fn write_json_bytes(bytes: &[u8], into: &mut String) {
     into.push('"');
-    binary::write_base64_bytes(bytes, into);
+    binary::write_base64(bytes, into);
     into.push('"');
 }
 
 /// The content of [`write_json_string`].
-pub(super) fn write_escaped(text: &str, into: &mut String) {
+pub(crate) fn write_escaped(text: &str, into: &mut String) {
     let mut rest = text;
     while let Some(plain) = rest.bytes().position(needs_escape) {
         let (before, from) = rest.split_at_checked(plain).unwrap_or((rest, ""));
@@ -37,12 +37,12 @@ pub(super) fn write_escaped(text: &str, into: &mut String) {
 }
 
 /// Whether Jackson escapes the character that begins with this byte.
-pub(super) fn needs_escape(byte: u8) -> bool {
+pub(crate) fn needs_escape(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\' || byte >= 0xf0
 }
 
 /// One UTF-16 unit of a string, which may be half a pair.
-pub(super) fn write_unit(unit: u16, into: &mut String) {
+pub(crate) fn write_unit(unit: u16, into: &mut String) {
     let short = match unit {
         0x08 => "\\b",
         0x09 => "\\t",

@@ -10,12 +10,10 @@ const SMALL: usize = 16;
 #[derive(Debug)]
 pub(super) struct Members<'a, T> {
     entries: Vec<(Cow<'a, str>, T)>,
-    index: Option<Box<Index<'a>>>,
+    /// Boxed so that the many small objects stay small: a thousand may be open on the stack.
+    #[expect(clippy::box_collection)]
+    index: Option<Box<HashMap<Cow<'a, str>, usize>>>,
 }
-
-/// Boxed so that the many small objects stay small: a thousand may be open on the stack.
-#[derive(Debug)]
-struct Index<'a>(HashMap<Cow<'a, str>, usize>);
 
 impl<'a, T> Members<'a, T> {
     pub(super) fn new() -> Self {
@@ -48,17 +46,17 @@ impl<'a, T> Members<'a, T> {
         if self.index.is_none() && self.entries.len() >= SMALL {
             let names = self.entries.iter().enumerate();
             let index = names.map(|(position, (name, _))| (name.clone(), position)).collect();
-            self.index = Some(Box::new(Index(index)));
+            self.index = Some(Box::new(index));
         }
-        if let Some(Index(index)) = self.index.as_deref_mut() {
+        if let Some(index) = &mut self.index {
             index.insert(name.clone(), self.entries.len());
         }
         self.entries.push((name, value));
     }
 
     fn position(&self, name: &str) -> Option<usize> {
-        match self.index.as_deref() {
-            Some(Index(index)) => index.get(name).copied(),
+        match &self.index {
+            Some(index) => index.get(name).copied(),
             None => self.entries.iter().position(|(here, _)| here == name),
         }
     }

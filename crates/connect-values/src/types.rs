@@ -4,13 +4,13 @@
 /// `decimal.handling.mode=precise`, `binary.handling.mode=bytes`, `interval.handling.mode=numeric`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectType {
-    pub(super) scalar: Scalar,
-    pub(super) array: bool,
+    pub(crate) scalar: Scalar,
+    pub(crate) array: bool,
 }
 
 /// The representation of a value, or of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scalar {
+pub(crate) enum Scalar {
     Boolean,
     /// With two, four or eight bytes: the text is the same.
     Integer,
@@ -52,7 +52,7 @@ pub(super) enum Scalar {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(crate) enum Unit {
     Milliseconds,
     Microseconds,
 }
@@ -136,7 +136,7 @@ impl ConnectType {
 
     /// Whether a key of this type is the same text each time in Kafka Connect; if not, [`write_key`] refuses it.
     ///
-    /// [`write_key`]: super::write_key
+    /// [`write_key`]: crate::write_key
     pub fn has_key_text(self) -> bool {
         !matches!(self.scalar, Scalar::VariableDecimal | Scalar::Bits | Scalar::Bytes | Scalar::Point)
     }

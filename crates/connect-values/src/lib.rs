@@ -31,6 +31,7 @@ mod decimal;
 mod expand;
 mod float;
 mod hstore;
+pub mod java_properties;
 mod json;
 mod scratch;
 mod temporal;
@@ -43,7 +44,7 @@ mod golden;
 #[cfg(test)]
 mod tests;
 
-pub use expand::{Behaviour, EmptyArray, Expanded, NullMember, Unexpandable, expand};
+pub use expand::{Behaviour, Unexpandable, expand};
 pub use json::{write_json_bytes, write_json_string};
 pub use text::{write_header, write_json, write_key};
 pub use tracing::{SpanContext, span_context};

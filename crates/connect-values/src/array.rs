@@ -1,9 +1,9 @@
 //! The elements of an array as Postgres prints it: `{a,"b c",NULL}`.
 
-use super::Unwritable;
+use crate::Unwritable;
 
 /// Calls `each` with the text of every element, `None` for NULL.
-pub(super) fn elements(
+pub(crate) fn elements(
     text: &str,
     mut each: impl FnMut(Option<&str>) -> Result<(), Unwritable>,
 ) -> Result<(), Unwritable> {
@@ -17,19 +17,18 @@ pub(super) fn elements(
     if rest.is_empty() {
         return Ok(());
     }
-    let mut unescaped = String::new();
+    let mut text = String::new();
     loop {
-        let after = if let Some(quoted) = rest.strip_prefix('"') {
-            let end = closing_quote(quoted).ok_or(Unwritable::Malformed)?;
-            let (element, after) = quoted.split_at_checked(end).ok_or(Unwritable::Malformed)?;
+        let after = if rest.starts_with('"') {
+            let (element, after) = quoted(rest).ok_or(Unwritable::Malformed)?;
             if element.contains('\\') {
-                unescaped.clear();
-                unescape(element, &mut unescaped);
-                each(Some(&unescaped))?;
+                text.clear();
+                text.extend(unescaped(element));
+                each(Some(&text))?;
             } else {
                 each(Some(element))?;
             }
-            after.strip_prefix('"').unwrap_or(after)
+            after
         } else {
             if rest.starts_with('{') {
                 return Err(Unwritable::Dimensions);
@@ -51,21 +50,25 @@ pub(super) fn elements(
     }
 }
 
-/// The position of the first quotation mark without a backslash.
-pub(super) fn closing_quote(text: &str) -> Option<usize> {
+/// The content of the quoted string at the start of the text, with its backslashes, and what follows it.
+pub(crate) fn quoted(text: &str) -> Option<(&str, &str)> {
+    let inside = text.strip_prefix('"')?;
     let mut escaped = false;
-    text.bytes().position(|byte| {
+    let end = inside.bytes().position(|byte| {
         let closes = byte == b'"' && !escaped;
         escaped = byte == b'\\' && !escaped;
         closes
-    })
+    })?;
+    Some((inside.get(..end)?, inside.get(end + 1..)?))
 }
 
-fn unescape(text: &str, into: &mut String) {
+/// The characters that the content of a quoted string stands for.
+pub(crate) fn unescaped(text: &str) -> impl Iterator<Item = char> + '_ {
     let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        into.push(if character == '\\' { characters.next().unwrap_or('\\') } else { character });
-    }
+    std::iter::from_fn(move || match characters.next() {
+        Some('\\') => characters.next(),
+        other => other,
+    })
 }
 
 #[cfg(test)]

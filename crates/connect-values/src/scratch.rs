@@ -3,17 +3,17 @@
 use std::fmt;
 
 /// Short ASCII text.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     bytes: [u8; 64],
     length: usize,
 }
 
 impl Scratch {
-    pub(super) fn new() -> Scratch {
+    pub(crate) fn new() -> Scratch {
         Scratch { bytes: [0; 64], length: 0 }
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         self.bytes.get(..self.length).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
     }
 }

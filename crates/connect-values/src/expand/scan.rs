@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::members::Members;
-use crate::connect::json::{write_escaped, write_unit};
+use crate::json::{write_escaped, write_unit};
 
 /// Jackson's `StreamReadConstraints`.
 const MAX_DEPTH: usize = 1_000;
@@ -127,8 +127,18 @@ impl<'a> Scanner<'a> {
 
     fn value(&mut self, depth: usize) -> Option<Node<'a>> {
         match self.token()? {
-            b'{' => self.object(depth + 1),
-            b'[' => self.array(depth + 1),
+            b'{' => {
+                let mut members = Members::new();
+                self.list(depth + 1, b'}', |scanner| scanner.member(depth + 1, &mut members))?;
+                Some(Node::Object(members))
+            }
+            b'[' => {
+                let mut elements = Vec::new();
+                self.list(depth + 1, b']', |scanner| {
+                    scanner.value(depth + 1).map(|value| elements.push(value))
+                })?;
+                Some(Node::Array(elements))
+            }
             b'"' => {
                 let string = self.string()?;
                 string.fits(MAX_STRING_LENGTH).then_some(Node::String(string))
@@ -147,58 +157,45 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    fn array(&mut self, depth: usize) -> Option<Node<'a>> {
+    /// Reads what stands between commas until the closing bracket. The opening one is the next byte.
+    fn list(
+        &mut self,
+        depth: usize,
+        close: u8,
+        mut read_one: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Option<()> {
         self.at += 1;
-        let mut elements = Vec::new();
         if depth > MAX_DEPTH {
             return None;
         }
-        if self.token()? == b']' {
+        if self.token()? == close {
             self.at += 1;
-            return Some(Node::Array(elements));
+            return Some(());
         }
         loop {
-            elements.push(self.value(depth)?);
-            match self.token()? {
-                b',' => self.at += 1,
-                b']' => {
-                    self.at += 1;
-                    return Some(Node::Array(elements));
-                }
-                _ => return None,
+            read_one(self)?;
+            let after = self.token()?;
+            self.at += 1;
+            if after == close {
+                return Some(());
+            }
+            if after != b',' {
+                return None;
             }
         }
     }
 
-    fn object(&mut self, depth: usize) -> Option<Node<'a>> {
-        self.at += 1;
-        let mut members = Members::new();
-        if depth > MAX_DEPTH {
+    fn member(&mut self, depth: usize, members: &mut Members<'a, Node<'a>>) -> Option<()> {
+        if self.token()? != b'"' {
             return None;
         }
-        if self.token()? == b'}' {
-            self.at += 1;
-            return Some(Node::Object(members));
+        let name = self.string()?;
+        if !name.fits(MAX_NAME_LENGTH) || self.token()? != b':' {
+            return None;
         }
-        loop {
-            if self.token()? != b'"' {
-                return None;
-            }
-            let name = self.string()?;
-            if !name.fits(MAX_NAME_LENGTH) || self.token()? != b':' {
-                return None;
-            }
-            self.at += 1;
-            members.insert(name.name(), self.value(depth)?);
-            match self.token()? {
-                b',' => self.at += 1,
-                b'}' => {
-                    self.at += 1;
-                    return Some(Node::Object(members));
-                }
-                _ => return None,
-            }
-        }
+        self.at += 1;
+        members.insert(name.name(), self.value(depth)?);
+        Some(())
     }
 
     fn string(&mut self) -> Option<Quoted<'a>> {

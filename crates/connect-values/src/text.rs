@@ -1,8 +1,10 @@
 //! Values as text in keys and headers, and as JSON like that of `JsonConverter` without schemas.
 
-use super::json::write_json_string;
-use super::types::Scalar;
-use super::{ConnectType, Unwritable, array, binary, decimal, float, hstore, temporal};
+use std::fmt::{LowerExp, Write as _};
+
+use crate::json::write_json_string;
+use crate::types::Scalar;
+use crate::{ConnectType, Unwritable, array, binary, decimal, float, hstore, temporal};
 
 /// Where the value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,11 +115,8 @@ fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> R
             _ => return Err(Unwritable::Malformed),
         }),
         Scalar::Integer => into.push_str(integer(value)?),
-        Scalar::Float32 => {
-            let number = value.parse().map_err(|_| Unwritable::Malformed)?;
-            float_in(form, f32::is_finite(number), into, |into| float::write_f32(number, into));
-        }
-        Scalar::Float64 => write_float(form, value.parse().map_err(|_| Unwritable::Malformed)?, into),
+        Scalar::Float32 => write_float::<f32>(form, value.parse().map_err(|_| Unwritable::Malformed)?, into),
+        Scalar::Float64 => write_float::<f64>(form, value.parse().map_err(|_| Unwritable::Malformed)?, into),
         Scalar::Date => write_number(temporal::date(value)?, into),
         Scalar::Timestamp(unit) => write_number(temporal::timestamp(value, unit)?, into),
         Scalar::Time(unit) => write_number(temporal::time(value, unit)?, into),
@@ -130,20 +129,8 @@ fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> R
         Scalar::TimeTzInArray => quoted_in(form, into, |into| temporal::write_time_tz(value, false, into))?,
         Scalar::Decimal(scale) => write_decimal(form, &decimal::Decimal::with_scale(value, scale)?, into),
         Scalar::Money => decimal::money(value, |amount| write_decimal(form, amount, into))?,
-        Scalar::Bytes => {
-            let bytes = binary::bytea(value)?;
-            quoted_in(form, into, |into| {
-                binary::write_base64_of(bytes, into);
-                Ok(())
-            })?;
-        }
-        Scalar::Bits => {
-            let bits = binary::bits(value)?;
-            quoted_in(form, into, |into| {
-                binary::write_base64_of(bits, into);
-                Ok(())
-            })?;
-        }
+        Scalar::Bytes => quoted_in(form, into, |into| binary::write_bytea(value, into))?,
+        Scalar::Bits => quoted_in(form, into, |into| binary::write_bits(value, into))?,
         // a Struct is JSON in headers as well
         Scalar::VariableDecimal => {
             let number = decimal::Decimal::stripped(value)?;
@@ -160,7 +147,7 @@ fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> R
             into.push_str(",\"y\":");
             write_float(form, y, into);
             into.push_str(",\"wkb\":\"");
-            binary::write_base64_of(binary::well_known(x, y), into);
+            binary::write_base64(&binary::well_known(x, y), into);
             into.push_str("\",\"srid\":null}");
         }
     }
@@ -177,23 +164,13 @@ fn integer(value: &str) -> Result<&str, Unwritable> {
 }
 
 fn write_number(number: i64, into: &mut String) {
-    use std::fmt::Write as _;
     let _ = write!(into, "{number}");
 }
 
-fn write_float(form: Form, number: f64, into: &mut String) {
-    float_in(form, number.is_finite(), into, |into| float::write_f64(number, into));
-}
-
-/// JSON has no NaN: Jackson quotes it.
-fn float_in(form: Form, finite: bool, into: &mut String, write: impl FnOnce(&mut String)) {
-    let quote = form == Form::Json && !finite;
-    if quote {
-        into.push('"');
-    }
-    write(into);
-    if quote {
-        into.push('"');
+fn write_float<T: LowerExp + Copy + Into<f64>>(form: Form, number: T, into: &mut String) {
+    match form {
+        Form::Json => float::write_json(number, into),
+        _ => float::write(number, into),
     }
 }
 
@@ -221,14 +198,10 @@ fn quoted_in(
     into: &mut String,
     write: impl FnOnce(&mut String) -> Result<(), Unwritable>,
 ) -> Result<(), Unwritable> {
-    let quote = matches!(form, Form::HeaderElement | Form::Json);
-    if quote {
-        into.push('"');
-    }
+    let quote = if matches!(form, Form::HeaderElement | Form::Json) { "\"" } else { "" };
+    into.push_str(quote);
     write(into)?;
-    if quote {
-        into.push('"');
-    }
+    into.push_str(quote);
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 /// A line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: `\\u` is not followed by four hexadecimal digits")]
-pub(crate) struct PropertiesError {
+pub struct PropertiesError {
     /// Counted from 1, where the entry begins.
     line: usize,
 }
@@ -16,7 +16,7 @@ pub(crate) struct PropertiesError {
 ///
 /// # Errors
 /// A `\u` without its four digits, the one thing that Java refuses too.
-pub(crate) fn parse(text: &str) -> Result<Vec<(String, String)>, PropertiesError> {
+pub fn parse(text: &str) -> Result<Vec<(String, String)>, PropertiesError> {
     let mut entries = Vec::new();
     let mut lines = natural_lines(text).enumerate();
     while let Some((index, line)) = lines.next() {

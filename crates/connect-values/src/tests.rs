@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use super::golden::rows;
 use super::*;
+use crate::golden::rows;
 
 const VALUES: &str = include_str!("golden/values.tsv");
 

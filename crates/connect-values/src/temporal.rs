@@ -2,22 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::Unwritable;
-use super::types::Unit;
+use crate::Unwritable;
+use crate::types::Unit;
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// The rest of a text that is read from the front.
 struct Cursor<'a>(&'a [u8]);
-
-/// A moment without a time zone.
-#[derive(Clone, Copy)]
-struct Moment {
-    /// Seconds since 1970-01-01.
-    seconds: i64,
-    /// 0..1_000_000
-    microseconds: i64,
-}
 
 impl Cursor<'_> {
     fn take(&mut self, literal: &[u8]) -> bool {
@@ -41,11 +32,15 @@ impl Cursor<'_> {
         Some(number.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')))
     }
 
+    fn two_digits_after(&mut self, separator: &[u8]) -> Option<i64> {
+        self.take(separator).then(|| self.number(2..=2)).flatten()
+    }
+
     /// Days since 1970-01-01, for the year AD and for the same year BC, which a suffix may still turn it into.
     fn date(&mut self) -> Option<(i64, i64)> {
         let year = self.number(4..=10)?;
-        let month = self.take(b"-").then(|| self.number(2..=2)).flatten()?;
-        let day = self.take(b"-").then(|| self.number(2..=2)).flatten()?;
+        let month = self.two_digits_after(b"-")?;
+        let day = self.two_digits_after(b"-")?;
         if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
             return None;
         }
@@ -56,8 +51,8 @@ impl Cursor<'_> {
     /// `HH:MM:SS` with up to six digits of a fraction. Hours end at 24, or later in an interval.
     fn time(&mut self, hours: std::ops::RangeInclusive<usize>) -> Option<(i64, i64, i64, i64)> {
         let hours = self.number(hours)?;
-        let minutes = self.take(b":").then(|| self.number(2..=2)).flatten()?;
-        let seconds = self.take(b":").then(|| self.number(2..=2)).flatten()?;
+        let minutes = self.two_digits_after(b":")?;
+        let seconds = self.two_digits_after(b":")?;
         let mut microseconds = 0;
         if self.take(b".") {
             let length = self.0.len();
@@ -111,23 +106,20 @@ fn civil(days: i64) -> (i64, i64, i64) {
 }
 
 /// Days since 1970-01-01. Infinities get Debezium's numbers.
-pub(super) fn date(text: &str) -> Result<i64, Unwritable> {
+pub(crate) fn date(text: &str) -> Result<i64, Unwritable> {
     match text {
         "infinity" => return Ok(-2_147_472_692),
         "-infinity" => return Ok(-2_147_472_691),
         _ => {}
     }
     let mut cursor = Cursor(text.as_bytes());
-    let read = |cursor: &mut Cursor<'_>| {
-        let (after, before) = cursor.date()?;
-        let days = if cursor.take(b" BC") { before } else { after };
-        cursor.at_end().map(|()| days)
-    };
-    read(&mut cursor).ok_or(Unwritable::Malformed)
+    let (after, before) = cursor.date().ok_or(Unwritable::Malformed)?;
+    let days = if cursor.take(b" BC") { before } else { after };
+    cursor.at_end().map(|()| days).ok_or(Unwritable::Malformed)
 }
 
 /// A `timestamp` since 1970-01-01. Infinities get Debezium's numbers.
-pub(super) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+pub(crate) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     match (text, unit) {
         ("infinity", Unit::Milliseconds) => return Ok(9_223_372_036_825_200),
         ("infinity", Unit::Microseconds) => return Ok(9_223_372_036_825_200_000),
@@ -135,46 +127,46 @@ pub(super) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
         ("-infinity", Unit::Microseconds) => return Ok(-9_223_372_036_832_400_000),
         _ => {}
     }
-    let at = moment(text, false).ok_or(Unwritable::Malformed)?;
-    Ok(match unit {
-        Unit::Milliseconds => at.seconds * 1_000 + at.microseconds / 1_000,
+    let (seconds, microseconds) = moment(text, false).ok_or(Unwritable::Malformed)?;
+    Ok(in_unit(unit, seconds, microseconds))
+}
+
+fn in_unit(unit: Unit, seconds: i64, microseconds: i64) -> i64 {
+    match unit {
+        Unit::Milliseconds => seconds * 1_000 + microseconds / 1_000,
         // in the last 29 years of Postgres's range, Debezium's number overflows and wraps
-        Unit::Microseconds => at.seconds.saturating_mul(1_000_000).wrapping_add(at.microseconds),
-    })
+        Unit::Microseconds => seconds.saturating_mul(1_000_000).wrapping_add(microseconds),
+    }
 }
 
 /// A `timestamptz` in UTC: `2024-02-29T12:34:56.700Z`, with `digits` for the fraction; 0: as many as needed.
-pub(super) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> Result<(), Unwritable> {
+pub(crate) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> Result<(), Unwritable> {
     if matches!(text, "infinity" | "-infinity") {
         into.push_str(text);
         return Ok(());
     }
-    let at = moment(text, true).ok_or(Unwritable::Malformed)?;
-    let (year, month, day) = civil(at.seconds.div_euclid(SECONDS_PER_DAY));
+    let (seconds, microseconds) = moment(text, true).ok_or(Unwritable::Malformed)?;
+    let (year, month, day) = civil(seconds.div_euclid(SECONDS_PER_DAY));
     let _ = match year {
         10_000.. => write!(into, "+{year}"),
         0.. => write!(into, "{year:04}"),
         _ => write!(into, "-{:04}", -year),
     };
     let _ = write!(into, "-{month:02}-{day:02}T");
-    write_clock(at.seconds.rem_euclid(SECONDS_PER_DAY), at.microseconds, digits, into);
+    write_clock(seconds.rem_euclid(SECONDS_PER_DAY), microseconds, digits, into);
     Ok(())
 }
 
 /// A `time` since midnight; `24:00:00` is a whole day.
-pub(super) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+pub(crate) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     let mut cursor = Cursor(text.as_bytes());
     let (hours, minutes, seconds, microseconds) = cursor.time(2..=2).ok_or(Unwritable::Malformed)?;
     cursor.at_end().ok_or(Unwritable::Malformed)?;
-    let seconds = hours * 3600 + minutes * 60 + seconds;
-    Ok(match unit {
-        Unit::Milliseconds => seconds * 1_000 + microseconds / 1_000,
-        Unit::Microseconds => seconds * 1_000_000 + microseconds,
-    })
+    Ok(in_unit(unit, hours * 3600 + minutes * 60 + seconds, microseconds))
 }
 
 /// The same in an array: whole milliseconds within a day.
-pub(super) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
+pub(crate) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     let milliseconds = time(text, Unit::Milliseconds)? % (SECONDS_PER_DAY * 1_000);
     Ok(match unit {
         Unit::Milliseconds => milliseconds,
@@ -183,7 +175,7 @@ pub(super) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
 }
 
 /// A `timetz` in UTC: `10:34:56.5Z`.
-pub(super) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Result<(), Unwritable> {
+pub(crate) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Result<(), Unwritable> {
     let mut cursor = Cursor(text.as_bytes());
     let (hours, minutes, seconds, microseconds) = cursor.time(2..=2).ok_or(Unwritable::Malformed)?;
     let offset = cursor.offset().ok_or(Unwritable::Malformed)?;
@@ -193,80 +185,46 @@ pub(super) fn write_time_tz(text: &str, fraction: bool, into: &mut String) -> Re
     Ok(())
 }
 
-/// An `interval` in microseconds, by the formula of Debezium's `MicroDuration`, with its rounding.
-pub(super) fn interval(text: &str) -> Result<i64, Unwritable> {
-    let (mut months, mut days, mut hours, mut minutes, mut seconds) = (0_i32, 0_i32, 0.0, 0.0, 0.0);
-    for part in Parts(text) {
-        let part = part.ok_or(Unwritable::Malformed)?;
-        match part {
-            Part::Years(years) => months = months.wrapping_add(years.wrapping_mul(12)),
-            Part::Months(more) => months = months.wrapping_add(more),
-            Part::Days(all) => days = all,
-            Part::Clock { negative, hours: h, minutes: m, seconds: s, microseconds } => {
-                let sign = if negative { -1.0 } else { 1.0 };
-                (hours, minutes) = (sign * h as f64, sign * m as f64);
-                seconds = sign * (s as f64 + microseconds as f64 / 1e6);
-            }
+/// An `interval` (`1 year -2 mons +3 days -04:05:06.5`) in microseconds, by the formula of Debezium's `MicroDuration`, with
+/// its rounding.
+pub(crate) fn interval(text: &str) -> Result<i64, Unwritable> {
+    let (mut months, mut days) = (0_i32, 0_i32);
+    let (mut sign, mut clock) = (1.0, (0, 0, 0, 0));
+    let mut words = text.split(' ');
+    while let Some(word) = words.next().filter(|word| !word.is_empty()) {
+        if word.contains(':') {
+            sign = if word.starts_with('-') { -1.0 } else { 1.0 };
+            let mut cursor = Cursor(word.trim_start_matches(['+', '-']).as_bytes());
+            clock = cursor.time(2..=10).ok_or(Unwritable::Malformed)?;
+            cursor.at_end().ok_or(Unwritable::Malformed)?;
+            continue;
+        }
+        let number: i32 = word.parse().map_err(|_| Unwritable::Malformed)?;
+        match words.next() {
+            Some("year" | "years") => months = months.wrapping_add(number.wrapping_mul(12)),
+            Some("mon" | "mons") => months = months.wrapping_add(number),
+            Some("day" | "days") => days = number,
+            _ => return Err(Unwritable::Malformed),
         }
     }
+    let (hours, minutes, seconds, microseconds) = clock;
+    let (hours, minutes) = (sign * hours as f64, sign * minutes as f64);
+    let seconds = sign * (seconds as f64 + microseconds as f64 / 1e6);
     let days = f64::from(months) * (365.25 / 12.0) + f64::from(days);
     let seconds = (((days * 24.0 + hours) * 60.0) + minutes) * 60.0 + seconds;
     Ok((seconds * 1e6) as i64)
 }
 
-/// A part of an interval: `1 year`, `-2 mons`, `+3 days`, `-04:05:06.5`.
-enum Part {
-    Years(i32),
-    Months(i32),
-    Days(i32),
-    Clock { negative: bool, hours: i64, minutes: i64, seconds: i64, microseconds: i64 },
-}
-
-struct Parts<'a>(&'a str);
-
-impl Iterator for Parts<'_> {
-    type Item = Option<Part>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (first, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
-        if first.is_empty() {
-            return None;
-        }
-        if first.contains(':') {
-            self.0 = rest;
-            let negative = first.starts_with('-');
-            let mut cursor = Cursor(first.trim_start_matches(['+', '-']).as_bytes());
-            let clock = cursor.time(2..=10).filter(|_| cursor.0.is_empty());
-            return Some(clock.map(|(hours, minutes, seconds, microseconds)| Part::Clock {
-                negative,
-                hours,
-                minutes,
-                seconds,
-                microseconds,
-            }));
-        }
-        let (unit, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-        self.0 = rest;
-        let Ok(number) = first.parse() else { return Some(None) };
-        Some(match unit {
-            "year" | "years" => Some(Part::Years(number)),
-            "mon" | "mons" => Some(Part::Months(number)),
-            "day" | "days" => Some(Part::Days(number)),
-            _ => None,
-        })
-    }
-}
-
-/// `2024-02-29 12:34:56.789`, `0044-03-15 01:02:03 BC`; with `zone`, an offset follows the time and is subtracted.
-fn moment(text: &str, zone: bool) -> Option<Moment> {
+/// Seconds since 1970-01-01, and microseconds, from `2024-02-29 12:34:56.789` or `0044-03-15 01:02:03 BC`; with `zone`, an
+/// offset follows the time and is subtracted.
+fn moment(text: &str, zone: bool) -> Option<(i64, i64)> {
     let mut cursor = Cursor(text.as_bytes());
     let (after, before) = cursor.date()?;
     let (hours, minutes, seconds, microseconds) = cursor.take(b" ").then(|| cursor.time(2..=2)).flatten()?;
     let offset = if zone { cursor.offset()? } else { 0 };
     let days = if cursor.take(b" BC") { before } else { after };
     cursor.at_end()?;
-    let seconds = days * SECONDS_PER_DAY + hours * 3600 + minutes * 60 + seconds - offset;
-    Some(Moment { seconds, microseconds })
+    Some((days * SECONDS_PER_DAY + hours * 3600 + minutes * 60 + seconds - offset, microseconds))
 }
 
 /// `12:34:56.700Z`
