@@ -48,7 +48,7 @@ async fn bulk_reads_of_a_broker_that_stands_still_are_left_for_the_stream() {
         let mut router = Router::active(&settings).await;
         kafka.holds(&outbox.name, 500).await;
         assert!(send(Signal::Stop, broker.pid()));
-        router.logs("Kafka takes too little for bulk reads").await;
+        router.logs("Kafka is too slow for bulk reads").await;
         assert!(send(Signal::Continue, broker.pid()));
         streams(&mut router).await;
         outbox.all_confirmed().await;
@@ -71,7 +71,7 @@ async fn bulk_reads_that_the_broker_does_not_take_cost_no_session() {
     let mut router = Router::start(&settings);
     kafka.holds(&outbox.name, 300).await;
     mock.down(2);
-    router.logs("Kafka takes too little for bulk reads").await;
+    router.logs("Kafka is too slow for bulk reads").await;
     let asked_later = "SELECT 1 FROM pg_stat_activity a JOIN pg_locks l USING (pid) WHERE l.locktype = 'advisory' AND l.granted \
                        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
                        AND a.query_start > a.backend_start + interval '12 s'";

@@ -50,7 +50,7 @@ pub(super) fn verdict(
     fault(publication, tables, source).map_err(|Fault { what, remedy, logged }| match missing {
         Missing::AtStart => Error::refused(what, remedy),
         Missing::WhileRunning if logged => {
-            Error::not_safe(what, format!("{remedy}. {}", way_out(tables, source)))
+            Error::not_safe(what, format!("{remedy}. {}", recovery(tables, source)))
         }
         Missing::WhileRunning => Error::not_safe(
             what,
@@ -199,7 +199,7 @@ pub fn guard(postgres: &Postgres) -> String {
 }
 
 /// What an operator can do about rows that were written while no publication published them. Ends in SQL.
-pub(super) fn way_out(tables: &[Option<Table>], source: OutboxSource<'_>) -> String {
+pub(super) fn recovery(tables: &[Option<Table>], source: OutboxSource<'_>) -> String {
     let partitioned = tables.iter().flatten().any(|table| table.partitioned);
     let also = if partitioned {
         "The event triggers of `outbox-router init` alter the publication where a partition is attached with rows or becomes \

@@ -65,7 +65,7 @@ impl Checkpointer {
             How::Not => Ok(None),
             How::After(topic) => {
                 let remembered = || now(&self.began, progress, add);
-                Ok(topic.offer(position, progress.acknowledged(), intake == Intake::Waits, remembered))
+                Ok(topic.offer(position, progress.acknowledged(), intake == Intake::Paused, remembered))
             }
             How::With(transactions) => {
                 let at = transactions.close_if_due(position, intake);
@@ -251,9 +251,9 @@ impl Checkpointer {
 
     /// The log is the one that was read. From here on other messages may be changes than before.
     pub(super) fn recognized(&mut self, message_prefix: Option<&str>) {
-        if self.began.reading.message_prefix.as_deref() != message_prefix {
-            self.began.reading.message_prefix = message_prefix.map(str::to_owned);
-            self.began.tail = LogFingerprint::Quiet { from: self.began.position.flush };
+        if self.began.definition.message_prefix.as_deref() != message_prefix {
+            self.began.definition.message_prefix = message_prefix.map(str::to_owned);
+            self.began.fingerprint = LogFingerprint::Quiet { from: self.began.position.flush };
         }
     }
 
@@ -286,8 +286,8 @@ impl Checkpointer {
 fn now(began: &Checkpoint, progress: &Progress, add: impl FnOnce(&mut Checkpoint)) -> Checkpoint {
     let position = progress.position();
     let replay = began.replay.clone().filter(|replay| !replay.is_over(position));
-    let tail = progress.landmark().map_or(began.tail, LogFingerprint::Landmark);
-    let mut remembered = Checkpoint { position, tail, replay, ..began.clone() };
+    let fingerprint = progress.landmark().map_or(began.fingerprint, LogFingerprint::Landmark);
+    let mut remembered = Checkpoint { position, fingerprint, replay, ..began.clone() };
     add(&mut remembered);
     remembered
 }

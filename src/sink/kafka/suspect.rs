@@ -32,7 +32,7 @@ pub struct SentAlone {
     /// The event's id, and the topic.
     pub event: String,
     /// What can be done to go on without it.
-    pub way_past: String,
+    pub how_to_skip: String,
     /// Whether everything before it is certain, so that the router can go on without it.
     pub nothing_before: bool,
 }
@@ -90,7 +90,7 @@ impl Isolation {
         self.alone = match admission {
             Admission::Alone { nothing_before } => Some(SentAlone {
                 event: format!("{} to the topic {topic}", event.row.printable_id()),
-                way_past: event.way_past(),
+                how_to_skip: event.how_to_skip(),
                 nothing_before,
             }),
             _ => None,
