@@ -99,14 +99,14 @@ async fn bulk_reads_without_a_walsender_to_spare_are_left_for_the_stream() {
         assert!(checked.contains("Raise max_wal_senders") && checked.contains("bulk reads"), "{checked}");
         let mut router = Router::active(&slow).await;
         backlog(&outbox, 500).await;
-        router.logs("could not be made").await;
+        router.logs("could not be started").await;
         outbox.all_confirmed().await;
         assert_eq!(counted(&router, "bites_total"), Some(0));
         let reconnects = counted(&router, "reconnects_total{peer=\"postgres\"}").unwrap();
         let log = router.stop().await.log;
         assert!(log.contains("max_wal_senders"), "{log}");
         // each costs one, and not one more
-        assert_eq!(log.matches("could not be made").count() as u64, reconnects, "{log}");
+        assert_eq!(log.matches("could not be started").count() as u64, reconnects, "{log}");
         delivered_once(&outbox, &kafka).await;
     }
 }

@@ -108,7 +108,7 @@ async fn gaps_are_refused_and_explained_where_the_router_ran_without_the_topic()
     setting.settings = with.clone().set("delivery.positions_topic", "");
     setting.sends(4..6).await;
     setting.settings = with;
-    let ended = setting.refuses(&["Nothing is missing if it was this router", "positions_topic"]).await;
+    let ended = setting.refuses(&["Nothing is missing if this router itself ran", "positions_topic"]).await;
     setting.goes_on(&ended, 6, 1..=1).await;
 }
 
