@@ -42,7 +42,7 @@ async fn allocations(mode: &str, events: u64) -> u64 {
         let (monitor, stop) = (monitor.clone(), stop.clone());
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let run = supervisor::run(config, None, supervisor::Orders::default(), monitor, stop);
+            let run = supervisor::run(config, None, supervisor::RunOptions::default(), monitor, stop);
             allocation_counter::measure(|| runtime.block_on(run).unwrap()).count_total
         })
     };

@@ -91,7 +91,7 @@ async fn stopping_waits_no_longer_than_the_shutdown_timeout() {
     let (outbox, mock, router) = stuck("1s").await;
     router.signal(Signal::Terminate);
     let ended = router.exits(0).await;
-    assert!(ended.log.contains("before Kafka acknowledged everything"), "{}", ended.log);
+    assert!(ended.log.contains("before Kafka acknowledged all records"), "{}", ended.log);
 
     mock.up(2);
     let kafka = mock.client();

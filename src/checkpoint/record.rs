@@ -3,72 +3,72 @@
 use pg_logical::{Lsn, PgTimestamp};
 use serde::{Deserialize, Serialize};
 
-use super::reading::Reading;
+use super::stream_definition::StreamDefinition;
 use crate::dead_letters::Key;
 use crate::progress::{Landmark, Partial, Position};
 
-/// The form of the record that this version writes.
+/// The version of the format that this router writes.
 const VERSION: u32 = 1;
 
-/// What one router remembers.
+/// What a router stores to resume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Grows with each session and each reset. A record of an earlier one that arrives late means nothing.
+    /// Grows with each session and each reset. A late record of an earlier epoch does not count.
     pub epoch: u64,
-    /// The slot that it was read from.
+    /// The slot.
     pub slot: String,
     /// The cluster's system identifier.
     pub system_identifier: String,
     /// The timeline of the server's log.
     pub timeline: u32,
-    /// What is acknowledged.
+    /// The position: everything before it is acknowledged.
     pub position: Position,
-    /// What the log holds before it.
-    pub tail: LogFingerprint,
-    /// What the stream was made of.
-    pub reading: Reading,
-    /// Until when events are sent again, because somebody has reset the position.
+    /// The fingerprint of the log before the position.
+    pub fingerprint: LogFingerprint,
+    /// The publication and tables of the stream.
+    pub definition: StreamDefinition,
+    /// The rest of a replay, if somebody has reset the position.
     pub replay: Option<Replay>,
-    /// The end of the log after the commits of parked events that the position is past, if the stream was not there yet: where
-    /// the log does not hold that, their rows are lost.
+    /// The end of the log after the rows of acknowledged parked events were committed, if the stream was not there yet. If the
+    /// log of a later start ends before it, those rows are lost.
     pub parked: Option<Lsn>,
-    /// Parked events that were sent again, and whose rows may still be in the table: they are not sent once more.
+    /// Parked events that were sent but whose rows may still be in the table: they are not sent again.
     pub retried: Vec<Key>,
-    /// Whether it was committed in one transaction with the events before it.
+    /// Whether it was committed in one Kafka transaction with the events before it.
     pub exactly_once: bool,
 }
 
-/// What is known of the stretch of the log before a position, by which that log is known again.
+/// What is known of the log before a position, to recognize that log again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFingerprint {
     /// Nothing: an earlier version wrote the record, or other changes counted then.
     Unknown,
-    /// No changes from there on.
+    /// There were no changes from `from` to the position.
     Quiet {
-        /// Where.
+        /// The start of that range.
         from: Lsn,
     },
     /// The last transaction with changes.
     Landmark(Landmark),
 }
 
-/// Events that are sent again on purpose, and say so in a header.
+/// A range of events that is sent again on request, with a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replay {
-    /// What the header says: when the position was reset.
+    /// The header's value: the time of the reset.
     pub mark: String,
-    /// What had been acknowledged by then.
+    /// The end of the range: the position at the time of the reset.
     pub until: Position,
 }
 
-/// The record of the topic is none that this version can go by.
+/// A record of the positions topic that this version cannot read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotReadable {
     /// Written by a later version.
-    #[error("it has the form {0}, and this version of the router knows form {VERSION}")]
+    #[error("it has format version {0}, but this router reads version {VERSION}")]
     Later(u32),
-    /// Not what a router writes.
-    #[error("it is not what a router writes ({0})")]
+    /// Not written by a router.
+    #[error("no router has written it ({0})")]
     Foreign(String),
 }
 
@@ -86,7 +86,8 @@ struct Json {
     landmark: Option<JsonLandmark>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quiet_from_lsn: Option<String>,
-    reading: Reading,
+    #[serde(rename = "reading")]
+    definition: StreamDefinition,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replay: Option<JsonReplay>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,7 +114,7 @@ struct JsonReplay {
 struct JsonLandmark {
     final_lsn: String,
     xid: u32,
-    /// As the stream has it: microseconds since 2000-01-01 00:00 UTC.
+    /// As in the stream: microseconds since 2000-01-01 00:00 UTC.
     commit_time: i64,
 }
 
@@ -141,7 +142,7 @@ impl Checkpoint {
             until_lsn: replay.until.flush.to_string(),
             until_transaction: transaction(&replay.until),
         });
-        let (landmark, quiet_from_lsn) = match self.tail {
+        let (landmark, quiet_from_lsn) = match self.fingerprint {
             LogFingerprint::Unknown => (None, None),
             LogFingerprint::Quiet { from } => (None, Some(from.to_string())),
             LogFingerprint::Landmark(Landmark { final_lsn, xid, commit_time }) => (
@@ -159,13 +160,13 @@ impl Checkpoint {
             transaction: transaction(&self.position),
             landmark,
             quiet_from_lsn,
-            reading: self.reading.clone(),
+            definition: self.definition.clone(),
             replay,
             parked_lsn: self.parked.map(|parked| parked.to_string()),
             retried: self.retried.iter().map(retried).collect(),
             exactly_once: self.exactly_once,
         };
-        // numbers and texts only: there is nothing that JSON could not hold
+        // numbers and strings always serialize
         serde_json::to_vec(&json).unwrap_or_default()
     }
 
@@ -184,7 +185,7 @@ impl Checkpoint {
             });
             Ok(Position { flush: lsn(flush)?, partial: partial.transpose()? })
         };
-        let tail = match (json.landmark, json.quiet_from_lsn) {
+        let fingerprint = match (json.landmark, json.quiet_from_lsn) {
             (Some(JsonLandmark { final_lsn, xid, commit_time }), _) => {
                 let commit_time = PgTimestamp(commit_time);
                 LogFingerprint::Landmark(Landmark { final_lsn: lsn(&final_lsn)?, xid, commit_time })
@@ -207,8 +208,8 @@ impl Checkpoint {
             system_identifier: json.system_identifier,
             timeline: json.timeline,
             position: position(&json.flush_lsn, json.transaction)?,
-            tail,
-            reading: json.reading,
+            fingerprint,
+            definition: json.definition,
             replay,
             parked: json.parked_lsn.map(|parked| lsn(&parked)).transpose()?,
             retried: retried.collect::<Result<_, _>>()?,
@@ -216,15 +217,14 @@ impl Checkpoint {
         })
     }
 
-    /// What is left of a replay at `position`. Of another cluster or slot it means nothing.
+    /// The rest of a replay at `position`; `None` for another cluster or slot.
     pub fn replay_at(&self, position: Position, slot: &str, system_identifier: &str) -> Option<Replay> {
         let same = self.slot == slot && self.system_identifier == system_identifier;
         self.replay.clone().filter(|replay| same && !replay.is_over(position))
     }
 
-    /// Which of two records counts: that of the later epoch. Within one epoch a position only goes forward, so one that lies
-    /// before is of a router that had stood still between reading what counts and beginning its epoch, while another began
-    /// the same.
+    /// Which of two records counts: the one of the later epoch. Within an epoch a position only grows, so an earlier position
+    /// belongs to a router that was suspended between reading the checkpoint and writing the same epoch as another router.
     pub fn later(before: Option<Self>, next: Self) -> Option<Self> {
         let order = |known: &Checkpoint| (known.epoch, known.position.flush, known.position.partial);
         match before {
@@ -233,19 +233,20 @@ impl Checkpoint {
         }
     }
 
-    /// The epoch of a session that goes on from here.
+    /// The epoch of a session that resumes from this checkpoint.
     pub fn next_epoch(before: Option<&Self>) -> u64 {
         before.map_or(0, |before| before.epoch).saturating_add(1)
     }
 
-    /// The epoch of a reset: a router that stands still, having read the same, may yet begin the next one.
+    /// The epoch of a reset. It skips one, because a suspended router that has read this checkpoint may still write the next
+    /// epoch.
     pub fn epoch_of_reset(&self) -> u64 {
         self.epoch.saturating_add(2)
     }
 }
 
 impl Replay {
-    /// Whether everything was sent again by now.
+    /// Whether the whole range has been sent again.
     pub fn is_over(&self, position: Position) -> bool {
         let again = |done: Partial| {
             position.flush > done.final_lsn || position.partial.is_some_and(|partial| partial >= done)
@@ -260,15 +261,15 @@ pub(crate) mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    pub(crate) fn remembered() -> Checkpoint {
+    pub(crate) fn sample_checkpoint() -> Checkpoint {
         Checkpoint {
             epoch: 3,
             slot: "outbox_router".into(),
             system_identifier: "7423".into(),
             timeline: 1,
             position: Position { flush: Lsn(0x1000), partial: None },
-            tail: LogFingerprint::Unknown,
-            reading: Reading {
+            fingerprint: LogFingerprint::Unknown,
+            definition: StreamDefinition {
                 publication: Some("16400/742".into()),
                 tables: BTreeMap::from([("public.outbox".into(), "16385 16401/743; ".into())]),
                 message_prefix: None,
@@ -287,12 +288,12 @@ pub(crate) mod tests {
             epoch: u64, timeline: u32, flush: u64, partial: Option<(u64, u64)>, slot: String, prefix: Option<String>,
             mark: Option<String>, landmark in prop::option::of((any::<u64>(), prop_oneof![Just(0), any::<u32>()], any::<i64>()))
         ) {
-            let mut expected = remembered();
+            let mut expected = sample_checkpoint();
             (expected.epoch, expected.timeline, expected.slot) = (epoch, timeline, slot);
-            expected.reading.message_prefix = prefix;
+            expected.definition.message_prefix = prefix;
             let partial = partial.map(|(lsn, changes)| Partial { final_lsn: Lsn(lsn), changes });
             expected.position = Position { flush: Lsn(flush), partial };
-            expected.tail = match landmark {
+            expected.fingerprint = match landmark {
                 Some((from, 0, _)) => LogFingerprint::Quiet { from: Lsn(from) },
                 Some((final_lsn, xid, time)) => {
                     LogFingerprint::Landmark(Landmark { final_lsn: Lsn(final_lsn), xid, commit_time: PgTimestamp(time) })
@@ -307,7 +308,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn whatever_is_in_the_topic_is_no_reason_to_panic(value: Vec<u8>) {
+        fn no_content_of_the_topic_causes_a_panic(value: Vec<u8>) {
             let _ = Checkpoint::decode(&value);
         }
     }
@@ -337,7 +338,7 @@ pub(crate) mod tests {
     fn a_replay_ends_with_its_slot_and_its_cluster() {
         let until = Position { flush: Lsn(0x2000), partial: None };
         let replay = Some(Replay { mark: "then".into(), until });
-        let remembered = Checkpoint { replay: replay.clone(), ..remembered() };
+        let remembered = Checkpoint { replay: replay.clone(), ..sample_checkpoint() };
         let at = |position, slot, system| remembered.replay_at(position, slot, system);
         assert_eq!(at(remembered.position, "outbox_router", "7423"), replay);
         assert_eq!(at(until, "outbox_router", "7423"), None);
@@ -346,9 +347,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_of_a_later_version_is_not_guessed_at() {
-        let later =
-            String::from_utf8(remembered().encode()).unwrap().replace("\"version\":1", "\"version\":2");
+    fn a_record_of_a_later_version_is_refused() {
+        let later = String::from_utf8(sample_checkpoint().encode())
+            .unwrap()
+            .replace("\"version\":1", "\"version\":2");
         assert_eq!(Checkpoint::decode(later.as_bytes()), Err(NotReadable::Later(2)));
         assert!(matches!(Checkpoint::decode(b"7"), Err(NotReadable::Foreign(_))));
         assert!(matches!(Checkpoint::decode(br#"{"version":1}"#), Err(NotReadable::Foreign(_))));
@@ -356,12 +358,13 @@ pub(crate) mod tests {
 
     #[test]
     fn a_late_record_of_an_earlier_epoch_does_not_count() {
-        let (old, new) = (Checkpoint { epoch: 4, ..remembered() }, Checkpoint { epoch: 5, ..remembered() });
+        let (old, new) =
+            (Checkpoint { epoch: 4, ..sample_checkpoint() }, Checkpoint { epoch: 5, ..sample_checkpoint() });
         let mut newer = new.clone();
         newer.position.flush = Lsn(0x2000);
         let counts = [new, old, newer.clone()].into_iter().fold(None, Checkpoint::later);
         assert_eq!(counts, Some(newer.clone()));
-        let late = Checkpoint { epoch: 4, ..remembered() };
+        let late = Checkpoint { epoch: 4, ..sample_checkpoint() };
         assert_eq!(Checkpoint::later(counts, late), Some(newer));
     }
 
@@ -369,7 +372,7 @@ pub(crate) mod tests {
     fn a_late_beginning_of_the_same_epoch_does_not_count() {
         let at = |flush, partial: Option<u64>| {
             let partial = partial.map(|changes| Partial { final_lsn: Lsn(0x3000), changes });
-            Checkpoint { position: Position { flush: Lsn(flush), partial }, ..remembered() }
+            Checkpoint { position: Position { flush: Lsn(flush), partial }, ..sample_checkpoint() }
         };
         for (before, next, counts) in [
             (at(0x2000, None), at(0x1000, None), at(0x2000, None)),
@@ -380,8 +383,8 @@ pub(crate) mod tests {
         ] {
             assert_eq!(Checkpoint::later(Some(before), next), Some(counts));
         }
-        // at one position, what is written later tells more
-        let sent = Checkpoint { retried: vec![Key { final_lsn: Lsn(1), change: 1 }], ..remembered() };
-        assert_eq!(Checkpoint::later(Some(remembered()), sent.clone()), Some(sent));
+        // at the same position the later record has more information
+        let sent = Checkpoint { retried: vec![Key { final_lsn: Lsn(1), change: 1 }], ..sample_checkpoint() };
+        assert_eq!(Checkpoint::later(Some(sample_checkpoint()), sent.clone()), Some(sent));
     }
 }

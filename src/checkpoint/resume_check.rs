@@ -1,82 +1,87 @@
-//! Whether the server's log is the one that the router has read: a data directory that was put back from a copy looks the
-//! same as before, and may have grown past the position again. So the stream starts at the last transaction that was
-//! acknowledged, which must come again, and before the position nothing else. Until then nothing is confirmed or remembered.
+//! Checks that the server's log is the one that the router has read. A data directory restored from a copy looks the same, and
+//! its log may have grown past the position again. So the stream starts at the last acknowledged transaction: it must arrive
+//! again, and nothing else before the position. Until then nothing is confirmed and no checkpoint is written.
 
 use pg_logical::Lsn;
 
-use super::reading::Reading;
 use super::record::{Checkpoint, LogFingerprint};
 use super::start::Start;
+use super::stream_definition::StreamDefinition;
 use crate::progress::{Landmark, Position};
 use crate::utc::Utc;
 
-/// A look under way. Ask before each change, and before each commit and keepalive is counted.
+/// A running check. Call it before each change, commit and keepalive is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResumeCheck {
-    tail: LogFingerprint,
-    /// Whether the landmark is yet to come. Where the slot is past it, it cannot.
+    fingerprint: LogFingerprint,
+    /// Whether the landmark has yet to arrive. It cannot if the slot is past it.
     expected: bool,
-    /// Where the stream is to be started.
+    /// Where the stream has to start.
     start: Lsn,
-    /// Before it, what begins its commit must be the landmark.
+    /// A transaction with a commit record before this LSN must be the landmark.
     seen_before: Lsn,
-    /// The prefix of the messages that were changes then.
+    /// The message prefix of the earlier sessions.
     message_prefix: Option<String>,
 }
 
-/// What was found instead.
+/// The log differs from the one that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OtherLog {
-    tail: LogFingerprint,
-    /// A transaction that the router has not seen there, or none at all.
+pub struct LogMismatch {
+    fingerprint: LogFingerprint,
+    /// A transaction that the router has not seen there; `None` if the expected one is missing.
     found: Option<Landmark>,
 }
 
-/// What one more part of the stream says.
+/// The result of one more part of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not enough yet.
-    Open,
-    /// It is the log that was read.
-    Recognized,
+    /// More of the stream is needed.
+    Undecided,
+    /// It is the log that the router has read.
+    Verified,
 }
 
-/// What the record of a start says of the stretch before it, and what has to be seen there first. As long as that is not seen, the
-/// record goes on to say what the one before it did: nothing has become known.
+/// The fingerprint and stream definition of a start's checkpoint, and the check that the stream has to pass. Until it has passed,
+/// the checkpoint repeats those of the one before, since nothing new is known.
 pub(super) fn begin(
     before: Option<&Checkpoint>,
     start: Start,
     confirmed: Lsn,
-    reading: Reading,
-) -> (LogFingerprint, Reading, Option<ResumeCheck>) {
+    definition: StreamDefinition,
+) -> (LogFingerprint, StreamDefinition, Option<ResumeCheck>) {
     let position = start.position();
     let quiet = LogFingerprint::Quiet { from: position.flush };
-    let Some(before) = before else { return (quiet, reading, None) };
-    let same_place = before.position.flush == position.flush && before.reading.same_publication(&reading);
+    let Some(before) = before else { return (quiet, definition, None) };
+    let same_place =
+        before.position.flush == position.flush && before.definition.same_publication(&definition);
     if !matches!(start, Start::Resumed(_)) && !same_place {
-        return (quiet, reading, None);
+        return (quiet, definition, None);
     }
-    let prefix = &before.reading.message_prefix;
-    match ResumeCheck::new(before.tail, before.position, confirmed, prefix.clone()) {
-        Some(look) => (before.tail, Reading { message_prefix: prefix.clone(), ..reading }, Some(look)),
-        // the slot vouches for it
-        None if before.tail == LogFingerprint::Unknown || *prefix != reading.message_prefix => {
-            (quiet, reading, None)
+    let prefix = &before.definition.message_prefix;
+    match ResumeCheck::new(before.fingerprint, before.position, confirmed, prefix.clone()) {
+        Some(look) => (
+            before.fingerprint,
+            StreamDefinition { message_prefix: prefix.clone(), ..definition },
+            Some(look),
+        ),
+        // the slot itself proves that nothing was there to check
+        None if before.fingerprint == LogFingerprint::Unknown || *prefix != definition.message_prefix => {
+            (quiet, definition, None)
         }
-        None => (before.tail, reading, None),
+        None => (before.fingerprint, definition, None),
     }
 }
 
 impl ResumeCheck {
-    /// Of a position with this stretch before it, and a slot that is confirmed up to `confirmed`. `None` if the slot itself
-    /// vouches for all of it, or nothing is known.
+    /// The check for `position`, with the fingerprint of the log before it and a slot confirmed up to `confirmed`. `None` if the
+    /// slot itself is proof enough, or if nothing is known.
     pub fn new(
-        tail: LogFingerprint,
+        fingerprint: LogFingerprint,
         position: Position,
         confirmed: Lsn,
         message_prefix: Option<String>,
     ) -> Option<Self> {
-        let (from, seen_before, expected) = match tail {
+        let (from, seen_before, expected) = match fingerprint {
             LogFingerprint::Unknown => return None,
             LogFingerprint::Quiet { from } => (from, position.flush, false),
             LogFingerprint::Landmark(Landmark { final_lsn, .. }) => {
@@ -85,73 +90,75 @@ impl ResumeCheck {
             }
         };
         let start = confirmed.max(from);
-        (start < seen_before).then_some(ResumeCheck { tail, expected, start, seen_before, message_prefix })
+        (start < seen_before).then_some(ResumeCheck {
+            fingerprint,
+            expected,
+            start,
+            seen_before,
+            message_prefix,
+        })
     }
 
-    /// Where the stream is to be started.
+    /// Where the stream has to start.
     pub fn start(&self) -> Lsn {
         self.start
     }
 
-    /// The prefix of the messages that count as changes here.
+    /// The prefix of the messages that count as changes during the check.
     pub fn message_prefix(&self) -> Option<&str> {
         self.message_prefix.as_deref()
     }
 
-    /// A change of `transaction` has come.
-    pub fn change(&mut self, transaction: Landmark) -> Result<Verdict, OtherLog> {
-        let is_landmark = self.tail == LogFingerprint::Landmark(transaction);
+    /// A change of `transaction` has arrived.
+    pub fn change(&mut self, transaction: Landmark) -> Result<Verdict, LogMismatch> {
+        let is_landmark = self.fingerprint == LogFingerprint::Landmark(transaction);
         if !is_landmark && (self.expected || transaction.final_lsn < self.seen_before) {
-            return Err(OtherLog { tail: self.tail, found: Some(transaction) });
+            return Err(LogMismatch { fingerprint: self.fingerprint, found: Some(transaction) });
         }
         self.expected = false;
-        // behind what was under way comes nothing that was seen
+        // nothing after the partly delivered transaction was seen before
         if transaction.final_lsn.0 + 1 >= self.seen_before.0 {
-            return Ok(Verdict::Recognized);
+            return Ok(Verdict::Verified);
         }
-        Ok(Verdict::Open)
+        Ok(Verdict::Undecided)
     }
 
-    /// Everything up to there has come, outside of a transaction.
-    pub fn reached(&self, lsn: Lsn) -> Result<Verdict, OtherLog> {
+    /// Everything up to `lsn` has arrived, and no transaction is open.
+    pub fn reached(&self, lsn: Lsn) -> Result<Verdict, LogMismatch> {
         if lsn < self.seen_before {
-            return Ok(Verdict::Open);
+            return Ok(Verdict::Undecided);
         }
         if self.expected {
-            return Err(OtherLog { tail: self.tail, found: None });
+            return Err(LogMismatch { fingerprint: self.fingerprint, found: None });
         }
-        Ok(Verdict::Recognized)
+        Ok(Verdict::Verified)
     }
 }
 
-impl std::fmt::Display for OtherLog {
+impl std::fmt::Display for LogMismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let utc = |landmark: &Landmark| Utc(landmark.commit_time.unix_micros());
-        match &self.tail {
+        match &self.fingerprint {
             LogFingerprint::Landmark(last) => {
                 let Landmark { final_lsn, xid, .. } = last;
-                write!(
-                    f,
-                    "the last transaction that was delivered is {xid}, committed {} at {final_lsn}",
-                    utc(last)
-                )?;
+                write!(f, "the last delivered transaction is {xid}, committed {} at {final_lsn}", utc(last))?;
             }
-            LogFingerprint::Quiet { from } => write!(f, "nothing was there to deliver from {from} on")?,
+            LogFingerprint::Quiet { from } => write!(f, "there was nothing to deliver from {from} on")?,
             LogFingerprint::Unknown => {}
         }
         match &self.found {
             Some(found) => {
-                write!(f, ", and the log has {}, committed {} at {}", found.xid, utc(found), found.final_lsn)
+                write!(f, ", but the log has {}, committed {} at {}", found.xid, utc(found), found.final_lsn)
             }
-            None => f.write_str(", and the log does not have it"),
+            None => f.write_str(", but the log does not contain it"),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::tests::remembered;
-    use super::Verdict::{Open, Recognized};
+    use super::super::record::tests::sample_checkpoint;
+    use super::Verdict::{Undecided, Verified};
     use super::*;
     use crate::progress::Partial;
     use pg_logical::PgTimestamp;
@@ -162,102 +169,104 @@ mod tests {
 
     const POSITION: Position = Position { flush: Lsn(0x200), partial: None };
 
-    /// Of a router that has delivered up to 0x200, and last of all the transaction at 0x100.
-    fn recognition(confirmed: u64) -> Option<ResumeCheck> {
+    /// A router that has delivered up to 0x200, and last the transaction at 0x100.
+    fn check(confirmed: u64) -> Option<ResumeCheck> {
         ResumeCheck::new(LogFingerprint::Landmark(transaction(0x100)), POSITION, Lsn(confirmed), None)
     }
 
     #[test]
-    fn what_is_not_recognized_yet_is_not_forgotten_either() {
+    fn an_unverified_fingerprint_is_carried_over() {
         let before = Checkpoint {
-            tail: LogFingerprint::Landmark(transaction(0x100)),
+            fingerprint: LogFingerprint::Landmark(transaction(0x100)),
             position: POSITION,
-            ..remembered()
+            ..sample_checkpoint()
         };
-        let prefixed = Reading { message_prefix: Some("outbox".into()), ..before.reading.clone() };
-        let begun = |before: &Checkpoint, start, confirmed, reading: &Reading| {
-            let (tail, reading, look) = begin(Some(before), start, Lsn(confirmed), reading.clone());
-            (tail, reading.message_prefix, look.is_some())
+        let prefixed =
+            StreamDefinition { message_prefix: Some("outbox".into()), ..before.definition.clone() };
+        let begun = |before: &Checkpoint, start, confirmed, definition: &StreamDefinition| {
+            let (fingerprint, definition, look) =
+                begin(Some(before), start, Lsn(confirmed), definition.clone());
+            (fingerprint, definition.message_prefix, look.is_some())
         };
         let quiet = LogFingerprint::Quiet { from: Lsn(0x200) };
         let (on, accepted) = (Start::Resumed(POSITION), Start::Accepted(POSITION));
-        assert_eq!(begun(&before, on, 0x80, &before.reading), (before.tail, None, true));
-        // other changes count from now on, but not before the log is recognized
-        assert_eq!(begun(&before, on, 0x80, &prefixed), (before.tail, None, true));
+        assert_eq!(begun(&before, on, 0x80, &before.definition), (before.fingerprint, None, true));
+        // other changes count from now on, but only after the check
+        assert_eq!(begun(&before, on, 0x80, &prefixed), (before.fingerprint, None, true));
         assert_eq!(begun(&before, on, 0x200, &prefixed), (quiet, Some("outbox".into()), false));
-        assert_eq!(begun(&before, on, 0x200, &before.reading), (before.tail, None, false));
-        // a table was altered, which says nothing of the log
-        assert_eq!(begun(&before, accepted, 0x80, &before.reading), (before.tail, None, true));
+        assert_eq!(begun(&before, on, 0x200, &before.definition), (before.fingerprint, None, false));
+        // an altered table says nothing about the log
+        assert_eq!(begun(&before, accepted, 0x80, &before.definition), (before.fingerprint, None, true));
         let elsewhere = Start::Accepted(Position { flush: Lsn(0x80), partial: None });
-        assert!(!begun(&before, elsewhere, 0x80, &before.reading).2);
-        let another = Reading { publication: Some("16400/800".into()), ..before.reading.clone() };
-        assert_eq!(begun(&before, accepted, 0x80, &another), (before.tail, None, true), "altered");
-        let another = Reading { publication: Some("16500/800".into()), ..before.reading.clone() };
-        assert_eq!(begun(&before, accepted, 0x80, &another), (quiet, None, false), "made anew");
-        let unknown = Checkpoint { tail: LogFingerprint::Unknown, ..before.clone() };
-        assert_eq!(begun(&unknown, on, 0x80, &before.reading), (quiet, None, false));
+        assert!(!begun(&before, elsewhere, 0x80, &before.definition).2);
+        let another = StreamDefinition { publication: Some("16400/800".into()), ..before.definition.clone() };
+        assert_eq!(begun(&before, accepted, 0x80, &another), (before.fingerprint, None, true), "altered");
+        let another = StreamDefinition { publication: Some("16500/800".into()), ..before.definition.clone() };
+        assert_eq!(begun(&before, accepted, 0x80, &another), (quiet, None, false), "created again");
+        let unknown = Checkpoint { fingerprint: LogFingerprint::Unknown, ..before.clone() };
+        assert_eq!(begun(&unknown, on, 0x80, &before.definition), (quiet, None, false));
     }
 
     #[test]
-    fn what_the_slot_vouches_for_need_not_be_looked_for() {
-        assert_eq!(recognition(0x200), None);
-        assert_eq!(recognition(0x80).map(|look| look.start()), Some(Lsn(0x100)));
-        assert_eq!(recognition(0x180).map(|look| look.start()), Some(Lsn(0x180)));
+    fn no_check_where_the_slot_is_proof_enough() {
+        assert_eq!(check(0x200), None);
+        assert_eq!(check(0x80).map(|look| look.start()), Some(Lsn(0x100)));
+        assert_eq!(check(0x180).map(|look| look.start()), Some(Lsn(0x180)));
         assert_eq!(ResumeCheck::new(LogFingerprint::Unknown, POSITION, Lsn(0x80), None), None);
     }
 
     #[test]
-    fn the_log_is_known_when_the_last_transaction_comes_again_and_nothing_else_before_the_position() {
-        let mut look = recognition(0x80).unwrap();
-        assert_eq!(look.reached(Lsn(0xF0)), Ok(Open));
-        assert_eq!(look.change(transaction(0x100)), Ok(Open));
-        assert_eq!(look.change(transaction(0x100)), Ok(Open));
-        assert_eq!(look.reached(Lsn(0x140)), Ok(Open));
+    fn the_log_is_verified_by_the_last_transaction_and_nothing_else_before_the_position() {
+        let mut look = check(0x80).unwrap();
+        assert_eq!(look.reached(Lsn(0xF0)), Ok(Undecided));
+        assert_eq!(look.change(transaction(0x100)), Ok(Undecided));
+        assert_eq!(look.change(transaction(0x100)), Ok(Undecided));
+        assert_eq!(look.reached(Lsn(0x140)), Ok(Undecided));
         let mut other = look.clone();
-        assert_eq!(look.reached(Lsn(0x200)), Ok(Recognized));
-        assert_eq!(other.change(transaction(0x200)), Ok(Recognized));
+        assert_eq!(look.reached(Lsn(0x200)), Ok(Verified));
+        assert_eq!(other.change(transaction(0x200)), Ok(Verified));
     }
 
     #[test]
     fn no_guessing_about_a_log_that_has_something_else_there() {
-        let other = |found| OtherLog { tail: LogFingerprint::Landmark(transaction(0x100)), found };
+        let other = |found| LogMismatch { fingerprint: LogFingerprint::Landmark(transaction(0x100)), found };
         for found in [
-            // earlier, later but before the position, after it, and at the same place
+            // earlier; later but before the position; after the position; and at the same place
             transaction(0x90),
             transaction(0x180),
             transaction(0x300),
             Landmark { xid: 741, ..transaction(0x100) },
             Landmark { commit_time: PgTimestamp(2), ..transaction(0x100) },
         ] {
-            assert_eq!(recognition(0x80).unwrap().change(found), Err(other(Some(found))), "{found:?}");
+            assert_eq!(check(0x80).unwrap().change(found), Err(other(Some(found))), "{found:?}");
         }
-        assert_eq!(recognition(0x80).unwrap().reached(Lsn(0x200)), Err(other(None)));
-        let mut seen = recognition(0x80).unwrap();
-        assert_eq!(seen.change(transaction(0x100)), Ok(Open));
+        assert_eq!(check(0x80).unwrap().reached(Lsn(0x200)), Err(other(None)));
+        let mut seen = check(0x80).unwrap();
+        assert_eq!(seen.change(transaction(0x100)), Ok(Undecided));
         let found = transaction(0x180);
         assert_eq!(seen.change(found), Err(other(Some(found))));
-        // the slot is past the landmark: only what is between it and the position is looked for
-        let mut past = recognition(0x180).unwrap();
-        assert_eq!(past.clone().reached(Lsn(0x200)), Ok(Recognized));
-        assert_eq!(past.clone().change(transaction(0x200)), Ok(Recognized));
+        // the slot is past the landmark: only the range up to the position is checked
+        let mut past = check(0x180).unwrap();
+        assert_eq!(past.clone().reached(Lsn(0x200)), Ok(Verified));
+        assert_eq!(past.clone().change(transaction(0x200)), Ok(Verified));
         assert_eq!(past.change(found), Err(other(Some(found))));
-        for (found, words) in [(None, "does not have it"), (Some(found), "has 742, committed")] {
+        for (found, words) in [(None, "does not contain it"), (Some(found), "has 742, committed")] {
             assert!(other(found).to_string().contains(words));
         }
     }
 
     #[test]
-    fn a_transaction_that_was_under_way_is_a_landmark_too_and_settles_it_at_once() {
+    fn a_partly_delivered_transaction_is_a_landmark_and_verifies_the_log_at_once() {
         let partial = Some(Partial { final_lsn: Lsn(0x300), changes: 7 });
         let position = Position { partial, ..POSITION };
-        // the slot vouches for what comes before it only
+        // the slot proves only what comes before
         for confirmed in [0x80, 0x200] {
-            let tail = LogFingerprint::Landmark(transaction(0x300));
-            let mut look = ResumeCheck::new(tail, position, Lsn(confirmed), None).unwrap();
+            let fingerprint = LogFingerprint::Landmark(transaction(0x300));
+            let mut look = ResumeCheck::new(fingerprint, position, Lsn(confirmed), None).unwrap();
             assert_eq!(look.start(), Lsn(0x200));
             assert!(look.clone().change(transaction(0x280)).is_err());
             assert!(look.reached(Lsn(0x301)).is_err());
-            assert_eq!(look.change(transaction(0x300)), Ok(Recognized));
+            assert_eq!(look.change(transaction(0x300)), Ok(Verified));
         }
     }
 
@@ -269,10 +278,10 @@ mod tests {
         assert_eq!(quiet(0x200), None);
         let mut look = quiet(0x80).unwrap();
         assert_eq!(look.start(), Lsn(0x100));
-        assert_eq!(look.reached(Lsn(0x1F0)), Ok(Open));
-        assert_eq!(look.clone().reached(Lsn(0x200)), Ok(Recognized));
-        assert_eq!(look.clone().change(transaction(0x200)), Ok(Recognized));
+        assert_eq!(look.reached(Lsn(0x1F0)), Ok(Undecided));
+        assert_eq!(look.clone().reached(Lsn(0x200)), Ok(Verified));
+        assert_eq!(look.clone().change(transaction(0x200)), Ok(Verified));
         let other = look.change(transaction(0x180)).unwrap_err().to_string();
-        assert!(other.contains("nothing was there to deliver from 0/100 on, and the log has 742"), "{other}");
+        assert!(other.contains("there was nothing to deliver from 0/100 on, but the log has 742"), "{other}");
     }
 }

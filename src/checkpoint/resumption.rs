@@ -1,63 +1,65 @@
-//! Where a session goes on. Pure: of what this process knows, what is stored, and what the servers say.
+//! Where a session resumes. Pure: from the state of the process, the stored checkpoint and the server's state.
 //!
-//! Which checkpoint counts, after what has happened ([`latest`]):
+//! Which checkpoint counts after which event ([`latest`]):
 //!
-//! | what happened | this process has | the topic has | what counts |
+//! | event | this process has | the topic has | what counts |
 //! |---|---|---|---|
 //! | a session ended, in at-least-once | its own | the same epoch | its own: more may be delivered than was stored |
-//! | a session ended, in exactly-once | its own | the same epoch | the topic's: what is committed is delivered, heard of or not |
+//! | a session ended, in exactly-once | its own | the same epoch | the topic's: committed means delivered, answer or not |
 //! | another router was active, or a position was reset | its own | a later epoch | the topic's |
 //! | a record of an earlier session arrives late | its own | an earlier epoch | its own |
 //! | the process died | none | any | the topic's |
 //! | there is no positions topic | its own, or none | none | its own, or else the slot's position |
 //! | the checkpoint or the topic was deleted | none | none | the slot's position; in exactly-once only if the slot is new |
 //!
-//! Then [`resume`] judges that checkpoint by the slot and the server: after a crash of Postgres the slot lies behind it, which is fine, and
-//! after a failover the log may be another one, which the [`ResumeCheck`] finds out at the beginning of the stream.
+//! Then [`resume`] compares that checkpoint with the slot and the server. After a crash of Postgres the slot lies before it,
+//! which is fine.
+//! After a failover the log may be another one, which the [`ResumeCheck`] detects at the start of the stream.
 
 use pg_logical::Lsn;
 
 use super::record::Checkpoint;
-use super::resume::{Found, ResumeConflict, judge};
+use super::resume::{ResumeConflict, StartFacts, decide};
 use super::resume_check::{self, ResumeCheck};
 use super::start::Start;
 
-/// Where a session goes on.
+/// Where a session resumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumption {
-    /// Where, and why there.
+    /// The position, and the reason.
     pub start: Start,
     /// The first checkpoint of the session.
     pub checkpoint: Checkpoint,
-    /// What the stream has to show first.
+    /// The check that the stream has to pass first.
     pub check: Option<ResumeCheck>,
 }
 
-/// Which of two checkpoints counts: that of this process, or the stored one.
+/// Which of two checkpoints counts: this process's own, or the stored one.
 pub fn latest(own: Option<&Checkpoint>, stored: Option<Checkpoint>) -> Option<Checkpoint> {
     match (own, stored) {
-        // another router, or a reset, was there meanwhile
+        // another router or a reset has written a later epoch
         (Some(own), Some(stored)) if stored.epoch > own.epoch => Some(stored),
-        // delivered is what is committed, and that may be more than this process has heard of
+        // in exactly-once mode committed is delivered, and this process may have missed the answer
         (Some(own), Some(stored)) if stored.exactly_once && stored.epoch == own.epoch => Some(stored),
         (Some(own), _) => Some(own.clone()),
         (None, stored) => stored,
     }
 }
 
-/// Decides where a session goes on after `before`. `accepted` is what a person has said to go on at.
+/// Decides where a session resumes after `before`. `accepted` is the position of `--accept-gap`.
 ///
 /// # Errors
-/// Events may be missing, or come twice, in a way that a person has to know of.
+/// Events may be missing or come twice, and an operator has to decide.
 pub fn resume(
     before: Option<&Checkpoint>,
-    found: &Found<'_>,
+    found: &StartFacts<'_>,
     accepted: Option<Lsn>,
     exactly_once: bool,
 ) -> Result<Resumption, ResumeConflict> {
-    let start = judge(before, found, accepted)?;
+    let start = decide(before, found, accepted)?;
     let position = start.position();
-    let (tail, reading, check) = resume_check::begin(before, start, found.confirmed, found.reading.clone());
+    let (fingerprint, definition, check) =
+        resume_check::begin(before, start, found.confirmed, found.definition.clone());
     let system = found.system;
     let checkpoint = Checkpoint {
         epoch: Checkpoint::next_epoch(before),
@@ -65,10 +67,10 @@ pub fn resume(
         system_identifier: system.identifier.clone(),
         timeline: system.timeline,
         position,
-        tail,
-        reading,
+        fingerprint,
+        definition,
         replay: before.and_then(|before| before.replay_at(position, found.slot, &system.identifier)),
-        // what was accepted is accepted
+        // an accepted gap includes lost parked events
         parked: before.filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked),
         retried: before.map(|before| before.retried.clone()).unwrap_or_default(),
         exactly_once,
@@ -79,21 +81,21 @@ pub fn resume(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::remembered;
+    use crate::checkpoint::sample_checkpoint;
     use crate::progress::Position;
 
     fn at(epoch: u64, flush: u64) -> Checkpoint {
-        Checkpoint { epoch, position: Position { flush: Lsn(flush), partial: None }, ..remembered() }
+        Checkpoint { epoch, position: Position { flush: Lsn(flush), partial: None }, ..sample_checkpoint() }
     }
 
     #[test]
-    fn what_this_process_has_delivered_counts_unless_another_was_there_meanwhile() {
+    fn the_own_checkpoint_counts_unless_another_router_was_active_since() {
         let own = at(2, 9);
         assert_eq!(latest(None, None), None);
         assert_eq!(latest(None, Some(at(1, 5))), Some(at(1, 5)));
         assert_eq!(latest(Some(&own), Some(at(2, 5))), Some(at(2, 9)));
         assert_eq!(latest(Some(&own), None), Some(at(2, 9)));
-        // one that arrived late
+        // a late record of an earlier epoch
         assert_eq!(latest(Some(&own), Some(at(1, 5))), Some(at(2, 9)));
         assert_eq!(latest(Some(&own), Some(at(3, 5))), Some(at(3, 5)));
         let committed = |epoch, flush| Checkpoint { exactly_once: true, ..at(epoch, flush) };

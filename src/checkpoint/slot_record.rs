@@ -1,24 +1,24 @@
-//! What the router's schema says of a slot: where `init` created it, and which router last began to read it. By this a start
-//! tells a new slot from one that events were delivered from before, where Kafka has no position.
+//! The row for a slot in the router's schema: where `init` created the slot, and which router last began to read it. With it a
+//! start without checkpoint distinguishes a new slot from one that was read before.
 
 use pg_logical::Lsn;
 
-/// The row of one slot, as far as the role may use it.
+/// The row of one slot, as far as the role may read it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotRecord {
     /// The slot's first position, if `init` created it.
     pub created_at: Option<Lsn>,
     /// The router that last began to read it.
     pub router: Option<String>,
-    /// Whether the role may read and write the table here.
+    /// Whether the role may read and write the table.
     pub usable: bool,
 }
 
 impl SlotRecord {
-    /// The table that has these rows.
+    /// The table of these rows.
     pub const TABLE: &str = "outbox_router.slots";
 
-    /// Whether no router has read the slot, which is `confirmed` up to there.
+    /// Whether no router has read the slot, which is confirmed up to `confirmed`.
     pub fn is_new(&self, confirmed: Lsn) -> bool {
         self.usable && self.router.is_none() && self.created_at == Some(confirmed)
     }
@@ -35,7 +35,7 @@ mod tests {
         assert!(!new.is_new(Lsn(0x801)), "it was moved");
         assert!(!SlotRecord { router: Some("shop".into()), ..new.clone() }.is_new(Lsn(0x800)));
         assert!(!SlotRecord { created_at: None, ..new.clone() }.is_new(Lsn(0x800)));
-        // who cannot write down that it reads the slot would find it new again
+        // a router that cannot record its claim would find the slot new again
         assert!(!SlotRecord { usable: false, ..new }.is_new(Lsn(0x800)));
     }
 }

@@ -1,20 +1,20 @@
-//! Where a start goes on.
+//! Where a start resumes.
 
 use crate::progress::Position;
 
-/// Where the stream starts.
+/// Where a start resumes, and why there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// Nothing is remembered: at the slot's own position.
+    /// No checkpoint is stored: at the slot's own position.
     First(Position),
-    /// Where the router left off.
+    /// At the checkpoint.
     Resumed(Position),
-    /// There was a gap, and it was accepted.
+    /// After a gap that was accepted.
     Accepted(Position),
 }
 
 impl Start {
-    /// Where.
+    /// The position.
     pub fn position(self) -> Position {
         let (Start::First(position) | Start::Resumed(position) | Start::Accepted(position)) = self;
         position

@@ -2,30 +2,30 @@
 
 use pg_logical::Lsn;
 
-/// What a server says of itself and of its log (`IDENTIFY_SYSTEM`).
+/// What `IDENTIFY_SYSTEM` reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
-    /// The cluster's identifier, made by initdb; copies and standbys share it.
+    /// The system identifier, created by initdb; copies and standbys share it.
     pub identifier: String,
-    /// The timeline: a promotion or a restore starts a new one.
+    /// The timeline; a promotion or a restore starts a new one.
     pub timeline: u32,
     /// How far the log is flushed.
     pub flush: Lsn,
 }
 
-/// How a server's log goes together with a position of another timeline.
+/// How a server's log relates to a position on another timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descent {
-    /// The position lies in its history.
+    /// The server's log contains the position.
     Holds,
-    /// It went over to another timeline before the position: at which point, away from which timeline.
+    /// The server's log left that timeline before the position.
     LeftBefore {
         /// The timeline that was left.
         timeline: u32,
-        /// Where.
+        /// Where it left.
         switch: Lsn,
     },
-    /// It does not descend from that timeline at all, as far as can be read.
+    /// The server's log does not descend from that timeline, as far as can be read.
     Unrelated,
 }
 

@@ -14,7 +14,7 @@ use crate::contracts::Contracts;
 use crate::error::Error;
 use crate::logging;
 use crate::monitor::{Monitor, Monitors};
-use crate::supervisor::{self, Orders, Router};
+use crate::supervisor::{self, Router, RunOptions};
 
 /// The number of files that a router opens at most with one Kafka broker; at its start there are about fifty.
 const FILES: u64 = 64;
@@ -52,8 +52,8 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     stop_at_signals(&stop)?;
     ignore_signals()?;
 
-    let orders = Orders { accept_gap: args.accept_gap, until: None };
-    let result = supervisor::run_all(routers, orders, &stop).await;
+    let options = RunOptions { accept_gap: args.accept_gap, until: None };
+    let result = supervisor::run_all(routers, options, &stop).await;
     if let Some(admin) = admin {
         admin.end();
     }

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 
 use super::connect;
 use super::init::alter_failover;
-use crate::checkpoint::{Checkpoint, LogFingerprint, Reading, Replay, System};
+use crate::checkpoint::{Checkpoint, LogFingerprint, Replay, StreamDefinition, System};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::postgres::catalog::{Catalog, Missing, Slot, check_shards};
@@ -96,11 +96,11 @@ impl Kept {
         config: &Config,
         position: Position,
         replay: Option<Replay>,
-        reading: Option<Reading>,
+        definition: Option<StreamDefinition>,
     ) -> Result<(), Error> {
         let Some(topic) = &mut self.topic else { return Ok(()) };
         let known = self.remembered.as_ref();
-        let reading = reading.unwrap_or_else(|| self.catalog.reading(&config.outbox));
+        let definition = definition.unwrap_or_else(|| self.catalog.stream_definition(&config.outbox));
         topic
             .begin(&Checkpoint {
                 // if the topic was deleted: greater than any epoch that a running router has
@@ -110,8 +110,8 @@ impl Kept {
                 timeline: self.system.timeline,
                 position,
                 // slot and position agree
-                tail: LogFingerprint::Quiet { from: position.flush },
-                reading,
+                fingerprint: LogFingerprint::Quiet { from: position.flush },
+                definition,
                 replay,
                 // the rows of parked events do not move
                 parked: known.and_then(|known| known.parked),

@@ -127,16 +127,16 @@ async fn open(
     let contracts = Contracts::configured(&config)?.map(Arc::new);
     let router = Router::of(&config).with_contracts(&config, contracts);
     let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
-    let outbox = Outbox::of(&config, router.extra_columns()).known_as(oids).of_shard(shard);
+    let outbox = Outbox::of(&config, router.extra_columns()).with_oids(oids).of_shard(shard);
     let monitor = Monitor::new(config.name.as_str());
     let on_update = config.outbox.on_update;
     let pipeline = Pipeline::new(outbox, router, None, system.flush, on_update, monitor.clone());
     let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
     let stream = stream(&config, session, from).await?;
-    let reading = catalog.reading(&config.outbox);
+    let definition = catalog.stream_definition(&config.outbox);
     let slot = SlotParts {
         stream,
-        watch: Watch::start(&config.name, config.source(), None, host, backend_pid, reading),
+        watch: Watch::start(&config.name, config.source(), None, host, backend_pid, definition),
         confirmed: begins,
         resume_check: None,
         gap_accepted: false,

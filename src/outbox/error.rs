@@ -5,7 +5,7 @@ use super::{IN_PARTITION, IN_TOPIC};
 /// Why the stream cannot be read any further. Each error names the table or column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
-    /// The table does not, or no longer, have such a column.
+    /// The table does not, or no longer, have this column.
     #[error("table {table} has no column {column:?}, which {}", named_by(.key))]
     MissingColumn {
         /// The table.
@@ -56,10 +56,10 @@ pub enum OutboxError {
         key: &'static str,
     },
     /// A row refers to a table that the stream has not described, or has a different number of values.
-    #[error("a row does not fit its table's description (relation {0})")]
+    #[error("a row does not match its table's description (relation {0})")]
     Mismatch(u32),
     /// A value arrived in a format that the router did not request.
-    #[error("column {column:?} of table {table} came in a form that cannot be read ({form})")]
+    #[error("column {column:?} of table {table} arrived in a format that the router cannot read ({form})")]
     Form {
         /// The table.
         table: String,

@@ -57,9 +57,9 @@ enum Named {
 struct Table {
     name: TableName,
     /// The OID of the table that has the name now, from the catalogues.
-    known: Option<Oid>,
+    current_oid: Option<Oid>,
     /// The OID of the table that had the name when the stream last described it.
-    id: Option<Oid>,
+    described_oid: Option<Oid>,
 }
 
 /// What is needed from each table.
@@ -89,7 +89,10 @@ impl Outbox {
         needs_created_at: bool,
     ) -> Self {
         Outbox {
-            tables: tables.into_iter().map(|name| Table { name, known: None, id: None }).collect(),
+            tables: tables
+                .into_iter()
+                .map(|name| Table { name, current_oid: None, described_oid: None })
+                .collect(),
             wanted: Wanted { columns, extra, created_at: needs_created_at },
             relations: BTreeMap::new(),
             unreadable: HashMap::new(),
@@ -120,9 +123,9 @@ impl Outbox {
 
     /// Sets the OIDs of the tables that have the names now. Rows written before such a table got its present name belong to
     /// the outbox too.
-    pub fn known_as(mut self, oids: impl IntoIterator<Item = Option<Oid>>) -> Self {
+    pub fn with_oids(mut self, oids: impl IntoIterator<Item = Option<Oid>>) -> Self {
         for (table, oid) in self.tables.iter_mut().zip(oids) {
-            table.known = oid;
+            table.current_oid = oid;
         }
         self
     }
@@ -132,7 +135,7 @@ impl Outbox {
         layout::faults(&self.wanted, table, type_of)
     }
 
-    /// Takes in a Type message. It names the base type of a domain, and precedes the tables that use it.
+    /// Handles a Type message. It names the base type of a domain, and precedes the tables that use it.
     pub fn type_name(&mut self, named: &TypeName<'_>) {
         let of_postgres = matches!(named.namespace, "" | "pg_catalog");
         let known = if of_postgres {
@@ -148,18 +151,20 @@ impl Outbox {
         };
     }
 
-    /// Takes in a Relation message, for any table. In log from before [`Outbox::known_as`] was called (`of_the_past`), an
-    /// outbox table may have had any name.
-    pub fn relation(&mut self, relation: &Relation<'_>, of_the_past: bool) -> Result<(), OutboxError> {
+    /// Handles a Relation message, for any table. In log from before the session (`before_session`), an outbox table may have had
+    /// any name.
+    pub fn relation(&mut self, relation: &Relation<'_>, before_session: bool) -> Result<(), OutboxError> {
         self.unreadable.remove(&relation.id);
         let named =
             |table: &Table| relation.namespace == table.name.schema && relation.name == table.name.name;
         // an earlier name, unless the stream has already described the table under its present name; then it is a later one
-        let once_named =
-            |table: &Table| table.known == Some(relation.id) && (of_the_past || table.id != table.known);
+        let once_named = |table: &Table| {
+            table.current_oid == Some(relation.id)
+                && (before_session || table.described_oid != table.current_oid)
+        };
         let by_name = self.tables.iter().position(named);
         let Some(number) = by_name.or_else(|| self.tables.iter().position(once_named)) else {
-            if let Some(table) = self.tables.iter().find(|table| table.id == Some(relation.id)) {
+            if let Some(table) = self.tables.iter().find(|table| table.described_oid == Some(relation.id)) {
                 let now = format!("{}.{}", relation.namespace, relation.name);
                 return Err(OutboxError::Renamed { table: table.name.to_string(), now });
             }
@@ -169,7 +174,7 @@ impl Outbox {
         let Some(table) = self.tables.get_mut(number) else { return Ok(()) };
         let layout = Layout::new(&self.wanted, &self.types, &table.name, number, relation)?;
         if by_name.is_some() {
-            table.id = Some(relation.id);
+            table.described_oid = Some(relation.id);
         }
         self.relations.insert(relation.id, Some(layout));
         Ok(())
@@ -215,7 +220,7 @@ impl Outbox {
     }
 
     /// The complete row, with its own memory, of an event that [`Outbox::event`] has read.
-    pub fn whole(&self, insert: &Insert<'_>) -> OriginalEvent {
+    pub fn complete_row(&self, insert: &Insert<'_>) -> OriginalEvent {
         let layout = self.relations.get(&insert.relation).and_then(Option::as_ref);
         OriginalEvent::Columns(layout.map_or_else(Vec::new, |layout| layout.all_columns(insert)))
     }

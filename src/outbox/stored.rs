@@ -1,4 +1,4 @@
-//! Events that are not from the stream: queried rows, and stored parked events.
+//! Events from outside the stream: queried rows, and stored parked events.
 
 use super::event::{ColumnType, OutboxEvent};
 use super::message;
@@ -34,7 +34,7 @@ impl Outbox {
     }
 
     /// Decodes an event that was stored. `row` is for its table, or for its message's prefix.
-    pub fn read_whole<'a>(
+    pub fn read_stored<'a>(
         &self,
         row: &'a mut OwnedRow,
         original: &OriginalEvent,
@@ -51,7 +51,7 @@ impl Outbox {
     }
 
     /// Memory for an event that was stored, by its source.
-    pub fn kept_row(&self, source: &str) -> OwnedRow {
+    pub fn stored_row(&self, source: &str) -> OwnedRow {
         let (schema, name) = match source.split_once(MESSAGE_PREFIX) {
             Some(("", prefix)) => (message::SCHEMA, prefix),
             _ => source.split_once('.').unwrap_or(("public", source)),

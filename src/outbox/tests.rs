@@ -182,7 +182,7 @@ fn a_renamed_outbox_is_an_error_not_silence() {
 
 #[test]
 fn rows_from_before_the_table_got_its_name_are_events_too() {
-    let mut outbox = outbox(Columns::default(), &[]).known_as([Some(Oid(7))]);
+    let mut outbox = outbox(Columns::default(), &[]).with_oids([Some(Oid(7))]);
     describe(&mut outbox, 7, ("public", "outbox_before"), &TABLE).unwrap();
     assert_eq!(read(&outbox, 7, &ROW, 0), Some(texts(&ROW)));
     describe(&mut outbox, 7, ("public", "outbox"), &TABLE).unwrap();
@@ -211,7 +211,7 @@ fn printable_values_are_short_and_harmless() {
 /// A table that was renamed and renamed back is read under both names, once that log is of the past.
 #[test]
 fn what_bears_our_name_now_may_have_had_any_name() {
-    let mut outbox = outbox(Columns::default(), &[]).known_as([Some(Oid(7))]);
+    let mut outbox = outbox(Columns::default(), &[]).with_oids([Some(Oid(7))]);
     describe(&mut outbox, 7, ("public", "outbox"), &TABLE).unwrap();
     assert!(describe(&mut outbox, 7, ("public", "elsewhere"), &TABLE).is_err());
     let bytes = wire::relation(7, ("public", "elsewhere"), &TABLE);

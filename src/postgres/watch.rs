@@ -20,7 +20,7 @@ use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
 use super::heartbeat::{Writer, Written};
 use super::standby_slots::{self, Unconfirmed};
 use crate::advice::{self, LOCK_REMEDY};
-use crate::checkpoint::Reading;
+use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres};
 use crate::error::{Error, Peer, Transient};
 use crate::shards::Shard;
@@ -87,7 +87,7 @@ impl Watch {
         heartbeat: Option<Duration>,
         host: Host,
         walsender: i32,
-        baseline: Reading,
+        baseline: StreamDefinition,
     ) -> Self {
         // one report at a time: a reader that does not take it needs no second one
         let (sender, reports) = mpsc::channel(1);
@@ -155,7 +155,7 @@ struct Watcher {
     conninfo: ConnInfo,
     walsender: i32,
     /// What the last check found, or the start of the session.
-    last: Reading,
+    last: StreamDefinition,
     sender: mpsc::Sender<Report>,
     check_now: Arc<Notify>,
     check_walsender: Arc<Notify>,
@@ -278,12 +278,12 @@ impl Watcher {
         let source = OutboxSource { postgres: &self.postgres, outbox: &self.outbox, shard: self.shard };
         let catalog = Catalog::query(session, &self.postgres, &self.outbox).await?;
         catalog.check(source, Missing::WhileRunning)?;
-        let reading = catalog.reading(&self.outbox);
-        if reading.altered_since(&self.last) {
+        let definition = catalog.stream_definition(&self.outbox);
+        if definition.altered_since(&self.last) {
             return Err(altered(source, &catalog).into());
         }
-        warn_of_rewritten(&reading, &self.last);
-        self.last = reading;
+        warn_of_rewritten(&definition, &self.last);
+        self.last = definition;
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
         let slot = Box::new(catalog.slot.ok_or_else(missing)?);
@@ -328,7 +328,7 @@ pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
     let (publication, tables) = (&source.postgres.publication, source.outbox.table_names());
     Error::not_safe(
         format!(
-            "the publication {publication}, or the table {tables}, was altered, or dropped and made again, while the \
+            "the publication {publication}, or the table {tables}, was altered, or dropped and created again, while the \
              router ran"
         ),
         catalog.recovery_advice(source),
@@ -336,7 +336,7 @@ pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
 }
 
 /// Warns of tables that were rewritten while nothing prevented them from being unlogged for a time.
-pub fn warn_of_rewritten(now: &Reading, before: &Reading) {
+pub fn warn_of_rewritten(now: &StreamDefinition, before: &StreamDefinition) {
     for table in now.rewritten_since(before) {
         tracing::warn!(
             table,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Takes numbers in any order and tells the first missing one.
+/// Accepts numbers in any order and returns the first missing one.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged {
     /// Bit `n` of word `w` stands for the number `64 * (words_done + w) + n`.

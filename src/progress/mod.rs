@@ -1,5 +1,4 @@
-//! Which part of the stream is safe: sequence numbers in, the flush LSN out. Pure; knows no event, sink or server.
-//!
+//! Turns acknowledged sequence numbers into the flush LSN. Pure: knows no event, sink or server.
 //! ```text
 //!   begin A   change change   commit A   begin B   change change change ...
 //!             #0     #1                            #2     #3     #4
@@ -50,7 +49,7 @@ pub struct Partial {
     pub changes: u64,
 }
 
-/// A transaction that identifies a log: another log has a different one at this place.
+/// Identifies a transaction, and by it a log: another log has a different transaction at this place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Landmark {
     /// The LSN of its commit record.
@@ -71,7 +70,7 @@ impl From<Begin> for Landmark {
 #[derive(Debug)]
 struct Transaction {
     itself: Landmark,
-    /// The last transaction with changes among those whose end it has taken over; else itself.
+    /// The last transaction with changes, if it has absorbed later ones; otherwise the same as `itself`.
     last: Landmark,
     first: Sequence,
     /// Known once its Commit was read: the sequence after its last change, and its `end_lsn`.
@@ -86,15 +85,15 @@ pub struct Progress {
     next: Sequence,
     transactions: VecDeque<Transaction>,
     resume: Option<Partial>,
-    /// An earlier session has acknowledged the transactions whose commit records begin before this LSN.
+    /// Earlier sessions have acknowledged the transactions whose commit records begin before this LSN.
     covered: Lsn,
     /// How many changes of the current transaction an earlier session has acknowledged.
     skip: u64,
-    /// How many changes were skipped in this session for that reason.
+    /// How many changes this session skipped for that reason.
     skipped: u64,
     /// The last transaction with changes that was completely acknowledged in this session.
     landmark: Option<Landmark>,
-    /// The position of the last keepalive, unless something followed it.
+    /// The LSN of the last keepalive, unless another message followed.
     reached: Lsn,
 }
 
@@ -103,11 +102,11 @@ pub struct Progress {
 pub enum Change {
     /// Handle it, then acknowledge this number.
     New(Sequence),
-    /// It was delivered before the restart and is already acknowledged.
+    /// An earlier session delivered it, so it is already acknowledged.
     Delivered,
 }
 
-/// The stream violated the protocol, so no position can be trusted any more.
+/// The stream violated the protocol, so no position can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfStep {
     /// A Begin arrived inside a transaction.
@@ -135,19 +134,19 @@ impl Progress {
         }
     }
 
-    /// Takes in a Begin.
+    /// Handles a Begin message.
     pub fn begin(&mut self, transaction: Landmark) -> Result<(), OutOfStep> {
         if self.inside_transaction() {
             return Err(OutOfStep::BeginInside);
         }
         let final_lsn = transaction.final_lsn;
-        // the partly acknowledged transaction is the first to arrive with its final LSN, or it is not in the stream
+        // either the partly acknowledged transaction is the first with its final LSN, or it is not in the stream
         self.skip = match self.resume {
             _ if final_lsn < self.covered => u64::MAX,
             Some(partial) if partial.final_lsn == final_lsn => partial.changes,
             _ => 0,
         };
-        // what was acknowledged of it counts until more is
+        // the partial position stays until a later transaction arrives
         if self.resume.is_some_and(|partial| partial.final_lsn < final_lsn) {
             self.resume = None;
         }
@@ -161,7 +160,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Takes in the next change of the transaction.
+    /// Numbers the next change of the transaction.
     pub fn change(&mut self) -> Result<Change, OutOfStep> {
         if !self.inside_transaction() {
             return Err(OutOfStep::Outside);
@@ -177,14 +176,14 @@ impl Progress {
         Ok(Change::Delivered)
     }
 
-    /// Takes in a Commit.
+    /// Handles a Commit message.
     pub fn commit(&mut self, end_lsn: Lsn) -> Result<(), OutOfStep> {
         let next = self.next;
         let last =
             self.transactions.back_mut().filter(|last| last.end.is_none()).ok_or(OutOfStep::Outside)?;
         last.end = Some((next, end_lsn));
         let settled = self.acknowledged.has_all(last.first.0, next.0);
-        // Transactions without open changes must not pile up behind one that waits: it takes over their end.
+        // Transactions without unacknowledged changes must not pile up behind one that waits: it absorbs their end.
         if settled && self.transactions.len() > 1 {
             let settled = self.transactions.pop_back();
             if let Some((before, settled)) = self.transactions.back_mut().zip(settled) {
@@ -198,15 +197,15 @@ impl Progress {
         Ok(())
     }
 
-    /// Marks `sequence` as settled. Repetitions, and numbers that were never issued, have no effect.
+    /// Acknowledges `sequence`. Repetitions, and numbers that were never issued, have no effect.
     pub fn acknowledge(&mut self, sequence: Sequence) {
         if sequence < self.next && self.acknowledged.insert(sequence.0) {
             self.advance();
         }
     }
 
-    /// The server has sent all of the log up to `wal_end`. This counts once everything sent before is acknowledged, if
-    /// nothing has followed since: the server may not repeat it for a while.
+    /// The server has sent all of its log up to `wal_end`. This counts once everything before is acknowledged, unless another
+    /// message follows: the server may not repeat it for a while.
     pub fn reached(&mut self, wal_end: Lsn) {
         if !self.inside_transaction() {
             self.reached = wal_end;
@@ -214,9 +213,9 @@ impl Progress {
         }
     }
 
-    /// The stream starts again at the position, after all changes were acknowledged.
-    pub fn begin_again(&mut self) {
-        debug_assert_eq!(self.span(), 0, "there are changes under way");
+    /// The stream restarts at the position, after all changes were acknowledged.
+    pub fn restart_stream(&mut self) {
+        debug_assert_eq!(self.span(), 0, "there are unacknowledged changes");
         let position = self.position();
         self.transactions.clear();
         (self.resume, self.covered) = (position.partial, position.flush);
@@ -247,13 +246,13 @@ impl Progress {
         self.transactions.is_empty() && self.resume.is_none()
     }
 
-    /// Whether a Begin has come without its Commit.
+    /// Whether a Begin has arrived without its Commit.
     pub fn inside_transaction(&self) -> bool {
         self.transactions.back().is_some_and(|last| last.end.is_none())
     }
 
     /// Whether an earlier session has completely acknowledged the current transaction.
-    pub fn repeats(&self) -> bool {
+    pub fn is_replaying(&self) -> bool {
         self.transactions.back().is_some_and(|last| last.itself.final_lsn < self.covered)
     }
 
@@ -267,7 +266,7 @@ impl Progress {
         self.acknowledged.prefix()
     }
 
-    /// Whether anything was acknowledged that earlier sessions had not.
+    /// Whether this session has acknowledged anything new.
     pub fn has_advanced(&self) -> bool {
         self.acknowledged.prefix() > self.skipped
     }
@@ -277,8 +276,8 @@ impl Progress {
         self.transactions.back().map_or(0, |last| sequence.0.saturating_sub(last.first.0) + 1)
     }
 
-    /// Its transaction up to and including this change, unless that transaction is completely acknowledged.
-    pub fn up_to(&self, sequence: Sequence) -> Option<Partial> {
+    /// The part of its transaction up to this change; `None` if that transaction is completely acknowledged.
+    pub fn partial_up_to(&self, sequence: Sequence) -> Option<Partial> {
         if sequence >= self.next {
             return None;
         }

@@ -25,7 +25,7 @@ fn stream() -> impl Strategy<Value = Vec<Sent>> {
     })
 }
 
-/// The definition itself, which counts from the start each time.
+/// The definition of the position, computed from the start each time.
 fn naive(start: Lsn, sent: &[Sent], read: u64, committed: usize, acknowledged: &BTreeSet<u64>) -> Position {
     let mut position = Position { flush: start, partial: None };
     let mut first = 0;
@@ -46,7 +46,7 @@ fn naive(start: Lsn, sent: &[Sent], read: u64, committed: usize, acknowledged: &
     position
 }
 
-/// Interleaves stream and reports: at each step, `choices` either reads the next message or acknowledges an open change.
+/// Interleaves stream and reports: each step reads the next message or acknowledges an open change.
 fn run(sent: &[Sent], choices: &[prop::sample::Index]) -> Result<(), TestCaseError> {
     let start = Lsn(10);
     let mut progress = Progress::new(Position { flush: start, partial: None });
@@ -214,7 +214,7 @@ fn idle_ack_of_a_keepalive_that_something_followed_is_left_to_the_commit() {
 }
 
 #[test]
-fn what_was_acknowledged_of_a_transaction_is_kept_until_it_comes_again() {
+fn a_partial_position_stays_until_its_transaction_arrives_again() {
     let partial = Partial { final_lsn: Lsn(20), changes: 3 };
     let mut progress = Progress::new(Position { flush: Lsn(5), partial: Some(partial) });
     progress.reached(Lsn(18));
@@ -224,7 +224,7 @@ fn what_was_acknowledged_of_a_transaction_is_kept_until_it_comes_again() {
 }
 
 #[test]
-fn transactions_without_events_do_not_pile_up_behind_one_that_waits() {
+fn transactions_without_events_do_not_pile_up() {
     let mut progress = Progress::new(Position::default());
     progress.begin(transaction(10)).unwrap();
     progress.change().unwrap();
@@ -255,21 +255,21 @@ fn a_change_has_the_same_place_in_every_session() {
     }
     let place = |final_lsn, changes| Some(Partial { final_lsn: Lsn(final_lsn), changes });
     assert_eq!(
-        [0, 1, 2, 4].map(|n| first.up_to(Sequence(n))),
+        [0, 1, 2, 4].map(|n| first.partial_up_to(Sequence(n))),
         [place(10, 1), place(10, 2), place(30, 1), place(30, 3)]
     );
     (0..3).for_each(|n| first.acknowledge(Sequence(n)));
-    assert_eq!(first.up_to(Sequence(0)), None, "acknowledged with all of its transaction");
+    assert_eq!(first.partial_up_to(Sequence(0)), None, "acknowledged with all of its transaction");
 
     let mut second = Progress::new(first.position());
     second.begin(transaction(30)).unwrap();
     assert_eq!(second.change(), Ok(Change::Delivered));
     assert_eq!(second.change(), Ok(Change::New(Sequence(1))));
-    assert_eq!(second.up_to(Sequence(1)), place(30, 2));
+    assert_eq!(second.partial_up_to(Sequence(1)), place(30, 2));
 }
 
 #[test]
-fn a_stream_out_of_step_is_an_error() {
+fn a_protocol_violation_is_an_error() {
     let mut progress = Progress::new(Position::default());
     assert_eq!(progress.change(), Err(OutOfStep::Outside));
     assert_eq!(progress.commit(Lsn(1)), Err(OutOfStep::Outside));
@@ -291,7 +291,7 @@ fn acknowledging_twice_or_ahead_changes_nothing() {
 }
 
 #[test]
-fn a_stream_that_begins_anew_goes_on_where_everything_is_acknowledged() {
+fn a_restarted_stream_continues_at_the_position() {
     let mut progress = Progress::new(Position { flush: Lsn(10), partial: None });
     progress.begin(transaction(100)).unwrap();
     let Change::New(first) = progress.change().unwrap() else { panic!("delivered") };
@@ -303,7 +303,7 @@ fn a_stream_that_begins_anew_goes_on_where_everything_is_acknowledged() {
     let position = Position { flush: Lsn(150), partial: Some(Partial { final_lsn: Lsn(200), changes: 1 }) };
     assert_eq!(progress.position(), position);
 
-    progress.begin_again();
+    progress.restart_stream();
     assert_eq!(progress.position(), position);
     // a transaction before the position arrives again completely, and then the rest of the next
     progress.begin(transaction(100)).unwrap();
@@ -312,7 +312,7 @@ fn a_stream_that_begins_anew_goes_on_where_everything_is_acknowledged() {
     progress.begin(transaction(200)).unwrap();
     assert_eq!(progress.change(), Ok(Change::Delivered));
     let Ok(Change::New(third)) = progress.change() else { panic!("delivered") };
-    assert!(third > second, "numbers go on");
+    assert!(third > second, "sequence numbers continue");
     progress.commit(Lsn(250)).unwrap();
     assert_eq!(progress.position(), position);
     progress.acknowledge(third);

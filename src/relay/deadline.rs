@@ -1,8 +1,8 @@
-//! A timer that may not be set, for what waits in a `select`.
+//! An optional timer for `select!`.
 
 use tokio::time::{Instant, sleep_until};
 
-/// Waits for the deadline, or for ever if there is none.
+/// Waits for the deadline, or forever if there is none.
 pub async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,

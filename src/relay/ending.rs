@@ -1,4 +1,4 @@
-//! How a session ends: intake first, then the records in flight, then the last confirmation.
+//! How a session ends: intake stops, records in flight arrive, and the last position is confirmed.
 
 use tokio::time::{Duration, Instant, timeout_at};
 
@@ -6,42 +6,42 @@ use super::{Outcome, Relay, Sink, Source};
 use crate::error::Error;
 use crate::monitor::State;
 
-/// How long a router that was asked to stop waits for its last checkpoint at least.
+/// How long at least a stopping router waits for its last checkpoint.
 const LAST_CHECKPOINT: Duration = Duration::from_millis(500);
 
-/// What a session leaves behind.
+/// The result of a session.
 #[derive(Debug)]
 pub struct Ended<S, K> {
-    /// Why it is over.
+    /// Why it ended.
     pub outcome: Outcome,
-    /// Records that were sent and not acknowledged.
+    /// Sent records without acknowledgement.
     pub unacknowledged: usize,
-    /// What the source leaves.
+    /// The result of the source.
     pub source: S,
-    /// What the sink leaves.
+    /// The result of the sink.
     pub sink: K,
 }
 
-/// Intake has ended.
+/// The state after intake has ended.
 pub(super) struct Ending {
     outcome: Outcome,
-    /// How long the records in flight are waited for; `None`: as long as it takes.
+    /// Until when to wait for records in flight; `None` for as long as it takes.
     pub(super) deadline: Option<Instant>,
 }
 
 impl<S: Source, K: Sink> Relay<S, K> {
-    /// Reads no more; the session ends when nothing is in flight. A stop waits for that only so long. A failure does as
-    /// long as it takes: what it tells a person to do takes for granted that everything before it has arrived.
+    /// Ends intake; the session ends when no record is in flight. A stop waits only for `shutdown_timeout`. A failure waits as
+    /// long as it takes, because its remedy assumes that everything before it has arrived.
     pub(super) fn end_intake(&mut self, outcome: Outcome) {
         let deadline = match &outcome {
             Outcome::Stopped => {
                 self.monitor.state(State::Stopping);
-                Some(Instant::now() + self.patience)
+                Some(Instant::now() + self.shutdown_timeout)
             }
             Outcome::Failed(reason) => {
                 let records = self.window.records();
                 if records > 0 {
-                    tracing::warn!(%reason, records, "stopping, once everything before it is acknowledged");
+                    tracing::warn!(%reason, records, "stopping once everything before it is acknowledged");
                 }
                 None
             }
@@ -55,14 +55,14 @@ impl<S: Source, K: Sink> Relay<S, K> {
         matches!(self.ending, Some(Ending { outcome: Outcome::Stopped, .. }))
     }
 
-    /// Whether intake has ended and there is nothing left to wait for.
+    /// Whether intake has ended and nothing is left to wait for.
     pub(super) fn is_over(&self) -> bool {
         let Some(Ending { deadline, .. }) = &self.ending else { return false };
-        let settled = self.window.is_empty() && self.sink.certain(&self.progress).settled;
+        let settled = self.window.is_empty() && self.sink.durability(&self.progress).settled;
         settled || deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Writes the last checkpoint, confirms what can be confirmed, and leaves.
+    /// Writes the last checkpoint, confirms the last position, and closes both ports.
     pub(super) async fn end_in_order(mut self) -> Ended<S::End, K::End> {
         let confirmed = self.confirm_last().await;
         let outcome = self.ending.take().map_or(Outcome::SourceEnded, |ending| ending.outcome);
@@ -72,36 +72,36 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
-    /// The checkpoint comes first, so that the next start repeats nothing.
+    /// The checkpoint comes before the confirmation, so that the next start repeats nothing.
     async fn confirm_last(&mut self) -> Result<(), Error> {
-        if !self.source.is_recognized() {
+        if !self.source.is_log_verified() {
             return Ok(());
         }
         let deadline = match self.ending.as_ref().and_then(|ending| ending.deadline) {
-            // what is left of it, and a moment in any case
+            // the rest of the shutdown timeout, but at least a moment
             Some(leave_by) => leave_by.max(Instant::now() + LAST_CHECKPOINT),
-            None => Instant::now() + self.patience,
+            None => Instant::now() + self.shutdown_timeout,
         };
         loop {
-            self.turn(false)?;
-            let certain = self.sink.certain(&self.progress);
-            if !certain.checkpoint_waits || Instant::now() >= deadline {
+            self.notify_ports(false)?;
+            let certain = self.sink.durability(&self.progress);
+            if !certain.checkpoint_pending || Instant::now() >= deadline {
                 return self.source.confirm_last(certain.durable).await;
             }
-            if let Ok(changed) = timeout_at(deadline, self.sink.changed()).await {
+            if let Ok(changed) = timeout_at(deadline, self.sink.wait()).await {
                 changed?;
             }
-            // a refusal is told again when the sink closes
+            // the sink reports a refusal again when it closes
             let _ = self.take_reports();
         }
     }
 
-    /// Closes the sink, and then the source: another router may start as soon as that is free.
+    /// Closes the sink and then the source, since another router may start once the source is closed.
     pub(super) async fn close(mut self, outcome: Outcome, orderly: bool) -> Ended<S::End, K::End> {
-        let recognized = self.source.is_recognized();
-        let uncommitted = self.sink.certain(&self.progress).uncommitted;
+        let log_verified = self.source.is_log_verified();
+        let uncommitted = self.sink.durability(&self.progress).uncommitted;
         let unacknowledged = self.window.records() + uncommitted;
-        let (outcome, sink) = self.sink.close(outcome, &mut self.progress, recognized, &mut |_| {}).await;
+        let (outcome, sink) = self.sink.close(outcome, &mut self.progress, log_verified, &mut |_| {}).await;
         let source = self.source.close(&outcome, orderly).await;
         Ended { outcome, unacknowledged, source, sink }
     }

@@ -1,13 +1,13 @@
-//! The one loop between a source and a sink.
+//! The loop between a source and a sink.
 //!
 //! ```text
-//!   source --> pipeline --> sink          changes become records, one way
+//!   source --> pipeline --> sink          changes become records
 //!     ^                       |
-//!     +---- what is durable --+           only positions come back
+//!     +---- durable position -+           only positions come back
 //! ```
 //!
-//! A change stays in the source until it is dealt with. When the window is full, or the sink takes nothing, the loop stops
-//! reading, and source and sink go on answering their servers.
+//! A change stays in the source until it is processed. When the window is full or the sink accepts nothing, the loop stops
+//! reading, while source and sink go on answering their servers.
 
 mod deadline;
 mod ending;
@@ -32,39 +32,39 @@ pub use outcome::{Outcome, Refusal};
 pub use ports::*;
 pub use window::{InFlight, Window};
 
-/// How many changes there may be between the oldest that is not acknowledged and the newest. One bit is kept for each,
-/// also for those that are no events.
+/// The largest distance in changes between the oldest unacknowledged one and the newest. Each change takes one bit, even if it is
+/// no event.
 const MAX_SPAN: u64 = 1 << 27;
 
-/// One session.
+/// The loop of one session.
 pub struct Relay<S, K> {
     source: S,
     pipeline: Pipeline,
     sink: K,
-    /// What is acknowledged.
+    /// The acknowledged changes.
     progress: Progress,
-    /// What is under way.
+    /// The records in flight.
     window: Window,
-    /// The change that `source` shows, once it has a number.
+    /// The number of the source's current change, once it has one.
     pending: Option<progress::Change>,
-    /// What keeps events from flowing, as it is shown.
-    shown: Health,
+    /// The health that was shown last.
+    last_health: Health,
     ending: Option<ending::Ending>,
     monitor: Monitor,
-    /// How long records under way are waited for by a router that is asked to stop.
-    patience: Duration,
+    /// How long a stop waits for records in flight.
+    shutdown_timeout: Duration,
 }
 
-/// Whether the loop can go on with what the source shows.
+/// The result of a dispatch.
 enum Dispatched {
-    /// Everything that has come is dealt with.
+    /// Everything received was dispatched.
     All,
-    /// Something has to happen first; reading on would only fill memory.
+    /// Dispatch has to wait; reading on would only fill memory.
     HeldBack,
 }
 
 impl<S: Source, K: Sink> Relay<S, K> {
-    /// Joins the parts of a session that goes on at `start`.
+    /// Creates the loop of a session that resumes at `start`.
     pub fn new(
         source: S,
         pipeline: Pipeline,
@@ -72,7 +72,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
         start: Position,
         window: Window,
         monitor: Monitor,
-        patience: Duration,
+        shutdown_timeout: Duration,
     ) -> Self {
         Relay {
             source,
@@ -81,24 +81,24 @@ impl<S: Source, K: Sink> Relay<S, K> {
             progress: Progress::new(start),
             window,
             pending: None,
-            shown: Health::Flowing,
+            last_health: Health::Flowing,
             ending: None,
             monitor,
-            patience,
+            shutdown_timeout,
         }
     }
 
-    /// Runs until the session is over, one way or another. By then nothing of it is under way.
+    /// Runs until the session is over. No record of it is in flight then.
     pub async fn run(mut self, stop: &CancellationToken) -> Ended<S::End, K::End> {
-        match self.turns(stop).await {
+        match self.run_loop(stop).await {
             Ok(()) => self.end_in_order().await,
             Err(error) => self.close(Outcome::Failed(error), false).await,
         }
     }
 
-    /// Runs until intake has ended and nothing is left to wait for. An error ends it while the source cannot be told any more,
-    /// or must not be.
-    async fn turns(&mut self, stop: &CancellationToken) -> Result<(), Error> {
+    /// Runs until intake has ended and nothing is left to wait for. Returns an error if the source's connection is lost or must
+    /// not be used any more.
+    async fn run_loop(&mut self, stop: &CancellationToken) -> Result<(), Error> {
         let mut source_first = false;
         loop {
             self.monitor.turned();
@@ -107,7 +107,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 return Ok(());
             }
             let idle = matches!(self.dispatch()?, Dispatched::All);
-            let (reading, more) = self.turn(idle)?;
+            let (reading, more) = self.notify_ports(idle)?;
             self.show_state();
             self.publish_status(reading.received);
             if self.is_over() {
@@ -117,7 +117,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 continue;
             }
             if reading.gathered {
-                // the runtime looks after its timers and sockets in between
+                // lets the runtime serve timers and sockets
                 tokio::task::yield_now().await;
             }
             let deadline = self.ending.as_ref().and_then(|ending| ending.deadline);
@@ -126,15 +126,14 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 biased;
                 () = stop.cancelled(), if !self.is_stopping() => self.end_intake(Outcome::Stopped),
                 () = until(deadline) => {}
-                changed = self.changed(source_first) => changed?,
+                changed = self.wait_for_ports(source_first) => changed?,
             }
         }
     }
 
-    /// Waits for either port. They come first by turns, so that one which always has something to do does not keep the other from
-    /// its server.
-    async fn changed(&mut self, source_first: bool) -> Result<(), Error> {
-        let (source, sink) = (self.source.changed(), self.sink.changed());
+    /// Waits for either port. Which one is polled first alternates, so that a busy port does not keep the other from its server.
+    async fn wait_for_ports(&mut self, source_first: bool) -> Result<(), Error> {
+        let (source, sink) = (self.source.wait(), self.sink.wait());
         if source_first {
             tokio::select! { biased; changed = source => changed, changed = sink => changed }
         } else {
@@ -142,59 +141,59 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
-    /// Tells source and sink what this turn has brought. Returns how the source goes on, and whether the sink takes more now.
-    fn turn(&mut self, idle: bool) -> Result<(Reading, bool), Error> {
+    /// Tells source and sink the state after dispatch. Returns the source's state, and whether the sink accepts more now.
+    fn notify_ports(&mut self, idle: bool) -> Result<(SourceState, bool), Error> {
         let ending = self.ending.is_some();
-        let reading = self.source.turn(&Delivered {
+        let reading = self.source.after_dispatch(&DeliveryState {
             idle,
             ending,
             position: self.progress.position(),
             complete: self.progress.span() == 0,
             in_flight: !self.window.is_empty(),
-            certain: self.sink.certain(&self.progress),
+            durability: self.sink.durability(&self.progress),
         })?;
-        if reading.begins_again {
-            self.progress.begin_again();
+        if reading.restarted {
+            self.progress.restart_stream();
         }
         if reading.ended && !ending {
             self.end_intake(Outcome::SourceEnded);
         }
         let intake = match reading.intake {
-            Intake::Recognizing => Intake::Recognizing,
-            _ if self.ending.is_some() => Intake::Waits,
+            Intake::Verifying => Intake::Verifying,
+            _ if self.ending.is_some() => Intake::Paused,
             intake => intake,
         };
-        let reading = Reading { intake, ..reading };
-        let turn = Turn {
+        let reading = SourceState { intake, ..reading };
+        let state = LoopState {
             progress: &self.progress,
             window: &self.window,
             elsewhere: 0,
             idle,
             ending: self.ending.is_some(),
-            reading,
+            source: reading,
         };
-        let more = self.sink.turn(&turn, &mut |_| {})?;
+        let more = self.sink.after_dispatch(&state, &mut |_| {})?;
         Ok((reading, more))
     }
 
-    /// Takes in what the sink has reported.
+    /// Applies the sink's reports.
     fn take_reports(&mut self) -> Option<Refusal> {
         let Relay { sink, progress, window, .. } = self;
         sink.reports(&mut |event| match event {
-            Event::Delivered(sequence) => {
+            SinkEvent::Delivered(sequence) => {
                 progress.acknowledge(sequence);
-                window.acknowledged(sequence)
+                window.remove(sequence)
             }
-            Event::Released(sequence) => window.acknowledged(sequence),
-            Event::Settled(sequence) => {
+            SinkEvent::Released(sequence) => window.remove(sequence),
+            SinkEvent::Settled(sequence) => {
                 progress.acknowledge(sequence);
                 None
             }
-            Event::Checkpointed => None,
+            SinkEvent::Checkpointed => None,
         })
     }
 
-    /// Deals with what the source has until there is nothing left or something has to happen first.
+    /// Dispatches the source's items until there are none or dispatch has to wait.
     fn dispatch(&mut self) -> Result<Dispatched, Error> {
         loop {
             if self.ending.is_some() || !self.sink.is_ready() {
@@ -204,7 +203,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 Read::Nothing => return Ok(Dispatched::All),
                 Read::Begin(transaction) => {
                     self.pipeline.begin(transaction);
-                    self.progress.begin(transaction).map_err(out_of_step)?;
+                    self.progress.begin(transaction).map_err(out_of_sequence)?;
                 }
                 Read::Change(change) => {
                     if self.window.is_full() || self.progress.span() >= MAX_SPAN {
@@ -212,7 +211,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                     }
                     let number = match self.pending.take() {
                         Some(number) => number,
-                        None => self.progress.change().map_err(out_of_step)?,
+                        None => self.progress.change().map_err(out_of_sequence)?,
                     };
                     let Relay { pipeline, sink, progress, window, monitor, .. } = self;
                     match deliver(change, number, pipeline, sink, progress, window, monitor) {
@@ -227,14 +226,14 @@ impl<S: Source, K: Sink> Relay<S, K> {
                         }
                     }
                 }
-                Read::Other { message, passed } => {
-                    let passed = passed || self.progress.repeats();
-                    if let Err(error) = self.pipeline.other(&message, passed) {
+                Read::Other { message, already_delivered } => {
+                    let already_delivered = already_delivered || self.progress.is_replaying();
+                    if let Err(error) = self.pipeline.metadata(&message, already_delivered) {
                         self.end_intake(Outcome::Failed(error));
                         return Ok(Dispatched::HeldBack);
                     }
                 }
-                Read::Commit(end) => self.progress.commit(end).map_err(out_of_step)?,
+                Read::Commit(end) => self.progress.commit(end).map_err(out_of_sequence)?,
                 Read::Reached(position) => self.progress.reached(position),
                 Read::Skipped => {}
                 Read::End(reached) => {
@@ -245,7 +244,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                     return Ok(Dispatched::HeldBack);
                 }
             }
-            self.source.dealt_with();
+            self.source.consume();
         }
     }
 }
@@ -256,7 +255,7 @@ enum NotDelivered {
     Never(Error),
 }
 
-/// Takes one change on its way. Those parts of the loop that the source does not lend to `change`.
+/// Sends one change. Takes the parts of the loop one by one, because `change` borrows the source.
 fn deliver<K: Sink>(
     change: Change<'_>,
     number: progress::Change,
@@ -267,26 +266,27 @@ fn deliver<K: Sink>(
     monitor: &Monitor,
 ) -> Result<(), NotDelivered> {
     let progress::Change::New(sequence) = number else { return Ok(()) };
-    let Some(made) = pipeline.make(change, progress.ordinal(sequence)).map_err(NotDelivered::Never)? else {
+    let Some(output) = pipeline.process(change, progress.ordinal(sequence)).map_err(NotDelivered::Never)?
+    else {
         progress.acknowledge(sequence);
         return Ok(());
     };
-    match sink.send(&made, sequence) {
+    match sink.send(&output, sequence) {
         Ok(Sent::Record(record)) => {
-            window.sent(sequence, record);
-            made.was_sent(monitor);
+            window.add(sequence, record);
+            output.count_sent(monitor);
         }
-        Ok(Sent::Held(record)) => window.sent(sequence, record),
+        Ok(Sent::Held(record)) => window.add(sequence, record),
         Ok(Sent::Nothing) => {
             progress.acknowledge(sequence);
-            made.was_dropped(monitor);
+            output.count_dropped(monitor);
         }
         Err(NotSent::Later) => return Err(NotDelivered::Later),
-        Err(NotSent::Impossible(why)) => return Err(NotDelivered::Never(made.event.stops_the_router(&why))),
+        Err(NotSent::Impossible(why)) => return Err(NotDelivered::Never(output.event.stop_error(&why))),
     }
     Ok(())
 }
 
-fn out_of_step(error: OutOfStep) -> Error {
-    Error::transient(Peer::Postgres, format!("the replication stream is out of step: {error}"))
+fn out_of_sequence(error: OutOfStep) -> Error {
+    Error::transient(Peer::Postgres, format!("the replication stream is out of sequence: {error}"))
 }

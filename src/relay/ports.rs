@@ -1,7 +1,7 @@
 //! The two ports of the loop: where changes come from, and where records go.
 //!
-//! Both are driven by one task. A method that is not `async` never waits. A future that a port returns may be dropped at
-//! any await, and loses nothing by that: what it has learnt is in the port, and the next call goes on from there.
+//! One task drives both. A method that is not `async` never blocks. The loop may drop a future of a port at any await: the port
+//! keeps what it has learned, and the next call continues from there.
 
 use std::future::Future;
 
@@ -12,271 +12,275 @@ use super::outcome::{Outcome, Refusal};
 use super::window::{InFlight, Window};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Peer};
-use crate::pipeline::{Change, Made};
+use crate::pipeline::{Change, PipelineOutput};
 use crate::progress::{Landmark, Position, Progress, Sequence};
 use crate::unsendable::Unsendable;
 
-/// Where changes come from, in the order in which they are to be delivered.
+/// Where changes come from, in the order of delivery.
 ///
-/// Each turn of the loop calls `next` and `dealt_with` as often as there is something to deal with, then `turn` once, then
-/// waits for `changed`.
+/// In each iteration the loop calls `next` and `consume` until there is nothing to dispatch, then `after_dispatch` once, then
+/// waits for `wait`.
 pub trait Source {
-    /// What it leaves behind.
+    /// The result of the source.
     type End;
 
-    /// What comes next. The same again until [`Source::dealt_with`] is called.
+    /// The next item. Returns the same item until [`Source::consume`] is called.
     ///
     /// # Errors
     /// The session is over, and nothing more may be sent.
     fn next(&mut self) -> Result<Read<'_>, Error>;
 
-    /// What [`Source::next`] returned last is dealt with.
-    fn dealt_with(&mut self);
+    /// Marks the last item as processed.
+    fn consume(&mut self);
 
-    /// Takes in what is delivered, confirms what may be, and says how it goes on.
+    /// Takes the delivery state, confirms what is durable, and returns the source's state.
     ///
     /// # Errors
     /// As for [`Source::next`].
-    fn turn(&mut self, delivered: &Delivered) -> Result<Reading, Error>;
+    fn after_dispatch(&mut self, delivered: &DeliveryState) -> Result<SourceState, Error>;
 
-    /// Waits until there may be more to read, or to do in the next turn.
+    /// Waits until there may be something to read, or to do in the next iteration.
     ///
     /// # Errors
     /// As for [`Source::next`].
-    fn changed(&mut self) -> impl Future<Output = Result<(), Error>>;
+    fn wait(&mut self) -> impl Future<Output = Result<(), Error>>;
 
-    /// Why nothing comes, or nothing is confirmed, if that is so.
+    /// Why no changes arrive or none are confirmed, if so.
     fn health(&self) -> Option<Stalled>;
 
-    /// Whether what it reads is known to be what was read before. Until then nothing is confirmed, and no checkpoint written.
-    fn is_recognized(&self) -> bool;
+    /// Whether the log is verified to be the one that was read before. Until then nothing is confirmed and no checkpoint is
+    /// written.
+    fn is_log_verified(&self) -> bool;
 
-    /// Everything that can be is delivered: confirms up to `durable`, as far as that is possible soon.
+    /// Called at the end of a session: confirms up to `durable` if that is possible soon.
     ///
     /// # Errors
     /// As for [`Source::next`].
     fn confirm_last(&mut self, durable: Lsn) -> impl Future<Output = Result<(), Error>>;
 
-    /// Ends it, after the sink. `outcome`: why. `orderly`: the server can still be told.
+    /// Ends the source, after the sink. `orderly`: the connection still works.
     fn close(self, outcome: &Outcome, orderly: bool) -> impl Future<Output = Self::End>;
 }
 
-/// What a source has read.
+/// An item of a source.
 pub enum Read<'a> {
-    /// Everything that has come is dealt with.
+    /// There is no item now.
     Nothing,
     /// A transaction begins.
     Begin(Landmark),
-    /// A change of it.
+    /// A change of the current transaction.
     Change(Change<'a>),
-    /// What is no change but says how changes are to be read, or what else was done to the tables. `passed`: it belongs to
-    /// what was delivered earlier.
+    /// A message about tables, types or other operations on tables.
     Other {
         /// As the server sent it.
         message: Message<'a>,
-        /// Whether it was judged before.
-        passed: bool,
+        /// Whether it belongs to a part of the log that was delivered earlier.
+        already_delivered: bool,
     },
-    /// The transaction is complete: its `end_lsn`.
+    /// The transaction is complete; its `end_lsn`.
     Commit(Lsn),
-    /// Nothing is missing before this position, outside of a transaction.
+    /// Everything before this position was read, and no transaction is open.
     Reached(Lsn),
-    /// It concerns the source alone.
+    /// Something that concerns only the source.
     Skipped,
-    /// Nothing more comes, and nothing is missing before this position, if there is one.
+    /// Nothing more will be read; everything before the position, if any, was read.
     End(Option<Lsn>),
 }
 
-/// What a source learns in each turn.
+/// What the loop tells the source in each iteration.
 #[derive(Debug, Clone, Copy)]
-pub struct Delivered {
-    /// Everything that has come was dealt with.
+pub struct DeliveryState {
+    /// Everything received was dispatched.
     pub idle: bool,
-    /// The loop deals with nothing any more.
+    /// The loop dispatches nothing more.
     pub ending: bool,
-    /// What is acknowledged without a hole.
+    /// The position: everything before it is acknowledged.
     pub position: Position,
     /// Every change that was read is acknowledged.
     pub complete: bool,
-    /// Records are under way.
+    /// Records are in flight.
     pub in_flight: bool,
-    /// What the sink says of it.
-    pub certain: Certain,
+    /// The sink's durability.
+    pub durability: Durability,
 }
 
-/// How a source goes on.
+/// The state of a source after an iteration.
 #[derive(Debug, Clone, Copy)]
-pub struct Reading {
-    /// What it does.
+pub struct SourceState {
+    /// What the source does.
     pub intake: Intake,
-    /// Everything before this position has come.
+    /// Everything before this position was received.
     pub received: Lsn,
-    /// What it has confirmed.
+    /// The confirmed position.
     pub confirmed: Lsn,
-    /// Everything is delivered that was there when the session began.
+    /// Everything is delivered that the log had when the session began.
     pub caught_up: bool,
-    /// Every change so far is acknowledged, and the same position is read from anew.
-    pub begins_again: bool,
-    /// It has ended by itself.
+    /// Reading restarts at the position; every change so far is acknowledged.
+    pub restarted: bool,
+    /// The source has ended on its own.
     pub ended: bool,
-    /// There is more to deal with already.
+    /// There is more to dispatch now.
     pub again: bool,
-    /// More has come just now, so the next turn follows at once.
+    /// More was received just now, so the next iteration follows at once.
     pub gathered: bool,
 }
 
-/// What a source does, for a sink that decides when a checkpoint is due.
+/// What a source does; a sink decides by it when a checkpoint is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intake {
-    /// It is not known yet whether what comes is what was read before: no checkpoint may be written.
-    Recognizing,
-    /// Nothing more comes before what was sent is certain.
-    Waits,
-    /// Everything that has come is sent, and more may come at any time.
+    /// The log is not verified yet: no checkpoint may be written.
+    Verifying,
+    /// Nothing more is read until everything sent is durable.
+    Paused,
+    /// Everything received was sent, and more may arrive at any time.
     Live,
-    /// There is more than can be sent at once.
+    /// There is a backlog.
     Behind,
 }
 
 /// Where records go.
 ///
-/// Each turn of the loop calls `reports`, then `send` as often as there is something to send, then `turn` once, then waits
-/// for `changed`. Records with one key arrive in the order in which they were sent.
+/// In each iteration the loop calls `reports`, then `send` for each record, then `after_dispatch` once, then waits for `wait`.
+/// Records with one key arrive in the order in which they were sent.
 pub trait Sink {
-    /// What it leaves behind.
+    /// The result of the sink.
     type End;
 
-    /// Whether a record may be sent now. If not, wait for [`Sink::changed`].
+    /// Whether a record may be sent now. If not, wait for [`Sink::wait`].
     fn is_ready(&self) -> bool;
 
-    /// Takes what the pipeline has made of a change. Each number is used once, and they grow.
+    /// Sends the pipeline's output. Sequence numbers increase, and each is used once.
     ///
     /// # Errors
-    /// It is to be sent again later, or can never be sent.
-    fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent>;
+    /// The record has to be sent again later, or can never be sent.
+    fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent>;
 
-    /// What has become of records since the last call, each to `event`, which returns what was known of the record. If one was
-    /// refused, nothing more is sent, and what is queued is thrown away.
-    fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal>;
+    /// Passes each report since the last call to `event`, which returns the record in flight, if it was known. After a refusal
+    /// the sink sends nothing more and discards its queue.
+    fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal>;
 
-    /// Everything that could be sent is: writes a checkpoint if one is due. `note` adds to it what others want to find with it.
-    /// Says whether more may be sent by that.
-    ///
-    /// # Errors
-    /// The session is over.
-    fn turn(&mut self, turn: &Turn<'_>, note: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error>;
-
-    /// What is certain of what is acknowledged.
-    fn certain(&self, progress: &Progress) -> Certain;
-
-    /// Waits until there is something to take in, or to do in the next turn.
+    /// Called after dispatch. Writes a checkpoint if one is due; `note` adds the data of other parts to it. Returns whether more
+    /// may be sent because of that.
     ///
     /// # Errors
     /// The session is over.
-    fn changed(&mut self) -> impl Future<Output = Result<(), Error>>;
+    fn after_dispatch(
+        &mut self,
+        state: &LoopState<'_>,
+        note: &mut dyn FnMut(&mut Checkpoint),
+    ) -> Result<bool, Error>;
+
+    /// How durable the acknowledged records are.
+    fn durability(&self, progress: &Progress) -> Durability;
+
+    /// Waits until there is a report, or something to do in the next iteration.
+    ///
+    /// # Errors
+    /// The session is over.
+    fn wait(&mut self) -> impl Future<Output = Result<(), Error>>;
 
     /// Whether records flow.
     fn health(&self) -> Health;
 
-    /// Ends it, and acknowledges what it hears of until then. After that nothing of this session is under way. Returns why the
-    /// session is over, which it may know better.
+    /// Ends the sink, and acknowledges reports until then. After that no record of this session is in flight. Returns the
+    /// outcome, which the sink may know better.
     fn close(
         self,
         outcome: Outcome,
         progress: &mut Progress,
-        recognized: bool,
+        log_verified: bool,
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> impl Future<Output = (Outcome, Self::End)>;
 }
 
-/// What becomes of something that was sent.
+/// The result of sending an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// A record is under way.
+    /// A record is in flight.
     Record(InFlight),
-    /// No record is, but something that has to arrive all the same.
+    /// No record, but something else that has to become durable.
     Held(InFlight),
-    /// There is nothing to wait for.
+    /// Nothing to wait for.
     Nothing,
 }
 
-/// Why a record was not taken.
+/// Why a record was not sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotSent {
-    /// Not now.
+    /// Not now; try again.
     Later,
     /// It can never be sent.
     Impossible(Unsendable),
 }
 
-/// What has become of a record.
+/// A report of the sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// It has arrived.
+pub enum SinkEvent {
+    /// The record is delivered.
     Delivered(Sequence),
-    /// It takes no memory any more, and has not arrived for certain.
+    /// The event no longer takes memory, but is not delivered for certain.
     Released(Sequence),
-    /// It has arrived that was released before.
+    /// A released event is delivered for certain.
     Settled(Sequence),
     /// The last checkpoint is durable.
     Checkpointed,
 }
 
-/// What a sink learns when a turn has sent everything that it could.
-pub struct Turn<'a> {
-    /// What is acknowledged.
+/// What the loop tells the sink after dispatch.
+pub struct LoopState<'a> {
+    /// The acknowledged changes.
     pub progress: &'a Progress,
-    /// What is under way.
+    /// The records in flight.
     pub window: &'a Window,
-    /// How many of the records in the window wait for something other than this sink.
+    /// How many records of the window wait for something other than this sink.
     pub elsewhere: usize,
-    /// Everything that has come was dealt with.
+    /// Everything received was dispatched.
     pub idle: bool,
     /// The loop sends nothing more.
     pub ending: bool,
     /// What the source does.
-    pub reading: Reading,
+    pub source: SourceState,
 }
 
-/// What is certain of what is acknowledged.
+/// How durable the acknowledged records are.
 #[derive(Debug, Clone, Copy)]
-pub struct Certain {
-    /// Where the next session begins.
+pub struct Durability {
+    /// Where the next session resumes.
     pub position: Position,
-    /// What may be confirmed to the source.
+    /// Up to where the source may confirm.
     pub durable: Lsn,
-    /// What a crash cannot take back; `None`: what the source has confirmed.
+    /// The position that survives a crash; `None` for the one that the source has confirmed.
     pub survives: Option<Position>,
-    /// Nothing is under way that was not in the window, and nothing can yet be taken back.
+    /// No record is in flight, and nothing acknowledged can still be aborted.
     pub settled: bool,
-    /// A checkpoint is under way, or about to be.
-    pub checkpoint_waits: bool,
-    /// How many acknowledged records can yet be taken back.
+    /// A checkpoint is in flight or due.
+    pub checkpoint_pending: bool,
+    /// How many acknowledged records are in an open transaction.
     pub uncommitted: usize,
-    /// When the oldest of them was committed.
+    /// When the oldest of them was committed in Postgres.
     pub oldest: Option<PgTimestamp>,
     /// Nothing can be delivered at all.
     pub is_down: bool,
-    /// It waits for the source to get there.
+    /// The position that the source has to reach before the sink can go on.
     pub awaits: Option<Lsn>,
 }
 
-/// Whether records flow.
+/// Whether a sink delivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing stands in the way.
+    /// Records flow.
     Flowing,
-    /// Nothing can be delivered, which explains everything else.
+    /// Nothing can be delivered, which explains any other stall.
     Down(Stalled),
-    /// Something stands still.
+    /// Something is stalled.
     Stalled(Stalled),
 }
 
-/// Why something stands still.
+/// The reason of a stall.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stalled {
-    /// Who is waited for.
+    /// The server that is waited for.
     pub peer: Peer,
-    /// In a sentence.
+    /// The reason as a sentence.
     pub reason: String,
 }

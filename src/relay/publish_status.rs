@@ -1,4 +1,4 @@
-//! What the monitor is shown at each turn.
+//! Publishes state and figures in each iteration.
 
 use pg_logical::Lsn;
 
@@ -6,7 +6,7 @@ use super::{Health, Relay, Sink, Source};
 use crate::monitor::State;
 
 impl<S: Source, K: Sink> Relay<S, K> {
-    /// Readiness and state follow the sink, and then the source: what stands still has a reason.
+    /// Shows the sink's health, or else the source's, as readiness and state.
     pub(super) fn show_state(&mut self) {
         if self.is_stopping() {
             return;
@@ -15,8 +15,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
             Health::Flowing => self.source.health().map_or(Health::Flowing, Health::Stalled),
             health => health,
         };
-        let still_down = matches!((&self.shown, &health), (Health::Down(_), Health::Down(_)));
-        if still_down || health == self.shown {
+        let still_down = matches!((&self.last_health, &health), (Health::Down(_), Health::Down(_)));
+        if still_down || health == self.last_health {
             return;
         }
         if let Health::Down(stalled) = &health {
@@ -30,14 +30,14 @@ impl<S: Source, K: Sink> Relay<S, K> {
             }
             Health::Flowing => self.monitor.state(State::Active),
         }
-        self.shown = health;
+        self.last_health = health;
     }
 
-    /// How far everything is.
+    /// Publishes positions and the records in flight.
     pub(super) fn publish_status(&self, received: Lsn) {
-        let certain = self.sink.certain(&self.progress);
+        let certain = self.sink.durability(&self.progress);
         self.monitor.in_flight(self.window.records() + certain.uncommitted, self.window.bytes());
-        // a commit that was read and not yet wholly sent waits too
+        // a transaction that is not completely sent waits too
         let waits = self.progress.inside_transaction().then_some(self.pipeline.commit_time());
         self.monitor.oldest_unacknowledged(certain.oldest.or(self.window.oldest()).or(waits));
         self.monitor.received(received);

@@ -97,7 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_postgres_would_print_otherwise_is_another_aggregate() {
+    fn a_notation_that_postgres_does_not_print_is_another_aggregate() {
         let canonical = b"550e8400-e29b-41d4-a716-446655440000";
         assert!(uuid(canonical).is_some());
         for other in [

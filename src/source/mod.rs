@@ -1,3 +1,3 @@
-//! Where changes come from. Today there is one source, a replication slot.
+//! Sources of changes. There is one so far, a replication slot.
 
 pub mod slot;

@@ -1,4 +1,4 @@
-//! How long to wait before trying again, and what to say about it.
+//! How long to wait before the next attempt, and which failures to log.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,20 +7,21 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
 use crate::error::{Peer, Transient};
 
-/// Doubles from 50 ms to a second, so that a server that is back is found within two, with jitter, for ever; a session that got somewhere starts it anew.
+/// Doubles from 50 ms to one second with jitter and without end, so that the router finds a recovered server within two seconds.
+/// A successful session resets it.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     delays: Option<ExponentialBackoff>,
-    /// What was said since all was well, and when at last.
-    told: HashMap<(Peer, String), Instant>,
+    /// The failures logged since the last success, and when.
+    logged: HashMap<(Peer, String), Instant>,
 }
 
-/// Failures that differ in every try must not fill memory.
-const TOLD_AT_MOST: usize = 50;
+/// Bounds the memory for failures that differ in every attempt.
+const MAX_FAILURES: usize = 50;
 
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// How often a failure that lasts is logged.
+/// How often a lasting failure is logged again.
 const REMINDER: Duration = Duration::from_secs(600);
 
 impl Backoff {
@@ -33,47 +34,47 @@ impl Backoff {
                 .without_max_times()
                 .build()
         });
-        // jitter adds up to as much again
+        // jitter can double a delay
         delays.next().unwrap_or(LONGEST).min(LONGEST)
     }
 
-    /// All is well again.
+    /// Forgets all failures after a success.
     pub(super) fn reset(&mut self) {
         self.delays = None;
-        self.told.clear();
+        self.logged.clear();
     }
 
-    /// Logs what failed once, and again when it has lasted for long or the log says by now that all is well
-    /// (`said_well`). Whether it is the same failure again.
-    pub(super) fn log(&mut self, failure: &Transient, said_well: bool) -> bool {
-        if self.told.len() >= TOLD_AT_MOST {
-            self.told.clear();
+    /// Logs a failure once, and again after [`REMINDER`] or if the log has reported success since (`reported_ok`). Returns
+    /// whether it is a repetition.
+    pub(super) fn log(&mut self, failure: &Transient, reported_ok: bool) -> bool {
+        if self.logged.len() >= MAX_FAILURES {
+            self.logged.clear();
         }
         let cause = (failure.peer, cause(&failure.what));
-        let told = self.told.get(&cause);
-        let again = told.is_some();
-        if !said_well && told.is_some_and(|told| told.elapsed() < REMINDER) {
+        let last = self.logged.get(&cause);
+        let again = last.is_some();
+        if !reported_ok && last.is_some_and(|last| last.elapsed() < REMINDER) {
             tracing::debug!(peer = failure.peer.label(), reason = failure.what, "still failing");
             return again;
         }
-        self.told.insert(cause, Instant::now());
+        self.logged.insert(cause, Instant::now());
         tracing::warn!(
             peer = failure.peer.label(),
             reason = failure.what,
-            "not connected; trying until it works"
+            "not connected; retrying until it works"
         );
         again
     }
 }
 
-/// A failure without what differs from attempt to attempt: Postgres names temporary files by the number of a process.
+/// A failure without the digits in quoted names: Postgres names temporary files after process ids.
 fn cause(what: &str) -> String {
     let mut quoted = false;
-    let kept = what.chars().filter(|char| {
+    let stable = what.chars().filter(|char| {
         quoted ^= *char == '"';
         !(quoted && char.is_ascii_digit())
     });
-    kept.collect()
+    stable.collect()
 }
 
 #[cfg(test)]
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_grow_to_a_bound_and_start_anew() {
+    fn delays_grow_to_a_bound_until_a_reset() {
         let mut backoff = Backoff::default();
         let delays: Vec<_> = (0..20).map(|_| backoff.next()).collect();
         assert!(delays[0] <= Duration::from_millis(100), "{delays:?}");

@@ -1,4 +1,4 @@
-//! The sessions with Postgres that a start makes.
+//! The Postgres sessions of a router.
 
 use pg_logical::connect::{STAYS_OPEN, Startup, VALUE_TEXT};
 use pg_logical::conninfo::Host;
@@ -11,46 +11,45 @@ use crate::advice;
 use crate::config::Config;
 use crate::error::{Error, Exit, Peer};
 
-/// A session for the stream, or one to look at the catalogues of this server.
-pub(crate) async fn connect(config: &Config, looks_at: Option<Host>) -> Result<Session, Error> {
+/// Opens the session for the stream, or, on the host of that session, the one that watches the catalogues.
+pub(crate) async fn connect(config: &Config, watch_host: Option<Host>) -> Result<Session, Error> {
     let timeout = config.postgres.wal_sender_timeout;
     let millis = timeout.as_millis().to_string();
-    // A router that is cut off must not keep the slot for the two hours that TCP would wait.
+    // TCP alone would let a disconnected router keep the slot for two hours.
     let mut settings = vec![
         ("wal_sender_timeout", millis.as_str()),
         ("tcp_user_timeout", millis.as_str()),
         ("tcp_keepalives_idle", "5"),
         ("tcp_keepalives_interval", "2"),
         ("tcp_keepalives_count", "3"),
-        // what limits a statement of an application is not meant for these
+        // a limit meant for applications' statements must not apply here
         ("statement_timeout", "0"),
     ];
     settings.extend(VALUE_TEXT);
-    // The same in the other direction, unless the user has chosen. What is sent and not answered is found out first here, as
-    // long as the server still keeps the slot for this router.
+    // The same towards the server, unless the user has chosen. This side times out first, while the server still keeps the slot.
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(timeout);
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout / 2);
-    let replication = looks_at.is_none();
+    let replication = watch_host.is_none();
     let patience = lock_wait::patience(timeout);
     let lock_timeout = if replication { 0 } else { patience.as_millis() }.to_string();
     settings.push(("lock_timeout", &lock_timeout));
     if replication {
-        // Nor must one that stands still keep the slot's lock. What streams is not idle, and of what bulk reads are read by something is
-        // asked now and then.
+        // A stuck router must not keep the slot's lock. A streaming session is never idle, and bulk reads send a query from time
+        // to time.
         settings.push(("idle_session_timeout", millis.as_str()));
     } else {
-        // that of a standby waits until the active router is gone
+        // a standby waits for as long as the active router runs
         settings.push(STAYS_OPEN);
     }
-    if let Some(host) = looks_at {
-        // another of several hosts has another idea of slot and log
+    if let Some(host) = watch_host {
+        // another host may have a different slot and log
         conninfo.hosts = vec![host];
     }
     let name = if replication { config.name.clone() } else { format!("{} watch", config.name) };
     let startup = Startup { replication, application_name: &name, settings: &settings };
     let mut session = Session::connect(&conninfo, &startup).await?;
-    // a server that takes a connection and then says nothing is lost too
+    // a server that accepts a connection but never answers counts as lost
     session.answers_within(Some(timeout));
     if !replication {
         session.watched_by(
@@ -60,8 +59,8 @@ pub(crate) async fn connect(config: &Config, looks_at: Option<Host>) -> Result<S
     Ok(session)
 }
 
-/// Waits for what may take long, and asks the server for something now and then: it ends a session that asks for nothing.
-pub(super) async fn awake<T>(
+/// Runs a long operation, and sends the server a query from time to time because it ends idle sessions.
+pub(super) async fn keep_alive<T>(
     config: &Config,
     session: &mut Session,
     work: impl Future<Output = Result<T, Error>>,
@@ -72,7 +71,7 @@ pub(super) async fn awake<T>(
         if let Ok(done) = tokio::time::timeout(every, &mut work).await {
             return done;
         }
-        // an answer that is not waited for would be taken for that of the next question
+        // an abandoned answer would be taken for that of the next query
         let mut asked = std::pin::pin!(session.query("SELECT 1"));
         let mut done = None;
         loop {
@@ -87,10 +86,10 @@ pub(super) async fn awake<T>(
     }
 }
 
-/// Credentials and privileges are changed under running routers.
-pub(super) fn opened<T>(result: Result<T, Error>, memory: &SessionState) -> Result<T, Error> {
+/// Makes refusals transient once the router was active: credentials and privileges may change while it runs.
+pub(super) fn transient_if_active<T>(result: Result<T, Error>, state: &SessionState) -> Result<T, Error> {
     result.map_err(|error| match error {
-        Error::Definite(refused) if memory.was_active && refused.exit != Exit::Unsafe => {
+        Error::Definite(refused) if state.was_active && refused.exit != Exit::Unsafe => {
             Error::transient(Peer::Kafka, refused.to_string())
         }
         error => error,

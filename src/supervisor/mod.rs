@@ -1,8 +1,8 @@
-//! Decides what a failure means: go on at the remembered position, or stop and say why.
+//! Runs sessions one after another, and decides after each failure whether to retry or to stop with an error.
 
+mod acquire_slot;
 mod backoff;
 pub(crate) mod connections;
-mod free_slot;
 mod session;
 mod session_state;
 mod shard_runner;
@@ -27,89 +27,89 @@ use crate::relay::{Outcome, Refusal};
 use crate::sink::kafka::{SentAlone, Suspect};
 use crate::source::slot::SlotEnd;
 use backoff::Backoff;
-use session::{NoSession, SessionEnded};
+use session::{SessionEnded, StartError};
 use session_state::SessionState;
 pub use shard_runner::{Router, run_all};
 
-/// While waiting the main loop still turns, and says so this often.
-const TURN: Duration = Duration::from_secs(1);
+/// How often a waiting router reports to the monitor that it is alive.
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A session that lasted this long was a good one, even if nothing was to be done.
-const SETTLED: Duration = Duration::from_secs(10);
+/// A session that lasted this long counts as a success, even if it delivered nothing.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// What a person has said besides the configuration.
+/// What the command line says besides the configuration.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Orders {
-    /// Go on here although events may be missing before.
+pub struct RunOptions {
+    /// Resume at this position, although events before it may be missing.
     pub accept_gap: Option<Lsn>,
-    /// Deliver what was committed before this position, and end.
+    /// Deliver everything that was committed before this position, then stop.
     pub until: Option<Lsn>,
 }
 
-/// What follows the end of a session.
+/// What to do after a session.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum NextStep {
     Stop,
-    Again,
-    Later(Transient),
-    Never(Definite),
+    Restart,
+    Retry(Transient),
+    Fail(Definite),
 }
 
-/// Runs the router until it is asked to stop, or must, or has done what it was ordered to.
+/// Runs the router until it is asked to stop, has done what `options` ask for, or fails for good.
 ///
 /// # Errors
-/// The definite failure that stopped it. What may pass by itself is waited out here.
+/// The definite failure that stopped it. Transient failures are retried here.
 pub async fn run(
     config: Arc<Config>,
     contracts: Option<Arc<Contracts>>,
-    orders: Orders,
+    options: RunOptions,
     monitor: Monitor,
     stop: CancellationToken,
 ) -> Result<(), Definite> {
-    let Orders { accept_gap: accepted_gap, until } = orders;
-    let mut memory = SessionState { contracts, accepted_gap, until, ..SessionState::default() };
+    let RunOptions { accept_gap: accepted_gap, until } = options;
+    let mut state = SessionState { contracts, accepted_gap, until, ..SessionState::default() };
     let mut backoff = Backoff::default();
     loop {
         monitor.turned();
         let started = Instant::now();
-        let quiet = memory.fruitless;
+        let quiet = state.no_progress;
         let mut ran = false;
-        let next = match session::run(&config, &monitor, &stop, &mut memory).await {
+        let next = match session::run(&config, &monitor, &stop, &mut state).await {
             Ok(ended) => {
-                // one that ends as soon as it has started is no sign that all is well
-                if ended.kafka.advanced || started.elapsed() >= SETTLED {
+                // a session that ends at once proves nothing
+                if ended.kafka.advanced || started.elapsed() >= STABLE_AFTER {
                     backoff.reset();
                 }
                 ran = true;
-                let sent_away = ended.slot.sent_away;
-                let next = after_session(ended, config.dead_letters.park(), &mut memory);
-                // It was perhaps a command that moves the slot. Where positions are not in Kafka nothing else tells, so
-                // what the slot says counts.
+                let sent_away = ended.slot.terminated;
+                let next = after_session(ended, config.dead_letters.park(), &mut state);
+                // A command that moves the slot may have ended the session. Without a positions topic only the slot says where to
+                // resume.
                 if sent_away && config.delivery.positions_topic.is_none() {
-                    memory.remembered = None;
+                    state.checkpoint = None;
                 }
                 next
             }
-            Err(NoSession::Stopped) => Next::Stop,
-            Err(NoSession::Failed(error)) => after_failure(error, &memory),
+            Err(StartError::Stopped) => NextStep::Stop,
+            Err(StartError::Failed(error)) => after_failure(error, &state),
         };
         match next {
-            Next::Stop => return Ok(()),
-            Next::Again => {}
-            Next::Never(definite) => {
-                if let Some(remembered) = &memory.remembered {
-                    tracing::info!(position = %remembered.position.flush, "stopped; Kafka has everything before this position");
+            NextStep::Stop => return Ok(()),
+            NextStep::Restart => {}
+            NextStep::Fail(definite) => {
+                if let Some(checkpoint) = &state.checkpoint {
+                    tracing::info!(position = %checkpoint.position.flush, "stopped; Kafka has every event before this position");
                 }
                 monitor.state(State::Refused { reason: definite.what.clone() });
                 return Err(definite);
             }
-            Next::Later(failure) => {
+            NextStep::Retry(failure) => {
                 monitor.state(State::Reconnecting { peer: failure.peer, reason: failure.what.clone() });
                 monitor.counts().reconnected(failure.peer);
                 monitor.last_problem(failure.what.clone());
-                if memory.topics.stall_reason().as_ref() != Some(&failure.what) {
+                if state.topics.stall_reason().as_ref() != Some(&failure.what) {
                     let again = backoff.log(&failure, ran && !quiet);
-                    memory.fruitless |= again && ran;
+                    state.no_progress |= again && ran;
                 }
                 if let Some(()) = stop.run_until_cancelled(pause(backoff.next(), &monitor)).await {
                     continue;
@@ -123,99 +123,99 @@ pub async fn run(
 async fn pause(mut left: Duration, monitor: &Monitor) {
     while !left.is_zero() {
         monitor.turned();
-        let step = left.min(TURN);
+        let step = left.min(LIVENESS_INTERVAL);
         tokio::time::sleep(step).await;
         left -= step;
     }
 }
 
-/// Takes in what a session leaves behind. `park`: an event that cannot be sent does not stop the router.
-fn after_session(ended: SessionEnded, park: bool, memory: &mut SessionState) -> Next {
+/// Updates the session state and decides what to do next. `park`: an event that cannot be sent does not stop the router.
+fn after_session(ended: SessionEnded, park: bool, state: &mut SessionState) -> NextStep {
     let SessionEnded { outcome, unacknowledged, slot, kafka, retry } = ended;
     let (position, epoch) = (kafka.checkpoint.position.flush, kafka.checkpoint.epoch);
-    memory.remembered = Some(kafka.checkpoint);
-    if slot.recognized {
-        memory.accepted_gap = None;
+    state.checkpoint = Some(kafka.checkpoint);
+    if slot.log_verified {
+        state.accepted_gap = None;
     }
-    memory.batch_bytes = kafka.batch_bytes;
-    memory.transaction_size = kafka.transaction_size;
-    memory.fruitless = !kafka.advanced && matches!(outcome, Outcome::Refused(_));
+    state.batch_bytes = kafka.batch_bytes;
+    state.transaction_size = kafka.transaction_size;
+    state.no_progress = !kafka.advanced && matches!(outcome, Outcome::Refused(_));
     match outcome {
         Outcome::Stopped => {
             if unacknowledged > 0 {
                 tracing::warn!(
                     records = unacknowledged,
-                    "stopped before Kafka acknowledged everything in flight; the next start sends it again"
+                    "stopped before Kafka acknowledged all records in flight; the next start sends them again"
                 );
             }
             tracing::info!(%position, "stopped");
-            Next::Stop
+            NextStep::Stop
         }
-        Outcome::Failed(error) => after_failure(error, memory),
+        Outcome::Failed(error) => after_failure(error, state),
         Outcome::Refused(refusal) => match retry {
-            Some(retry) => after_retry(&refusal, retry, memory),
-            None => after_refusal(&refusal, kafka.last_suspect, kafka.alone, park, memory),
+            Some(retry) => after_retry(&refusal, retry, state),
+            None => after_refusal(&refusal, kafka.last_suspect, kafka.alone, park, state),
         },
         Outcome::SourceEnded => match slot.end {
-            Some(SlotEnd::EndOfPart) | None => Next::Stop,
+            Some(SlotEnd::EndOfPart) | None => NextStep::Stop,
             Some(SlotEnd::FarBehind) => {
-                (memory.lock, memory.goes_over) = (slot.lock, Some(slot.log_end));
-                Next::Again
+                (state.lock, state.switch_to_bulk) = (slot.lock, Some(slot.log_end));
+                NextStep::Restart
             }
-            Some(SlotEnd::TooSlow) => {
-                (memory.lock, memory.stream_until) = (slot.lock, slot.log_end);
-                Next::Again
+            Some(SlotEnd::SinkTooSlow) => {
+                (state.lock, state.stream_until) = (slot.lock, slot.log_end);
+                NextStep::Restart
             }
-            // judged where everything else about a start is
-            Some(SlotEnd::OtherLog(other)) => {
-                memory.other_log = Some((epoch, other));
-                Next::Again
+            // the next start decides what that means
+            Some(SlotEnd::LogMismatch(other)) => {
+                state.log_mismatch = Some((epoch, other));
+                NextStep::Restart
             }
         },
     }
 }
 
-fn after_failure(error: Error, memory: &SessionState) -> Next {
+fn after_failure(error: Error, state: &SessionState) -> NextStep {
     match error {
-        Error::Transient(transient) => Next::Later(transient),
-        // A password may be rotated under a running router: its file is read again at each attempt. What Kafka refuses
-        // has been made transient before.
-        Error::Definite(definite) if memory.was_active && definite.exit == Exit::Refused => {
+        Error::Transient(transient) => NextStep::Retry(transient),
+        // A password may be rotated while the router runs: its file is read again at each attempt. Kafka's refusals have been
+        // made transient before.
+        Error::Definite(definite) if state.was_active && definite.exit == Exit::Refused => {
             let what = definite.to_string();
-            Next::Later(Transient::new(Peer::Postgres, what))
+            NextStep::Retry(Transient::new(Peer::Postgres, what))
         }
-        Error::Definite(definite) => Next::Never(definite),
+        Error::Definite(definite) => NextStep::Fail(definite),
     }
 }
 
-/// A batch is refused as a whole, because of one record in it: only a record that is refused alone is to blame.
+/// Kafka refuses a batch as a whole because of one record, so only a record that is refused alone is to blame.
 fn after_refusal(
     refusal: &Refusal,
     last_suspect: Option<Partial>,
     alone: Option<SentAlone>,
     park: bool,
-    memory: &mut SessionState,
-) -> Next {
+    state: &mut SessionState,
+) -> NextStep {
     let reason = &refusal.why.what;
     match alone {
         _ if refusal.waits_for_a_person() => {
-            // Alone, so that not each attempt repeats what follows it to topics that take it.
-            memory.suspect = memory.suspect.or_up_to(last_suspect);
-            Next::Later(Transient::new(Peer::Kafka, reason))
+            // Sends it alone, so that retries do not repeat later records to topics that accept them.
+            state.suspect = state.suspect.or_up_to(last_suspect);
+            NextStep::Retry(Transient::new(Peer::Kafka, reason))
         }
-        _ if refusal.transient => made_anew(reason),
+        _ if refusal.transient => producer_failed(reason),
         Some(SentAlone { .. }) if park => {
-            // until a position is past it: it may come again
-            memory.refused.extend(last_suspect.map(|event| (event, refusal.why.clone())));
-            Next::Again
+            // It stays listed until the position is past it, since the stream may repeat it.
+            state.refused.extend(last_suspect.map(|event| (event, refusal.why.clone())));
+            NextStep::Restart
         }
         Some(SentAlone { nothing_before: false, .. }) => {
-            // What came before it in its Kafka transaction was taken back with it, and comes first now. Only then is it safe
-            // to follow the advice to leave it out.
-            memory.suspect = last_suspect.map_or(Suspect::None, Suspect::This);
-            Next::Again
+            // Records before it in its Kafka transaction were aborted with it, and are sent first now. Only after that is it safe
+            // to advise skipping it.
+            state.suspect = last_suspect.map_or(Suspect::None, Suspect::This);
+            NextStep::Restart
         }
-        Some(SentAlone { event, how_to_skip, .. }) => Next::Never(Definite {
+        Some(SentAlone { event, how_to_skip, .. }) => NextStep::Fail(Definite {
             exit: Exit::Unsafe,
             what: format!("Kafka refuses the event with id {event}: {reason}"),
             remedy: format!("Nothing was skipped. {}, or {how_to_skip}", refusal.why.remedy),
@@ -224,24 +224,24 @@ fn after_refusal(
             tracing::warn!(
                 peer = "kafka",
                 reason,
-                "a batch was refused; its records are sent one at a time to find the one to blame"
+                "Kafka refused a batch; the router sends its records one at a time to find the refused one"
             );
-            memory.suspect = last_suspect.map_or(Suspect::None, Suspect::UpTo);
-            Next::Again
+            state.suspect = last_suspect.map_or(Suspect::None, Suspect::UpTo);
+            NextStep::Restart
         }
     }
 }
 
-/// What was refused may be taken by another producer.
-fn made_anew(reason: &str) -> Next {
-    let what = format!("the producer gave up, and is made anew: {reason}");
-    Next::Later(Transient::new(Peer::Kafka, what))
+/// Another producer may succeed where this one was refused.
+fn producer_failed(reason: &str) -> NextStep {
+    let what = format!("the producer failed and is replaced: {reason}");
+    NextStep::Retry(Transient::new(Peer::Kafka, what))
 }
 
-/// A parked event was refused once more.
-fn after_retry(refusal: &Refusal, (key, alone): (Key, bool), memory: &mut SessionState) -> Next {
+/// A retried parked event was refused again.
+fn after_retry(refusal: &Refusal, (key, alone): (Key, bool), state: &mut SessionState) -> NextStep {
     if refusal.transient && !refusal.waits_for_a_person() {
-        return made_anew(&refusal.why.what);
+        return producer_failed(&refusal.why.what);
     }
     if alone {
         let detail = refusal.why.detail();
@@ -249,11 +249,11 @@ fn after_retry(refusal: &Refusal, (key, alone): (Key, bool), memory: &mut Sessio
             reason = refusal.why.reason.name(), position = %key, detail,
             "a parked event still cannot be sent"
         );
-        memory.failed_retry = Some((key, refusal.why.reason, detail));
+        state.failed_retry = Some((key, refusal.why.reason, detail));
     } else {
-        memory.retry_alone = true;
+        state.retry_alone = true;
     }
-    Next::Again
+    NextStep::Restart
 }
 
 #[cfg(test)]

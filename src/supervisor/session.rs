@@ -1,4 +1,4 @@
-//! One session, from its start to its end.
+//! One session, from start to end.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::session_state::SessionState;
 use super::startup::{Started, start};
-use super::{SETTLED, TURN};
+use super::{LIVENESS_INTERVAL, STABLE_AFTER};
 use crate::config::Config;
 use crate::dead_letters::Key;
 use crate::error::Error;
@@ -22,30 +22,30 @@ use crate::sink::dead_letters::{DeadLetters, DeadLettersEnd};
 use crate::sink::kafka::{KafkaEnd, KafkaSink};
 use crate::source::slot::{SlotLeft, SlotSource};
 
-/// Why a session did not come to run.
-pub(super) enum NoSession {
-    /// Asked to stop before it did.
+/// Why a session did not start.
+pub(super) enum StartError {
+    /// The router was asked to stop first.
     Stopped,
-    /// It could not be started.
+    /// A step of the start failed.
     Failed(Error),
 }
 
-impl<E: Into<Error>> From<E> for NoSession {
+impl<E: Into<Error>> From<E> for StartError {
     fn from(error: E) -> Self {
-        NoSession::Failed(error.into())
+        StartError::Failed(error.into())
     }
 }
 
-/// What a session leaves behind.
+/// The result of a session.
 #[derive(Debug)]
 pub(super) struct SessionEnded {
-    /// Why it is over.
+    /// Why it ended.
     pub(super) outcome: Outcome,
-    /// Records that were sent and not acknowledged.
+    /// Sent records without acknowledgement.
     pub(super) unacknowledged: usize,
     pub(super) slot: SlotLeft,
     pub(super) kafka: KafkaEnd,
-    /// A parked event that was refused, or the first of several, and whether it was under way alone.
+    /// The first retried parked event that was refused, and whether it was in flight alone.
     pub(super) retry: Option<(Key, bool)>,
 }
 
@@ -68,27 +68,27 @@ pub(super) async fn run(
     config: &Arc<Config>,
     monitor: &Monitor,
     stop: &CancellationToken,
-    memory: &mut SessionState,
-) -> Result<SessionEnded, NoSession> {
+    state: &mut SessionState,
+) -> Result<SessionEnded, StartError> {
     let started = tokio::select! {
         biased;
-        () = stop.cancelled() => return Err(NoSession::Stopped),
-        never = turning(monitor) => match never {},
-        started = start(config, monitor, stop, memory) => started,
+        () = stop.cancelled() => return Err(StartError::Stopped),
+        never = report_liveness(monitor) => match never {},
+        started = start(config, monitor, stop, state) => started,
     };
-    let started = started.inspect_err(|_| memory.not_started())?;
-    (memory.was_active, memory.goes_over) = (true, None);
-    // for as long as the session lasts
+    let started = started.inspect_err(|_| state.not_started())?;
+    (state.was_active, state.switch_to_bulk) = (true, None);
+    // lives as long as the session
     let _bookmarks = config.bookmarks.clone().map(|settings| {
         RollingBookmarks::start(&config.name, &config.postgres, settings, started.host.clone())
     });
     let connected = started.connected.clone();
     let mut relay = pin!(relay(config, started, monitor, stop));
-    let ended = if memory.fruitless {
-        // the last one ended as soon as this was logged
+    let ended = if state.no_progress {
+        // the previous session ended right after it had logged this
         tokio::select! {
             ended = &mut relay => ended,
-            () = tokio::time::sleep(SETTLED) => {
+            () = tokio::time::sleep(STABLE_AFTER) => {
                 connected.log();
                 relay.await
             }
@@ -100,7 +100,7 @@ pub(super) async fn run(
     Ok(ended)
 }
 
-/// Runs the loop between the slot and Kafka, with dead letters around Kafka if there are any.
+/// Runs the loop between slot and Kafka, with the dead-letter sink around Kafka if parking is on.
 async fn relay(
     config: &Config,
     started: Started,
@@ -112,15 +112,15 @@ async fn relay(
     let source = SlotSource::new(source, start);
     let kafka = KafkaSink::new(kafka);
     match dead_letters {
-        None => joined(config, source, pipeline, kafka, start, monitor).run(stop).await.into(),
+        None => new_relay(config, source, pipeline, kafka, start, monitor).run(stop).await.into(),
         Some(parts) => {
             let sink = DeadLetters::new(kafka, parts);
-            joined(config, source, pipeline, sink, start, monitor).run(stop).await.into()
+            new_relay(config, source, pipeline, sink, start, monitor).run(stop).await.into()
         }
     }
 }
 
-fn joined<K: Sink>(
+fn new_relay<K: Sink>(
     config: &Config,
     source: SlotSource<Stream>,
     pipeline: Pipeline,
@@ -133,10 +133,10 @@ fn joined<K: Sink>(
     Relay::new(source, pipeline, sink, start, window, monitor.clone(), delivery.shutdown_timeout)
 }
 
-/// A start waits for servers, each answer for so long at most. Meanwhile the main loop turns, and says so.
-async fn turning(monitor: &Monitor) -> Infallible {
+/// Reports to the monitor that the main task is alive while a start waits for servers.
+async fn report_liveness(monitor: &Monitor) -> Infallible {
     loop {
         monitor.turned();
-        tokio::time::sleep(TURN).await;
+        tokio::time::sleep(LIVENESS_INTERVAL).await;
     }
 }

@@ -1,11 +1,11 @@
-//! What one process remembers from session to session, so that it need not guess.
+//! What a process carries over from session to session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pg_logical::Lsn;
 
-use crate::checkpoint::{Checkpoint, OtherLog, Reading};
+use crate::checkpoint::{Checkpoint, LogMismatch, StreamDefinition};
 use crate::contracts::Contracts;
 use crate::dead_letters::Key;
 use crate::progress::Partial;
@@ -13,72 +13,72 @@ use crate::sink::kafka::{DEFAULT_BATCH_BYTES, Suspect, TopicCache, TransactionSi
 use crate::source::slot::HeldLock;
 use crate::unsendable::{Reason, Unsendable};
 
-/// Grows with each session.
+/// The state that sessions read and update.
 #[derive(Debug)]
 pub(super) struct SessionState {
-    /// Where to go on; `None` before the first session.
-    pub(super) remembered: Option<Checkpoint>,
-    /// The gap that was accepted on the command line, until a session has come past it.
+    /// Where to resume; `None` before the first session.
+    pub(super) checkpoint: Option<Checkpoint>,
+    /// The gap that `--accept-gap` names, until a session has passed it.
     pub(super) accepted_gap: Option<Lsn>,
     /// Where this router's part of the log ends.
     pub(super) until: Option<Lsn>,
-    /// What the last session found where the log was to be recognized, and the epoch that it had begun.
-    pub(super) other_log: Option<(u64, OtherLog)>,
-    /// The publication and table that it was read from.
-    pub(super) reading: Option<Reading>,
-    /// The largest batch that every topic takes.
+    /// The mismatch that the last session's resume check found, and that session's epoch.
+    pub(super) log_mismatch: Option<(u64, LogMismatch)>,
+    /// The publication and tables of the last session.
+    pub(super) definition: Option<StreamDefinition>,
+    /// The largest batch in bytes that every topic accepts.
     pub(super) batch_bytes: usize,
-    /// How large Kafka transactions are.
+    /// The current size of Kafka transactions.
     pub(super) transaction_size: TransactionSize,
-    /// What is known of topics.
+    /// The topic cache.
     pub(super) topics: Arc<TopicCache>,
-    /// The last session ended as it had begun: the next one is not worth a line before it has lasted.
-    pub(super) fruitless: bool,
-    /// The record that may be to blame for a refused batch.
+    /// The last session ended without progress, so the next one is logged only after it has lasted.
+    pub(super) no_progress: bool,
+    /// The record that may have caused a refused batch.
     pub(super) suspect: Suspect,
-    /// Events that the brokers refuse, where such events are parked.
+    /// Events that the brokers refused and that are to be parked.
     pub(super) refused: BTreeMap<Partial, Unsendable>,
-    /// A parked event that was refused again, and why.
+    /// A retried parked event that was refused again, and why.
     pub(super) failed_retry: Option<(Key, Reason, String)>,
-    /// A batch of parked events was refused.
+    /// Retry parked events one at a time, because Kafka refused a batch of them.
     pub(super) retry_alone: bool,
-    /// The server process of the last session, or of the last attempt that got as far as the slot.
-    pub(super) server_process: Option<i32>,
-    /// What payloads are judged by, read at the start of the process.
+    /// The server process of the last session, or of the last attempt that reached the slot.
+    pub(super) last_backend_pid: Option<i32>,
+    /// The payload contracts, read when the process started.
     pub(super) contracts: Option<Arc<Contracts>>,
-    /// The last session, where it holds the slot's lock for the next one, or until none can be made.
+    /// The last session, kept open to hold the slot's lock until the next session takes it over.
     pub(super) lock: Option<HeldLock>,
-    /// This session has it from there.
-    pub(super) handed_over: bool,
-    /// The session that reads in bulk is being made; the log ended there.
-    pub(super) goes_over: Option<Lsn>,
-    /// Bulk reads have failed: up to there the slot is streamed.
+    /// This session took the lock over from the last one.
+    pub(super) lock_handed_over: bool,
+    /// Set while the start switches to bulk reads: the end of the log at the time.
+    pub(super) switch_to_bulk: Option<Lsn>,
+    /// Stream up to this position because bulk reads failed.
     pub(super) stream_until: Lsn,
-    /// Whether a session of this process has got as far as the stream.
+    /// Whether a session of this process has started to stream.
     pub(super) was_active: bool,
 }
 
 impl Default for SessionState {
     fn default() -> Self {
         SessionState {
-            remembered: None,
+            checkpoint: None,
             accepted_gap: None,
             until: None,
-            other_log: None,
-            reading: None,
+            log_mismatch: None,
+            definition: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
             transaction_size: TransactionSize::default(),
             topics: Arc::default(),
-            fruitless: false,
+            no_progress: false,
             suspect: Suspect::None,
             refused: BTreeMap::new(),
             failed_retry: None,
             retry_alone: false,
-            server_process: None,
+            last_backend_pid: None,
             contracts: None,
             lock: None,
-            handed_over: false,
-            goes_over: None,
+            lock_handed_over: false,
+            switch_to_bulk: None,
             stream_until: Lsn::INVALID,
             was_active: false,
         }
@@ -86,14 +86,15 @@ impl Default for SessionState {
 }
 
 impl SessionState {
-    /// No session could be made. One that holds the lock may have been in its way, and the next one does not try the same.
+    /// The start failed. The held session may be the reason, so the next start does without it.
     pub(super) fn not_started(&mut self) {
         self.lock = None;
-        if let Some(until) = self.goes_over.take() {
+        if let Some(until) = self.switch_to_bulk.take() {
             self.stream_until = until;
             tracing::warn!(
-                remedy = "Going over takes a second walsender for a moment: look at max_wal_senders",
-                "the session that was to read in bulk could not be made; the slot is streamed up to {until}"
+                remedy =
+                    "Switching to bulk reads takes a second walsender for a moment: check max_wal_senders",
+                "the session for bulk reads could not be started; the router streams the slot up to {until}"
             );
         }
     }

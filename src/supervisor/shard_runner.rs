@@ -7,7 +7,7 @@ use std::thread;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Orders, run};
+use super::{RunOptions, run};
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::{Definite, Error};
@@ -16,25 +16,29 @@ use crate::monitor::Monitor;
 /// One router, ready to run.
 #[derive(Debug)]
 pub struct Router {
-    /// Its configuration: of a shard where there are several.
+    /// Its configuration; that of one shard if there are several.
     pub config: Config,
-    /// What payloads are judged by.
+    /// The payload contracts.
     pub contracts: Option<Arc<Contracts>>,
-    /// Shows what it does.
+    /// Shows its state.
     pub monitor: Monitor,
 }
 
-/// Runs them until they are asked to stop, or have done what they were ordered to. Where one must stop, all do: a person
-/// has to look, and half a router that runs is easily overlooked.
+/// Runs all routers until they are asked to stop or are done. A definite failure of one shard stops all: an operator has to look,
+/// and would easily overlook that only some shards run.
 ///
 /// # Errors
-/// The first definite failure, or the system gives no thread.
-pub async fn run_all(routers: Vec<Router>, orders: Orders, stop: &CancellationToken) -> Result<(), Error> {
+/// The first definite failure, or the error of a thread that cannot be created.
+pub async fn run_all(
+    routers: Vec<Router>,
+    options: RunOptions,
+    stop: &CancellationToken,
+) -> Result<(), Error> {
     let mut routers = routers;
     if routers.len() == 1
         && let Some(Router { config, contracts, monitor }) = routers.pop()
     {
-        return Ok(run(Arc::new(config), contracts, orders, monitor, stop.clone()).await?);
+        return Ok(run(Arc::new(config), contracts, options, monitor, stop.clone()).await?);
     }
     let (ended, mut ends) = mpsc::unbounded_channel();
     let mut threads = Vec::new();
@@ -42,10 +46,10 @@ pub async fn run_all(routers: Vec<Router>, orders: Orders, stop: &CancellationTo
         let (ended, stop_it) = (ended.clone(), stop.clone());
         let name = router.config.shard.map_or_else(String::new, |shard| format!("shard {}", shard.number));
         let work = move || {
-            // without the others, which would go on
-            let end = catch_unwind(AssertUnwindSafe(|| on_this_thread(router, orders, stop_it)));
-            // nobody listens only after the process has given up
-            let _ = ended.send(end.unwrap_or_else(|_| Err(panicked())));
+            // a panic would end this thread alone, and the other shards would go on
+            let end = catch_unwind(AssertUnwindSafe(|| run_shard(router, options, stop_it)));
+            // the receiver is gone only if the process has given up
+            let _ = ended.send(end.unwrap_or_else(|_| Err(shard_panicked())));
         };
         match thread::Builder::new().name(name).spawn(work) {
             Ok(thread) => threads.push(thread),
@@ -62,37 +66,37 @@ pub async fn run_all(routers: Vec<Router>, orders: Orders, stop: &CancellationTo
         stop.cancel();
         match &first {
             Ok(()) => first = Err(error),
-            Err(_) => tracing::error!("another shard had to stop too: {error}"),
+            Err(_) => tracing::error!("another shard has failed too: {error}"),
         }
     }
     for thread in threads {
-        // a panic there was reported where it happened
+        // the panic was logged in its thread
         let _ = thread.join();
     }
     first
 }
 
-/// What is logged meanwhile says which shard it is.
-fn on_this_thread(router: Router, orders: Orders, stop: CancellationToken) -> Result<(), Error> {
+/// Runs one shard. Its log lines carry the shard's number.
+fn run_shard(router: Router, options: RunOptions, stop: CancellationToken) -> Result<(), Error> {
     let Router { config, contracts, monitor } = router;
     let number = config.shard.map_or(0, |shard| shard.number);
     let _logged = tracing::info_span!("shard", number).entered();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| no_resources(&error))?;
     let result: Result<(), Definite> =
-        runtime.block_on(run(Arc::new(config), contracts, orders, monitor, stop));
+        runtime.block_on(run(Arc::new(config), contracts, options, monitor, stop));
     runtime.shutdown_background();
-    // a message may name nothing that says which one it is about
+    // the message itself may not say which shard failed
     let of_shard =
         |definite: Definite| Definite { what: format!("shard {number}: {}", definite.what), ..definite };
     Ok(result.map_err(of_shard)?)
 }
 
-/// What it was is logged where it happened.
-fn panicked() -> Error {
+/// The panic itself is logged in its thread.
+fn shard_panicked() -> Error {
     Error::not_safe(
-        "a shard has ended by a fault of the program",
-        "Report it, with the lines of the log before; nothing is lost, and the next start goes on where it was",
+        "a shard has panicked, which is a bug in outbox-router",
+        "Report it with the log lines before it. No event is lost: the next start resumes at the position",
     )
 }
 

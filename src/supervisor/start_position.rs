@@ -1,9 +1,9 @@
-//! Where a session starts.
+//! Decides where a session resumes.
 //!
 //! ```text
-//!   look    what is remembered is read and judged; a router that is refused has shut nobody out
-//!   fence   whoever delivered under this name before is shut out, and what it left open is ended
-//!   begin   what is remembered is read and judged again, and the new epoch written
+//!   check   read the checkpoint and decide; a router that is refused has fenced nobody
+//!   fence   fence earlier producers of this name, and end their open transaction
+//!   begin   read the checkpoint and decide again, then write the new epoch
 //! ```
 
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use pg_logical::Lsn;
 use pg_logical::session::Session;
 
-use super::connections::{awake, opened};
+use super::connections::{keep_alive, transient_if_active};
 use super::session_state::SessionState;
 use crate::checkpoint::{
-    self, Checkpoint, Handover, OtherLog, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
+    self, Checkpoint, Handover, LogMismatch, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
 };
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
@@ -25,46 +25,51 @@ use crate::sink::kafka::Publisher;
 use crate::sink::kafka::checkpoint_topic::{CheckpointStore, StoredCheckpoints, look_up};
 use crate::source::slot::no_gap_to_accept;
 
-/// What a start has found in Postgres.
-pub(super) struct Looked<'a> {
+/// What the start has read from Postgres.
+pub(super) struct StartInputs<'a> {
     pub(super) catalog: &'a Catalog,
     pub(super) slot: &'a Slot,
     pub(super) system: &'a System,
-    /// The router's slots for another number of shards.
+    /// This router's slots for another number of shards.
     pub(super) other_slots: &'a [String],
-    /// What the last session found at the beginning of the stream, and the epoch that it had begun.
-    pub(super) other_log: Option<(u64, OtherLog)>,
-    /// What the router's schema says of the slot; `None` where events may come twice.
+    /// The mismatch that the last session's resume check found, and that session's epoch.
+    pub(super) log_mismatch: Option<(u64, LogMismatch)>,
+    /// The slot's row in the router's schema; `None` in at-least-once mode.
     pub(super) record: Option<&'a SlotRecord>,
 }
 
-impl Looked<'_> {
-    /// Reads what is remembered, judges it by what was found, says where a start is not what one would expect, and writes
-    /// down that a new epoch begins there.
+impl StartInputs<'_> {
+    /// Reads the checkpoint, decides where to resume, logs what is unusual about it, and writes the first checkpoint of the new
+    /// epoch.
     pub(super) async fn begin(
         &self,
         config: &Arc<Config>,
         session: &mut Session,
-        memory: &SessionState,
+        state: &SessionState,
         sink: &mut Publisher,
         positions: &mut CheckpointStore,
     ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
-        *positions = opened(awake(config, session, CheckpointStore::open(config)).await, memory)?;
+        *positions =
+            transient_if_active(keep_alive(config, session, CheckpointStore::open(config)).await, state)?;
         let confirmed = self.confirmed();
-        let seen =
-            opened(awake(config, session, positions.read_candidates(config, confirmed, sink)).await, memory)?;
-        self.judge_any(config, session, memory, &seen).await?;
-        opened(awake(config, session, sink.init_transactions()).await, memory)?;
-        let stored =
-            opened(awake(config, session, positions.read(config, confirmed, seen, sink)).await, memory)?;
-        let before = latest(memory.remembered.as_ref(), stored);
-        let resumption = self.resume(config, session, memory, before.as_ref()).await?;
+        let seen = transient_if_active(
+            keep_alive(config, session, positions.read_candidates(config, confirmed, sink)).await,
+            state,
+        )?;
+        self.check_all(config, session, state, &seen).await?;
+        transient_if_active(keep_alive(config, session, sink.init_transactions()).await, state)?;
+        let stored = transient_if_active(
+            keep_alive(config, session, positions.read(config, confirmed, seen, sink)).await,
+            state,
+        )?;
+        let before = latest(state.checkpoint.as_ref(), stored);
+        let resumption = self.resume(config, session, state, before.as_ref()).await?;
         if let Some(before) = &before {
-            watch::warn_of_rewritten(&self.catalog.reading(&config.outbox), &before.reading);
+            watch::warn_of_rewritten(&self.catalog.stream_definition(&config.outbox), &before.definition);
         }
-        tell(config, memory, before.as_ref(), &resumption);
+        log_start(config, state, before.as_ref(), &resumption);
         let Resumption { checkpoint, check, .. } = resumption;
-        opened(awake(config, session, positions.begin(&checkpoint, sink)).await, memory)?;
+        transient_if_active(keep_alive(config, session, positions.begin(&checkpoint, sink)).await, state)?;
         Ok((checkpoint, check))
     }
 
@@ -72,18 +77,18 @@ impl Looked<'_> {
         self.slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID)
     }
 
-    /// Refuses where the router is refused whichever of these records counts.
-    async fn judge_any(
+    /// Fails if the start would be refused with each of the records that may count.
+    async fn check_all(
         &self,
         config: &Config,
         session: &mut Session,
-        memory: &SessionState,
+        state: &SessionState,
         seen: &StoredCheckpoints,
     ) -> Result<(), Error> {
         let mut refused = Ok(());
         for stored in seen.records() {
-            let before = latest(memory.remembered.as_ref(), stored.cloned());
-            match self.resume(config, session, memory, before.as_ref()).await {
+            let before = latest(state.checkpoint.as_ref(), stored.cloned());
+            match self.resume(config, session, state, before.as_ref()).await {
                 Err(Error::Definite(definite)) => refused = Err(Error::Definite(definite)),
                 judged => return judged.map(drop),
             }
@@ -91,79 +96,77 @@ impl Looked<'_> {
         refused
     }
 
-    /// Where to go on, if `before` is what counts.
+    /// Where to resume if `before` is the checkpoint that counts.
     async fn resume(
         &self,
         config: &Config,
         session: &mut Session,
-        memory: &SessionState,
+        state: &SessionState,
         before: Option<&Checkpoint>,
     ) -> Result<Resumption, Error> {
-        let Looked { catalog, slot: _, system, other_slots, other_log, record } = self;
-        // those of a router that only delivers its last part are there on purpose
-        if !other_slots.is_empty() && memory.until.is_none() {
-            awake(config, session, beside_other_shards(config, before, other_slots)).await?;
+        let StartInputs { catalog, slot: _, system, other_slots, log_mismatch, record } = self;
+        // a router that drains its slot before a handover has them on purpose
+        if !other_slots.is_empty() && state.until.is_none() {
+            keep_alive(config, session, beside_other_shards(config, before, other_slots)).await?;
         }
         let history = match before {
-            // an older one has no history that could hold the position
+            // the history of an older timeline cannot contain the position
             Some(before) if before.timeline > system.timeline => Some(String::new()),
             Some(before) if before.timeline < system.timeline => {
                 Some(timeline::history(session, system.timeline).await?)
             }
             _ => None,
         };
-        let reading = catalog.reading(&config.outbox);
-        let way_out = catalog.recovery_advice(config.source());
-        let found = checkpoint::Found {
+        let definition = catalog.stream_definition(&config.outbox);
+        let recovery = catalog.recovery_advice(config.source());
+        let found = checkpoint::StartFacts {
             router: &config.name,
             slot: &config.postgres.slot,
             confirmed: self.confirmed(),
             system,
             history: history.as_deref(),
-            reading: &reading,
-            way_out: &way_out,
-            // unless a reset has come in between, which settles it
-            other_log: other_log
+            definition: &definition,
+            recovery: &recovery,
+            // a later epoch means that a reset has settled it
+            log_mismatch: log_mismatch
                 .filter(|(epoch, _)| before.is_some_and(|before| before.epoch == *epoch))
                 .map(|(_, other)| other),
             record: *record,
         };
         let exactly_once = config.delivery.mode == DeliveryMode::ExactlyOnce;
-        checkpoint::resume(before, &found, memory.accepted_gap, exactly_once)
+        checkpoint::resume(before, &found, state.accepted_gap, exactly_once)
             .map_err(|conflict| conflict.refusal(config.shard))
     }
 }
 
-/// Says where a start is not what one would expect.
-fn tell(config: &Config, memory: &SessionState, before: Option<&Checkpoint>, resumption: &Resumption) {
+/// Logs what is unusual about this start.
+fn log_start(config: &Config, state: &SessionState, before: Option<&Checkpoint>, resumption: &Resumption) {
     let position = resumption.checkpoint.position;
     match resumption.start {
         Start::First(_) if config.delivery.positions_topic.is_some() => {
             tracing::info!(
                 name = config.name, position = %position.flush,
-                "no position is remembered under this name: the router starts at the slot's own"
+                "no checkpoint is stored under this name: the router starts at the slot's position"
             );
         }
         Start::Accepted(_) => {
             let before = before.map(|before| before.position.flush.to_string());
             let before = before.as_deref().unwrap_or("unknown");
-            tracing::warn!(before, position = %position.flush, "the gap was accepted: going on after it");
+            tracing::warn!(before, position = %position.flush, "the gap was accepted: the router resumes after it");
         }
-        Start::Resumed(_) if memory.accepted_gap.is_some() && resumption.check.is_none() => {
-            no_gap_to_accept()
-        }
+        Start::Resumed(_) if state.accepted_gap.is_some() && resumption.check.is_none() => no_gap_to_accept(),
         Start::First(_) | Start::Resumed(_) => {}
     }
     if let Some(replay) = &resumption.checkpoint.replay {
         tracing::info!(
             position = %position.flush, until = %replay.until.flush, reset = replay.mark,
-            "the position was reset: events are sent again, and marked"
+            "the position was reset: events are sent again with the replay header"
         );
     }
 }
 
-/// Where there are slots of it for another number of shards, a router goes on that has delivered before, unless they are
-/// handing over. Another one would send what these hold once more, or leave it out.
+/// If this router has slots for another number of shards, only a router that has delivered before may go on, unless a handover
+/// runs. Any other would repeat or skip what those slots hold.
 async fn beside_other_shards(
     config: &Config,
     before: Option<&Checkpoint>,
@@ -174,22 +177,22 @@ async fn beside_other_shards(
     if Handover::is_under_way(handover.as_ref()) {
         return Err(Error::not_safe(
             format!(
-                "`outbox-router shards change` was cut off, and the slots of another number of shards are there: {others}"
+                "`outbox-router shards change` was interrupted, and slots for another number of shards exist: {others}"
             ),
-            "Run it again, with the new `[shards] count` and the old number as --from: it goes on where it was",
+            "Run it again with the new `[shards] count` and the old number as --from: it resumes where it stopped",
         ));
     }
-    // what is remembered may be of a time before the last change: a slot of the same name can be made again
+    // the checkpoint may be older than the last change: a slot of the same name may have been created again
     let owner = Handover::owner(handover.as_ref(), config.slot_of_all());
     if let Some(owner) = owner.filter(|owner| *owner != count) {
         return Err(Error::not_safe(
             format!(
-                "the events of {} were handed over to {owner} shards, whose slots are there ({others}), and this router is one of {count}",
+                "the events of {} were handed over to {owner} shards, whose slots exist ({others}), but this router is configured for {count}",
                 config.name
             ),
             format!(
-                "If this is a configuration from before, set `[shards] count = {owner}`. If the number is to be changed, stop all routers \
-                 of the other number and run `outbox-router shards change --from {owner}`: it delivers what their slots hold, and \
+                "If this configuration is out of date, set `[shards] count = {owner}`. To change the number, stop all routers \
+                 of the other number and run `outbox-router shards change --from {owner}`: it delivers the events in their slots and \
                  hands over"
             ),
         ));
@@ -199,12 +202,12 @@ async fn beside_other_shards(
     }
     Err(Error::not_safe(
         format!(
-            "the router {} has not delivered from the slot {} yet, and there are slots of it for another number of shards than {count}: \
+            "the router {} has not delivered from the slot {} yet, and it has slots for a number of shards other than {count}: \
              {others}",
             config.name, config.postgres.slot
         ),
-        "If the number is to be changed, stop all routers of the other number and run `outbox-router shards change --from NUMBER`: it \
-         delivers what their slots hold, and hands over. If the slots are left over from something else, drop them: SELECT \
+        "To change the number, stop all routers of the other number and run `outbox-router shards change --from NUMBER`: it \
+         delivers the events in their slots and hands over. If the slots are no longer needed, drop them: SELECT \
          pg_drop_replication_slot(...)",
     ))
 }

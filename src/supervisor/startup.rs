@@ -1,15 +1,15 @@
-//! The start of a session, step by step, in the order that keeps two routers apart: first the slot, then the checkpoint (which ends
-//! by shutting others out), then the stream.
+//! The start of a session, step by step, in the order that keeps two routers apart: first the slot, then the checkpoint (whose
+//! last step fences other producers), then the stream.
 //!
 //! | step | may end the start with |
 //! |---|---|
-//! | `Servers::connect` | Postgres is away, or refuses the role |
-//! | `Servers::take_slot` | the slot is missing, lost, or another's; waits while a router has it |
-//! | `Servers::read_tables` | the tables or the publication cannot be read, or have been altered |
-//! | `Kafka::open` | no broker answers, or none lets the router in |
-//! | `Kafka::begin` | the checkpoint does not fit the slot, or cannot be written |
+//! | `Sessions::connect` | Postgres is unreachable or refuses the role |
+//! | `Sessions::take_slot` | the slot is missing, lost or owned by another router; waits while another router holds it |
+//! | `Sessions::read_tables` | the tables or the publication cannot be read, or were altered |
+//! | `Kafka::open` | no broker answers, or none accepts the router |
+//! | `Kafka::begin` | the checkpoint does not match the slot, or cannot be written |
 //! | `claim` | another router has taken the slot over |
-//! | `parked_events` | they cannot be read |
+//! | `open_dead_letters` | the parked events cannot be read |
 //! | `open_stream` | the server does not stream the slot |
 
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
 use tokio_util::sync::CancellationToken;
 
-use super::connections::{awake, connect, opened};
-use super::free_slot::free_slot;
+use super::acquire_slot::acquire_slot;
+use super::connections::{connect, keep_alive, transient_if_active};
 use super::session_state::SessionState;
-use super::start_position::Looked;
-use super::tables::{claim, look_at_tables};
+use super::start_position::StartInputs;
+use super::tables::{check_tables, claim};
 use crate::advice;
-use crate::checkpoint::{Checkpoint, Reading, ResumeCheck, SlotRecord, System, latest};
+use crate::checkpoint::{Checkpoint, ResumeCheck, SlotRecord, StreamDefinition, System, latest};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
@@ -45,7 +45,7 @@ use crate::sink::kafka::properties::transaction_timeout;
 use crate::sink::kafka::{DeliveryReports, KafkaParts, Publisher, UNUSED_CLIENT_TIMEOUT};
 use crate::source::slot::{SlotParts, begins_with_bulk_reads};
 
-/// How long a checkpoint is looked for that only makes a message more exact.
+/// How long to look for a checkpoint that only makes an error message more precise.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A session that is ready to run.
@@ -53,14 +53,14 @@ pub(super) struct Started {
     pub(super) source: SlotParts<Stream>,
     pub(super) pipeline: Pipeline,
     pub(super) kafka: KafkaParts,
-    /// `None`: the router stops at an event that cannot be sent.
+    /// `None`: an event that cannot be sent stops the router.
     pub(super) dead_letters: Option<DeadLetterParts>,
     pub(super) connected: Connected,
-    /// The server that is read.
+    /// The server of the stream.
     pub(super) host: Host,
 }
 
-/// What is logged of a session.
+/// The fields of the log line of a session.
 #[derive(Clone)]
 pub(super) struct Connected {
     postgres: String,
@@ -77,35 +77,35 @@ impl Connected {
     }
 }
 
-/// The sessions with Postgres.
-struct Servers {
-    /// Holds the slot's lock, and will stream.
+/// The two Postgres sessions of a router.
+struct Sessions {
+    /// Holds the slot's lock, and streams later.
     stream: Session,
-    /// Looks at the catalogues. What a walsender has read of them it decodes with: a query of pg_publication_tables is enough, and
-    /// it takes what was written under an earlier publication for unpublished, without a word. So the stream's own session asks
-    /// for none.
-    looks: Session,
+    /// Queries the catalogues. A walsender decodes with the catalogue contents that it has cached: after a query of
+    /// pg_publication_tables it silently treats changes under an earlier publication as unpublished. So the streaming session
+    /// runs no such query.
+    catalog: Session,
 }
 
-/// What Postgres has, once the slot is this router's.
-struct Found {
+/// The state of the server once this router holds the slot.
+struct ServerState {
     catalog: Catalog,
     slot: Slot,
     system: System,
 }
 
-/// What the tables are read with.
+/// How to read the outbox tables.
 struct Tables {
     outbox: Outbox,
     router: Router,
-    reading: Reading,
-    /// The router's slots for another number of shards.
+    definition: StreamDefinition,
+    /// This router's slots for another number of shards.
     other_slots: Vec<String>,
-    /// What the router's schema says of the slot; `None` where events may come twice.
+    /// The slot's row in the router's schema; `None` in at-least-once mode.
     record: Option<SlotRecord>,
 }
 
-/// The clients with which the session will send. No event was sent yet.
+/// The Kafka clients of the session, before the first event.
 struct Kafka {
     publisher: Publisher,
     delivery_reports: Arc<DeliveryReports>,
@@ -117,39 +117,40 @@ pub(super) async fn start(
     config: &Arc<Config>,
     monitor: &Monitor,
     stop: &CancellationToken,
-    memory: &mut SessionState,
+    state: &mut SessionState,
 ) -> Result<Started, Error> {
-    // an attempt may take long, and the reason why the last one failed is worth more than that one is made
-    if !memory.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
+    // the reason of the last failure is worth more than "connecting", and an attempt may take long
+    if !state.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
-    let mut servers = Servers::connect(config).await?;
-    let found = match servers.take_slot(config, monitor, memory).await {
+    let mut sessions = Sessions::connect(config).await?;
+    let found = match sessions.take_slot(config, monitor, state).await {
         Ok(found) => found,
-        Err(error) => return Err(with_position(error, config, memory).await),
+        Err(error) => return Err(with_position(error, config, state).await),
     };
-    let tables = servers.read_tables(config, &found, memory).await?;
-    connecting_to_kafka(monitor, memory);
-    let mut kafka = Kafka::open(config, &mut servers.stream, memory).await?;
-    let begun = begin(config, servers, &found, &tables, &mut kafka, monitor, memory).await;
-    let Begun { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid } = match begun {
-        Ok(begun) => begun,
-        Err(error) => {
-            kafka.close().await;
-            return Err(error);
-        }
-    };
-    if memory.fruitless {
+    let tables = sessions.read_tables(config, &found, state).await?;
+    connecting_to_kafka(monitor, state);
+    let mut kafka = Kafka::open(config, &mut sessions.stream, state).await?;
+    let begun = begin(config, sessions, &found, &tables, &mut kafka, monitor, state).await;
+    let SessionParts { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid } =
+        match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                kafka.close().await;
+                return Err(error);
+            }
+        };
+    if state.no_progress {
         tracing::debug!("connected again");
     } else {
         connected.log();
     }
     monitor.state(State::Active);
     if resume_check.is_none() {
-        memory.accepted_gap = None;
+        state.accepted_gap = None;
     }
-    memory.remembered = Some(checkpoint.clone());
-    memory.reading = Some(tables.reading.clone());
+    state.checkpoint = Some(checkpoint.clone());
+    state.definition = Some(tables.definition.clone());
     let position = checkpoint.position.flush;
     let pipeline = Pipeline::new(
         tables.outbox,
@@ -168,14 +169,14 @@ pub(super) async fn start(
             config.heartbeat,
             host.clone(),
             backend_pid,
-            tables.reading,
+            tables.definition,
         ),
         confirmed: found.confirmed(),
         resume_check,
-        gap_accepted: memory.accepted_gap.is_some_and(|gap| gap != position),
+        gap_accepted: state.accepted_gap.is_some_and(|gap| gap != position),
         head: found.system.flush,
-        until: memory.until,
-        stream_until: memory.stream_until,
+        until: state.until,
+        stream_until: state.stream_until,
         backend_pid,
         monitor: monitor.clone(),
     };
@@ -184,9 +185,9 @@ pub(super) async fn start(
         delivery_reports: kafka.delivery_reports,
         store: kafka.store,
         resumed_from: checkpoint,
-        transaction_size: memory.transaction_size,
+        transaction_size: state.transaction_size,
         transaction_timeout: transaction_timeout(config),
-        suspect: memory.suspect,
+        suspect: state.suspect,
         message_prefix: config.outbox.message_prefix.clone(),
         monitor: monitor.clone(),
         stop: stop.clone(),
@@ -194,10 +195,10 @@ pub(super) async fn start(
     Ok(Started { source, pipeline, kafka, dead_letters, connected, host })
 }
 
-/// Where the session begins, and what it reads from.
-struct Begun {
+/// The parts of a session that the last steps of a start create.
+struct SessionParts {
     checkpoint: Checkpoint,
-    /// What has to come first, if the slot may be of another log.
+    /// The resume check, if the slot may belong to another log.
     resume_check: Option<ResumeCheck>,
     dead_letters: Option<DeadLetterParts>,
     stream: ReplicationStream<Stream>,
@@ -206,40 +207,40 @@ struct Begun {
     backend_pid: i32,
 }
 
-/// The steps after which Kafka's clients have to be closed if one fails.
+/// The last steps. If one fails, the caller closes the Kafka clients.
 async fn begin(
     config: &Arc<Config>,
-    mut servers: Servers,
-    found: &Found,
+    mut sessions: Sessions,
+    found: &ServerState,
     tables: &Tables,
     kafka: &mut Kafka,
     monitor: &Monitor,
-    memory: &mut SessionState,
-) -> Result<Begun, Error> {
-    let (checkpoint, resume_check) = kafka.begin(config, &mut servers.stream, found, tables, memory).await?;
-    let claimed = claim(config, servers.looks);
-    awake(config, &mut servers.stream, claimed).await?;
-    let session = &mut servers.stream;
-    let dead_letters = parked_events(config, session, tables, monitor, memory, &checkpoint).await?;
+    state: &mut SessionState,
+) -> Result<SessionParts, Error> {
+    let (checkpoint, resume_check) = kafka.begin(config, &mut sessions.stream, found, tables, state).await?;
+    let claimed = claim(config, sessions.catalog);
+    keep_alive(config, &mut sessions.stream, claimed).await?;
+    let session = &mut sessions.stream;
+    let dead_letters = open_dead_letters(config, session, tables, monitor, state, &checkpoint).await?;
     let connected = Connected {
         postgres: session.info().place.clone(),
         version: session.parameters().get("server_version").cloned().unwrap_or_default(),
         slot: config.postgres.slot.clone(),
         position: checkpoint.position.flush,
-        again: memory.was_active,
+        again: state.was_active,
     };
     let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
     let stream =
-        open_stream(config, servers.stream, found, &checkpoint, resume_check.as_ref(), memory).await?;
-    Ok(Begun { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid })
+        open_stream(config, sessions.stream, found, &checkpoint, resume_check.as_ref(), state).await?;
+    Ok(SessionParts { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid })
 }
 
-impl Servers {
+impl Sessions {
     async fn connect(config: &Config) -> Result<Self, Error> {
         let mut stream = connect(config, None).await?;
-        let looks = connect(config, Some(stream.info().host.clone()));
-        let looks = awake(config, &mut stream, looks).await?;
-        Ok(Servers { stream, looks })
+        let catalog = connect(config, Some(stream.info().host.clone()));
+        let catalog = keep_alive(config, &mut stream, catalog).await?;
+        Ok(Sessions { stream, catalog })
     }
 
     /// Waits until no other router has the slot, and takes it.
@@ -247,79 +248,80 @@ impl Servers {
         &mut self,
         config: &Config,
         monitor: &Monitor,
-        memory: &mut SessionState,
-    ) -> Result<Found, Error> {
-        let (catalog, slot) = free_slot(&mut self.stream, &mut self.looks, config, monitor, memory).await?;
-        // after the wait for the slot, for the end of the log must not be older than the slot's position
+        state: &mut SessionState,
+    ) -> Result<ServerState, Error> {
+        let (catalog, slot) =
+            acquire_slot(&mut self.stream, &mut self.catalog, config, monitor, state).await?;
+        // only after the wait, since the end of the log must not be older than the slot's position
         let system = timeline::identify(&mut self.stream).await?;
-        Ok(Found { catalog, slot, system })
+        Ok(ServerState { catalog, slot, system })
     }
 
     async fn read_tables(
         &mut self,
         config: &Config,
-        found: &Found,
-        memory: &SessionState,
+        found: &ServerState,
+        state: &SessionState,
     ) -> Result<Tables, Error> {
         let catalog = &found.catalog;
-        let router = Router::of(config).with_contracts(config, memory.contracts.clone());
+        let router = Router::of(config).with_contracts(config, state.contracts.clone());
         let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
-        let outbox = Outbox::of(config, router.extra_columns()).known_as(oids);
-        let looked = look_at_tables(config, catalog, &outbox, &mut self.looks, memory);
-        let (shard, other_slots, record) = awake(config, &mut self.stream, looked).await?;
-        let reading = catalog.reading(&config.outbox);
-        if memory.reading.as_ref().is_some_and(|before| reading.altered_since(before)) {
+        let outbox = Outbox::of(config, router.extra_columns()).with_oids(oids);
+        let checked = check_tables(config, catalog, &outbox, &mut self.catalog, state);
+        let (shard, other_slots, record) = keep_alive(config, &mut self.stream, checked).await?;
+        let definition = catalog.stream_definition(&config.outbox);
+        if state.definition.as_ref().is_some_and(|before| definition.altered_since(before)) {
             return Err(watch::altered(config.source(), catalog));
         }
-        Ok(Tables { outbox: outbox.of_shard(shard), router, reading, other_slots, record })
+        Ok(Tables { outbox: outbox.of_shard(shard), router, definition, other_slots, record })
     }
 }
 
-impl Found {
+impl ServerState {
     fn confirmed(&self) -> Lsn {
         self.slot.confirmed_flush_lsn.unwrap_or(Lsn::INVALID)
     }
 }
 
-/// Shows that Kafka is waited for, unless a better reason is shown.
-fn connecting_to_kafka(monitor: &Monitor, memory: &SessionState) {
-    let state = monitor.current_state();
-    let failed = matches!(state, State::Reconnecting { peer: Peer::Kafka, .. });
-    if !memory.was_active && !failed || matches!(state, State::Connecting { .. }) {
+/// Shows that the router connects to Kafka, unless a failure of Kafka is shown.
+fn connecting_to_kafka(monitor: &Monitor, state: &SessionState) {
+    let shown = monitor.current_state();
+    let failed = matches!(shown, State::Reconnecting { peer: Peer::Kafka, .. });
+    if !state.was_active && !failed || matches!(shown, State::Connecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Kafka });
     }
 }
 
 impl Kafka {
-    async fn open(config: &Arc<Config>, session: &mut Session, memory: &SessionState) -> Result<Self, Error> {
+    async fn open(config: &Arc<Config>, session: &mut Session, state: &SessionState) -> Result<Self, Error> {
         let delivery_reports = Arc::new(DeliveryReports::default());
-        let known = Arc::clone(&memory.topics);
+        let known = Arc::clone(&state.topics);
         let publisher =
-            Publisher::open(Arc::clone(config), Arc::clone(&delivery_reports), memory.batch_bytes, known);
-        let publisher = opened(awake(config, session, publisher).await, memory)?;
+            Publisher::open(Arc::clone(config), Arc::clone(&delivery_reports), state.batch_bytes, known);
+        let publisher = transient_if_active(keep_alive(config, session, publisher).await, state)?;
         Ok(Kafka { publisher, delivery_reports, store: CheckpointStore::Off })
     }
 
-    /// Decides where the session begins, and writes that down.
+    /// Decides where the session resumes, and writes its first checkpoint.
     async fn begin(
         &mut self,
         config: &Arc<Config>,
         session: &mut Session,
-        found: &Found,
+        found: &ServerState,
         tables: &Tables,
-        memory: &mut SessionState,
+        state: &mut SessionState,
     ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
-        let looked = Looked {
+        let inputs = StartInputs {
             catalog: &found.catalog,
             slot: &found.slot,
             system: &found.system,
             other_slots: &tables.other_slots,
-            other_log: memory.other_log.take(),
+            log_mismatch: state.log_mismatch.take(),
             record: tables.record.as_ref(),
         };
         let (checkpoint, resume_check) =
-            looked.begin(config, session, memory, &mut self.publisher, &mut self.store).await?;
-        Ok((checkpoint, resume_check.filter(|_| !memory.handed_over)))
+            inputs.begin(config, session, state, &mut self.publisher, &mut self.store).await?;
+        Ok((checkpoint, resume_check.filter(|_| !state.lock_handed_over)))
     }
 
     async fn close(self) {
@@ -328,19 +330,19 @@ impl Kafka {
     }
 }
 
-/// What is parked has to be known before the first event comes.
-async fn parked_events(
+/// Loads the parked events, which have to be known before the first event.
+async fn open_dead_letters(
     config: &Arc<Config>,
     session: &mut Session,
     tables: &Tables,
     monitor: &Monitor,
-    memory: &mut SessionState,
+    state: &mut SessionState,
     checkpoint: &Checkpoint,
 ) -> Result<Option<DeadLetterParts>, Error> {
     if !config.dead_letters.park() {
         return Ok(None);
     }
-    let unfinished = Unfinished { sent: checkpoint.retried.clone(), failed: memory.failed_retry.clone() };
+    let unfinished = Unfinished { sent: checkpoint.retried.clone(), failed: state.failed_retry.clone() };
     let host = session.info().host.clone();
     let from = checkpoint.position.flush;
     let locked = |reason: String| {
@@ -356,17 +358,17 @@ async fn parked_events(
         from,
         locked,
     );
-    let (store, loaded) = awake(config, session, store).await?;
-    memory.failed_retry = None;
-    memory.refused.retain(|event, _| event.final_lsn >= from);
-    let router = Router::of(config).with_contracts(config, memory.contracts.clone());
+    let (store, loaded) = keep_alive(config, session, store).await?;
+    state.failed_retry = None;
+    state.refused.retain(|event, _| event.final_lsn >= from);
+    let router = Router::of(config).with_contracts(config, state.contracts.clone());
     let outbox = Outbox::of(config, tables.router.extra_columns());
     Ok(Some(DeadLetterParts {
         store,
         loaded,
         max_aggregates: config.dead_letters.max_aggregates,
-        refused: memory.refused.clone(),
-        retry_alone: memory.retry_alone,
+        refused: state.refused.clone(),
+        retry_alone: state.retry_alone,
         required_log_end: checkpoint.parked,
         pipeline: (outbox, router),
         transactional: config.delivery.mode == DeliveryMode::ExactlyOnce,
@@ -375,20 +377,20 @@ async fn parked_events(
     }))
 }
 
-/// Makes the session one that streams, or that reads in bulk. From here on the server finds out that the router is gone: by
+/// Starts the stream, or prepares the session for bulk reads. From here on the server notices a dead router, by
 /// wal_sender_timeout if it streams.
 async fn open_stream(
     config: &Config,
     mut session: Session,
-    found: &Found,
+    found: &ServerState,
     checkpoint: &Checkpoint,
     resume_check: Option<&ResumeCheck>,
-    memory: &SessionState,
+    state: &SessionState,
 ) -> Result<ReplicationStream<Stream>, Error> {
     let position = checkpoint.position.flush;
     let in_bulk = resume_check.is_none()
         && found.slot.waits_for.is_empty()
-        && begins_with_bulk_reads(config, position, found.system.flush, memory.stream_until);
+        && begins_with_bulk_reads(config, position, found.system.flush, state.stream_until);
     let prepared = if in_bulk {
         &bulk_read::prepare(config.postgres.wal_sender_timeout)
     } else {
@@ -411,14 +413,14 @@ async fn open_stream(
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
 }
 
-/// Adds the remembered position to a finding that stops the router: it is where events may be missing from.
-async fn with_position(error: Error, config: &Config, memory: &SessionState) -> Error {
+/// Adds the stored position to an error that stops the router: events after it may be missing.
+async fn with_position(error: Error, config: &Config, state: &SessionState) -> Error {
     let Error::Definite(Definite { exit: Exit::Unsafe, what, remedy }) = error else { return error };
     let stored = tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, None)).await;
     // what was found matters more than a broker that does not answer
-    let what = match latest(memory.remembered.as_ref(), stored.ok().and_then(Result::ok).flatten()) {
-        Some(remembered) => {
-            format!("{what}; Kafka has everything before {}", remembered.position.flush)
+    let what = match latest(state.checkpoint.as_ref(), stored.ok().and_then(Result::ok).flatten()) {
+        Some(checkpoint) => {
+            format!("{what}; Kafka has everything before {}", checkpoint.position.flush)
         }
         None => what,
     };

@@ -1,5 +1,5 @@
-//! What is shown of state that is kept outside the process while no session of this router looks after it: while another router is
-//! active, and at each start, before Kafka is reached.
+//! Shows the slot and the parked events while no session of this router streams: while another router is active, and at each
+//! start before Kafka is reached.
 
 use pg_logical::server_error::QueryError;
 use pg_logical::session::{Row, Session};
@@ -11,12 +11,12 @@ use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::slot_headroom::safe_bytes;
 
-/// A router that waits for the slot must not be delayed.
+/// Standbys must not be delayed.
 const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '200ms'";
 
-/// Looks at the slot and at the parked events, and shows them.
-pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
-    let catalog = Catalog::query_slot(looks, &config.postgres).await?;
+/// Reads the slot and the number of parked events, and shows them.
+pub(super) async fn show(session: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
+    let catalog = Catalog::query_slot(session, &config.postgres).await?;
     if let Some(slot) = &catalog.slot {
         show_slot(slot, monitor);
     }
@@ -24,7 +24,7 @@ pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor
         return Ok(());
     }
     let count = dead_letters::count_both(&config.name, "true");
-    match looks.query(&format!("{LIMITS}; {count}")).await {
+    match session.query(&format!("{LIMITS}; {count}")).await {
         Ok(rows) => {
             let number = |n| rows.first().and_then(|row: &Row| row.get(n)?.parse::<u64>().ok());
             if let (Some(events), Some(aggregates)) = (number(0), number(1)) {
@@ -32,7 +32,7 @@ pub(super) async fn show(looks: &mut Session, config: &Config, monitor: &Monitor
             }
         }
         Err(QueryError::Connection(error)) => return Err(error.into()),
-        // What was known stays. The session that parks says what is wrong.
+        // The last known number stays. The parking session reports the error.
         Err(error) => tracing::debug!(%error, "counting parked events"),
     }
     Ok(())
@@ -43,7 +43,7 @@ fn show_slot(slot: &Slot, monitor: &Monitor) {
         retained_bytes: slot.retained_bytes,
         wal_status: slot.wal_status.clone(),
         safe_wal_bytes: safe_bytes(slot),
-        // takes several looks; the session that streams has them, and tells when the level changes
+        // needs several observations, which the streaming session makes
         safe_wal_seconds: None,
         room: monitor.slot_room(),
     });

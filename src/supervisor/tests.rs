@@ -1,7 +1,7 @@
 use pg_logical::Lsn;
 
 use super::*;
-use crate::checkpoint::remembered;
+use crate::checkpoint::sample_checkpoint;
 use crate::progress::Sequence;
 use crate::sink::kafka::{KafkaEnd, TransactionSize};
 use crate::source::slot::SlotLeft;
@@ -15,9 +15,10 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> SessionEnded {
         how_to_skip: "leave it out".to_owned(),
         nothing_before: true,
     });
-    let slot = SlotLeft { end: None, recognized: true, sent_away: false, lock: None, log_end: Lsn::INVALID };
+    let slot =
+        SlotLeft { end: None, log_verified: true, terminated: false, lock: None, log_end: Lsn::INVALID };
     let kafka = KafkaEnd {
-        checkpoint: remembered(),
+        checkpoint: sample_checkpoint(),
         advanced: true,
         last_suspect: Some(DOUBTFUL),
         alone,
@@ -38,50 +39,50 @@ fn refused() -> Error {
 
 #[test]
 fn a_refused_batch_is_sent_one_at_a_time_from_the_position_on() {
-    let mut memory = SessionState::default();
-    assert_eq!(after_session(ended(refusal(false), None), false, &mut memory), Next::Again);
-    assert_eq!(memory.suspect, Suspect::UpTo(DOUBTFUL));
-    assert_eq!(memory.batch_bytes, 1_000);
-    // also after a connection that is lost meanwhile
+    let mut state = SessionState::default();
+    assert_eq!(after_session(ended(refusal(false), None), false, &mut state), NextStep::Restart);
+    assert_eq!(state.suspect, Suspect::UpTo(DOUBTFUL));
+    assert_eq!(state.batch_bytes, 1_000);
+    // also after a connection was lost in between
     let lost = Outcome::Failed(Error::transient(Peer::Postgres, "lost"));
-    assert!(matches!(after_session(ended(lost, None), false, &mut memory), Next::Later(_)));
-    assert_eq!(memory.suspect, Suspect::UpTo(DOUBTFUL));
+    assert!(matches!(after_session(ended(lost, None), false, &mut state), NextStep::Retry(_)));
+    assert_eq!(state.suspect, Suspect::UpTo(DOUBTFUL));
 }
 
 #[test]
 fn a_record_refused_alone_stops_the_router_and_is_named() {
     let next = after_session(
-        ended(refusal(false), Some("42 to the topic orders")),
+        ended(refusal(false), Some("42 to the topic options")),
         false,
         &mut SessionState::default(),
     );
-    let Next::Never(definite) = next else { panic!("{next:?}") };
+    let NextStep::Fail(definite) = next else { panic!("{next:?}") };
     assert_eq!(definite.exit, Exit::Unsafe);
-    assert!(definite.what.contains("id 42 to the topic orders: too large"), "{definite}");
+    assert!(definite.what.contains("id 42 to the topic options: too large"), "{definite}");
 }
 
-/// Otherwise each attempt would repeat what follows it in other topics.
+/// Otherwise each attempt would repeat later records to other topics.
 #[test]
-fn a_record_that_waits_for_a_right_is_asked_for_alone() {
-    let mut memory = SessionState::default();
+fn a_record_that_waits_for_a_privilege_is_sent_alone() {
+    let mut state = SessionState::default();
     let Outcome::Refused(mut refusal) = refusal(true) else { unreachable!() };
     refusal.why.remedy = "Grant it".into();
-    let next = after_session(ended(Outcome::Refused(refusal), Some("42")), false, &mut memory);
-    assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })), "{next:?}");
-    assert_eq!(memory.suspect, Suspect::UpTo(DOUBTFUL));
+    let next = after_session(ended(Outcome::Refused(refusal), Some("42")), false, &mut state);
+    assert!(matches!(next, NextStep::Retry(Transient { peer: Peer::Kafka, .. })), "{next:?}");
+    assert_eq!(state.suspect, Suspect::UpTo(DOUBTFUL));
 }
 
 #[test]
-fn what_may_pass_is_tried_again() {
+fn a_transient_refusal_is_retried() {
     let next = after_session(ended(refusal(true), None), false, &mut SessionState::default());
-    assert!(matches!(next, Next::Later(Transient { peer: Peer::Kafka, .. })));
+    assert!(matches!(next, NextStep::Retry(Transient { peer: Peer::Kafka, .. })));
 }
 
 #[test]
 fn a_refused_password_is_definite_at_start_and_transient_later() {
-    let mut memory = SessionState::default();
-    assert!(matches!(after_failure(refused(), &memory), Next::Never(_)));
-    memory.was_active = true;
-    assert!(matches!(after_failure(refused(), &memory), Next::Later(_)));
-    assert!(matches!(after_failure(Error::not_safe("slot lost", "look"), &memory), Next::Never(_)));
+    let mut state = SessionState::default();
+    assert!(matches!(after_failure(refused(), &state), NextStep::Fail(_)));
+    state.was_active = true;
+    assert!(matches!(after_failure(refused(), &state), NextStep::Retry(_)));
+    assert!(matches!(after_failure(Error::not_safe("slot lost", "look"), &state), NextStep::Fail(_)));
 }

@@ -48,7 +48,7 @@ async fn bulk_reads_of_a_broker_that_stands_still_are_left_for_the_stream() {
         let mut router = Router::active(&settings).await;
         kafka.holds(&outbox.name, 500).await;
         assert!(send(Signal::Stop, broker.pid()));
-        router.logs("Kafka takes too little for bulk reads").await;
+        router.logs("Kafka is too slow for bulk reads").await;
         assert!(send(Signal::Continue, broker.pid()));
         streams(&mut router).await;
         outbox.all_confirmed().await;
@@ -71,7 +71,7 @@ async fn bulk_reads_that_the_broker_does_not_take_cost_no_session() {
     let mut router = Router::start(&settings);
     kafka.holds(&outbox.name, 300).await;
     mock.down(2);
-    router.logs("Kafka takes too little for bulk reads").await;
+    router.logs("Kafka is too slow for bulk reads").await;
     let asked_later = "SELECT 1 FROM pg_stat_activity a JOIN pg_locks l USING (pid) WHERE l.locktype = 'advisory' AND l.granted \
                        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
                        AND a.query_start > a.backend_start + interval '12 s'";
@@ -99,14 +99,14 @@ async fn bulk_reads_without_a_walsender_to_spare_are_left_for_the_stream() {
         assert!(checked.contains("Raise max_wal_senders") && checked.contains("bulk reads"), "{checked}");
         let mut router = Router::active(&slow).await;
         backlog(&outbox, 500).await;
-        router.logs("could not be made").await;
+        router.logs("could not be started").await;
         outbox.all_confirmed().await;
         assert_eq!(counted(&router, "bites_total"), Some(0));
         let reconnects = counted(&router, "reconnects_total{peer=\"postgres\"}").unwrap();
         let log = router.stop().await.log;
         assert!(log.contains("max_wal_senders"), "{log}");
         // each costs one, and not one more
-        assert_eq!(log.matches("could not be made").count() as u64, reconnects, "{log}");
+        assert_eq!(log.matches("could not be started").count() as u64, reconnects, "{log}");
         delivered_once(&outbox, &kafka).await;
     }
 }

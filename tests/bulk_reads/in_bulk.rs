@@ -74,7 +74,7 @@ async fn bulk_reads_without_the_privilege_are_streamed_and_it_is_said() {
     let url = format!("postgres://{role}@{}/{}", outbox.address(), outbox.name);
     let settings = settings(&outbox, &kafka, MODES[0], "1").set("postgres.url", url);
     let mut router = Router::active(&settings).await;
-    router.logs("Postgres refuses to let the slot").await;
+    router.logs("Postgres refuses bulk reads of the slot").await;
     outbox.all_confirmed().await;
     streams(&mut router).await;
     let log = router.log();

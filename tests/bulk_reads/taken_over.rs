@@ -16,7 +16,7 @@ use crate::support::signal::Signal;
 use crate::support::writers::Writers;
 
 /// What a router says before it does, and after it has started.
-const GOES_OVER: &str = "far behind: reading in bulk from here on";
+const GOES_OVER: &str = "far behind: switching to bulk reads";
 const CONNECTED: &str = "connected; events flow";
 
 /// Only a session that takes the lock over waits for it; others ask again and again.

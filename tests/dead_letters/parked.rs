@@ -271,7 +271,7 @@ async fn dead_letters_that_a_router_that_does_not_park_may_not_read_are_warned_o
     outbox.insert_numbers("order", "a", 1..4).await;
     setting.sees("a", vec![1, 2, 3]).await;
     let log = router.stop().await.log;
-    assert!(!log.contains("cannot be told"), "nothing was ever parked: {log}");
+    assert!(!log.contains("cannot tell whether"), "nothing was ever parked: {log}");
     outbox
         .execute(
             "INSERT INTO outbox_router.dead_letters (router, final_lsn, change, xid, committed_at, source, reason, detail, event) \
@@ -279,14 +279,11 @@ async fn dead_letters_that_a_router_that_does_not_park_may_not_read_are_warned_o
         )
         .await;
     let log = Router::active(&blind).await.stop().await.log;
-    assert!(
-        log.contains("whether events are parked cannot be told") && log.contains("GRANT SELECT"),
-        "{log}"
-    );
+    assert!(log.contains("cannot tell whether events are parked") && log.contains("GRANT SELECT"), "{log}");
     // one that may read it has nothing to warn of
     outbox.execute(&format!("GRANT USAGE ON SCHEMA outbox_router TO {role}; GRANT SELECT ON outbox_router.dead_letters TO {role}")).await;
     let log = Router::active(&blind).await.stop().await.log;
-    assert!(!log.contains("cannot be told"), "{log}");
+    assert!(!log.contains("cannot tell whether"), "{log}");
     outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 

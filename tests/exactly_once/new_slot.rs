@@ -17,7 +17,7 @@ use crate::support::shared;
 const NOT_NEW: &str = "is not known to be new";
 
 /// What every refusal says.
-const NO_POSITION: &str = "no position is remembered for the router";
+const NO_POSITION: &str = "no checkpoint is stored for the router";
 
 /// The table that `init` makes has no default for it.
 const EVENT_TYPE: &str = "ALTER TABLE outbox ALTER event_type SET DEFAULT 'happened'";
@@ -70,7 +70,7 @@ async fn exactly_once_a_router_with_a_changed_name_is_refused_until_that_is_acce
     let words = [NO_POSITION, NOT_NEW, &format!("the router {name} has read it"), "set it back"];
     let ended = refuses(&outbox, &kafka, &renamed, &words).await;
     let wrong = ["--accept-gap", "0/1"];
-    Router::with_arguments(&renamed, &wrong).exits(3).await.says(&["does not fit", ended.goes_on_at()]);
+    Router::with_arguments(&renamed, &wrong).exits(3).await.says(&["does not match", ended.goes_on_at()]);
     let accepted = sends(&outbox, &renamed, &["--accept-gap", ended.goes_on_at()], 4..6).await;
     assert!(accepted.log.contains("the gap was accepted"), "{}", accepted.log);
     sends(&outbox, &renamed, &[], 6..8).await;

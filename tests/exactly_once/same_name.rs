@@ -57,5 +57,5 @@ async fn exactly_once_a_router_of_another_slot_is_refused_before_it_fences_the_o
     let name = format!("{0}.{0}", outbox.name);
     let others = [settings(&other, &kafka), Settings::new(&other, &kafka)];
     let others = others.map(|settings| settings.set("name", name.as_str()));
-    refused_unnoticed(&outbox, &kafka, &others, &["is of the slot", "two routers share one name"]).await;
+    refused_unnoticed(&outbox, &kafka, &others, &["belongs to the slot", "two routers share one name"]).await;
 }

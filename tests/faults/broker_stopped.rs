@@ -95,7 +95,7 @@ async fn broker_away_an_event_that_cannot_be_sent_waits_for_those_before_it() {
     outbox.insert_numbers("order", "a", 2..3).await;
     outbox.insert("two words", "b", "{}").await;
     outbox.insert_numbers("order", "a", 3..4).await;
-    router.logs("stopping, once everything before it is acknowledged").await;
+    router.logs("stopping once everything before it is acknowledged").await;
     router.logs("no broker can be reached").await;
     router.assert_running();
 

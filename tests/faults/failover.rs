@@ -150,7 +150,7 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
         "from timeline 1",
         &format!("at {switch}, "),
         "before the router's position",
-        "no longer exists in Postgres",
+        "no longer exist in Postgres",
     ]);
     // nothing is confirmed after the last event but keepalives
     let position =
@@ -222,7 +222,7 @@ async fn failover_to_a_standby_without_a_copy_of_the_slot_is_refused() {
         "did not survive a failover",
         "may be missing in Kafka",
     ]);
-    assert!(ended.log.contains("Kafka has everything before this position"), "{}", ended.log);
+    assert!(ended.log.contains("Kafka has every event before this position"), "{}", ended.log);
     assert_eq!(pair.kafka.count(&pair.outbox.name).await, Ok(10));
 }
 

@@ -97,11 +97,11 @@ async fn no_guessing_about_a_publication_that_was_dropped_and_made_again() {
     let again = format!("DROP PUBLICATION outbox_router; {PUBLICATION}");
     let setting = Setting::new().await;
     setting.outbox.execute(&again).await;
-    let outbox = setting.stopped(&["publication", "made again", "may be missing"]).await;
+    let outbox = setting.stopped(&["publication", "created again", "may be missing"]).await;
     let kafka = Kafka::shared();
     let settings = Settings::new(&outbox, &kafka);
     let ended = Router::start(&settings).exits(3).await;
-    ended.says(&["publication", "made again", "--accept-gap"]);
+    ended.says(&["publication", "created again", "--accept-gap"]);
     // a person has looked, and found nothing missing
     outbox.execute(EVENT).await;
     let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
@@ -125,7 +125,7 @@ async fn no_guessing_about_a_stretch_that_the_server_cannot_read() {
     outbox.execute(PUBLICATION).await;
     let settings = Settings::new(&outbox, &kafka);
     let ended = Router::start(&settings).exits(3).await;
-    ended.says(&["publication", "made again", "rescue", "--accept-gap"]);
+    ended.says(&["publication", "created again", "rescue", "--accept-gap"]);
     Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()])
         .exits(3)
         .await

@@ -97,7 +97,7 @@ async fn way_out_of_a_publication_that_was_made_again_while_the_router_was_cut_o
     outbox.execute(PUBLICATION).await;
     router.signal(Signal::Continue);
     let ended = router.exits(3).await;
-    ended.says(&["made again"]);
+    ended.says(&["created again"]);
     assert_eq!(shown(&outbox, &ended).await, gap);
 }
 

@@ -118,7 +118,7 @@ async fn network_lost_while_a_router_starts_is_told_and_it_starts_when_it_is_bac
             .set("postgres.wal_sender_timeout", "1s");
         proxy.cut_after(Direction::ToClient, after, Cut::Hole);
         let mut router = Router::start(&settings);
-        router.logs("not connected; trying until it works").await;
+        router.logs("not connected; retrying until it works").await;
         // also while the next attempt is under way, which takes most of the time
         router
             .shows("another attempt", |status| {

@@ -55,7 +55,7 @@ impl Setting {
         let before = self.kafka.count(&self.outbox.name).await.unwrap();
         let wrong = Lsn(position.parse::<Lsn>().unwrap().0 + 1).to_string();
         let refused = Router::with_arguments(&self.settings, &["--accept-gap", &wrong]).exits(3).await;
-        refused.says(&["does not fit", position]);
+        refused.says(&["does not match", position]);
         let router = Router::with_arguments(&self.settings, &["--accept-gap", position]);
         self.outbox.insert("order", "a", &format!("{{\"n\": {number}}}")).await;
         self.outbox.all_confirmed().await;
@@ -96,7 +96,7 @@ async fn gaps_are_refused_where_the_slot_was_dropped_and_made_again_while_the_ro
     ended.says(&["does not exist", "Kafka has everything before"]);
     outbox.execute(EVENT).await;
     outbox.create_slot("pgoutput").await;
-    let ended = setting.refuses(&["made again", "may be missing"]).await;
+    let ended = setting.refuses(&["created again", "may be missing"]).await;
     setting.goes_on(&ended, 5, 1..=1).await;
 }
 
@@ -108,7 +108,7 @@ async fn gaps_are_refused_and_explained_where_the_router_ran_without_the_topic()
     setting.settings = with.clone().set("delivery.positions_topic", "");
     setting.sends(4..6).await;
     setting.settings = with;
-    let ended = setting.refuses(&["Nothing is missing if it was this router", "positions_topic"]).await;
+    let ended = setting.refuses(&["Nothing is missing if this router itself ran", "positions_topic"]).await;
     setting.goes_on(&ended, 6, 1..=1).await;
 }
 
@@ -118,7 +118,7 @@ async fn gaps_are_refused_where_the_publication_was_made_again_while_the_router_
     let setting = Setting::on(Outbox::new().await).await;
     let again = format!("DROP PUBLICATION outbox_router; {}", crate::support::outbox::PUBLICATION);
     setting.outbox.execute(&again).await;
-    let ended = setting.refuses(&["publication", "made again", "rescue"]).await;
+    let ended = setting.refuses(&["publication", "created again", "rescue"]).await;
     setting.goes_on(&ended, 4, 1..=1).await;
 }
 
@@ -201,7 +201,7 @@ async fn gaps_are_refused_where_the_server_was_restored_from_a_backup() {
     let ours = put_back(&server, &setting).await;
     let theirs = setting.outbox.confirmed().await;
     let words =
-        ["restored from a backup", "no longer exists in Postgres", &ours.to_string(), &theirs.to_string()];
+        ["restored from a backup", "no longer exist in Postgres", &ours.to_string(), &theirs.to_string()];
     let ended = setting.refuses(&words).await;
     // before 17 a server that stops does not save where a slot is
     setting.goes_on(&ended, 4, 1..=4).await;
@@ -237,7 +237,7 @@ async fn gaps_are_refused_where_a_restored_log_has_grown_past_the_position_witho
     let outbox = &setting.outbox;
     let ours = put_back(&server, &setting).await;
     grows_past(outbox, ours).await;
-    let ended = setting.refuses(&["is not the one", "does not have it"]).await;
+    let ended = setting.refuses(&["is not the one", "does not contain it"]).await;
     setting.goes_on(&ended, 4, 1..=4).await;
 }
 
@@ -262,7 +262,7 @@ async fn gaps_are_refused_where_a_restored_log_has_events_where_there_were_none(
     outbox.insert("order", "a", "{\"n\": 1}").await;
     grows_past(outbox, ours).await;
     let ended =
-        setting.refuses(&["is not the one", "nothing was there to deliver from", &ours.to_string()]).await;
+        setting.refuses(&["is not the one", "there was nothing to deliver from", &ours.to_string()]).await;
     setting.goes_on(&ended, 2, 2..=2).await;
 }
 

@@ -277,7 +277,7 @@ async fn shards_that_are_half_handed_over_wait_until_it_is_done() {
     done(of(2).run(&["init"]), &[]);
     for (settings, arguments) in [(of(1), &[][..]), (of(2), &["--shard", "0"]), (of(2), &["--shard", "1"])] {
         let ended = Router::with_arguments(&settings, arguments).exits(3).await;
-        ended.says(&["`outbox-router shards change` was cut off", "Run it again"]);
+        ended.says(&["`outbox-router shards change` was interrupted", "Run it again"]);
     }
     change(&of(2), "1").await;
     done(of(2).run(&["shards", "change", "--from", "1"]), &["nothing is left to do"]);

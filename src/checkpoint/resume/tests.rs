@@ -1,6 +1,6 @@
-//! Where a start goes on, and what it is refused for.
+//! Where a start resumes, and why it may be refused.
 
-use super::super::record::tests::remembered;
+use super::super::record::tests::sample_checkpoint;
 use super::*;
 use crate::checkpoint::{LogFingerprint, ResumeCheck};
 use crate::progress::{Landmark, Partial};
@@ -9,48 +9,48 @@ use pg_logical::PgTimestamp;
 const HISTORY: &str = "1\t0/1800\tno recovery target specified\n";
 
 struct Case {
-    remembered: Option<Checkpoint>,
+    checkpoint: Option<Checkpoint>,
     slot: &'static str,
     confirmed: u64,
     identifier: &'static str,
     flush: u64,
     history: Option<&'static str>,
-    reading: Reading,
-    other_log: Option<OtherLog>,
+    definition: StreamDefinition,
+    log_mismatch: Option<LogMismatch>,
     record: Option<SlotRecord>,
 }
 
 impl Case {
-    /// Of a router that has delivered up to 0/1000 and a slot that is confirmed up to 0/800.
+    /// A router that has delivered up to 0/1000, and a slot that is confirmed up to 0/800.
     fn new() -> Self {
         Case {
-            remembered: Some(remembered()),
+            checkpoint: Some(sample_checkpoint()),
             slot: "outbox_router",
             confirmed: 0x800,
             identifier: "7423",
             flush: 0x3000,
             history: None,
-            reading: remembered().reading,
-            other_log: None,
+            definition: sample_checkpoint().definition,
+            log_mismatch: None,
             record: None,
         }
     }
 
-    fn judged(&self, accepted: Option<u64>) -> Result<Start, ResumeConflict> {
+    fn decided(&self, accepted: Option<u64>) -> Result<Start, ResumeConflict> {
         let timeline = if self.history.is_some() { 2 } else { 1 };
         let system = System { identifier: self.identifier.into(), timeline, flush: Lsn(self.flush) };
-        let found = Found {
+        let found = StartFacts {
             router: "shop",
             slot: self.slot,
             confirmed: Lsn(self.confirmed),
             system: &system,
             history: self.history,
-            reading: &self.reading,
-            way_out: "In one session: SELECT 1",
-            other_log: self.other_log,
+            definition: &self.definition,
+            recovery: "In one session: SELECT 1",
+            log_mismatch: self.log_mismatch,
             record: self.record.as_ref(),
         };
-        judge(self.remembered.as_ref(), &found, accepted.map(Lsn))
+        decide(self.checkpoint.as_ref(), &found, accepted.map(Lsn))
     }
 }
 
@@ -60,21 +60,21 @@ fn at(lsn: u64) -> Position {
 
 #[test]
 fn starts_where_the_router_left_off_and_the_first_time_where_the_slot_is() {
-    assert_eq!(Case::new().judged(None), Ok(Start::Resumed(at(0x1000))));
-    assert_eq!(Case { confirmed: 0x1000, ..Case::new() }.judged(None), Ok(Start::Resumed(at(0x1000))));
-    assert_eq!(Case { remembered: None, ..Case::new() }.judged(None), Ok(Start::First(at(0x800))));
-    // a promotion after our position changes nothing
-    assert_eq!(Case { history: Some(HISTORY), ..Case::new() }.judged(None), Ok(Start::Resumed(at(0x1000))));
-    // what there is no gap for need not be accepted
-    assert_eq!(Case::new().judged(Some(0x800)), Ok(Start::Resumed(at(0x1000))));
+    assert_eq!(Case::new().decided(None), Ok(Start::Resumed(at(0x1000))));
+    assert_eq!(Case { confirmed: 0x1000, ..Case::new() }.decided(None), Ok(Start::Resumed(at(0x1000))));
+    assert_eq!(Case { checkpoint: None, ..Case::new() }.decided(None), Ok(Start::First(at(0x800))));
+    // a promotion after the position changes nothing
+    assert_eq!(Case { history: Some(HISTORY), ..Case::new() }.decided(None), Ok(Start::Resumed(at(0x1000))));
+    // a gap that does not exist need not be accepted
+    assert_eq!(Case::new().decided(Some(0x800)), Ok(Start::Resumed(at(0x1000))));
 }
 
 #[test]
 fn a_slot_that_may_not_be_new_is_not_read_without_a_position() {
-    let case = |record| Case { remembered: None, record: Some(record), ..Case::new() };
+    let case = |record| Case { checkpoint: None, record: Some(record), ..Case::new() };
     let new = SlotRecord { created_at: Some(Lsn(0x800)), router: None, usable: true };
     let read_by = |name: &str| SlotRecord { router: Some(name.into()), ..new.clone() };
-    assert_eq!(case(new.clone()).judged(None), Ok(Start::First(at(0x800))));
+    assert_eq!(case(new.clone()).decided(None), Ok(Start::First(at(0x800))));
     for (record, words) in [
         (read_by("billing"), &["the router billing has read it"][..]),
         (read_by("shop"), &["this router has read it"][..]),
@@ -82,13 +82,13 @@ fn a_slot_that_may_not_be_new_is_not_read_without_a_position() {
         (SlotRecord { created_at: None, ..new.clone() }, &["does not say"][..]),
         (SlotRecord::default(), &["may not read and write"][..]),
     ] {
-        let gap = case(record.clone()).judged(None).unwrap_err();
-        assert_eq!(gap.go_on, Lsn(0x800), "{gap:?}");
+        let gap = case(record.clone()).decided(None).unwrap_err();
+        assert_eq!(gap.resume_at, Lsn(0x800), "{gap:?}");
         for word in words {
             assert!(gap.what.contains(word), "{word}: {gap:?}");
         }
-        assert!(case(record.clone()).judged(Some(0x801)).unwrap_err().what.contains("does not fit"));
-        assert_eq!(case(record).judged(Some(0x800)), Ok(Start::Accepted(at(0x800))));
+        assert!(case(record.clone()).decided(Some(0x801)).unwrap_err().what.contains("does not match"));
+        assert_eq!(case(record).decided(Some(0x800)), Ok(Start::Accepted(at(0x800))));
     }
 }
 
@@ -96,35 +96,38 @@ fn a_slot_that_may_not_be_new_is_not_read_without_a_position() {
 fn what_another_router_has_read_since_is_not_sent_again() {
     let record = |name: &str| Some(SlotRecord { router: Some(name.into()), ..SlotRecord::default() });
     let mut case = Case { record: record("billing"), ..Case::new() };
-    let gap = case.judged(None).unwrap_err();
-    assert!(gap.what.contains("the router billing has read the slot") && gap.go_on == Lsn(0x1000), "{gap:?}");
-    assert_eq!(case.judged(Some(0x1000)), Ok(Start::Accepted(at(0x1000))));
+    let gap = case.decided(None).unwrap_err();
+    assert!(
+        gap.what.contains("the router billing has read the slot") && gap.resume_at == Lsn(0x1000),
+        "{gap:?}"
+    );
+    assert_eq!(case.decided(Some(0x1000)), Ok(Start::Accepted(at(0x1000))));
     case.record = record("shop");
-    assert_eq!(case.judged(None), Ok(Start::Resumed(at(0x1000))));
+    assert_eq!(case.decided(None), Ok(Start::Resumed(at(0x1000))));
 }
 
 #[test]
 fn parked_events_whose_rows_the_server_does_not_have_are_missed() {
     let parked = |parked| {
         let mut case = Case::new();
-        case.remembered.as_mut().unwrap().parked = Some(Lsn(parked));
+        case.checkpoint.as_mut().unwrap().parked = Some(Lsn(parked));
         case
     };
     let here = Ok(Start::Resumed(at(0x1000)));
-    assert_eq!(parked(0x3000).judged(None), here);
-    let gap = parked(0x3001).judged(None).unwrap_err();
-    assert!(gap.what.contains("parked events are lost") && gap.go_on == Lsn(0x1000), "{}", gap.what);
+    assert_eq!(parked(0x3000).decided(None), here);
+    let gap = parked(0x3001).decided(None).unwrap_err();
+    assert!(gap.what.contains("parked events are lost") && gap.resume_at == Lsn(0x1000), "{}", gap.what);
     let mut inside = parked(0x3001);
     let partial = Some(Partial { final_lsn: Lsn(0x1500), changes: 7 });
-    inside.remembered.as_mut().unwrap().position.partial = partial;
+    inside.checkpoint.as_mut().unwrap().position.partial = partial;
     let whole = Position { flush: Lsn(0x1000), partial };
     assert_eq!(
-        inside.judged(Some(0x1000)),
+        inside.decided(Some(0x1000)),
         Ok(Start::Accepted(whole)),
-        "what was delivered is not sent again"
+        "the delivered part is not sent again"
     );
-    // the other standby was behind
-    let promoted = |parked_at| Case { history: Some(HISTORY), ..parked(parked_at) }.judged(None);
+    // the promoted standby was behind
+    let promoted = |parked_at| Case { history: Some(HISTORY), ..parked(parked_at) }.decided(None);
     assert_eq!(promoted(0x1000), here);
     assert!(promoted(0x2fff).unwrap_err().what.contains("parked events are lost"));
 }
@@ -133,47 +136,48 @@ fn parked_events_whose_rows_the_server_does_not_have_are_missed() {
 fn a_transaction_is_not_skipped_by_numbers_that_mean_something_else_now() {
     let partial = Some(Partial { final_lsn: Lsn(0x1100), changes: 7 });
     let mut case = Case::new();
-    case.remembered.as_mut().unwrap().position.partial = partial;
-    assert_eq!(case.judged(None).map(|start| start.position().partial), Ok(partial));
-    case.reading.message_prefix = Some("outbox".into());
-    assert_eq!(case.judged(None).map(|start| start.position()), Ok(at(0x1000)));
+    case.checkpoint.as_mut().unwrap().position.partial = partial;
+    assert_eq!(case.decided(None).map(|start| start.position().partial), Ok(partial));
+    case.definition.message_prefix = Some("outbox".into());
+    assert_eq!(case.decided(None).map(|start| start.position()), Ok(at(0x1000)));
 }
 
 #[test]
 fn no_guessing_about_a_transaction_under_way_that_the_log_no_longer_holds() {
     let partial = |final_lsn| Some(Partial { final_lsn: Lsn(final_lsn), changes: 7 });
     let mut cut = Case { flush: 0x2000, ..Case::new() };
-    cut.remembered.as_mut().unwrap().position.partial = partial(0x2000);
+    cut.checkpoint.as_mut().unwrap().position.partial = partial(0x2000);
     assert!(
-        cut.judged(None)
+        cut.decided(None)
             .unwrap_err()
             .what
             .contains("ends at 0/2000, 1 B before the router's position 0/2001")
     );
     cut.flush = 0x2001;
-    assert!(cut.judged(None).is_ok());
+    assert!(cut.decided(None).is_ok());
     let mut left = Case { history: Some(HISTORY), ..Case::new() };
-    left.remembered.as_mut().unwrap().position.partial = partial(0x1800);
-    assert_eq!(left.judged(None).unwrap_err().go_on, Lsn(0x1800));
+    left.checkpoint.as_mut().unwrap().position.partial = partial(0x1800);
+    assert_eq!(left.decided(None).unwrap_err().resume_at, Lsn(0x1800));
 }
 
 #[test]
 fn no_guessing_where_the_two_positions_do_not_fit() {
     let mut behind = Case { history: Some(HISTORY), ..Case::new() };
-    behind.remembered.as_mut().unwrap().position.flush = Lsn(0x2000);
+    behind.checkpoint.as_mut().unwrap().position.flush = Lsn(0x2000);
     let landmark = |xid| Landmark { final_lsn: Lsn(0xF00), xid, commit_time: PgTimestamp(0) };
-    let position = remembered().position;
+    let position = sample_checkpoint().position;
     let mut look =
         ResumeCheck::new(LogFingerprint::Landmark(landmark(742)), position, Lsn(0x800), None).unwrap();
-    let other_log = look.change(landmark(741)).err();
-    let altered = Reading { publication: Some("16400/800".into()), ..remembered().reading };
-    for (case, words, go_on) in [
+    let log_mismatch = look.change(landmark(741)).err();
+    let altered =
+        StreamDefinition { publication: Some("16400/800".into()), ..sample_checkpoint().definition };
+    for (case, words, resume_at) in [
         (Case { identifier: "9", ..Case::new() }, &["another database cluster", "7423"][..], 0x800),
         (Case { slot: "other", ..Case::new() }, &["outbox_router", "other"][..], 0x800),
-        (behind, &["timeline 1", "0/1800", "0/2000", "2.0 KiB", "no longer exists"][..], 0x1800),
+        (behind, &["timeline 1", "0/1800", "0/2000", "2.0 KiB", "no longer exist"][..], 0x1800),
         (
             Case { history: Some(""), ..Case::new() },
-            &["timeline 2", "timeline 1", "does not come from"][..],
+            &["timeline 2", "timeline 1", "does not descend from"][..],
             0x800,
         ),
         (Case { flush: 0xF00, ..Case::new() }, &["ends at 0/F00", "256 B", "0/1000"][..], 0x800),
@@ -183,39 +187,40 @@ fn no_guessing_where_the_two_positions_do_not_fit() {
             0x1400,
         ),
         (
-            Case { reading: altered.clone(), confirmed: 0x1400, ..Case::new() },
-            &["moved by another", "0/1400", "; and the publication", "made again"][..],
+            Case { definition: altered.clone(), confirmed: 0x1400, ..Case::new() },
+            &["moved by another", "0/1400", "; and the publication", "created again"][..],
             0x1400,
         ),
-        (Case { reading: altered, ..Case::new() }, &["made again", "0/1000"][..], 0x1000),
+        (Case { definition: altered, ..Case::new() }, &["created again", "0/1000"][..], 0x1000),
         (
-            Case { other_log, ..Case::new() },
+            Case { log_mismatch, ..Case::new() },
             &["0/1000", "742, committed 2000-01-01", "at 0/F00", "has 741", "snapshot"][..],
             0x800,
         ),
     ] {
-        let gap = case.judged(None).unwrap_err();
-        assert_eq!(gap.go_on, Lsn(go_on), "{gap:?}");
+        let gap = case.decided(None).unwrap_err();
+        assert_eq!(gap.resume_at, Lsn(resume_at), "{gap:?}");
         for word in words {
             assert!(gap.what.contains(word), "{word}: {gap:?}");
         }
-        // only exactly what was shown is accepted
-        assert!(case.judged(Some(go_on + 1)).unwrap_err().what.contains("does not fit"));
-        assert_eq!(case.judged(Some(go_on)), Ok(Start::Accepted(at(go_on))));
+        // only the position that was shown is accepted
+        assert!(case.decided(Some(resume_at + 1)).unwrap_err().what.contains("does not match"));
+        assert_eq!(case.decided(Some(resume_at)), Ok(Start::Accepted(at(resume_at))));
         let Error::Definite(definite) = gap.refusal(None) else { panic!() };
-        assert!(definite.remedy.contains(&format!("--accept-gap {}", Lsn(go_on))), "{definite}");
+        assert!(definite.remedy.contains(&format!("--accept-gap {}", Lsn(resume_at))), "{definite}");
     }
 }
 
-/// The publication is another one, too, and that is no finding.
+/// The publication differs too, which does not count for another slot.
 #[test]
 fn the_catalogues_are_not_compared_with_those_of_another_slot() {
-    let altered = Reading { publication: Some("16400/800".into()), ..remembered().reading };
+    let altered =
+        StreamDefinition { publication: Some("16400/800".into()), ..sample_checkpoint().definition };
     for case in [
-        Case { slot: "other", reading: altered.clone(), ..Case::new() },
-        Case { identifier: "9", reading: altered.clone(), ..Case::new() },
+        Case { slot: "other", definition: altered.clone(), ..Case::new() },
+        Case { identifier: "9", definition: altered.clone(), ..Case::new() },
     ] {
-        let gap = case.judged(None).unwrap_err();
+        let gap = case.decided(None).unwrap_err();
         assert!(!gap.what.contains("publication"), "{gap:?}");
         assert!(gap.remedy.starts_with("Either two routers share one name"), "{gap:?}");
         assert_eq!(gap.before, None);

@@ -6,7 +6,7 @@ use pg_logical::{Lsn, Secret};
 use super::finding::Findings;
 use super::kafka::Seen;
 use super::topics::durability;
-use crate::checkpoint::{self, Reading, ResumeConflict, SlotRecord};
+use crate::checkpoint::{self, ResumeConflict, SlotRecord, StreamDefinition};
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
@@ -20,7 +20,7 @@ pub(super) struct Ours {
     confirmed: Lsn,
     /// Whether a router is reading the slot.
     active: bool,
-    reading: Reading,
+    definition: StreamDefinition,
     /// What the router's schema says about the slot; `None` with at-least-once delivery.
     record: Option<SlotRecord>,
 }
@@ -42,7 +42,7 @@ impl Ours {
             name: config.name.clone(),
             confirmed,
             active: slot.active_pid.is_some(),
-            reading: catalog.reading(&config.outbox),
+            definition: catalog.stream_definition(&config.outbox),
             record,
         }))
     }
@@ -101,7 +101,7 @@ async fn remembered(config: &Config, ours: Option<&Ours>, findings: &mut Finding
         Ok(Some(remembered)) => remembered,
         Ok(None) => {
             if let Some(gap) = ours.and_then(|ours| ours.not_new(config)) {
-                let remedy = gap.how_to_go_on(config.shard);
+                let remedy = gap.full_remedy(config.shard);
                 return findings.error("position", gap.what, remedy);
             }
             let what = format!(
@@ -124,7 +124,7 @@ async fn remembered(config: &Config, ours: Option<&Ours>, findings: &mut Finding
             ours.confirmed
         );
         findings.error("position", what, run);
-    } else if ours.reading.altered_since(&remembered.reading) {
+    } else if ours.definition.altered_since(&remembered.definition) {
         let what = format!(
             "the publication, or an outbox table, was altered or made again after the router was at {position}"
         );

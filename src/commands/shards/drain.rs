@@ -18,7 +18,7 @@ use crate::postgres::catalog::{self, Catalog};
 use crate::postgres::slot_lock;
 use crate::progress::Position;
 use crate::sink::kafka::checkpoint_topic::look_up;
-use crate::supervisor::{self, Orders, Router};
+use crate::supervisor::{self, Router, RunOptions};
 use crate::terminal;
 
 /// How long the server may take to end a session that was closed.
@@ -41,8 +41,8 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
         let monitor = Monitor::new(&config.name);
         routers.push(Router { contracts: contracts.clone(), config, monitor });
     }
-    let orders = Orders { accept_gap: None, until: Some(until) };
-    supervisor::run_all(routers, orders, &CancellationToken::new()).await
+    let options = RunOptions { accept_gap: None, until: Some(until) };
+    supervisor::run_all(routers, options, &CancellationToken::new()).await
 }
 
 /// Takes the locks of the existing slots, so that no router reads on. Without `within`, it waits for the routers that hold them

@@ -90,9 +90,9 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
         _ => until,
     };
     // the router judges what it reads again as it did before
-    let reading = before.remembered.as_ref().map(|known| known.reading.clone());
+    let definition = before.remembered.as_ref().map(|known| known.definition.clone());
     let replay = Some(Replay { mark: mark.clone(), until });
-    before.write(config, back, replay, reading).await.map_err(again)?;
+    before.write(config, back, replay, definition).await.map_err(again)?;
     let header = if before.topic.is_some() {
         format!(" What is sent again bears the header outbox-router-replay: {mark}.")
     } else {

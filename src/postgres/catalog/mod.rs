@@ -22,7 +22,7 @@ use pg_logical::quoting::literal;
 use pg_logical::server_error::QueryError;
 use pg_logical::session::{Row, Session};
 
-use crate::checkpoint::Reading;
+use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres, TableName};
 use crate::error::Error;
 
@@ -88,10 +88,10 @@ impl Catalog {
     }
 
     /// What determines the changes in the stream.
-    pub fn reading(&self, outbox: &Outbox) -> Reading {
+    pub fn stream_definition(&self, outbox: &Outbox) -> StreamDefinition {
         let identity = |table: &Table| format!("{} {}", table.oid, table.membership);
         let tables = outbox.tables.iter().zip(&self.tables);
-        Reading {
+        StreamDefinition {
             publication: self.publication.as_ref().map(|publication| publication.fingerprint.clone()),
             tables: tables
                 .filter_map(|(name, table)| Some((name.to_string(), table.as_ref().map(identity)?)))

@@ -1,4 +1,4 @@
-//! A port that always has something to do must not keep the loop from the other one, whose server waits for answers.
+//! A busy port must not keep the loop from the other one, whose server waits for answers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,30 +11,30 @@ use super::sink::first;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
-use crate::pipeline::{Made, Pipeline};
+use crate::pipeline::{Pipeline, PipelineOutput};
 use crate::progress::{Progress, Sequence};
 use crate::relay::{
-    Certain, Delivered, Event, Health, InFlight, Intake, NotSent, Outcome, Read, Reading, Refusal, Relay,
-    Sent, Sink, Source, Stalled, Turn, Window,
+    DeliveryState, Durability, Health, InFlight, Intake, LoopState, NotSent, Outcome, Read, Refusal, Relay,
+    Sent, Sink, SinkEvent, Source, SourceState, Stalled, Window,
 };
 
-/// How often a port has to be waited for until it ends the session.
+/// The test passes when both ports were polled this often.
 const ENOUGH: u32 = 100;
 
-/// So many calls of one port without that are too many.
+/// The test fails when one port was polled this often before.
 const TOO_MANY: u32 = 10_000;
 
-/// A port without anything to read or to send.
+/// A port with nothing to read or send.
 struct Idle {
-    /// Whether it has something to do whenever it is asked.
+    /// Whether it has something to do at each poll.
     busy: bool,
-    /// How often this port has been waited for, and the other one.
+    /// How often this port and the other one were polled.
     this: Rc<Cell<u32>>,
     other: Rc<Cell<u32>>,
 }
 
 impl Idle {
-    async fn changed(&mut self) -> Result<(), Error> {
+    async fn wait(&mut self) -> Result<(), Error> {
         self.this.set(self.this.get() + 1);
         if self.this.get().min(self.other.get()) >= ENOUGH {
             return Err(Error::transient(Peer::Kafka, "both were served"));
@@ -56,30 +56,30 @@ impl Source for Idle {
         Ok(Read::Nothing)
     }
 
-    fn dealt_with(&mut self) {}
+    fn consume(&mut self) {}
 
-    fn turn(&mut self, _: &Delivered) -> Result<Reading, Error> {
-        Ok(Reading {
+    fn after_dispatch(&mut self, _: &DeliveryState) -> Result<SourceState, Error> {
+        Ok(SourceState {
             intake: Intake::Live,
             received: Lsn(0),
             confirmed: Lsn(0),
             caught_up: true,
-            begins_again: false,
+            restarted: false,
             ended: false,
             again: false,
             gathered: false,
         })
     }
 
-    async fn changed(&mut self) -> Result<(), Error> {
-        Idle::changed(self).await
+    async fn wait(&mut self) -> Result<(), Error> {
+        Idle::wait(self).await
     }
 
     fn health(&self) -> Option<Stalled> {
         None
     }
 
-    fn is_recognized(&self) -> bool {
+    fn is_log_verified(&self) -> bool {
         true
     }
 
@@ -97,26 +97,30 @@ impl Sink for Idle {
         true
     }
 
-    fn send(&mut self, _: &Made<'_>, _: Sequence) -> Result<Sent, NotSent> {
+    fn send(&mut self, _: &PipelineOutput<'_>, _: Sequence) -> Result<Sent, NotSent> {
         Ok(Sent::Nothing)
     }
 
-    fn reports(&mut self, _: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
+    fn reports(&mut self, _: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
         None
     }
 
-    fn turn(&mut self, _: &Turn<'_>, _: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error> {
+    fn after_dispatch(
+        &mut self,
+        _: &LoopState<'_>,
+        _: &mut dyn FnMut(&mut Checkpoint),
+    ) -> Result<bool, Error> {
         Ok(false)
     }
 
-    fn certain(&self, progress: &Progress) -> Certain {
+    fn durability(&self, progress: &Progress) -> Durability {
         let position = progress.position();
-        Certain {
+        Durability {
             position,
             durable: position.flush,
             survives: None,
             settled: true,
-            checkpoint_waits: false,
+            checkpoint_pending: false,
             uncommitted: 0,
             oldest: None,
             is_down: false,
@@ -124,8 +128,8 @@ impl Sink for Idle {
         }
     }
 
-    async fn changed(&mut self) -> Result<(), Error> {
-        Idle::changed(self).await
+    async fn wait(&mut self) -> Result<(), Error> {
+        Idle::wait(self).await
     }
 
     fn health(&self) -> Health {

@@ -1,6 +1,6 @@
-//! The production loop between a source and a sink that do what a random script says: reports in any order, refusals, stalls, lost
-//! transactions, lost connections, crashes, parked events, the end of a part. The invariants hold at each step, and at the end
-//! everything is delivered.
+//! Runs the production loop between a source and a sink that follow a random script: reports in any order, refusals, stalls, lost
+//! transactions, lost connections, crashes, parked events, the end of a shard's part. The invariants must hold at each step, and
+//! at the end everything must be delivered.
 
 mod fairness;
 mod sink;
@@ -31,11 +31,11 @@ use sink::{MemorySink, first};
 use source::{PREFIX, ScriptedSource};
 use world::{Action, Change, Kind, Mode, Shared, World};
 
-/// A session in which nothing happens for so long stands still.
-const STANDS_STILL: Duration = Duration::from_secs(600);
+/// A session without progress for this long is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(600);
 
-/// So many sessions without an end are too many.
-const SESSIONS: usize = 200;
+/// A schedule may take at most this many sessions.
+const MAX_SESSIONS: usize = 200;
 
 /// How many schedules are tried.
 const SCHEDULES: u32 = 10_000;
@@ -47,13 +47,13 @@ struct Schedule {
     script: Vec<Action>,
     window: usize,
     parks: bool,
-    /// How many transactions from before the position have to be recognized at the beginning of each session.
+    /// How many transactions before the position the resume check has to see in each session.
     unknown: usize,
     /// The first transaction that is another router's.
     until: Option<usize>,
 }
 
-/// What all schedules share, for it takes long to make.
+/// What all schedules share because creating it is slow.
 struct Fixture {
     config: Config,
     monitor: Monitor,
@@ -72,13 +72,13 @@ impl Fixture {
         (Outbox::of(&self.config, router.extra_columns()), router)
     }
 
-    /// Runs sessions until everything is delivered, and returns what went wrong.
+    /// Runs sessions until everything is delivered. Returns the first violation.
     fn run(&self, schedule: &Schedule) -> Option<String> {
         let Schedule { mode, log, script, window, parks, unknown, until } = schedule.clone();
         let world = World::new(mode, log, script, window);
         world.borrow_mut().until = until.map(|transaction| Lsn((transaction as u64 + 1) * 100));
         let mut remembered = None;
-        for _ in 0..SESSIONS {
+        for _ in 0..MAX_SESSIONS {
             let start = start(&world, remembered.take());
             let ended = self.runtime.block_on(self.session(&world, start, parks, unknown));
             if world.borrow().fault.is_some() {
@@ -86,7 +86,7 @@ impl Fixture {
             }
             let Some(Ended { outcome, sink, .. }) = ended else { continue };
             match outcome {
-                // while the script goes on, it may have had no time for its last checkpoint
+                // during the script it may have had no time for its last checkpoint
                 Outcome::SourceEnded if !world.borrow().is_draining() => {}
                 Outcome::SourceEnded => {
                     finished(&world);
@@ -97,7 +97,7 @@ impl Fixture {
                     return world.borrow().fault.clone();
                 }
                 Outcome::Stopped => {}
-                // somebody does what the message says, which takes for granted that everything before it has arrived
+                // an operator follows the remedy, which assumes that everything before the event has arrived
                 Outcome::Failed(Error::Definite(_)) => {
                     let mut world = world.borrow_mut();
                     world.check_before_unsendable();
@@ -106,11 +106,11 @@ impl Fixture {
                 Outcome::Failed(Error::Transient(_)) | Outcome::Refused(_) => remembered = Some(sink),
             }
         }
-        world.borrow_mut().wrong("it goes on for ever".to_owned());
+        world.borrow_mut().wrong("the schedule does not end".to_owned());
         world.borrow().fault.clone()
     }
 
-    /// `None`: the process has died.
+    /// `None` if the process died.
     async fn session(
         &self,
         world: &Shared,
@@ -121,7 +121,7 @@ impl Fixture {
         let sink = MemorySink::new(world, start.clone());
         if !parks {
             let source = ScriptedSource::new(world, start.position, unknown, None);
-            return self.joined(world, source, sink, &start).await;
+            return self.run_relay(world, source, sink, &start).await;
         }
         let (store, orders, reports) = DeadLetterStore::scripted();
         let loaded = table::load(&mut world.borrow_mut(), &start.retried);
@@ -142,12 +142,12 @@ impl Fixture {
             },
         );
         let source = ScriptedSource::new(world, start.position, unknown, Some((orders, reports)));
-        let ended = self.joined(world, source, sink, &start).await?;
+        let ended = self.run_relay(world, source, sink, &start).await?;
         let Ended { outcome, unacknowledged, source, sink } = ended;
         Some(Ended { outcome, unacknowledged, source, sink: sink.inner })
     }
 
-    async fn joined<K: Sink>(
+    async fn run_relay<K: Sink>(
         &self,
         world: &Shared,
         source: ScriptedSource,
@@ -167,15 +167,15 @@ impl Fixture {
             biased;
             ended = relay.run(&stop) => Some(ended),
             () = dies => None,
-            () = tokio::time::sleep(STANDS_STILL) => {
-                world.borrow_mut().wrong("it stands still".to_owned());
+            () = tokio::time::sleep(STUCK_AFTER) => {
+                world.borrow_mut().wrong("the session is stuck".to_owned());
                 None
             }
         }
     }
 }
 
-/// Where the next session begins. `remembered`: by the process that the last one belonged to.
+/// Where the next session resumes. `remembered`: the checkpoint of the process, if it is still the same one.
 fn start(world: &Shared, remembered: Option<Checkpoint>) -> Checkpoint {
     let mut world = world.borrow_mut();
     world.crashed = None;
@@ -193,13 +193,13 @@ fn start(world: &Shared, remembered: Option<Checkpoint>) -> Checkpoint {
     }
     world.check_covered(start.position, "the start");
     if world.mode != Mode::SlotOnly {
-        // a start writes down where it begins
+        // a start writes its first checkpoint
         world.stored = Some(start.clone());
     }
     start
 }
 
-/// Everything is delivered, and everything is confirmed.
+/// Checks that everything is delivered and confirmed.
 fn finished(world: &Shared) {
     let mut world = world.borrow_mut();
     world.check_delivered();

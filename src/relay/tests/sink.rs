@@ -1,4 +1,4 @@
-//! A sink that keeps its records in memory, and reports on them as the script says.
+//! A sink that stores records in memory, and reports on them as the script says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -9,29 +9,30 @@ use pg_logical::Lsn;
 use super::world::{Action, Id, Kind, Mode, Shared, World};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Peer};
-use crate::pipeline::Made;
+use crate::pipeline::PipelineOutput;
 use crate::progress::{Position, Progress, Sequence};
 use crate::relay::{
-    Certain, Event, Health, InFlight, Intake, NotSent, Outcome, Refusal, Sent, Sink, Stalled, Turn,
+    Durability, Health, InFlight, Intake, LoopState, NotSent, Outcome, Refusal, Sent, Sink, SinkEvent,
+    Stalled,
 };
 use crate::unsendable::{Reason, Unsendable};
 
-/// How many records a transaction takes.
+/// How many records a transaction holds.
 const TRANSACTION: usize = 4;
 
 pub(super) struct MemorySink {
     world: Shared,
     began: Checkpoint,
-    /// With the brokers, by partition, in order.
-    under_way: BTreeMap<u8, VecDeque<(Sequence, Id)>>,
+    /// The records in flight, by partition, in order.
+    in_flight: BTreeMap<u8, VecDeque<(Sequence, Id)>>,
     delivered: Vec<Sequence>,
     refusal: Option<Refusal>,
-    /// Of the transaction that takes records, in the order in which they were sent.
+    /// The open transaction's records, in order.
     open: Vec<Id>,
-    /// It takes no more.
+    /// The open transaction accepts no more records.
     closing: bool,
-    under_commit: Option<(Checkpoint, Vec<Id>)>,
-    /// What is durable.
+    committing: Option<(Checkpoint, Vec<Id>)>,
+    /// The durable checkpoint.
     stored: Checkpoint,
     checkpointed: bool,
     stalled: bool,
@@ -43,12 +44,12 @@ impl MemorySink {
             world: world.clone(),
             stored: began.clone(),
             began,
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             delivered: Vec::new(),
             refusal: None,
             open: Vec::new(),
             closing: false,
-            under_commit: None,
+            committing: None,
             checkpointed: false,
             stalled: false,
         }
@@ -59,12 +60,12 @@ impl MemorySink {
     }
 
     fn has_records(&self) -> bool {
-        self.under_way.values().any(|records| !records.is_empty())
+        self.in_flight.values().any(|records| !records.is_empty())
     }
 
-    /// A record has arrived; in exactly-once consumers do not see it yet.
+    /// Delivers a record; in exactly-once consumers do not see it yet.
     fn deliver(&mut self, partition: u8) -> bool {
-        let record = self.under_way.get_mut(&partition).and_then(VecDeque::pop_front);
+        let record = self.in_flight.get_mut(&partition).and_then(VecDeque::pop_front);
         let Some((sequence, id)) = record else { return false };
         if self.mode() != Mode::ExactlyOnce {
             self.world.borrow_mut().arrives(id);
@@ -73,14 +74,14 @@ impl MemorySink {
         true
     }
 
-    /// From the one that was named, the first partition in which a record is under way.
+    /// The first partition from `from` on with a record in flight.
     fn partition(&self, from: u8) -> Option<u8> {
         let busy = |(partition, records): (&u8, &VecDeque<_>)| (!records.is_empty()).then_some(*partition);
-        self.under_way.range(from..).find_map(busy).or_else(|| self.under_way.iter().find_map(busy))
+        self.in_flight.range(from..).find_map(busy).or_else(|| self.in_flight.iter().find_map(busy))
     }
 
     fn store(&mut self) -> bool {
-        let Some((checkpoint, records)) = self.under_commit.take() else { return false };
+        let Some((checkpoint, records)) = self.committing.take() else { return false };
         let mut world = self.world.borrow_mut();
         commit(&mut world, &checkpoint, records);
         drop(world);
@@ -113,7 +114,7 @@ impl MemorySink {
             }
             Action::Refuse(from) => {
                 let partition = self.partition(from);
-                let records = partition.and_then(|partition| self.under_way.get(&partition));
+                let records = partition.and_then(|partition| self.in_flight.get(&partition));
                 if let Some((last, _)) = records.and_then(VecDeque::front) {
                     let why = Unsendable::new(Reason::Refused, "refused", "");
                     self.refusal = Some(Refusal { last: *last, transient: true, why });
@@ -123,7 +124,7 @@ impl MemorySink {
             Action::CheckpointFails(committed) => {
                 if self.mode() != Mode::ExactlyOnce {
                     self.store();
-                } else if let Some((checkpoint, records)) = self.under_commit.take() {
+                } else if let Some((checkpoint, records)) = self.committing.take() {
                     if committed {
                         commit(&mut self.world.borrow_mut(), &checkpoint, records);
                     }
@@ -137,16 +138,16 @@ impl MemorySink {
         Poll::Ready(Ok(()))
     }
 
-    /// What is under way when a session ends may still arrive, in the order of each partition. In a transaction that is
-    /// taken back.
-    fn left_alone(&mut self, luck: u8) {
-        let partitions: Vec<_> = self.under_way.keys().copied().collect();
+    /// Records in flight may still arrive when a session ends, in the order of each partition. Those of an open transaction are
+    /// aborted.
+    fn deliver_rest(&mut self, luck: u8) {
+        let partitions: Vec<_> = self.in_flight.keys().copied().collect();
         for (partition, luck) in partitions.into_iter().zip(usize::from(luck)..) {
             for _ in 0..luck % 3 {
                 self.deliver(partition);
             }
         }
-        // nobody has heard whether it was committed
+        // the answer to the commit was lost
         if luck % 2 == 1 {
             self.store();
         }
@@ -163,12 +164,12 @@ impl Drop for MemorySink {
     fn drop(&mut self) {
         let crashed = self.world.borrow().crashed;
         if let Some(luck) = crashed {
-            self.left_alone(luck);
+            self.deliver_rest(luck);
         }
     }
 }
 
-/// It is durable, and consumers see its records.
+/// Makes the checkpoint durable and its records visible.
 fn commit(world: &mut World, checkpoint: &Checkpoint, records: Vec<Id>) {
     for id in records {
         world.arrives(id);
@@ -184,7 +185,7 @@ impl Sink for MemorySink {
         !self.stalled && !self.closing && self.open.len() < TRANSACTION
     }
 
-    fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+    fn send(&mut self, made: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
         let place = made.event.place();
         let mut world = self.world.borrow_mut();
         let id = world.id(place.final_lsn, place.changes);
@@ -195,12 +196,12 @@ impl Sink for MemorySink {
         if self.refusal.is_some() {
             world.wrong(format!("{id:?} was sent behind a refused record"));
         }
-        // a fetch of parked events is bounded by itself
+        // retried events have a bound of their own
         let of_the_log = |(sequence, _): &&(Sequence, Id)| sequence.0 < 1 << 62;
-        let under_way = self.under_way.values().flatten().filter(of_the_log).count();
-        if !made.event.retried && under_way >= world.window {
+        let in_flight = self.in_flight.values().flatten().filter(of_the_log).count();
+        if !made.event.retried && in_flight >= world.window {
             let most = world.window;
-            world.wrong(format!("{under_way} records are under way, and {most} may be"));
+            world.wrong(format!("{in_flight} records are under way, and {most} may be"));
         }
         match change.kind {
             Kind::Dropped => return Ok(Sent::Nothing),
@@ -213,40 +214,44 @@ impl Sink for MemorySink {
         if world.mode == Mode::ExactlyOnce {
             self.open.push(id);
         }
-        self.under_way.entry(change.aggregate).or_default().push_back((sequence, id));
+        self.in_flight.entry(change.aggregate).or_default().push_back((sequence, id));
         let commit_time = made.event.origin.commit_time;
         Ok(Sent::Record(InFlight { bytes: 1, memory: 1, commit_time, target: 0 }))
     }
 
-    fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
+    fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
         if std::mem::take(&mut self.checkpointed) {
-            event(Event::Checkpointed);
+            event(SinkEvent::Checkpointed);
         }
         for sequence in std::mem::take(&mut self.delivered) {
-            event(Event::Delivered(sequence));
+            event(SinkEvent::Delivered(sequence));
         }
         self.refusal.clone()
     }
 
-    fn turn(&mut self, turn: &Turn<'_>, note: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error> {
-        let position = turn.progress.position();
-        if turn.reading.intake == Intake::Recognizing {
+    fn after_dispatch(
+        &mut self,
+        state: &LoopState<'_>,
+        note: &mut dyn FnMut(&mut Checkpoint),
+    ) -> Result<bool, Error> {
+        let position = state.progress.position();
+        if state.source.intake == Intake::Verifying {
             return Ok(false);
         }
         match self.mode() {
             Mode::SlotOnly => {}
             Mode::AtLeastOnce => {
-                if self.under_commit.is_none() && position != self.stored.position {
-                    self.under_commit = Some((self.now(turn.progress, note), Vec::new()));
+                if self.committing.is_none() && position != self.stored.position {
+                    self.committing = Some((self.now(state.progress, note), Vec::new()));
                 }
             }
             Mode::ExactlyOnce => {
-                let full = self.open.len() >= TRANSACTION || turn.reading.intake != Intake::Behind;
+                let full = self.open.len() >= TRANSACTION || state.source.intake != Intake::Behind;
                 let worth = !self.open.is_empty() || position != self.stored.position;
-                self.closing |= full && worth && self.under_commit.is_none();
-                if self.closing && turn.window.is_empty() && !self.has_records() {
-                    let checkpoint = self.now(turn.progress, note);
-                    self.under_commit = Some((checkpoint, std::mem::take(&mut self.open)));
+                self.closing |= full && worth && self.committing.is_none();
+                if self.closing && state.window.is_empty() && !self.has_records() {
+                    let checkpoint = self.now(state.progress, note);
+                    self.committing = Some((checkpoint, std::mem::take(&mut self.open)));
                     self.closing = false;
                     return Ok(true);
                 }
@@ -255,17 +260,17 @@ impl Sink for MemorySink {
         Ok(false)
     }
 
-    fn certain(&self, progress: &Progress) -> Certain {
+    fn durability(&self, progress: &Progress) -> Durability {
         let mode = self.mode();
         let position = if mode == Mode::ExactlyOnce { self.stored.position } else { progress.position() };
-        Certain {
+        Durability {
             position,
             durable: if mode == Mode::SlotOnly { position.flush } else { self.stored.position.flush },
             survives: (mode != Mode::SlotOnly).then_some(self.stored.position),
             settled: !self.has_records()
                 && self.open.is_empty()
-                && (mode != Mode::ExactlyOnce || self.under_commit.is_none()),
-            checkpoint_waits: self.under_commit.is_some(),
+                && (mode != Mode::ExactlyOnce || self.committing.is_none()),
+            checkpoint_pending: self.committing.is_some(),
             uncommitted: self.open.len(),
             oldest: None,
             is_down: false,
@@ -273,7 +278,7 @@ impl Sink for MemorySink {
         }
     }
 
-    async fn changed(&mut self) -> Result<(), Error> {
+    async fn wait(&mut self) -> Result<(), Error> {
         poll_fn(|_| self.act()).await
     }
 
@@ -291,7 +296,7 @@ impl Sink for MemorySink {
         _: bool,
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> (Outcome, Checkpoint) {
-        self.left_alone(self.under_way.len() as u8);
+        self.deliver_rest(self.in_flight.len() as u8);
         for sequence in std::mem::take(&mut self.delivered) {
             progress.acknowledge(sequence);
         }
@@ -303,7 +308,10 @@ impl Sink for MemorySink {
     }
 }
 
-/// Where a process begins that remembers nothing.
+/// Where a process without checkpoint starts.
 pub(super) fn first(confirmed: Lsn) -> Checkpoint {
-    Checkpoint { position: Position { flush: confirmed, partial: None }, ..crate::checkpoint::remembered() }
+    Checkpoint {
+        position: Position { flush: confirmed, partial: None },
+        ..crate::checkpoint::sample_checkpoint()
+    }
 }

@@ -1,4 +1,4 @@
-//! A source that reads the log of the world, as fast as the script lets it arrive.
+//! A source that reads the world's log as the script lets it arrive.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -14,7 +14,7 @@ use crate::error::{Error, Peer};
 use crate::pipeline::Change;
 use crate::postgres::dead_letters::store::{Command, Report};
 use crate::progress::Position;
-use crate::relay::{Delivered, Intake, Outcome, Read, Reading, Source, Stalled};
+use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled};
 
 pub(super) const PREFIX: &str = "outbox";
 
@@ -33,7 +33,7 @@ pub(super) struct ScriptedSource {
     items: Vec<Item>,
     next: usize,
     arrived: usize,
-    /// So many messages are to be recognized first.
+    /// How many messages the resume check has to see first.
     unknown: usize,
     received: Lsn,
     confirmed: Lsn,
@@ -41,8 +41,8 @@ pub(super) struct ScriptedSource {
 }
 
 impl ScriptedSource {
-    /// Goes on at `start`, after `unknown` transactions from before it that have to be recognized first, and carries out what is
-    /// ordered for parked events.
+    /// Resumes at `start`. The resume check has to see `unknown` transactions from before it. `table` receives the orders for
+    /// parked events.
     pub(super) fn new(
         world: &Shared,
         start: Position,
@@ -96,13 +96,13 @@ impl ScriptedSource {
     }
 
     fn confirm(&mut self, durable: Lsn) {
-        if durable > self.confirmed && self.is_recognized() {
+        if durable > self.confirmed && self.is_log_verified() {
             self.confirmed = durable;
             self.world.borrow_mut().confirm(durable);
         }
     }
 
-    /// Does what the script says, or what is left to do when it is over.
+    /// Does the next step of the script, or drains when it is over.
     fn act(&mut self) -> Poll<Result<(), Error>> {
         let mut world = self.world.borrow_mut();
         if world.is_draining() {
@@ -162,7 +162,7 @@ impl ScriptedSource {
 }
 
 impl Source for ScriptedSource {
-    /// Whether it was read to its end.
+    /// Whether it was read to the end.
     type End = bool;
 
     fn next(&mut self) -> Result<Read<'_>, Error> {
@@ -191,7 +191,7 @@ impl Source for ScriptedSource {
         })
     }
 
-    fn dealt_with(&mut self) {
+    fn consume(&mut self) {
         match self.items.get(self.next) {
             Some(Item::KeepAlive(end)) => self.received = self.received.max(*end),
             Some(Item::Commit(number)) => {
@@ -203,35 +203,35 @@ impl Source for ScriptedSource {
         self.next += 1;
     }
 
-    fn turn(&mut self, delivered: &Delivered) -> Result<Reading, Error> {
-        let flush = delivered.certain.position.flush;
-        if delivered.certain.durable > flush {
-            let durable = delivered.certain.durable;
+    fn after_dispatch(&mut self, delivered: &DeliveryState) -> Result<SourceState, Error> {
+        let flush = delivered.durability.position.flush;
+        if delivered.durability.durable > flush {
+            let durable = delivered.durability.durable;
             self.world
                 .borrow_mut()
                 .wrong(format!("{durable} is durable, and {flush} is all that is certain"));
         }
-        self.confirm(delivered.certain.durable);
-        let intake = if !self.is_recognized() {
-            Intake::Recognizing
+        self.confirm(delivered.durability.durable);
+        let intake = if !self.is_log_verified() {
+            Intake::Verifying
         } else if delivered.idle && self.arrived == self.next {
             Intake::Live
         } else {
             Intake::Behind
         };
-        Ok(Reading {
+        Ok(SourceState {
             intake,
             received: self.received,
             confirmed: self.confirmed,
             caught_up: self.next == self.items.len(),
-            begins_again: false,
+            restarted: false,
             ended: false,
             again: false,
             gathered: self.next % 3 == 1,
         })
     }
 
-    async fn changed(&mut self) -> Result<(), Error> {
+    async fn wait(&mut self) -> Result<(), Error> {
         poll_fn(|_| self.act()).await
     }
 
@@ -239,7 +239,7 @@ impl Source for ScriptedSource {
         None
     }
 
-    fn is_recognized(&self) -> bool {
+    fn is_log_verified(&self) -> bool {
         self.next >= self.unknown
     }
 

@@ -10,7 +10,7 @@ use crate::dead_letters::{Decision, Key, ResolvedRows};
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::postgres::dead_letters::store::{Command, Loaded, Report};
 
-/// What the session of the parked events does.
+/// The session that reads and writes parked events.
 pub(super) struct Table {
     orders: UnboundedReceiver<Command>,
     reports: UnboundedSender<Report>,
@@ -21,7 +21,7 @@ impl Table {
         Table { orders, reports }
     }
 
-    /// Carries out so many orders. Whether there was any.
+    /// Executes up to `most` orders. Returns whether there were any.
     pub(super) fn carry_out(&mut self, world: &mut World, most: usize) -> bool {
         let mut any = false;
         for _ in 0..most {
@@ -31,13 +31,13 @@ impl Table {
                 Command::Park(sequence, letter) => {
                     let aggregate = letter.aggregate_id.clone();
                     let new = world.table.insert(letter.key, letter).is_none();
-                    Report::Parked { rows: vec![(sequence, aggregate, new)], committed: moved(world) }
+                    Report::Parked { rows: vec![(sequence, aggregate, new)], committed: commit(world) }
                 }
                 Command::Delete(keys) => {
                     for key in &keys {
                         world.table.remove(key);
                     }
-                    Report::Deleted { keys, committed: moved(world) }
+                    Report::Deleted { keys, committed: commit(world) }
                 }
                 Command::Failed(..) => continue,
                 Command::Fetch(_) => Report::Fetched(decided(world)),
@@ -48,13 +48,13 @@ impl Table {
     }
 }
 
-/// A transaction was committed: the log is longer.
-fn moved(world: &mut World) -> Lsn {
+/// A commit makes the log longer.
+fn commit(world: &mut World) -> Lsn {
     world.end.0 += 1;
     world.end
 }
 
-/// Once it can be sent, everything is sent again, in order.
+/// Once the events can be sent, all are retried in order.
 fn decided(world: &World) -> Vec<Waiting> {
     if !world.cured {
         return Vec::new();
@@ -64,12 +64,12 @@ fn decided(world: &World) -> Vec<Waiting> {
     world.table.values().map(retry).collect()
 }
 
-/// What a session finds in the table. `sent`: rows whose events were sent in a transaction that was committed.
+/// What a session loads from the table. `sent`: rows whose events were sent in a committed transaction.
 pub(super) fn load(world: &mut World, sent: &[Key]) -> Loaded {
     for key in sent {
         world.table.remove(key);
     }
-    let gone = ResolvedRows::from_earlier_session(sent.to_vec(), moved(world));
+    let gone = ResolvedRows::from_earlier_session(sent.to_vec(), commit(world));
     let mut aggregates: BTreeMap<Option<String>, (u64, Key)> = BTreeMap::new();
     for letter in world.table.values() {
         let rows = aggregates.entry(letter.aggregate_id.clone()).or_insert((0, letter.key));

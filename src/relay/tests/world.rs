@@ -1,4 +1,4 @@
-//! What outlives a session: the server's log and slot, the brokers, the table of parked events, and the script of what happens.
+//! The state that outlives a session: the server's log and slot, the brokers, the table of parked events, and the script.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,10 +11,10 @@ use crate::checkpoint::Checkpoint;
 use crate::dead_letters::{DeadLetter, Key};
 use crate::progress::{Landmark, Position};
 
-/// How what is delivered is remembered.
+/// Where the position is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// In the slot alone.
+    /// Only in the slot.
     SlotOnly,
     /// In checkpoints that follow the records.
     AtLeastOnce,
@@ -22,13 +22,13 @@ pub(super) enum Mode {
     ExactlyOnce,
 }
 
-/// What becomes of a change.
+/// What a change is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Event,
-    /// It is no event for this sink.
+    /// An event that the sink drops.
     Dropped,
-    /// It cannot be sent before somebody has done something.
+    /// An event that cannot be sent until an operator acts.
     Unsendable,
 }
 
@@ -45,39 +45,39 @@ pub(super) struct Transaction {
     pub(super) changes: Vec<Change>,
 }
 
-/// An event: the number of its transaction, and its own in that.
+/// An event: the index of its transaction, and its own index in it.
 pub(super) type Id = (usize, usize);
 
-/// What happens next. Each is for the source or for the sink, whichever is asked first.
+/// A step of the script, for the source or for the sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// So many more messages of the log arrive.
+    /// This many more messages of the log arrive.
     Arrive(u8),
-    /// The source looks after its connection, and nothing else.
+    /// The source only serves its connection.
     Tick,
     /// The connection to the server is lost.
     SourceFails,
-    /// The process dies, and all that it knows.
+    /// The process dies with its state. The number decides what still arrives.
     Crash(u8),
     /// The router is asked to stop.
     Stop,
-    /// So many statements about parked events are carried out.
+    /// This many statements on the table of parked events are executed.
     Table(u8),
-    /// What could not be sent can be from now on, and that is decided.
+    /// Events that could not be sent can be sent from now on, and are to be retried.
     Cure,
-    /// The brokers report a record of this partition, or the next one that has any.
+    /// The brokers acknowledge a record of this partition, or of the next one that has any.
     Deliver(u8),
-    /// They report all.
+    /// They acknowledge all records.
     DeliverAll,
-    /// They refuse what is first in this partition.
+    /// They refuse the first record of this partition.
     Refuse(u8),
     /// The checkpoint is stored, or the transaction committed.
     Checkpoint,
-    /// The transaction is not known to be committed. `true`: it is.
+    /// The commit of the transaction gets no answer. `true`: it was committed.
     CheckpointFails(bool),
     /// The connection to the brokers is lost.
     SinkFails,
-    /// The sink takes nothing for a while, or takes records again.
+    /// The sink accepts nothing for a while, or accepts records again.
     Stall,
 }
 
@@ -98,28 +98,28 @@ pub(super) struct World {
     pub(super) log: Vec<Transaction>,
     /// The end of the log.
     pub(super) end: Lsn,
-    /// What was committed from there on is for another router.
+    /// Later commits are another router's.
     pub(super) until: Option<Lsn>,
     pub(super) confirmed: Lsn,
-    /// What consumers read, by aggregate.
+    /// The records that consumers see, by aggregate.
     pub(super) partitions: BTreeMap<u8, Vec<Id>>,
     pub(super) stored: Option<Checkpoint>,
     pub(super) table: BTreeMap<Key, DeadLetter>,
     pub(super) cured: bool,
     pub(super) crashed: Option<u8>,
     pub(super) stop: CancellationToken,
-    /// Everything is confirmed, and the router was stopped for that.
+    /// Everything is confirmed, which stopped the router.
     pub(super) is_done: bool,
-    /// How many records may be under way.
+    /// How many records may be in flight.
     pub(super) window: usize,
-    /// The first thing that went wrong.
+    /// The first violation.
     pub(super) fault: Option<String>,
 }
 
 pub(super) type Shared = Rc<RefCell<World>>;
 
 impl World {
-    /// A log of these transactions, and what happens to the router that reads it.
+    /// A world with a log of these transactions and a script.
     pub(super) fn new(mode: Mode, log: Vec<Vec<Change>>, script: Vec<Action>, window: usize) -> Shared {
         let log: Vec<_> = log
             .into_iter()
@@ -154,18 +154,18 @@ impl World {
         }))
     }
 
-    /// Whether the script is over: from here on all goes well, until everything is delivered.
+    /// Whether the script is over: from here on nothing fails, until everything is delivered.
     pub(super) fn is_draining(&self) -> bool {
         self.script.is_empty()
     }
 
-    /// The next action, if it is for the sink or for the source.
+    /// The next action, if it is for this port.
     pub(super) fn next(&mut self, for_sink: bool) -> Option<Action> {
         let next = *self.script.front()?;
         (next.is_for_sink() == for_sink).then(|| self.script.pop_front()).flatten()
     }
 
-    /// What went wrong. The first is told.
+    /// Records a violation. The first one counts.
     pub(super) fn wrong(&mut self, what: String) {
         self.fault.get_or_insert(what);
     }
@@ -174,13 +174,13 @@ impl World {
         self.log.get(transaction)?.changes.get(change).copied()
     }
 
-    /// The event of a place in the log.
+    /// The event at a place in the log.
     pub(super) fn id(&self, final_lsn: Lsn, ordinal: u64) -> Option<Id> {
         let transaction = self.log.iter().position(|one| one.itself.final_lsn == final_lsn)?;
         Some((transaction, usize::try_from(ordinal).ok()?.checked_sub(1)?))
     }
 
-    /// Whether an event has arrived, or is in the table until it can be sent.
+    /// Whether an event has arrived, or is parked.
     fn is_safe(&self, id: Id) -> bool {
         let Some(change) = self.change(id) else { return false };
         let arrived = self.partitions.get(&change.aggregate).is_some_and(|there| there.contains(&id));
@@ -193,7 +193,7 @@ impl World {
         self.table.contains_key(&Key { final_lsn, change: change as u64 + 1 })
     }
 
-    /// Everything before `position` has to be safe.
+    /// Checks that everything before `position` is safe.
     pub(super) fn check_covered(&mut self, position: Position, what: &str) {
         let missing = self.log.iter().enumerate().find_map(|(number, one)| {
             let safe = |change: &usize| {
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Everything before the first event that cannot be sent has to be safe.
+    /// Checks that everything before the first event that cannot be sent is safe.
     pub(super) fn check_before_unsendable(&mut self) {
         let ids = self
             .log
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// The slot is confirmed so far.
+    /// Confirms the slot up to `position`.
     pub(super) fn confirm(&mut self, position: Lsn) {
         if position < self.confirmed {
             self.wrong(format!("the slot is moved back from {} to {position}", self.confirmed));
@@ -240,7 +240,7 @@ impl World {
         self.partitions.entry(change.aggregate).or_default().push(id);
     }
 
-    /// The events for this router, in the order of commits, by aggregate.
+    /// The events of this router in commit order, by aggregate.
     fn expected(&self) -> BTreeMap<u8, Vec<Id>> {
         let mut expected: BTreeMap<u8, Vec<Id>> = BTreeMap::new();
         for (number, one) in self.log.iter().enumerate() {
@@ -254,7 +254,7 @@ impl World {
         expected
     }
 
-    /// Nothing is lost, each aggregate is in order, and with exactly-once nothing comes twice.
+    /// Checks that nothing is lost, each aggregate is in order, and exactly-once has no duplicates.
     pub(super) fn check_delivered(&mut self) {
         let expected = self.expected();
         for (aggregate, wanted) in &expected {
@@ -265,7 +265,7 @@ impl World {
                     first.push(*id);
                 }
             }
-            // the router of another part sends what is still parked
+            // another router sends what is still parked
             let parked = wanted.iter().copied().filter(|id| self.parked(*id) && !there.contains(id));
             first.extend(parked);
             if first != *wanted {

@@ -14,12 +14,12 @@ use crate::dead_letters::{DeadLetter, Key, text};
 use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
 use crate::outbox::{Field, Outbox};
-use crate::pipeline::{self, Made};
+use crate::pipeline::{self, PipelineOutput};
 use crate::postgres::dead_letters::store::{DeadLetterStore, Loaded, Report};
 use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::relay::{
-    Certain, Event, Health, InFlight, Intake, NotSent, Outcome, Refusal, Sent, Sink, Stalled, Turn, Window,
-    until,
+    Durability, Health, InFlight, Intake, LoopState, NotSent, Outcome, Refusal, Sent, Sink, SinkEvent,
+    Stalled, Window, until,
 };
 use crate::routing::{Origin, Router};
 use crate::unsendable::{Reason, Unsendable};
@@ -160,8 +160,8 @@ impl<K: Sink> DeadLetters<K> {
             let Key { final_lsn, change } = key;
             let origin =
                 Origin { final_lsn, xid: letter.xid, commit_time: letter.commit_time, ordinal: change };
-            let mut row = outbox.kept_row(&letter.source);
-            let row = match outbox.read_whole(&mut row, &letter.original) {
+            let mut row = outbox.stored_row(&letter.source);
+            let row = match outbox.read_stored(&mut row, &letter.original) {
                 Ok(row) => row,
                 Err(error) => {
                     let remedy = "Correct `[outbox] columns` or `[route]`";
@@ -172,7 +172,7 @@ impl<K: Sink> DeadLetters<K> {
             router.set_replay_mark(letter.replay.as_deref());
             let routed = router.route(&row, &origin).map_err(Unsendable::from);
             let event = pipeline::Event::parked(row, origin, &letter.original);
-            match inner.send(&Made { event, routed }, sequence) {
+            match inner.send(&PipelineOutput { event, routed }, sequence) {
                 Ok(Sent::Record(record) | Sent::Held(record)) => {
                     parking.retries_mut().sent(key, record, alone);
                 }
@@ -187,12 +187,16 @@ impl<K: Sink> DeadLetters<K> {
     }
 
     /// Handles a result of the store.
-    fn handle_report(&mut self, report: Report, event: &mut impl FnMut(Event) -> Option<InFlight>) {
+    fn handle_report(&mut self, report: Report, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) {
         match report {
             Report::Parked { rows, committed } => {
                 let at_once = self.with_checkpoints;
                 for sequence in self.parking.inserted(rows, committed, at_once, &self.monitor) {
-                    event(if at_once { Event::Delivered(sequence) } else { Event::Released(sequence) });
+                    event(if at_once {
+                        SinkEvent::Delivered(sequence)
+                    } else {
+                        SinkEvent::Released(sequence)
+                    });
                 }
                 self.awaits = self.awaits.max(Some(committed));
             }
@@ -212,7 +216,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
         self.inner.is_ready()
     }
 
-    fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+    fn send(&mut self, made: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
         if self.parking.retries().blocks_others() {
             return Err(NotSent::Later);
         }
@@ -240,19 +244,19 @@ impl<K: Sink> Sink for DeadLetters<K> {
         }
     }
 
-    fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
+    fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
         while let Some(report) = self.reports.pop_front() {
             self.handle_report(report, event);
         }
         for sequence in self.parking.take_durable(self.received) {
-            event(Event::Settled(sequence));
+            event(SinkEvent::Settled(sequence));
         }
         let DeadLetters { inner, parking, transactional, monitor, .. } = self;
         inner.reports(&mut |reported| match reported {
-            Event::Delivered(sequence) if Retries::is_retry(sequence) => {
+            SinkEvent::Delivered(sequence) if Retries::is_retry(sequence) => {
                 parking.delivered(sequence, *transactional, monitor)
             }
-            Event::Checkpointed => {
+            SinkEvent::Checkpointed => {
                 parking.transaction_committed();
                 event(reported)
             }
@@ -260,39 +264,43 @@ impl<K: Sink> Sink for DeadLetters<K> {
         })
     }
 
-    fn turn(&mut self, turn: &Turn<'_>, note: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error> {
-        let reading = turn.reading;
-        let survives = self.inner.certain(turn.progress).survives;
+    fn after_dispatch(
+        &mut self,
+        state: &LoopState<'_>,
+        note: &mut dyn FnMut(&mut Checkpoint),
+    ) -> Result<bool, Error> {
+        let reading = state.source;
+        let survives = self.inner.durability(state.progress).survives;
         self.received = reading.received;
         self.survives = survives.unwrap_or(Position { flush: reading.confirmed, partial: None });
         self.fetch_at = None;
-        if !turn.ending && reading.intake != Intake::Recognizing && self.inner.is_ready() {
-            self.retry(turn.window);
+        if !state.ending && reading.intake != Intake::Verifying && self.inner.is_ready() {
+            self.retry(state.window);
             self.fetch_at = self.parking.fetch();
         }
         let DeadLetters { inner, parking, transactional, .. } = self;
-        let elsewhere = turn.elsewhere + parking.inserting();
-        let inside = Turn { elsewhere, ..*turn };
-        let more = inner.turn(&inside, &mut |checkpoint| {
+        let elsewhere = state.elsewhere + parking.inserting();
+        let inside = LoopState { elsewhere, ..*state };
+        let more = inner.after_dispatch(&inside, &mut |checkpoint| {
             note(checkpoint);
             parking.add_to_checkpoint(checkpoint, *transactional);
         })?;
         Ok(more || parking.has_durable(reading.received))
     }
 
-    fn certain(&self, progress: &Progress) -> Certain {
-        let inside = self.inner.certain(progress);
-        Certain {
+    fn durability(&self, progress: &Progress) -> Durability {
+        let inside = self.inner.durability(progress);
+        Durability {
             settled: inside.settled && self.parking.is_settled(),
             awaits: self.awaits.max(inside.awaits),
             ..inside
         }
     }
 
-    async fn changed(&mut self) -> Result<(), Error> {
+    async fn wait(&mut self) -> Result<(), Error> {
         tokio::select! {
             biased;
-            changed = self.inner.changed() => changed?,
+            changed = self.inner.wait() => changed?,
             report = self.parking.report() => match report {
                 Report::Ended(error) => return Err(error),
                 report => self.reports.push_back(report),
@@ -314,7 +322,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
         self,
         outcome: Outcome,
         progress: &mut Progress,
-        recognized: bool,
+        log_verified: bool,
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> (Outcome, Self::End) {
         let DeadLetters { inner, mut parking, .. } = self;
@@ -323,7 +331,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
             note(checkpoint);
             parking.add_to_checkpoint(checkpoint, false);
         };
-        let (outcome, inner) = inner.close(outcome, progress, recognized, &mut add).await;
+        let (outcome, inner) = inner.close(outcome, progress, log_verified, &mut add).await;
         let refused = matches!(&outcome, Outcome::Refused(refusal) if Retries::is_retry(refusal.last));
         (outcome, DeadLettersEnd { inner, retry: retry.filter(|_| refused) })
     }

@@ -68,7 +68,7 @@ impl Checkpointer {
             Mode::SlotOnly => Ok(None),
             Mode::Separate(topic) => {
                 let checkpoint = || now(&self.resumed_from, progress, add);
-                Ok(topic.offer(position, progress.acknowledged(), intake == Intake::Waits, checkpoint))
+                Ok(topic.offer(position, progress.acknowledged(), intake == Intake::Paused, checkpoint))
             }
             Mode::Transactional(transactions) => {
                 let at = transactions.close_if_due(position, intake);
@@ -255,9 +255,9 @@ impl Checkpointer {
 
     /// The resume check has succeeded. From now on, logical messages with another prefix may be events.
     pub(super) fn recognized(&mut self, message_prefix: Option<&str>) {
-        if self.resumed_from.reading.message_prefix.as_deref() != message_prefix {
-            self.resumed_from.reading.message_prefix = message_prefix.map(str::to_owned);
-            self.resumed_from.tail = LogFingerprint::Quiet { from: self.resumed_from.position.flush };
+        if self.resumed_from.definition.message_prefix.as_deref() != message_prefix {
+            self.resumed_from.definition.message_prefix = message_prefix.map(str::to_owned);
+            self.resumed_from.fingerprint = LogFingerprint::Quiet { from: self.resumed_from.position.flush };
         }
     }
 
@@ -290,8 +290,8 @@ impl Checkpointer {
 fn now(resumed_from: &Checkpoint, progress: &Progress, add: impl FnOnce(&mut Checkpoint)) -> Checkpoint {
     let position = progress.position();
     let replay = resumed_from.replay.clone().filter(|replay| !replay.is_over(position));
-    let tail = progress.landmark().map_or(resumed_from.tail, LogFingerprint::Landmark);
-    let mut checkpoint = Checkpoint { position, tail, replay, ..resumed_from.clone() };
+    let fingerprint = progress.landmark().map_or(resumed_from.fingerprint, LogFingerprint::Landmark);
+    let mut checkpoint = Checkpoint { position, fingerprint, replay, ..resumed_from.clone() };
     add(&mut checkpoint);
     checkpoint
 }

@@ -51,10 +51,11 @@ use tokio_util::sync::CancellationToken;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, TopicCounters};
-use crate::pipeline::Made;
+use crate::pipeline::PipelineOutput;
 use crate::progress::{Partial, Progress, Sequence};
 use crate::relay::{
-    Certain, Event, Health, InFlight, Intake, NotSent, Outcome, Refusal, Sent, Sink, Stalled, Turn, until,
+    Durability, Health, InFlight, Intake, LoopState, NotSent, Outcome, Refusal, Sent, Sink, SinkEvent,
+    Stalled, until,
 };
 use crate::routing::Routed;
 use checkpoint_topic::CheckpointStore;
@@ -214,19 +215,19 @@ impl KafkaSink {
     }
 
     /// Updates the clocks of the stall detector.
-    fn progressed(&mut self, turn: &Turn<'_>) {
-        let records = turn.window.records();
-        let with_brokers = turn.elsewhere == 0 || turn.elsewhere < records;
+    fn progressed(&mut self, state: &LoopState<'_>) {
+        let records = state.window.records();
+        let with_brokers = state.elsewhere == 0 || state.elsewhere < records;
         if !with_brokers {
             // what is in flight waits for Postgres only
             self.stalls.acknowledged();
         }
-        self.waiting = Unacknowledged { oldest_topic: turn.window.oldest_target(), with_brokers };
+        self.waiting = Unacknowledged { oldest_topic: state.window.oldest_target(), with_brokers };
         // uncommitted records do not count: consumers cannot see them
-        let position = self.checkpointer.resume_position(turn.progress);
-        let nothing_waits = turn.idle && turn.window.is_empty() && self.checkpointer.is_settled();
+        let position = self.checkpointer.resume_position(state.progress);
+        let nothing_waits = state.idle && state.window.is_empty() && self.checkpointer.is_settled();
         let moved = self.stalls.turned(position, nothing_waits);
-        if moved || nothing_waits && turn.reading.caught_up {
+        if moved || nothing_waits && state.source.caught_up {
             self.publisher.clear_stall_reason();
         }
         let down = self.publisher.brokers_down();
@@ -253,7 +254,7 @@ impl Sink for KafkaSink {
             && self.checkpointer.remaining_bytes() > 0
     }
 
-    fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+    fn send(&mut self, made: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
         let record = match &made.routed {
             Ok(Routed::Record(record)) => record,
             Ok(Routed::Dropped) => return Ok(Sent::Nothing),
@@ -275,12 +276,12 @@ impl Sink for KafkaSink {
         Ok(Sent::Record(InFlight { bytes, memory, commit_time, target: accepted.topic }))
     }
 
-    fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
+    fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
         // one clock reading for all records of a turn
         let now = PgTimestamp::now();
         self.publisher.start_turn(now);
         if std::mem::take(&mut self.checkpointed) {
-            event(Event::Checkpointed);
+            event(SinkEvent::Checkpointed);
         }
         let refusal = self.delivery_reports.take(&mut self.reports);
         if !self.reports.is_empty() {
@@ -289,7 +290,7 @@ impl Sink for KafkaSink {
         let stats = self.checkpointer.uncounted().unwrap_or(&mut self.delivered);
         for sequence in self.reports.drain(..) {
             self.publisher.acknowledged(sequence);
-            if let Some(record) = event(Event::Delivered(sequence)) {
+            if let Some(record) = event(SinkEvent::Delivered(sequence)) {
                 stats.add(record);
             }
         }
@@ -301,35 +302,39 @@ impl Sink for KafkaSink {
         refusal
     }
 
-    fn turn(&mut self, turn: &Turn<'_>, note: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error> {
-        self.progressed(turn);
-        let settled = turn.window.is_empty() && !self.publisher.has_records();
+    fn after_dispatch(
+        &mut self,
+        state: &LoopState<'_>,
+        note: &mut dyn FnMut(&mut Checkpoint),
+    ) -> Result<bool, Error> {
+        self.progressed(state);
+        let settled = state.window.is_empty() && !self.publisher.has_records();
         if settled && self.checkpointer.is_settled() {
             self.publisher.settled()?;
         }
         self.checkpoint_at = None;
-        if turn.reading.intake == Intake::Recognizing || !self.publisher.has_producers() {
+        if state.source.intake == Intake::Verifying || !self.publisher.has_producers() {
             return Ok(false);
         }
         self.checkpointer.recognized(self.message_prefix.as_deref());
         let waits = self.publisher.is_setting_up() || self.isolation.waits_for_commit();
-        let intake = if waits { Intake::Waits } else { turn.reading.intake };
+        let intake = if waits { Intake::Paused } else { state.source.intake };
         let closing = self.checkpointer.is_closing();
         self.checkpoint_at =
-            self.checkpointer.offer(&mut self.publisher, turn.progress, settled, intake, note)?;
+            self.checkpointer.offer(&mut self.publisher, state.progress, settled, intake, note)?;
         // the commit has begun, so records that waited for it can be sent
         Ok(closing && !self.checkpointer.is_closing())
     }
 
-    fn certain(&self, progress: &Progress) -> Certain {
+    fn durability(&self, progress: &Progress) -> Durability {
         let (uncommitted, oldest) = self.checkpointer.uncommitted();
         let has_producers = self.publisher.has_producers();
-        Certain {
+        Durability {
             position: self.checkpointer.resume_position(progress),
             durable: self.checkpointer.durable(progress),
             survives: self.checkpointer.survives(),
             settled: has_producers && !self.publisher.has_records() && self.checkpointer.is_settled(),
-            checkpoint_waits: has_producers
+            checkpoint_pending: has_producers
                 && (self.checkpoint_at.is_some() || self.checkpointer.is_writing()),
             uncommitted,
             oldest,
@@ -338,7 +343,7 @@ impl Sink for KafkaSink {
         }
     }
 
-    async fn changed(&mut self) -> Result<(), Error> {
+    async fn wait(&mut self) -> Result<(), Error> {
         // Deliveries first: they free memory.
         tokio::select! {
             biased;
@@ -369,7 +374,7 @@ impl Sink for KafkaSink {
         self,
         outcome: Outcome,
         progress: &mut Progress,
-        recognized: bool,
+        log_verified: bool,
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> (Outcome, KafkaEnd) {
         let timed_out = self.may_have_timed_out(&outcome);
@@ -381,7 +386,7 @@ impl Sink for KafkaSink {
             publisher.transaction_timed_out(reason.clone());
         }
         closing.wait(publisher.close()).await;
-        if recognized {
+        if log_verified {
             checkpointer.recognized(self.message_prefix.as_deref());
         }
         let mut reports = Vec::new();
@@ -389,7 +394,7 @@ impl Sink for KafkaSink {
         for sequence in reports {
             progress.acknowledge(sequence);
         }
-        let last_suspect = refusal.as_ref().and_then(|refusal| progress.up_to(refusal.last));
+        let last_suspect = refusal.as_ref().and_then(|refusal| progress.partial_up_to(refusal.last));
         let outcome = match (outcome, refusal) {
             // closing has delivered the reports of the whole batch
             (Outcome::Refused(_), Some(refusal)) => Outcome::Refused(refusal),

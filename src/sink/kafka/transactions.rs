@@ -252,8 +252,8 @@ impl Transactions {
             return Due::Not;
         }
         let at = match (self.open, intake) {
-            (_, Intake::Recognizing) => return Due::Not,
-            (Some(_), Intake::Waits) => return Due::Now,
+            (_, Intake::Verifying) => return Due::Not,
+            (Some(_), Intake::Paused) => return Due::Now,
             (Some(Open { records, .. }), _) if records >= MAX_RECORDS => return Due::Now,
             (Some(_), _) if self.remaining_bytes() == 0 => return Due::Now,
             (Some(_), Intake::Live) => self.last.map(|last| last + COMMIT_INTERVAL),
@@ -262,7 +262,7 @@ impl Transactions {
             }
             (Some(Open { since, .. }), Intake::Behind) => Some(since + BACKLOG_INTERVAL),
             (None, _) if position == self.committed.position => return Due::Not,
-            (None, Intake::Waits) => return Due::Now,
+            (None, Intake::Paused) => return Due::Now,
             (None, _) => self.last.map(|last| last + WHEN_IDLE),
         };
         at.filter(|at| *at > now).map_or(Due::Now, Due::At)
@@ -321,7 +321,7 @@ impl Transactions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::remembered;
+    use crate::checkpoint::sample_checkpoint;
     use pg_logical::Lsn;
 
     fn at(flush: u64) -> Position {
@@ -330,7 +330,7 @@ mod tests {
 
     fn committing(flush: u64) -> Transactions {
         Transactions::new(
-            Checkpoint { position: at(flush), ..remembered() },
+            Checkpoint { position: at(flush), ..sample_checkpoint() },
             TransactionSize::default(),
             Duration::from_secs(60),
         )
@@ -350,7 +350,7 @@ mod tests {
         live.last = Some(now);
         assert_eq!(live.due(at(5), Intake::Live, now), Due::At(now + COMMIT_INTERVAL));
         assert_eq!(live.due(at(5), Intake::Live, now + COMMIT_INTERVAL), Due::Now);
-        assert_eq!(live.due(at(5), Intake::Waits, now), Due::Now);
+        assert_eq!(live.due(at(5), Intake::Paused, now), Due::Now);
     }
 
     #[test]
@@ -422,15 +422,15 @@ mod tests {
         idle.last = Some(now);
         assert_eq!(idle.due(at(5), Intake::Live, now + WHEN_IDLE), Due::Not);
         assert_eq!(idle.due(at(6), Intake::Live, now), Due::At(now + WHEN_IDLE));
-        assert_eq!(idle.due(at(6), Intake::Waits, now), Due::Now);
-        assert_eq!(idle.due(at(5), Intake::Waits, now), Due::Not);
+        assert_eq!(idle.due(at(6), Intake::Paused, now), Due::Now);
+        assert_eq!(idle.due(at(5), Intake::Paused, now), Due::Not);
     }
 
     #[test]
     fn slow_acknowledgements_make_a_transaction_overdue() {
         let mut slow = committing(5);
         slow.sent(2, 20_000);
-        assert_eq!((slow.close_if_due(at(5), Intake::Waits), slow.is_overdue(true)), (None, false));
+        assert_eq!((slow.close_if_due(at(5), Intake::Paused), slow.is_overdue(true)), (None, false));
         slow.closing = slow.closing.and_then(|since| since.checked_sub(2 * STALLED));
         assert!(slow.is_overdue(true) && !slow.end_is_overdue());
         assert!(!slow.is_overdue(false), "what is to be parked waits for Postgres");
@@ -441,10 +441,10 @@ mod tests {
     async fn nothing_is_sent_between_the_close_and_the_commit_and_what_failed_is_not_certain() {
         let mut closing = committing(5);
         closing.sent(1, 1);
-        assert_eq!(closing.close_if_due(at(5), Intake::Waits), None);
+        assert_eq!(closing.close_if_due(at(5), Intake::Paused), None);
         assert!(closing.is_closing() && !closing.is_settled());
         let failed = NotCommitted { reason: "fenced".into(), remedy: "" };
-        let next = Checkpoint { position: at(9), ..remembered() };
+        let next = Checkpoint { position: at(9), ..sample_checkpoint() };
         assert!(closing.begin(next, |_| Err(failed)).is_err());
         closing.last_commit().await;
         assert_eq!((closing.committed().position, closing.has_advanced()), (at(5), false));

@@ -15,9 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
-use crate::pipeline::Made;
+use crate::pipeline::PipelineOutput;
 use crate::progress::{Progress, Sequence};
-use crate::relay::{Certain, Event, Health, InFlight, NotSent, Outcome, Refusal, Sent, Sink, Turn};
+use crate::relay::{
+    Durability, Health, InFlight, LoopState, NotSent, Outcome, Refusal, Sent, Sink, SinkEvent,
+};
 use crate::routing::Routed;
 use crate::terminal;
 use reader::Reader;
@@ -128,7 +130,7 @@ impl Sink for StdoutSink {
         true
     }
 
-    fn send(&mut self, made: &Made<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+    fn send(&mut self, made: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
         if let Ok(Routed::Dropped) = &made.routed {
             return Ok(Sent::Nothing);
         }
@@ -141,26 +143,30 @@ impl Sink for StdoutSink {
         Ok(Sent::Record(InFlight { bytes: memory, memory, commit_time, target: 0 }))
     }
 
-    fn reports(&mut self, event: &mut impl FnMut(Event) -> Option<InFlight>) -> Option<Refusal> {
+    fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
         for sequence in self.reports.drain(..) {
             self.in_flight = self.in_flight.saturating_sub(1);
-            event(Event::Delivered(sequence));
+            event(SinkEvent::Delivered(sequence));
         }
         None
     }
 
-    fn turn(&mut self, _: &Turn<'_>, _: &mut dyn FnMut(&mut Checkpoint)) -> Result<bool, Error> {
+    fn after_dispatch(
+        &mut self,
+        _: &LoopState<'_>,
+        _: &mut dyn FnMut(&mut Checkpoint),
+    ) -> Result<bool, Error> {
         Ok(false)
     }
 
-    fn certain(&self, progress: &Progress) -> Certain {
+    fn durability(&self, progress: &Progress) -> Durability {
         let position = progress.position();
-        Certain {
+        Durability {
             position,
             durable: position.flush,
             survives: None,
             settled: self.in_flight == 0,
-            checkpoint_waits: false,
+            checkpoint_pending: false,
             uncommitted: 0,
             oldest: None,
             is_down: false,
@@ -168,7 +174,7 @@ impl Sink for StdoutSink {
         }
     }
 
-    async fn changed(&mut self) -> Result<(), Error> {
+    async fn wait(&mut self) -> Result<(), Error> {
         tokio::select! {
             biased;
             Some(written) = self.written.recv() => self.handle_report(written)?,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::json::Bytes;
-use crate::pipeline::{Event, Made};
+use crate::pipeline::{Event, PipelineOutput};
 use crate::routing::{Record, Routed};
 use crate::terminal::{on_one_line, shortened};
 use crate::unsendable::Unsendable;
@@ -68,7 +68,7 @@ struct Header<'a> {
 
 impl Style {
     /// The text for an event, with a line feed; empty if routing drops it.
-    pub(super) fn line(self, made: &Made<'_>) -> String {
+    pub(super) fn line(self, made: &PipelineOutput<'_>) -> String {
         match &made.routed {
             Ok(Routed::Record(record)) if self.json => json(&self.shown(&made.event, record)),
             Ok(Routed::Record(record)) => self.block(&made.event, record),

@@ -47,7 +47,7 @@ fn pipeline(contracts: &tempfile::TempDir) -> Pipeline {
 }
 
 /// Runs each content through the pipeline, all in one transaction.
-fn each(contents: &[&str], mut take: impl FnMut(&Made<'_>, u64)) {
+fn each(contents: &[&str], mut take: impl FnMut(&PipelineOutput<'_>, u64)) {
     let contracts = tempfile::tempdir().unwrap();
     let mut pipeline = pipeline(&contracts);
     for (content, number) in contents.iter().zip(1..) {
@@ -57,7 +57,7 @@ fn each(contents: &[&str], mut take: impl FnMut(&Made<'_>, u64)) {
             prefix: "outbox",
             content: content.as_bytes(),
         };
-        take(&pipeline.make(Change::Message(message), number).unwrap().unwrap(), number);
+        take(&pipeline.process(Change::Message(message), number).unwrap().unwrap(), number);
     }
 }
 
@@ -123,7 +123,7 @@ fn send(sink: &mut StdoutSink, times: usize) {
 fn delivered(sink: &mut StdoutSink) -> Vec<u64> {
     let mut delivered = Vec::new();
     let refused = sink.reports(&mut |event| {
-        let Event::Delivered(Sequence(number)) = event else { panic!("{event:?}") };
+        let SinkEvent::Delivered(Sequence(number)) = event else { panic!("{event:?}") };
         delivered.push(number);
         None
     });
@@ -139,7 +139,7 @@ async fn written_lines_are_delivered_and_counted() {
     send(&mut sink, 3);
     let mut numbers = Vec::new();
     while numbers.len() < 3 {
-        sink.changed().await.unwrap();
+        sink.wait().await.unwrap();
         numbers.extend(delivered(&mut sink));
     }
     assert_eq!(numbers, [1, 2, 3]);
@@ -160,7 +160,7 @@ async fn unread_lines_stay_in_flight_and_dropped_events_do_not() {
     send(&mut sink, 5_000);
     let all_written = async {
         while sink.in_flight > 0 {
-            sink.changed().await.unwrap();
+            sink.wait().await.unwrap();
             delivered(&mut sink);
         }
     };
@@ -169,7 +169,7 @@ async fn unread_lines_stay_in_flight_and_dropped_events_do_not() {
     assert!(events < 5_000 && !stop.is_cancelled(), "{events}");
     drop(reader);
     while sink.in_flight > 0 {
-        sink.changed().await.unwrap();
+        sink.wait().await.unwrap();
         delivered(&mut sink);
     }
     assert_eq!(sink.printed, Printed { events, reader_gone: true });
@@ -180,12 +180,12 @@ async fn unread_lines_stay_in_flight_and_dropped_events_do_not() {
 async fn a_reader_that_leaves_is_noticed_while_nothing_is_written() {
     let (reader, writer) = io::pipe().unwrap();
     let (mut sink, stop) = sink(&writer);
-    assert!(timeout(Duration::from_millis(50), sink.changed()).await.is_err());
+    assert!(timeout(Duration::from_millis(50), sink.wait()).await.is_err());
     drop(reader);
-    sink.changed().await.unwrap();
+    sink.wait().await.unwrap();
     assert!(stop.is_cancelled() && sink.printed.reader_gone);
     // reported once only
-    assert!(timeout(Duration::from_millis(50), sink.changed()).await.is_err());
+    assert!(timeout(Duration::from_millis(50), sink.wait()).await.is_err());
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn a_write_error_ends_the_session_with_its_reason() {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (mut sink, stop) = sink(&full);
     send(&mut sink, 1);
-    let error = sink.changed().await.unwrap_err().to_string();
+    let error = sink.wait().await.unwrap_err().to_string();
     assert!(error.contains("Cannot write to standard output"), "{error}");
     assert!(!stop.is_cancelled());
 }

@@ -1,25 +1,24 @@
-//! Reading a slot that lags in bulk, and going over to the stream near the end of the log.
+//! Reads a slot that lags in bulk, and switches to the stream near the end of the log.
 //!
 //! ```text
 //!     far behind, at the start of a session
 //!         |
-//!         v   everything is acknowledged and remembered       near the end
-//!     settling -----------------------------------> looking ---------------> calming --> starting --> streaming
-//!         ^                                            | far behind                                       |
-//!         | near the end                               v                                       far behind |
-//!         +---- reading <-------------------------- copying                                               v
-//!                 ^  |                                                                          another session
-//!                 |  v now and then
-//!                moving
+//!         v   everything is acknowledged and durable         near the end
+//!     draining -----------------------------------> querying slot ----> resetting session --> starting stream --> streaming
+//!         ^                                              | far behind                                                 |
+//!         | near the end                                 v                                                 far behind |
+//!         +---- reading <-------------------------- copying slot                                                      v
+//!                 ^  |                                                                                   another session
+//!                 |  v every ten seconds
+//!             moving slot
 //! ```
 //!
-//! A refusal leads back to settling, and from there to the stream. If Kafka is too slow for bulk reads, or the session for them
-//! cannot be made, the next session streams up to the end that the log had then.
+//! A refusal leads back to draining, and from there to the stream. If Kafka is too slow for bulk reads, or the session for them
+//! cannot be started, the next session streams up to the end that the log had then.
 //!
-//! Bulk reads use a copy of the slot. Each is requested while the one before arrives, and the slot itself is moved to what is
-//! acknowledged, stored and confirmed. The stream begins there. A walsender streams a slot only once: a second
-//! START_REPLICATION in the same session ends as soon as it has begun. So a session that has streamed is replaced by another one
-//! for bulk reads.
+//! Bulk reads use a copy of the slot. The next one is requested while the previous one arrives, and the slot itself is moved to
+//! the position that is durable and confirmed, where the stream begins. A walsender streams a slot only once: a second
+//! START_REPLICATION in the same session ends at once. So another session replaces one that has streamed.
 
 use pg_logical::bulk_read::Extent;
 use pg_logical::replication::{Answer, BulkRead, NotStarted, StreamOf};
@@ -36,75 +35,75 @@ use crate::advice;
 use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer};
 use crate::postgres::slot_functions;
-use crate::relay::Delivered;
+use crate::relay::DeliveryState;
 
-/// At the bound itself the router would switch back and forth all the time.
-const NEAR: u64 = 4;
+/// Bulk reads end at this fraction of `catch_up_lag`. At the lag itself the router would keep switching back and forth.
+const NEAR_FRACTION: u64 = 4;
 
-/// How often the slot is moved between bulk reads: the server reads the log up to there once more each time.
-const MOVE_EVERY: Duration = Duration::from_secs(10);
+/// How often the slot is moved between bulk reads. After each move the server reads the log up to there once more.
+const MOVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The present step of the diagram above.
+/// A step of the diagram above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Streaming,
-    /// Nothing more is to come before all that has come is certain.
-    Settling,
-    /// The slot is moved there, if it is not, and looked at.
-    Looking(Lsn),
-    /// The session gets its copy of the slot.
-    Copying,
+    /// Waits until everything received is durable.
+    Draining,
+    /// The slot is moved to this position if necessary, and queried.
+    QueryingSlot(Lsn),
+    /// The session copies the slot.
+    CopyingSlot,
     Reading(Extents),
-    /// The slot is moved there between two bulk reads.
-    Moving(Lsn),
-    /// The session is made fit for the stream.
-    Calming,
-    Starting,
+    /// The slot is moved to this position between two bulk reads.
+    MovingSlot(Lsn),
+    /// The session's settings are reset for the stream.
+    ResettingSession,
+    StartingStream,
 }
 
-/// A bulk read under way, and the one that was asked for behind it.
+/// The current bulk read, and the one requested after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Extents {
     extent: Extent,
     next: Option<Extent>,
 }
 
-/// How the slot is read. While there are bulk reads, of these places in the log none lies before the last: `slot_at`, what is confirmed
-/// (`Confirmation`), what was received, `checked`.
+/// The way of reading. During bulk reads these positions never decrease in this order: `slot_at`, the confirmed position
+/// (`Confirmation`), the received position, `checked`.
 pub(super) struct BulkReads {
     step: Step,
-    /// Bytes; `None`: this session takes no bulk reads (any more): by configuration, or because the server has refused one, which
-    /// was told then.
+    /// The lag in bytes from which the slot is read in bulk. `None` if this session does not read in bulk, by configuration or
+    /// because the server refused, which was logged.
     bound: Option<u64>,
     size: BulkReadSize,
-    /// The slot is confirmed so far, and when it was moved there.
+    /// The slot's confirmed position, and when the slot was moved there.
     slot_at: Lsn,
     last_move: Instant,
-    /// The copy, once there is one, and what its last bulk read passed.
+    /// The copy of the slot, if it exists, and how many bytes of log its last bulk read covered.
     copy: Option<SlotAt>,
     passed: u64,
-    /// All is well with the log up to here, by the last look.
+    /// The catalogues were checked up to this position.
     checked: Lsn,
-    /// Standbys have to confirm what is sent, by the last look. Bulk reads are read of a copy of the slot, for which Postgres waits
-    /// for none; so there are none meanwhile. That this keeps a router that is far behind from them is told once.
+    /// Whether Postgres waits for standbys before it sends changes, by the last check. It does not wait for a copy of a slot, so
+    /// there are no bulk reads then. `standbys_logged`: this was logged.
     waits_for_standbys: bool,
-    standbys_told: bool,
-    /// Up to here the stream is the quicker.
+    standbys_logged: bool,
+    /// The stream is faster up to this position.
     stream_until: Lsn,
-    /// When the session was last read, or waited for.
-    listened: Instant,
-    /// The server process of this session, after which the copy is named.
+    /// When the session was last read, or idle.
+    last_received: Instant,
+    /// The backend process of this session, which the name of the copy contains.
     backend_pid: i32,
 }
 
-/// Whether the session begins with bulk reads, for one that reads on from `position` while the log ends at `head`, and streams up to
-/// `stream_until`.
+/// Whether a session that resumes at `position` begins with bulk reads. `head` is the end of the log, and up to `stream_until`
+/// the session has to stream.
 pub(crate) fn begins_with_bulk_reads(config: &Config, position: Lsn, head: Lsn, stream_until: Lsn) -> bool {
     position >= stream_until && bound(config).is_some_and(|bound| head.0.saturating_sub(position.0) > bound)
 }
 
-/// Without a positions topic what is parked is acknowledged when the stream has come to the end of the log, and
-/// bulk reads wait for acknowledgements before.
+/// Without positions topic a parked event is acknowledged only when the stream has reached the end of the log, but bulk reads
+/// wait for acknowledgements before that.
 fn bound(config: &Config) -> Option<u64> {
     let possible = config.delivery.positions_topic.is_some() || !config.dead_letters.park();
     let lag = u64::try_from(config.postgres.catch_up_lag).unwrap_or(u64::MAX);
@@ -114,7 +113,7 @@ fn bound(config: &Config) -> Option<u64> {
 impl BulkReads {
     pub(super) fn new<S: Transport>(parts: &SlotParts<S>) -> Self {
         BulkReads {
-            step: if parts.stream.is_streaming() { Step::Streaming } else { Step::Settling },
+            step: if parts.stream.is_streaming() { Step::Streaming } else { Step::Draining },
             bound: bound(&parts.config),
             size: BulkReadSize::new(parts.config.delivery.window_bytes),
             slot_at: parts.confirmed,
@@ -123,30 +122,30 @@ impl BulkReads {
             passed: 0,
             checked: Lsn::INVALID,
             waits_for_standbys: false,
-            standbys_told: false,
+            standbys_logged: false,
             stream_until: parts.stream_until,
-            listened: Instant::now(),
+            last_received: Instant::now(),
             backend_pid: parts.backend_pid,
         }
     }
 
-    /// Whether nothing more is read before everything is certain.
+    /// Whether nothing more is read until everything received is durable.
     pub(super) fn waits(&self) -> bool {
-        !matches!(self.step, Step::Streaming | Step::Reading(_) | Step::Moving(_))
+        !matches!(self.step, Step::Streaming | Step::Reading(_) | Step::MovingSlot(_))
     }
 
-    /// A look has found all well up to `checked`, and that Postgres waits for these standby slots.
-    pub(super) fn looked(&mut self, checked: Lsn, standby_slots: &[String]) {
+    /// The catalogues were checked up to `checked`, and Postgres waits for these standby slots.
+    pub(super) fn catalog_checked(&mut self, checked: Lsn, standby_slots: &[String]) {
         self.checked = self.checked.max(checked);
         self.waits_for_standbys = !standby_slots.is_empty();
     }
 
-    /// Whether the server was asked to move the slot, for which it waits for standbys too.
+    /// Whether the server is moving the slot, for which it waits for standbys too.
     pub(super) fn moves_the_slot(&self) -> bool {
-        matches!(self.step, Step::Looking(_) | Step::Moving(_))
+        matches!(self.step, Step::QueryingSlot(_) | Step::MovingSlot(_))
     }
 
-    /// The statement that moves the slot to `confirmed`, if it has not been.
+    /// The statement that moves the slot to `confirmed`; `None` if it is there.
     pub(super) fn closing_move(&self, config: &Config, confirmed: Lsn) -> Option<String> {
         (confirmed > self.slot_at).then(|| slot_functions::advance(&config.postgres.slot, confirmed))
     }
@@ -155,22 +154,22 @@ impl BulkReads {
         self.checked.0.saturating_sub(read.0)
     }
 
-    /// Whether the stream is better for what comes behind `read`.
-    fn is_near(&self, read: Lsn) -> bool {
+    /// Whether the stream is better than bulk reads after `read`.
+    fn prefers_stream(&self, read: Lsn) -> bool {
         self.waits_for_standbys
-            || self.bound.is_none_or(|bound| self.lag(read) <= bound / NEAR)
+            || self.bound.is_none_or(|bound| self.lag(read) <= bound / NEAR_FRACTION)
             || read < self.stream_until
     }
 }
 
 impl<S: Transport> SlotSource<S> {
-    /// Takes the next step, if its time has come. Says whether there may be more to deal with by that, and whether the slot is
-    /// read on from the same position anew.
-    pub(super) fn read_in_bulk(&mut self, delivered: &Delivered) -> Result<(bool, bool), Error> {
+    /// Takes the next step if it is due. Returns whether there may be more to dispatch now, and whether reading restarts at the
+    /// same position.
+    pub(super) fn read_in_bulk(&mut self, delivered: &DeliveryState) -> Result<(bool, bool), Error> {
         if delivered.idle {
-            self.bulk_reads.listened = Instant::now();
+            self.bulk_reads.last_received = Instant::now();
         }
-        // what a session that ends is still told it does not act on
+        // a session that ends ignores further answers
         if self.resume.is_under_way() || self.is_ending() {
             return Ok((false, false));
         }
@@ -181,20 +180,20 @@ impl<S: Transport> SlotSource<S> {
         let (step, looked) = (self.bulk_reads.step, self.bulk_reads.checked > Lsn::INVALID);
         match step {
             Step::Streaming if self.is_far_behind() => self.leave_the_stream(),
-            Step::Settling if looked && self.stream.is_at_rest() && self.is_certain(delivered) => {
-                let to = self.move_slot();
-                self.bulk_reads.step = Step::Looking(to);
+            Step::Draining if looked && self.stream.is_at_rest() && self.all_durable(delivered) => {
+                let to = self.move_and_query_slot();
+                self.bulk_reads.step = Step::QueryingSlot(to);
                 return Ok((false, true));
             }
             Step::Reading(Extents { extent, next: None }) if self.stream.rows_read() > 0 => {
-                self.read_behind(extent)
+                self.prefetch(extent)
             }
             _ => {}
         }
         Ok((false, false))
     }
 
-    /// Whether nothing more is read: by the loop, or because the slot is read on in another way.
+    /// Whether nothing more is read, by the loop or because the source ends.
     fn is_ending(&self) -> bool {
         self.delivered.ending || self.end.is_some()
     }
@@ -202,9 +201,9 @@ impl<S: Transport> SlotSource<S> {
     fn leave_the_stream(&mut self) {
         let behind = self.bulk_reads.lag(self.received);
         if !self.bulk_reads.waits_for_standbys {
-            tracing::info!(behind, "far behind: reading in bulk from here on");
+            tracing::info!(behind, "far behind: switching to bulk reads");
             self.end = Some(SlotEnd::FarBehind);
-        } else if !std::mem::replace(&mut self.bulk_reads.standbys_told, true) {
+        } else if !std::mem::replace(&mut self.bulk_reads.standbys_logged, true) {
             tracing::info!(
                 behind,
                 "far behind, but still streaming: bulk reads would send what the standbys of synchronized_standby_slots have \
@@ -214,17 +213,17 @@ impl<S: Transport> SlotSource<S> {
     }
 
     fn is_far_behind(&self) -> bool {
-        let known = &self.bulk_reads;
-        known
+        let reads = &self.bulk_reads;
+        reads
             .bound
-            .is_some_and(|bound| known.lag(self.received) > bound && self.received >= known.stream_until)
+            .is_some_and(|bound| reads.lag(self.received) > bound && self.received >= reads.stream_until)
     }
 
-    /// Whether all that was read is delivered, remembered and confirmed, or can be confirmed.
-    fn is_certain(&mut self, delivered: &Delivered) -> bool {
-        let Delivered { position, complete, in_flight, certain, .. } = *delivered;
-        let durable = certain.durable;
-        if !complete || in_flight || !certain.settled || durable < position.flush {
+    /// Whether everything received is delivered, durable and confirmed, or can be confirmed now.
+    fn all_durable(&mut self, delivered: &DeliveryState) -> bool {
+        let DeliveryState { position, complete, in_flight, durability, .. } = *delivered;
+        let durable = durability.durable;
+        if !complete || in_flight || !durability.settled || durable < position.flush {
             return false;
         }
         self.confirmation.checked(durable, self.bulk_reads.checked);
@@ -235,8 +234,8 @@ impl<S: Transport> SlotSource<S> {
         true
     }
 
-    /// Moves the slot to what is confirmed, if it is not there, and looks at it.
-    fn move_slot(&mut self) -> Lsn {
+    /// Moves the slot to the confirmed position if it is not there, and queries its state.
+    fn move_and_query_slot(&mut self) -> Lsn {
         let (slot, confirmed) = (&self.config.postgres.slot, self.confirmation.confirmed());
         let look = bulk_read::look(slot);
         match self.bulk_reads.closing_move(&self.config, confirmed) {
@@ -248,8 +247,8 @@ impl<S: Transport> SlotSource<S> {
         confirmed
     }
 
-    /// Takes in where the slot is after a move. Nobody else moves it.
-    fn slot_has_moved(&mut self, to: Lsn, row: &[Option<String>]) -> Result<(), Error> {
+    /// Checks the slot's position after a move. Nobody else may move it.
+    fn check_moved_slot(&mut self, to: Lsn, row: &[Option<String>]) -> Result<(), Error> {
         let slot = slot_at(row)?;
         if slot.confirmed != to {
             return Err(moved_by_another(&self.config.postgres.slot, slot.confirmed));
@@ -258,27 +257,27 @@ impl<S: Transport> SlotSource<S> {
         Ok(())
     }
 
-    /// Something has come of what was asked.
+    /// Handles an answer of the server.
     fn answered(&mut self, answer: Answer) -> Result<(), Error> {
         let step = self.bulk_reads.step;
         match (step, answer) {
             (_, Answer::Refused(refused)) => self.refused(*refused)?,
-            (Step::Looking(to), Answer::Row(row)) => {
-                self.slot_has_moved(to, &row)?;
+            (Step::QueryingSlot(to), Answer::Row(row)) => {
+                self.check_moved_slot(to, &row)?;
                 self.begin_bulk_reads_or_stream(to);
             }
-            (Step::Copying, Answer::Row(row)) => {
+            (Step::CopyingSlot, Answer::Row(row)) => {
                 self.bulk_reads.copy = Some(slot_at(&row)?);
-                self.read_more();
+                self.next_step();
             }
             (Step::Reading(extents), Answer::BulkRead(read, row)) => {
-                self.was_read(extents, read, slot_at(&row)?)?
+                self.bulk_read_completed(extents, read, slot_at(&row)?)?
             }
-            (Step::Moving(to), Answer::Row(row)) => {
-                self.slot_has_moved(to, &row)?;
-                self.read_more();
+            (Step::MovingSlot(to), Answer::Row(row)) => {
+                self.check_moved_slot(to, &row)?;
+                self.next_step();
             }
-            (Step::Calming, Answer::Row(_)) => {
+            (Step::ResettingSession, Answer::Row(_)) => {
                 self.bulk_reads.copy = None;
                 let postgres = &self.config.postgres;
                 let start = self.delivered.position.flush;
@@ -288,9 +287,9 @@ impl<S: Transport> SlotSource<S> {
                     start,
                     messages: self.config.reads_messages(),
                 });
-                self.bulk_reads.step = Step::Starting;
+                self.bulk_reads.step = Step::StartingStream;
             }
-            (Step::Starting, Answer::Streaming) => {
+            (Step::StartingStream, Answer::Streaming) => {
                 self.bulk_reads.step = Step::Streaming;
                 self.monitor.reads_in_bulk(false);
                 let position = self.delivered.position.flush;
@@ -300,44 +299,44 @@ impl<S: Transport> SlotSource<S> {
                     tracing::info!(%position, "streaming");
                 }
             }
-            (step, answer) => return Err(out_of_turn(&format!("{answer:?} while {step:?}"))),
+            (step, answer) => return Err(protocol_error(&format!("{answer:?} while {step:?}"))),
         }
         Ok(())
     }
 
     fn begin_bulk_reads_or_stream(&mut self, confirmed: Lsn) {
         let copy = slot_functions::bulk_read_copy(self.bulk_reads.backend_pid);
-        if self.bulk_reads.is_near(confirmed) {
-            // a copy would keep the log from being removed
+        if self.bulk_reads.prefers_stream(confirmed) {
+            // the copy would retain WAL
             let dropped = self.bulk_reads.copy.map(|_| slot_functions::drop(&copy) + "; ");
             self.stream.ask(&(dropped.unwrap_or_default() + bulk_read::BEFORE_STREAMING));
-            self.bulk_reads.step = Step::Calming;
+            self.bulk_reads.step = Step::ResettingSession;
         } else if self.bulk_reads.copy.is_some() {
-            self.read_more();
+            self.next_step();
         } else {
             let postgres = &self.config.postgres;
             let copied = slot_functions::copy(&postgres.slot, &copy, true);
             self.stream.ask(&format!("{copied}; {}", bulk_read::look(&copy)));
             self.monitor.reads_in_bulk(true);
-            self.bulk_reads.step = Step::Copying;
+            self.bulk_reads.step = Step::CopyingSlot;
         }
     }
 
-    /// All of a bulk read has been dealt with, though not acknowledged.
-    fn was_read(&mut self, extents: Extents, read: BulkRead, copy: SlotAt) -> Result<(), Error> {
+    /// A bulk read is completely dispatched, though not acknowledged.
+    fn bulk_read_completed(&mut self, extents: Extents, read: BulkRead, copy: SlotAt) -> Result<(), Error> {
         if self.last_read.is_inside() {
-            return Err(out_of_turn("a bulk read has ended inside a transaction"));
+            return Err(protocol_error("a bulk read has ended inside a transaction"));
         }
-        // Fewer than were asked for: it has passed all up to `upto`. One that is full may have left some before that.
+        // With fewer rows than requested it has covered everything up to `upto`. A full one may have ended earlier.
         if read.rows < extents.extent.rows {
             self.received = self.received.max(extents.extent.upto);
-            self.last_read.passed(self.received);
+            self.last_read.bulk_read_reached(self.received);
         }
-        let known = &mut self.bulk_reads;
-        let before = known.copy.replace(copy).unwrap_or(copy);
-        known.passed = copy.confirmed.0.saturating_sub(before.confirmed.0);
-        if let Some(stream_until) = known.size.brought(before, read, copy.confirmed) {
-            known.stream_until = stream_until;
+        let reads = &mut self.bulk_reads;
+        let before = reads.copy.replace(copy).unwrap_or(copy);
+        reads.passed = copy.confirmed.0.saturating_sub(before.confirmed.0);
+        if let Some(stream_until) = reads.size.completed(before, read, copy.confirmed) {
+            reads.stream_until = stream_until;
         }
         tracing::debug!(
             rows = read.rows, bytes = read.bytes, upto = %copy.confirmed, restart = %copy.restart,
@@ -346,41 +345,41 @@ impl<S: Transport> SlotSource<S> {
         self.monitor.counts().bulk_reads.add(1);
         match extents.next {
             Some(extent) => self.bulk_reads.step = Step::Reading(Extents { extent, next: None }),
-            None => self.read_more(),
+            None => self.next_step(),
         }
         Ok(())
     }
 
-    /// Asks for a bulk read, or moves the slot first if that is due. Near the end of the log there are no more.
-    fn read_more(&mut self) {
+    /// Requests a bulk read, moves the slot if that is due, or drains near the end of the log.
+    fn next_step(&mut self) {
         let Some(copy) = self.bulk_reads.copy else { return };
-        if self.bulk_reads.is_near(copy.confirmed) {
-            self.bulk_reads.step = Step::Settling;
+        if self.bulk_reads.prefers_stream(copy.confirmed) {
+            self.bulk_reads.step = Step::Draining;
             return;
         }
         if self.is_time_to_move() {
-            let to = self.move_slot();
-            self.bulk_reads.step = Step::Moving(to);
+            let to = self.move_and_query_slot();
+            self.bulk_reads.step = Step::MovingSlot(to);
             return;
         }
-        let extent = self.ask_for_more(copy);
+        let extent = self.request_bulk_read(copy);
         self.bulk_reads.step = Step::Reading(Extents { extent, next: None });
     }
 
-    /// Asks for the next bulk read while this one comes, so that the server reads the log meanwhile.
-    fn read_behind(&mut self, extent: Extent) {
+    /// Requests the next bulk read while this one arrives, so that the server reads log in the meantime.
+    fn prefetch(&mut self, extent: Extent) {
         let Some(copy) = self.bulk_reads.copy else { return };
         let expected = Lsn(copy.confirmed.0.saturating_add(self.bulk_reads.passed));
-        if self.bulk_reads.is_near(expected) || self.is_time_to_move() {
+        if self.bulk_reads.prefers_stream(expected) || self.is_time_to_move() {
             return;
         }
-        // a guess, for its size alone: the server goes on where the one before really ends
-        let next = Some(self.ask_for_more(SlotAt { confirmed: expected, ..copy }));
+        // the expected position only determines its size: the server continues where the previous one really ends
+        let next = Some(self.request_bulk_read(SlotAt { confirmed: expected, ..copy }));
         self.bulk_reads.step = Step::Reading(Extents { extent, next });
     }
 
-    fn ask_for_more(&mut self, copy: SlotAt) -> Extent {
-        // what the next one may take in is known by then
+    fn request_bulk_read(&mut self, copy: SlotAt) -> Extent {
+        // the result of this check bounds the next bulk read
         self.watch.check_now();
         let extent = self.bulk_reads.size.next(copy, self.bulk_reads.checked);
         let name = slot_functions::bulk_read_copy(self.bulk_reads.backend_pid);
@@ -390,77 +389,80 @@ impl<S: Transport> SlotSource<S> {
     }
 
     fn is_time_to_move(&self) -> bool {
-        self.bulk_reads.last_move.elapsed() >= MOVE_EVERY
+        self.bulk_reads.last_move.elapsed() >= MOVE_INTERVAL
     }
 
-    /// Whatever it was, the stream says better what is wrong, if anything is.
+    /// Handles a refusal by falling back to the stream, which reports a real problem better.
     fn refused(&mut self, refused: ServerError) -> Result<(), Error> {
         let slot = &self.config.postgres.slot;
-        if self.bulk_reads.step == Step::Starting {
+        if self.bulk_reads.step == Step::StartingStream {
             return Err(advice::not_started(NotStarted::Server(refused), slot));
         }
-        let told = self.bulk_reads.bound.is_none();
-        if refused.severity != "ERROR" || told && self.bulk_reads.step != Step::Settling {
+        let logged = self.bulk_reads.bound.is_none();
+        if refused.severity != "ERROR" || logged && self.bulk_reads.step != Step::Draining {
             return Err(Error::transient(
                 Peer::Postgres,
                 format!("Postgres has ended the session: {refused}"),
             ));
         }
-        // what was asked for behind it is refused too
-        if told {
+        // the server refuses the requests after it too
+        if logged {
             return Ok(());
         }
         tracing::warn!(
             reason = %refused,
             remedy = remedy(&refused),
-            "Postgres refuses to let the slot {slot} be read in bulk; this session streams it, which is slower"
+            "Postgres refuses bulk reads of the slot {slot}; this session streams it, which is slower"
         );
-        // with any error the server drops what is temporary
+        // the server drops temporary slots on any error
         (self.bulk_reads.bound, self.bulk_reads.copy) = (None, None);
-        self.bulk_reads.step = Step::Settling;
+        self.bulk_reads.step = Step::Draining;
         Ok(())
     }
 
-    /// Without status updates, sends a query now and then, and abandons a bulk read that nobody reads.
-    pub(super) fn remind(&mut self) {
+    /// Called when a status update would be due. Sends a query from time to time instead, and abandons a bulk read that nobody
+    /// takes.
+    pub(super) fn send_query_if_due(&mut self) {
         let limit = silence(&self.config);
-        let held = self.bulk_reads.listened.elapsed();
+        let held = self.bulk_reads.last_received.elapsed();
         if matches!(self.bulk_reads.step, Step::Reading(_)) && !self.is_ending() && held > limit / 2 {
             let until = self.log_end();
             tracing::warn!(
                 peer = "kafka",
                 reason = unread(held),
-                "Kafka takes too little for bulk reads; once it has what is under way, the slot is streamed up to {until}"
+                "Kafka is too slow for bulk reads; after the records in flight the router streams the slot up to {until}"
             );
-            self.end = Some(SlotEnd::TooSlow);
+            self.end = Some(SlotEnd::SinkTooSlow);
         }
         self.stream.remind(limit / 3);
     }
 
-    /// The end of the log, as far as it is known.
+    /// The last known end of the log.
     pub(super) fn log_end(&self) -> Lsn {
         self.server_end.max(self.bulk_reads.checked)
     }
 
-    /// Whether what comes is thrown away: nobody deals with it any more, and the server gives up a session that leaves it.
-    pub(super) fn passes_over(&self) -> bool {
+    /// Whether input is discarded: nobody needs it any more, and the server gives up a session that leaves it unread.
+    pub(super) fn discards_input(&self) -> bool {
         self.is_ending() && !self.stream.is_streaming()
     }
 }
 
-/// What to do about a refusal.
+/// What to do about a refusal of bulk reads.
 fn remedy(refused: &ServerError) -> &'static str {
     match refused.code.code() {
         // insufficient_privilege
         "42501" => {
-            "Run what outbox-router init --print-sql has for it, the GRANTs on functions; or set `catch_up = \"stream\"` under [postgres]"
+            "Run the GRANTs on functions that `outbox-router init --print-sql` prints, or set `catch_up = \"stream\"` under [postgres]"
         }
         // configuration_limit_exceeded
         "53400" => {
-            "Bulk reads take one replication slot more (max_replication_slots), and temporary files (temp_file_limit); `catch_up = \"stream\"` \
-             under [postgres] does without"
+            "Bulk reads need one more replication slot (max_replication_slots) and temporary files (temp_file_limit); set \
+             `catch_up = \"stream\"` under [postgres] to do without bulk reads"
         }
-        _ => "The next session tries again; `catch_up = \"stream\"` under [postgres] does without",
+        _ => {
+            "The next session tries again; set `catch_up = \"stream\"` under [postgres] to do without bulk reads"
+        }
     }
 }
 
@@ -473,17 +475,14 @@ fn slot_at(row: &[Option<String>]) -> Result<SlotAt, Error> {
             work_mem: work_mem.parse().ok()?,
         })
     };
-    parsed().ok_or_else(|| out_of_turn("the slot's row cannot be read"))
+    parsed().ok_or_else(|| protocol_error("the slot's row cannot be read"))
 }
 
-/// The server gives a bulk read up whose rows nobody takes.
+/// The server aborts a bulk read whose rows nobody takes.
 fn unread(held: Duration) -> String {
-    format!(
-        "what Postgres has sent of a bulk read could not be handed to Kafka for {:.1} s",
-        held.as_secs_f32()
-    )
+    format!("rows of a bulk read have waited for Kafka for {:.1} s", held.as_secs_f32())
 }
 
-fn out_of_turn(what: &str) -> Error {
-    Error::transient(Peer::Postgres, format!("the session with Postgres is out of step: {what}"))
+fn protocol_error(what: &str) -> Error {
+    Error::transient(Peer::Postgres, format!("the Postgres session is out of sequence: {what}"))
 }

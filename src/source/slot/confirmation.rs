@@ -1,14 +1,14 @@
-//! What the slot may be confirmed to: the flush LSN, but never past the last look at the catalogues that found all well.
+//! Bounds what is confirmed to the slot: the flush LSN, but never past the last good catalogue check.
 
 use pg_logical::Lsn;
 
 use crate::error::{Error, Peer};
 
-/// The position that status updates report. It only grows.
+/// The position in status updates. It only grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Confirmation {
     confirmed: Lsn,
-    /// A flush LSN of an earlier look, which later looks will cover even if the stream never rests.
+    /// The flush LSN at the previous check. The next check covers it even if the stream never pauses.
     candidate: Lsn,
 }
 
@@ -21,7 +21,7 @@ impl Confirmation {
         self.confirmed
     }
 
-    /// A look that found all well covers everything up to `checked`; `flush` is acknowledged.
+    /// The catalogues were good up to `checked`, and `flush` is acknowledged.
     pub(super) fn checked(&mut self, flush: Lsn, checked: Lsn) {
         for lsn in [self.candidate, flush] {
             if lsn <= checked {
@@ -32,7 +32,7 @@ impl Confirmation {
     }
 }
 
-/// Somebody else has moved the slot.
+/// The error when somebody else has moved the slot.
 pub(super) fn moved_by_another(slot: &str, to: Lsn) -> Error {
     Error::transient(
         Peer::Postgres,
@@ -46,7 +46,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_quiet_stream_is_confirmed_at_once_and_a_busy_one_a_look_later() {
+    fn a_quiet_stream_is_confirmed_at_once_and_a_busy_one_a_check_later() {
         let mut confirmation = Confirmation::new(Lsn(10));
         confirmation.checked(Lsn(20), Lsn(25));
         assert_eq!(confirmation.confirmed(), Lsn(20));
@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_past_a_look_never_past_the_flush_never_back(steps in prop::collection::vec((0u64..100, 0u64..100), 1..50)) {
+        fn never_past_a_check_never_past_the_flush_never_back(steps in prop::collection::vec((0u64..100, 0u64..100), 1..50)) {
             let mut confirmation = Confirmation::new(Lsn(0));
             let (mut flush, mut looked, mut before) = (0, 0, Lsn(0));
             for (more, checked) in steps {

@@ -1,4 +1,4 @@
-//! What goes back to Postgres: status updates, what they may confirm, and what is seen on the way.
+//! Feedback to Postgres: status updates, what they may confirm, and the results of the catalogue watch.
 
 use pg_logical::PgTimestamp;
 use pg_logical::replication::StandbyStatus;
@@ -19,7 +19,7 @@ impl<S: Transport> SlotSource<S> {
         if self.stream.is_streaming() {
             self.queue_status(true);
         } else {
-            self.remind();
+            self.send_query_if_due();
         }
         if self.lease.is_due(Clocks::now()) {
             self.watch.check_walsender();
@@ -27,7 +27,7 @@ impl<S: Transport> SlotSource<S> {
         self.heartbeat_due();
     }
 
-    /// Says once that the heartbeat does not come back. While no broker is there nothing is read, and that was said.
+    /// Logs once that no heartbeat comes back. While the brokers are down nothing is read, which has been logged.
     fn heartbeat_due(&mut self) {
         let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| !self.delivered.sink_is_down) else {
             return;
@@ -38,15 +38,15 @@ impl<S: Transport> SlotSource<S> {
                 peer = "postgres",
                 reason = what,
                 behind = self.monitor.lag_bytes(),
-                "events come late: either the stream has far to catch up, or Postgres does not get to the end of its log"
+                "events are late: either the stream is far behind, or Postgres does not decode its log to the end"
             );
             self.monitor.last_problem(what);
         }
     }
 
-    pub(super) fn looked(&mut self, report: Report) -> Result<(), Error> {
+    pub(super) fn handle_report(&mut self, report: Report) -> Result<(), Error> {
         let (checked, slot, unconfirmed, written) = match report {
-            Report::Walsender { asked, walsender } => return self.still_ours(asked, walsender),
+            Report::Walsender { asked, walsender } => return self.walsender_checked(asked, walsender),
             Report::Healthy { checked, slot, unconfirmed, heartbeat } => {
                 (checked, slot, unconfirmed, heartbeat)
             }
@@ -63,12 +63,12 @@ impl<S: Transport> SlotSource<S> {
         }
         self.monitor.server_wal_end(checked);
         self.server_end = checked;
-        self.bulk_reads.looked(checked, &slot.waits_for);
+        self.bulk_reads.catalog_checked(checked, &slot.waits_for);
         let expects = self.received < checked || self.bulk_reads.moves_the_slot();
-        self.standby_wait.looked(Instant::now(), unconfirmed, expects);
+        self.standby_wait.observed(Instant::now(), unconfirmed, expects);
         self.show_headroom(&slot);
-        // Nobody but this session moves the slot. Either it is over, for this process stood still and another router has taken
-        // over; or somebody has moved the slot, and the next start says what that means.
+        // Only this session may move the slot. If it has moved, either this process was suspended and another router took over,
+        // or somebody moved the slot; the next start decides what that means.
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
             return Err(moved_by_another(&self.config.postgres.slot, moved));
         }
@@ -83,26 +83,26 @@ impl<S: Transport> SlotSource<S> {
         Ok(())
     }
 
-    /// A look that was asked for at `asked` has found the server process of this session, or that it is gone.
-    fn still_ours(&mut self, asked: Instant, walsender: Option<Walsender>) -> Result<(), Error> {
+    /// Handles the result of a session check that started at `asked`: the walsender of this session, or `None` if it is gone.
+    fn walsender_checked(&mut self, asked: Instant, walsender: Option<Walsender>) -> Result<(), Error> {
         let (now, streaming) = (Clocks::now(), self.stream.is_streaming());
-        // a stream that is read tells by itself, and sooner
+        // answers in a stream that is being read prove the lease sooner
         if streaming && !self.lease.was_held_back_since(asked) {
             return Ok(());
         }
         let Some(walsender) = walsender else {
-            let what = "the server has ended this session: it does not hold the lock of the slot any more";
+            let what = "the server has ended this session, which no longer holds the slot's lock";
             return Err(Error::transient(Peer::Postgres, what));
         };
         if !streaming || walsender.hidden {
-            self.lease.seen(asked, now);
+            self.lease.session_seen(asked, now);
         } else if let Some(update) = walsender.reply_time {
-            self.lease.taken_in(update, now);
+            self.lease.received_by_server(update, now);
         }
         Ok(())
     }
 
-    /// Shows how near the slot is to being lost, and says so when that changes.
+    /// Shows the slot headroom, and logs changes of its level.
     fn show_headroom(&mut self, slot: &Slot) {
         let changed = self.headroom.add_sample(std::time::Instant::now(), slot);
         let (before, room) = (self.monitor.slot_room(), self.headroom.level());

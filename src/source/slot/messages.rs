@@ -1,4 +1,4 @@
-//! Message after message of the server, each as the loop is to read it.
+//! Turns the server's messages into items for the loop.
 
 use pg_logical::pgoutput::{LogicalMessage, Message};
 use pg_logical::replication::ReplicationMessage;
@@ -13,25 +13,25 @@ use crate::pipeline::Change;
 use crate::progress::Landmark;
 use crate::relay::Read;
 
-/// How many messages are read between two looks at the clocks.
-const UNTIMED: u32 = 64;
+/// How many messages are read between two checks of the lease.
+const MESSAGES_PER_CLOCK_CHECK: u32 = 64;
 
-/// The message that was read last, and where it stands in the log.
+/// The last message, and its place in the log.
 #[derive(Debug)]
 pub(super) struct LastRead {
-    /// Its bytes in the receive buffer; `None`: it was not from there, or is dealt with.
+    /// Its length in the receive buffer; `None` if it did not come from there or was consumed.
     length: Option<usize>,
     kind: Kind,
-    /// The server waits for a status update.
+    /// The server has requested a status update.
     pub(super) reply: bool,
     /// The transaction that began last.
     transaction: Landmark,
-    /// Whether it is still under way.
+    /// Whether its Commit has not arrived yet.
     inside: bool,
-    /// A bulk read has come past this position, which is still to be read.
-    passed: Option<Lsn>,
-    /// How many more messages may be read before the next look at the clocks.
-    untimed: u32,
+    /// The position that a bulk read has reached, until the loop takes it.
+    reached: Option<Lsn>,
+    /// How many more messages may be read before the next check of the lease.
+    until_clock_check: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +50,8 @@ impl Default for LastRead {
             reply: false,
             transaction,
             inside: false,
-            passed: None,
-            untimed: 0,
+            reached: None,
+            until_clock_check: 0,
         }
     }
 }
@@ -62,23 +62,23 @@ impl LastRead {
         self.transaction
     }
 
-    /// Whether a transaction has begun and is not complete.
+    /// Whether the current transaction is incomplete.
     pub(super) fn is_inside(&self) -> bool {
         self.inside
     }
 
-    /// A bulk read has come past `position`.
-    pub(super) fn passed(&mut self, position: Lsn) {
-        self.passed = Some(position);
+    /// A bulk read has reached `position`.
+    pub(super) fn bulk_read_reached(&mut self, position: Lsn) {
+        self.reached = Some(position);
     }
 
-    /// A turn is over, which looks at the clocks.
-    pub(super) fn turned(&mut self) {
-        self.untimed = UNTIMED;
+    /// The lease was checked just now.
+    pub(super) fn clocks_checked(&mut self) {
+        self.until_clock_check = MESSAGES_PER_CLOCK_CHECK;
     }
 
-    /// It is dealt with. Returns how many bytes of the receive buffer that were.
-    pub(super) fn dealt_with(&mut self, throttle: &mut ReadThrottle) -> Option<usize> {
+    /// Marks the message as consumed. Returns its length in the receive buffer.
+    pub(super) fn consume(&mut self, throttle: &mut ReadThrottle) -> Option<usize> {
         match self.kind {
             Kind::Change => throttle.event(),
             Kind::Commit => throttle.commit(),
@@ -91,14 +91,14 @@ impl LastRead {
 
 impl<S: Transport> SlotSource<S> {
     pub(super) fn next_message(&mut self) -> Result<Read<'_>, Error> {
-        if self.last_read.untimed == 0 {
-            // this process may have stood still meanwhile
-            self.last_read.untimed = UNTIMED;
+        if self.last_read.until_clock_check == 0 {
+            // this process may have been suspended
+            self.last_read.until_clock_check = MESSAGES_PER_CLOCK_CHECK;
             self.lease.check(Clocks::now())?;
         }
-        self.last_read.untimed -= 1;
+        self.last_read.until_clock_check -= 1;
         self.last_read.kind = Kind::Other;
-        if let Some(position) = self.last_read.passed.take() {
+        if let Some(position) = self.last_read.reached.take() {
             self.last_read.length = None;
             return Ok(Read::Reached(position));
         }
@@ -109,7 +109,7 @@ impl<S: Transport> SlotSource<S> {
                 self.received = self.received.max(wal_end);
                 self.monitor.server_wal_end(wal_end);
                 self.last_read.reply = reply_requested;
-                // one that requests a reply is not an answer
+                // a keepalive that requests a reply is not an answer
                 if !reply_requested {
                     self.lease.answered(sent, Clocks::now());
                 }
@@ -117,7 +117,7 @@ impl<S: Transport> SlotSource<S> {
                     return Ok(Read::Skipped);
                 }
                 if let Err(other) = self.resume.reached(wal_end) {
-                    self.end = Some(SlotEnd::OtherLog(other));
+                    self.end = Some(SlotEnd::LogMismatch(other));
                     return Ok(Read::End(None));
                 }
                 if let Some(until) = self.until.filter(|until| wal_end >= *until) {
@@ -131,13 +131,13 @@ impl<S: Transport> SlotSource<S> {
         self.received = self.received.max(wal_end);
         let message = Message::decode(data).map_err(undecodable)?;
         let last = &mut self.last_read;
-        if let Err(other) = self.resume.look(&message, last.transaction) {
-            self.end = Some(SlotEnd::OtherLog(other));
+        if let Err(other) = self.resume.observe(&message, last.transaction) {
+            self.end = Some(SlotEnd::LogMismatch(other));
             return Ok(Read::End(None));
         }
         Ok(match message {
             Message::Begin(begin) => {
-                // as the server does where a stream starts, by the place of the commit
+                // the server uses the commit's LSN too when it decides where a stream starts
                 if let Some(until) = self.until.filter(|until| begin.final_lsn >= *until) {
                     self.end = Some(SlotEnd::EndOfPart);
                     return Ok(Read::End(Some(until)));
@@ -156,16 +156,16 @@ impl<S: Transport> SlotSource<S> {
                         return Ok(Read::Change(Change::Message(message)));
                     }
                     let (prefix, lsn) = (message.prefix, message.lsn);
-                    if !std::mem::replace(&mut self.stray_logged, true) {
-                        log_stray(prefix, lsn);
+                    if !std::mem::replace(&mut self.non_transactional_logged, true) {
+                        log_non_transactional(prefix, lsn);
                     }
                     self.monitor.counts().ignored_changes.add(1);
                 } else if let Some(heartbeat) = &mut self.heartbeat {
                     let LogicalMessage { prefix, content, .. } = message;
-                    if let Some(seen) = heartbeat.seen(prefix, content, PgTimestamp::now()) {
+                    if let Some(seen) = heartbeat.received(prefix, content, PgTimestamp::now()) {
                         self.monitor.heartbeat_seen(seen.written, seen.lag);
-                        if seen.again {
-                            tracing::info!(peer = "postgres", lag = ?seen.lag, "the heartbeat comes back again");
+                        if seen.after_miss {
+                            tracing::info!(peer = "postgres", lag = ?seen.lag, "heartbeats come back again");
                         }
                     }
                 }
@@ -175,16 +175,16 @@ impl<S: Transport> SlotSource<S> {
                 (last.kind, last.inside) = (Kind::Commit, false);
                 Read::Commit(commit.end_lsn)
             }
-            message => Read::Other { message, passed: self.resume.is_under_way() },
+            message => Read::Other { message, already_delivered: self.resume.is_under_way() },
         })
     }
 }
 
-/// It is in the log whether its transaction commits or not, and stands in no order among the events.
-fn log_stray(prefix: &str, lsn: Lsn) {
+/// Such a message is in the log even if its transaction is rolled back, and has no order among the events.
+fn log_non_transactional(prefix: &str, lsn: Lsn) {
     tracing::error!(
         prefix, position = %lsn,
-        "a message of the outbox is not transactional and was not sent: write it with \
+        "a message with the outbox prefix is not transactional and was not sent: write it with \
          pg_logical_emit_message(true, ...), or with outbox_router.emit_message"
     );
 }

@@ -1,11 +1,11 @@
-//! A replication slot: streamed, or read in bulk where it lags far behind.
+//! A replication slot as a source: streamed, or read in bulk if it lags far behind.
 //!
-//! - `messages` turns what the server sends into what the loop reads; `read_policy` and `read_throttle` say when to read
-//! - `bulk_reads` goes over between stream and bulk reads, whose size is `bulk_read_size`'s
-//! - `resume_check` watches the beginning: is this the log that was read before?
-//! - `feedback` answers the server and looks at the catalogues; `confirmation` is what the slot may be confirmed to
-//! - `lease` says how long this session may still send
-//! - when nothing comes: `heartbeat`, `standby_wait`, `catalog_check`
+//! - `messages` turns the server's messages into items for the loop; `read_policy` and `read_throttle` decide when to read
+//! - `bulk_reads` switches between the stream and bulk reads; `bulk_read_size` sizes them
+//! - `resume_check` compares the start of the stream with the log that was read before
+//! - `feedback` answers the server and handles the results of the catalogue watch; `confirmation` bounds the confirmed position
+//! - `lease` bounds how long this session may send
+//! - `heartbeat`, `standby_wait` and `catalog_check` explain why no events arrive or none are confirmed
 
 mod bulk_read_size;
 mod bulk_reads;
@@ -27,14 +27,14 @@ use pg_logical::replication::{Receiving, ReplicationStream};
 use pg_logical::stream::Transport;
 use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval, timeout_at};
 
-use crate::checkpoint::{OtherLog, ResumeCheck};
+use crate::checkpoint::{LogMismatch, ResumeCheck};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
 use crate::postgres::slot_headroom::SlotHeadroom;
 use crate::postgres::watch::Watch;
 use crate::progress::Position;
-use crate::relay::{Delivered, Intake, Outcome, Read, Reading, Source, Stalled, until};
+use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled, until};
 use bulk_reads::BulkReads;
 pub(crate) use bulk_reads::begins_with_bulk_reads;
 use catalog_check::CatalogCheck;
@@ -43,53 +43,53 @@ use heartbeat::Heartbeat;
 use lease::{Clocks, Lease};
 use messages::LastRead;
 use read_throttle::ReadThrottle;
-use resume_check::Resume;
+use resume_check::ResumeState;
 pub use resume_check::no_gap_to_accept;
 use standby_wait::StandbyWait;
 
-/// A status update goes out at least this often, and at most this late after something was acknowledged.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// How often a status update is sent, and how late at most after an acknowledgement.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A backlog that takes longer is worth a line.
+/// Only a backlog that took longer is logged when it is done.
 const LONG: Duration = Duration::from_secs(10);
 
-/// How long the end waits for a last look at the catalogues, so that the last confirmation covers everything.
-const LAST_LOOK: Duration = Duration::from_secs(2);
+/// How long the end of a session waits for a last catalogue check, so that the last confirmation covers everything.
+const FINAL_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a session reads from, and where it begins.
+/// The parts of a source, created by the start of a session.
 pub struct SlotParts<S> {
     /// The configuration.
     pub config: Arc<Config>,
-    /// The started stream, or one at rest.
+    /// A stream that has started, or a session prepared for bulk reads.
     pub stream: ReplicationStream<S>,
-    /// Looks at the catalogues.
+    /// The catalogue watch.
     pub watch: Watch,
-    /// What the slot is confirmed to.
+    /// The slot's `confirmed_flush_lsn`.
     pub confirmed: Lsn,
-    /// What has to come first, if the stream was started before that.
+    /// The resume check, if the stream was started before the position for it.
     pub resume_check: Option<ResumeCheck>,
-    /// Whether a gap was accepted on the command line that was not found so far.
+    /// Whether `--accept-gap` names a gap that has not been found so far.
     pub gap_accepted: bool,
-    /// The end of the server's log as of the start: what the router has to catch up with.
+    /// The end of the server's log when the session started; the router has caught up when it gets there.
     pub head: Lsn,
-    /// Where this router's part of the log ends: what was committed from there on is for others. `None`: nowhere.
+    /// Where this router's part of the log ends: later commits belong to other shards. `None` for no end.
     pub until: Option<Lsn>,
-    /// Bulk reads have failed: up to there the slot is streamed.
+    /// Stream up to this position because bulk reads failed.
     pub stream_until: Lsn,
-    /// The server process of the stream's session.
+    /// The backend process of the stream's session.
     pub backend_pid: i32,
-    /// Shows what goes on.
+    /// Shows the router's state.
     pub monitor: Monitor,
 }
 
-/// One session with a slot.
+/// The source of one session.
 pub struct SlotSource<S> {
     config: Arc<Config>,
     stream: ReplicationStream<S>,
     watch: Watch,
     lease: Lease,
     confirmation: Confirmation,
-    resume: Resume,
+    resume: ResumeState,
     bulk_reads: BulkReads,
     heartbeat: Option<Heartbeat>,
     headroom: SlotHeadroom,
@@ -98,32 +98,32 @@ pub struct SlotSource<S> {
     throttle: ReadThrottle,
     monitor: Monitor,
     status_timer: Interval,
-    /// Where its part of the log ends.
+    /// The end of its part of the log.
     until: Option<Lsn>,
     received: Lsn,
-    /// The end of the server's log, as of the last look at it, and as of the start.
+    /// The end of the server's log, by the last catalogue check and at the start of the session.
     server_end: Lsn,
     head: Lsn,
-    /// Since when what lies before `head` is read; `None`: all of it was delivered.
+    /// When the session started to read up to `head`; `None` once that is delivered.
     behind_since: Option<Instant>,
-    /// What the sink waits for, and was asked for.
+    /// The position that the sink waits for and for which the server was asked.
     asked_for: Option<Lsn>,
     last_read: LastRead,
-    /// What the loop said last.
-    delivered: Told,
-    /// When and how the stream is read until the next turn.
+    /// The delivery state of the last iteration.
+    delivered: LastDelivery,
+    /// When the stream is read next.
     read: ReadWhen,
     end: Option<SlotEnd>,
-    /// The error about messages that are not transactional was logged in this session.
-    stray_logged: bool,
+    /// Whether a message that is not transactional was logged in this session.
+    non_transactional_logged: bool,
 }
 
-/// What is known of what was delivered, between two turns.
+/// The delivery state that is needed between two iterations.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct LastDelivery {
     position: Position,
     durable: Lsn,
-    /// Intake has ended.
+    /// The loop reads nothing more.
     ending: bool,
     sink_is_down: bool,
 }
@@ -131,52 +131,52 @@ struct Told {
 /// When the stream is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadWhen {
-    /// Something else has to happen first: the bytes are left where they are.
+    /// Not before the next iteration of the loop.
     Never,
-    /// They are taken as they come.
-    AtOnce,
-    /// They are left until then.
+    /// As soon as bytes arrive.
+    OnArrival,
+    /// At this time.
     At(Instant),
-    /// What has come was taken.
-    Gathered,
+    /// Bytes were read just now.
+    Now,
 }
 
-/// Why a slot ends by itself.
+/// Why the source ends on its own.
 #[derive(Debug)]
 pub enum SlotEnd {
-    /// It lags so far that another session reads on in bulk.
+    /// The slot lags so far that the next session reads it in bulk.
     FarBehind,
-    /// Kafka takes so little that the server would give a bulk read up: another session streams on.
-    TooSlow,
-    /// Everything before the end of its part of the log is acknowledged.
+    /// Kafka is so slow that the server would abort a bulk read; the next session streams.
+    SinkTooSlow,
+    /// Everything in its part of the log is acknowledged.
     EndOfPart,
     /// The server's log is not the one that was read before. Nothing of it was sent.
-    OtherLog(OtherLog),
+    LogMismatch(LogMismatch),
 }
 
 impl SlotEnd {
-    /// Whether the next session reads on in another way.
-    fn goes_on(&self) -> bool {
-        matches!(self, SlotEnd::FarBehind | SlotEnd::TooSlow)
+    /// Whether the next session switches between stream and bulk reads.
+    fn switches_mode(&self) -> bool {
+        matches!(self, SlotEnd::FarBehind | SlotEnd::SinkTooSlow)
     }
 }
 
-/// What a session leaves behind.
+/// The result of a source.
 #[derive(Debug)]
 pub struct SlotLeft {
-    /// Why it has ended, if it has done so by itself.
+    /// Why it ended, if it ended on its own.
     pub end: Option<SlotEnd>,
-    /// Whether the server's log is known to be the one that was read before.
-    pub recognized: bool,
-    /// Whether somebody has ended the server's process.
-    pub sent_away: bool,
-    /// The session of one whose slot another reads on in another way, to take the lock over from.
+    /// Whether the resume check has passed.
+    pub log_verified: bool,
+    /// Whether an administrator terminated the server process.
+    pub terminated: bool,
+    /// The session that still holds the slot's lock, if the next session switches the way of reading.
     pub lock: Option<HeldLock>,
-    /// The end of the server's log, as far as it was known.
+    /// The last known end of the server's log.
     pub log_end: Lsn,
 }
 
-/// A session that does nothing any more than hold the slot's lock. Dropping it ends it.
+/// An idle session that holds the slot's lock until it is dropped.
 pub struct HeldLock(#[expect(dead_code, reason = "it is held")] Box<dyn Send>);
 
 impl std::fmt::Debug for HeldLock {
@@ -186,10 +186,10 @@ impl std::fmt::Debug for HeldLock {
 }
 
 impl<S: Transport> SlotSource<S> {
-    /// Goes on at `start`.
+    /// Resumes at `start`.
     pub fn new(parts: SlotParts<S>, start: Position) -> Self {
         let now = Instant::now();
-        let every = STATUS_EVERY.min(parts.config.postgres.wal_sender_timeout / 8);
+        let every = STATUS_INTERVAL.min(parts.config.postgres.wal_sender_timeout / 8);
         let mut status_timer = interval(every);
         status_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         parts.monitor.reads_in_bulk(false);
@@ -197,7 +197,7 @@ impl<S: Transport> SlotSource<S> {
             bulk_reads: BulkReads::new(&parts),
             lease: Lease::new(lease::silence(&parts.config), Clocks::now()),
             confirmation: Confirmation::new(parts.confirmed),
-            resume: Resume::new(parts.resume_check, parts.gap_accepted),
+            resume: ResumeState::new(parts.resume_check, parts.gap_accepted),
             heartbeat: Heartbeat::of(&parts.config, pg_logical::PgTimestamp::now()),
             headroom: SlotHeadroom::new(parts.monitor.slot_room()),
             standby_wait: StandbyWait::new(now),
@@ -211,10 +211,15 @@ impl<S: Transport> SlotSource<S> {
             behind_since: Some(now),
             asked_for: None,
             last_read: LastRead::default(),
-            delivered: Told { position: start, durable: start.flush, ending: false, sink_is_down: false },
+            delivered: LastDelivery {
+                position: start,
+                durable: start.flush,
+                ending: false,
+                sink_is_down: false,
+            },
             read: ReadWhen::Never,
             end: None,
-            stray_logged: false,
+            non_transactional_logged: false,
             config: parts.config,
             stream: parts.stream,
             watch: parts.watch,
@@ -222,12 +227,13 @@ impl<S: Transport> SlotSource<S> {
         }
     }
 
-    /// Notes what was delivered, and what that says of the session.
-    fn told(&mut self, delivered: &Delivered) {
-        let Delivered { idle, ending, position, in_flight, certain, .. } = *delivered;
-        self.delivered = Told { position, durable: certain.durable, ending, sink_is_down: certain.is_down };
+    /// Stores the delivery state and updates the lease, the catch-up log and the stall checks.
+    fn note_delivery(&mut self, delivered: &DeliveryState) {
+        let DeliveryState { idle, ending, position, in_flight, durability, .. } = *delivered;
+        self.delivered =
+            LastDelivery { position, durable: durability.durable, ending, sink_is_down: durability.is_down };
         self.lease.hold_back(!idle);
-        let flush = certain.position.flush;
+        let flush = durability.position.flush;
         if self.head <= flush
             && let Some(since) = self.behind_since.take()
             && since.elapsed() > LONG
@@ -235,36 +241,36 @@ impl<S: Transport> SlotSource<S> {
             tracing::info!(position = %flush, seconds = since.elapsed().as_secs(), "caught up");
         }
         if in_flight {
-            self.catalog_check.delivers(self.last_read.transaction().final_lsn);
+            self.catalog_check.event_sent(self.last_read.transaction().final_lsn);
         }
-        self.standby_wait.turned(idle && !in_flight && certain.settled, self.received);
-        // the answer says how far the stream is
-        if certain.awaits > self.asked_for {
-            self.asked_for = certain.awaits;
+        self.standby_wait.progressed(idle && !in_flight && durability.settled, self.received);
+        // the server's answer shows how far the stream is
+        if durability.awaits > self.asked_for {
+            self.asked_for = durability.awaits;
             self.queue_status(true);
         }
     }
 
-    /// How the source goes on, for the loop.
-    fn reading(&self, idle: bool, begins_again: bool, again: bool) -> Reading {
+    /// The source's state for the loop.
+    fn state(&self, idle: bool, restarted: bool, again: bool) -> SourceState {
         let intake = if self.resume.is_under_way() {
-            Intake::Recognizing
+            Intake::Verifying
         } else if self.bulk_reads.waits() {
-            Intake::Waits
+            Intake::Paused
         } else if idle && !self.is_behind() {
             Intake::Live
         } else {
             Intake::Behind
         };
-        Reading {
+        SourceState {
             intake,
             received: self.received,
             confirmed: self.confirmation.confirmed(),
             caught_up: self.behind_since.is_none(),
-            begins_again,
+            restarted,
             ended: self.end.is_some(),
             again,
-            gathered: self.read == ReadWhen::Gathered,
+            gathered: self.read == ReadWhen::Now,
         }
     }
 }
@@ -276,8 +282,8 @@ impl<S: Transport> Source for SlotSource<S> {
         self.next_message()
     }
 
-    fn dealt_with(&mut self) {
-        if let Some(length) = self.last_read.dealt_with(&mut self.throttle) {
+    fn consume(&mut self) {
+        if let Some(length) = self.last_read.consume(&mut self.throttle) {
             self.stream.consume(length);
         }
         if std::mem::take(&mut self.last_read.reply) {
@@ -285,28 +291,28 @@ impl<S: Transport> Source for SlotSource<S> {
         }
     }
 
-    fn turn(&mut self, delivered: &Delivered) -> Result<Reading, Error> {
+    fn after_dispatch(&mut self, delivered: &DeliveryState) -> Result<SourceState, Error> {
         self.lease.check(Clocks::now())?;
-        self.last_read.turned();
-        self.told(delivered);
-        let (again, begins_again) = self.read_in_bulk(delivered)?;
-        if self.passes_over() {
+        self.last_read.clocks_checked();
+        self.note_delivery(delivered);
+        let (again, restarted) = self.read_in_bulk(delivered)?;
+        if self.discards_input() {
             self.stream.pass_over_all()?;
         }
         self.read = if again || !delivered.idle { ReadWhen::Never } else { self.read_when()? };
-        Ok(self.reading(delivered.idle, begins_again, again))
+        Ok(self.state(delivered.idle, restarted, again))
     }
 
-    async fn changed(&mut self) -> Result<(), Error> {
-        let gathered = self.read == ReadWhen::Gathered;
+    async fn wait(&mut self) -> Result<(), Error> {
+        let gathered = self.read == ReadWhen::Now;
         let read_at = if let ReadWhen::At(then) = self.read { Some(then) } else { None };
-        let at_once = self.read == ReadWhen::AtOnce || self.passes_over();
+        let at_once = self.read == ReadWhen::OnArrival || self.discards_input();
         let receiving = if at_once { Receiving::AtOnce } else { Receiving::Not };
-        // what keeps the connection alive comes first
+        // status updates keep the connection alive, so they come first
         tokio::select! {
             biased;
             _ = self.status_timer.tick() => self.status_due(),
-            report = self.watch.report() => self.looked(report)?,
+            report = self.watch.report() => self.handle_report(report)?,
             () = until(read_at) => {}
             result = self.stream.io(receiving) => result?,
             () = std::future::ready(()), if gathered => {}
@@ -320,17 +326,17 @@ impl<S: Transport> Source for SlotSource<S> {
         Some(Stalled { peer: Peer::Postgres, reason })
     }
 
-    fn is_recognized(&self) -> bool {
+    fn is_log_verified(&self) -> bool {
         !self.resume.is_under_way()
     }
 
     async fn confirm_last(&mut self, durable: Lsn) -> Result<(), Error> {
         self.delivered.durable = durable;
-        let deadline = Instant::now() + LAST_LOOK;
+        let deadline = Instant::now() + FINAL_CHECK_TIMEOUT;
         while self.confirmation.confirmed() < durable {
             self.watch.check_now();
             match timeout_at(deadline, self.watch.report()).await {
-                Ok(report) => self.looked(report)?,
+                Ok(report) => self.handle_report(report)?,
                 Err(_) => break,
             }
         }
@@ -340,23 +346,23 @@ impl<S: Transport> Source for SlotSource<S> {
 
     async fn close(mut self, outcome: &Outcome, orderly: bool) -> SlotLeft {
         let log_end = self.log_end();
-        let recognized = self.is_recognized();
+        let log_verified = self.is_log_verified();
         let moved = self.bulk_reads.closing_move(&self.config, self.confirmation.confirmed());
         if matches!(outcome, Outcome::Failed(_)) {
             self.stream.hear_out().await;
         }
-        let sent_away = self.stream.was_sent_away();
+        let terminated = self.stream.was_sent_away();
         let end = self.end.take().filter(|_| matches!(outcome, Outcome::SourceEnded));
         let mut lock = None;
         if orderly {
             match self.stream.finish(moved.as_deref()).await {
-                Ok(session) if end.as_ref().is_some_and(SlotEnd::goes_on) => {
+                Ok(session) if end.as_ref().is_some_and(SlotEnd::switches_mode) => {
                     lock = Some(HeldLock(Box::new(session)));
                 }
                 Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "leaving the replication stream"),
             }
         }
-        SlotLeft { end, recognized, sent_away, lock, log_end }
+        SlotLeft { end, log_verified, terminated, lock, log_end }
     }
 }

@@ -1,35 +1,35 @@
-//! How long the stream is left alone while many small transactions come.
+//! Delays reads of the stream while many small transactions arrive.
 //!
-//! Kafka's client sends what it has as soon as the answer before is there. With a thousand transactions a second that is
-//! right: each arrives within a millisecond. With several thousand the requests, of few records each, take the processors of
-//! router, broker and consumers, and what comes waits for them. So from some rate on the stream is left alone
-//! after each read, and each request takes what has come meanwhile.
+//! librdkafka sends its queue as soon as the previous answer has arrived. At a thousand transactions a second that is right: each
+//! arrives within a millisecond. At several thousand, requests with few records each occupy the processors of router, broker and
+//! consumers, and events wait for them. So above some rate the router pauses after each read, and each request carries what has
+//! arrived in the meantime.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Up to twice as many transactions a second nothing waits; with each more the stream is left alone for a millisecond longer,
-/// since timers are no finer.
+/// Transactions a second per step: up to two steps nothing waits, and each further step adds a pause of a millisecond, the
+/// resolution of timers.
 const STEP: f64 = 1_000.0;
 
-/// At 5,000 transactions a second on two processors it makes the 99th percentile a quarter.
+/// The longest pause. At 5,000 transactions a second on two processors it cuts the 99th percentile of latency to a quarter.
 const LONGEST: Duration = Duration::from_millis(4);
 
-/// The rate is that of the last one or two of these.
+/// The rate is measured over the last one or two of these spans.
 const SPAN: Duration = Duration::from_millis(20);
 
-/// When the stream is read next.
+/// Measures the rate and decides when to read next.
 #[derive(Debug)]
 pub(super) struct ReadThrottle {
     began: Instant,
-    /// In this span, up to the last look,
+    /// Transactions in this span up to the last call of `next_read`.
     counted: u32,
-    /// and since.
+    /// Transactions since then.
     committed: u32,
     /// Transactions a second.
     rate: f64,
-    /// The transaction under way has an event. Others make no request.
+    /// Whether the current transaction has an event. Others cause no request.
     has_event: bool,
     read_at: Instant,
 }
@@ -39,38 +39,38 @@ impl ReadThrottle {
         ReadThrottle { began: now, counted: 0, committed: 0, rate: 0.0, has_event: false, read_at: now }
     }
 
-    /// An event has come.
+    /// An event was read.
     pub(super) fn event(&mut self) {
         self.has_event = true;
     }
 
-    /// A transaction has come to its end.
+    /// A commit was read.
     pub(super) fn commit(&mut self) {
         self.committed = self.committed.saturating_add(u32::from(std::mem::take(&mut self.has_event)));
     }
 
-    /// Whether so many come that the stream is left alone after each read: what a read brings then is no flood.
+    /// Whether reads are delayed: then much data in one read does not mean a backlog.
     pub(super) fn is_busy(&self) -> bool {
-        self.pause() > Duration::ZERO
+        self.delay() > Duration::ZERO
     }
 
-    /// When to read, if not at once. All that had come was dealt with.
+    /// When to read next; `None` for at once. Called when everything received is processed.
     pub(super) fn next_read(&mut self, now: Instant) -> Option<Instant> {
         if self.committed > 0 {
             self.counted = self.counted.saturating_add(std::mem::take(&mut self.committed));
             let span = now.saturating_duration_since(self.began);
             if span >= SPAN {
                 let rate = f64::from(self.counted) / span.as_secs_f64();
-                // what was before a pause says nothing of what comes after it
+                // after a pause the earlier rate means nothing
                 self.rate = if span < 2 * SPAN { (self.rate + rate) / 2.0 } else { rate };
                 (self.began, self.counted) = (now, 0);
             }
-            self.read_at = now + self.pause();
+            self.read_at = now + self.delay();
         }
         (self.read_at > now).then_some(self.read_at)
     }
 
-    fn pause(&self) -> Duration {
+    fn delay(&self) -> Duration {
         let milliseconds = (self.rate / STEP - 1.0).floor().clamp(0.0, LONGEST.as_secs_f64() * 1e3);
         Duration::from_secs_f64(milliseconds / 1e3)
     }
@@ -80,17 +80,18 @@ impl ReadThrottle {
 mod tests {
     use super::*;
 
-    /// A transaction with an event.
+    /// Reads a transaction with one event.
     fn come(throttle: &mut ReadThrottle) {
         throttle.event();
         throttle.commit();
     }
 
-    /// Reads transactions that come `apart`, as soon as it may, for so long; says how often, and when it read last.
+    /// Reads transactions that arrive `apart` from each other, as early as allowed, for `span`. Returns the number of reads and
+    /// the time of the last.
     fn reads(throttle: &mut ReadThrottle, begin: Instant, apart: Duration, span: Duration) -> (u32, Instant) {
         let (mut reads, mut now, mut came) = (0, begin, begin);
         while now < begin + span {
-            // what has come meanwhile; if nothing has, the next one
+            // everything that has arrived, or else the next one
             came = came.max(now);
             now = came;
             come(throttle);
@@ -106,7 +107,7 @@ mod tests {
         (reads, now)
     }
 
-    /// How often it reads in a second when the rate is known.
+    /// Reads per second once the rate is known.
     fn reads_once_known(apart: Duration) -> u32 {
         let begin = Instant::now();
         let mut throttle = ReadThrottle::new(begin);
@@ -131,12 +132,12 @@ mod tests {
     #[test]
     fn two_and_a_half_thousand_are_read_every_millisecond() {
         let reads = reads_once_known(Duration::from_micros(400));
-        // the first that comes after the millisecond is waited for
+        // a read waits for the first transaction after the millisecond
         assert!((800..=1_001).contains(&reads), "{reads}");
     }
 
     #[test]
-    fn transactions_of_other_tables_are_no_reason_to_wait() {
+    fn transactions_without_events_cause_no_delay() {
         let begin = Instant::now();
         let mut throttle = ReadThrottle::new(begin);
         for millisecond in 1..1_000 {
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_pause_is_read_at_once() {
+    fn the_first_transaction_after_a_pause_is_read_at_once() {
         let begin = Instant::now();
         let mut throttle = ReadThrottle::new(begin);
         let (_, end) = reads(&mut throttle, begin, Duration::from_micros(180), Duration::from_secs(1));
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_without_a_transaction_puts_nothing_off() {
+    fn a_call_without_a_transaction_delays_nothing() {
         let begin = Instant::now();
         let mut throttle = ReadThrottle::new(begin);
         let (_, end) = reads(&mut throttle, begin, Duration::from_micros(180), Duration::from_secs(1));

@@ -1,58 +1,62 @@
-//! Nothing is confirmed to a server, or remembered of it, whose log is not yet known to be the one that was read.
+//! Runs the resume check: until the server's log is verified, nothing is confirmed and no checkpoint is written.
 
 use pg_logical::Lsn;
 use pg_logical::pgoutput::Message;
 
-use crate::checkpoint::{OtherLog, ResumeCheck, Verdict};
+use crate::checkpoint::{LogMismatch, ResumeCheck, Verdict};
 use crate::progress::Landmark;
 
-/// The look at the beginning of the stream; afterwards nothing.
-pub(super) struct Resume {
-    look: Option<ResumeCheck>,
-    /// Whether a person has accepted a gap. It is for this one, if there is one; else that is said.
+/// The running check; nothing once it has passed.
+pub(super) struct ResumeState {
+    check: Option<ResumeCheck>,
+    /// Whether `--accept-gap` was given. If the check passes there was no gap, which is logged.
     gap_accepted: bool,
 }
 
-impl Resume {
-    pub(super) fn new(look: Option<ResumeCheck>, gap_accepted: bool) -> Self {
-        Resume { look, gap_accepted }
+impl ResumeState {
+    pub(super) fn new(check: Option<ResumeCheck>, gap_accepted: bool) -> Self {
+        ResumeState { check, gap_accepted }
     }
 
-    /// Whether the log is still to be recognized.
+    /// Whether the check is still running.
     pub(super) fn is_under_way(&self) -> bool {
-        self.look.is_some()
+        self.check.is_some()
     }
 
-    /// A message of the stream has come, of `transaction` unless it begins one. Nothing was made of it yet.
-    pub(super) fn look(&mut self, message: &Message<'_>, transaction: Landmark) -> Result<(), OtherLog> {
-        let Some(look) = &mut self.look else { return Ok(()) };
+    /// Checks a message before anything is made of it. `transaction` is the current one, unless the message begins another.
+    pub(super) fn observe(
+        &mut self,
+        message: &Message<'_>,
+        transaction: Landmark,
+    ) -> Result<(), LogMismatch> {
+        let Some(check) = &mut self.check else { return Ok(()) };
         let verdict = match message {
-            // commits come in order, so all that lies before it has come
-            Message::Begin(begin) => look.reached(begin.final_lsn)?,
-            Message::Insert(_) => look.change(transaction)?,
+            // commits arrive in order, so everything before this one has arrived
+            Message::Begin(begin) => check.reached(begin.final_lsn)?,
+            Message::Insert(_) => check.change(transaction)?,
             Message::Logical(message)
-                if message.transactional && look.message_prefix() == Some(message.prefix) =>
+                if message.transactional && check.message_prefix() == Some(message.prefix) =>
             {
-                look.change(transaction)?
+                check.change(transaction)?
             }
-            Message::Commit(commit) => look.reached(commit.end_lsn)?,
+            Message::Commit(commit) => check.reached(commit.end_lsn)?,
             _ => return Ok(()),
         };
-        self.heard(verdict);
+        self.apply(verdict);
         Ok(())
     }
 
-    /// Everything up to there has come, outside of a transaction.
-    pub(super) fn reached(&mut self, lsn: Lsn) -> Result<(), OtherLog> {
-        let Some(look) = &self.look else { return Ok(()) };
-        let verdict = look.reached(lsn)?;
-        self.heard(verdict);
+    /// Everything up to `lsn` has arrived, and no transaction is open.
+    pub(super) fn reached(&mut self, lsn: Lsn) -> Result<(), LogMismatch> {
+        let Some(check) = &self.check else { return Ok(()) };
+        let verdict = check.reached(lsn)?;
+        self.apply(verdict);
         Ok(())
     }
 
-    fn heard(&mut self, verdict: Verdict) {
-        if verdict == Verdict::Recognized {
-            self.look = None;
+    fn apply(&mut self, verdict: Verdict) {
+        if verdict == Verdict::Verified {
+            self.check = None;
             if std::mem::take(&mut self.gap_accepted) {
                 no_gap_to_accept();
             }
@@ -60,7 +64,7 @@ impl Resume {
     }
 }
 
-/// Where a person expected one.
+/// Warns that `--accept-gap` was not needed.
 pub fn no_gap_to_accept() {
-    tracing::warn!("there is no gap to accept: leave --accept-gap away, or it may hide the next one");
+    tracing::warn!("there is no gap to accept: remove --accept-gap, which might hide the next one");
 }

@@ -1,4 +1,5 @@
-//! Whether Postgres withholds changes until standbys have confirmed them, which the stream itself does not tell.
+//! Detects that Postgres withholds changes until standbys confirm them (`synchronized_standby_slots`), which the stream does not
+//! show.
 
 use std::time::Duration;
 
@@ -7,14 +8,14 @@ use tokio::time::Instant;
 
 use crate::postgres::standby_slots::{REMEDY, Unconfirmed, reason};
 
-/// A standby that follows is behind for a moment again and again.
-const STANDS_STILL: Duration = Duration::from_secs(3);
+/// A healthy standby is often behind for a moment.
+const GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct StandbyWait {
-    /// What had not confirmed the end of the log at the last look.
+    /// The standby slots that had not confirmed the end of the log at the last check.
     unconfirmed: Vec<Unconfirmed>,
-    /// How much had been received then, and since when a relay that was ready has received nothing more.
+    /// The received position, and since when an idle relay has received nothing more.
     received: Lsn,
     since: Instant,
     reason: Option<String>,
@@ -25,22 +26,22 @@ impl StandbyWait {
         StandbyWait { unconfirmed: Vec::new(), received: Lsn::INVALID, since: now, reason: None }
     }
 
-    /// `ready`: everything that has come is dealt with, and more could be.
-    pub(super) fn turned(&mut self, ready: bool, received: Lsn) {
-        // in order not to read the clock at each turn
+    /// Called in each iteration. `ready`: everything received is processed, and the relay could take more.
+    pub(super) fn progressed(&mut self, ready: bool, received: Lsn) {
+        // avoids reading the clock in each iteration
         if !self.unconfirmed.is_empty() && (!ready || received != self.received) {
             (self.received, self.since) = (received, Instant::now());
         }
     }
 
-    /// A look has found these; `expects` is whether the relay lacks anything of Postgres.
-    pub(super) fn looked(&mut self, now: Instant, unconfirmed: Vec<Unconfirmed>, expects: bool) {
+    /// Records the result of a catalogue check. `expects`: Postgres has more for the relay.
+    pub(super) fn observed(&mut self, now: Instant, unconfirmed: Vec<Unconfirmed>, expects: bool) {
         if self.unconfirmed.is_empty() {
             self.since = now;
         }
         self.unconfirmed = if expects { unconfirmed } else { Vec::new() };
-        let stands_still = !self.unconfirmed.is_empty() && now - self.since >= STANDS_STILL;
-        let found = stands_still.then(|| reason(&self.unconfirmed));
+        let lasts = !self.unconfirmed.is_empty() && now - self.since >= GRACE;
+        let found = lasts.then(|| reason(&self.unconfirmed));
         if found == self.reason {
             return;
         }
@@ -56,7 +57,7 @@ impl StandbyWait {
         self.reason = found;
     }
 
-    /// Why nothing comes.
+    /// Why no changes arrive.
     pub(super) fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }

@@ -348,7 +348,7 @@ impl ProducerContext for Reports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::remembered;
+    use crate::checkpoint::sample_checkpoint;
     use crate::config::load::load;
     use crate::dead_letters::Key;
     use pg_logical::Environment;
@@ -357,7 +357,7 @@ mod tests {
     fn too_large(flush: u64) -> Checkpoint {
         let key = Key { final_lsn: Lsn(u64::MAX), change: 1 };
         let position = Position { flush: Lsn(flush), partial: None };
-        Checkpoint { position, retried: vec![key; 100_000], ..remembered() }
+        Checkpoint { position, retried: vec![key; 100_000], ..sample_checkpoint() }
     }
 
     #[tokio::test]
