@@ -63,7 +63,8 @@ pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
     let ended = relay.run(&stop).await;
     match ended.outcome {
         Outcome::Failed(error) => Err(error),
-        Outcome::Stopped | Outcome::SourceEnded | Outcome::Refused(_) => {
+        Outcome::Refused(refusal) => Err(Error::refused(refusal.why.what, refusal.why.remedy)),
+        Outcome::Stopped | Outcome::SourceEnded => {
             say_end(ended.sink);
             Ok(())
         }

@@ -24,7 +24,7 @@ pub trait Source {
     /// The result of the source.
     type End;
 
-    /// The next item. Returns the same item until [`Source::consume`] is called.
+    /// The next item. A change that could not be sent yet is returned again until [`Source::consume`] is called.
     ///
     /// # Errors
     /// The session is over, and nothing more may be sent.
@@ -83,7 +83,8 @@ pub enum Read<'a> {
     Reached(Lsn),
     /// Something that concerns only the source.
     Skipped,
-    /// Nothing more will be read; everything before the position, if any, was read.
+    /// Nothing more will be read; everything before the position, if any, was read. A source that decides to end when everything is
+    /// delivered says so in [`SourceState::ended`] instead.
     End(Option<Lsn>),
 }
 
@@ -140,8 +141,13 @@ pub enum Intake {
 
 /// Where records go.
 ///
-/// In each iteration the loop calls `reports`, then `send` for each record, then `after_dispatch` once, then waits for `wait`.
-/// Records with one key arrive in the order in which they were sent.
+/// In each iteration the loop calls `reports`, then `send` for each event, then `after_dispatch` once, then waits for `wait`.
+///
+/// The sink keeps the order: records of one topic with the same key arrive in the order of `send`. The loop bounds what is in flight
+/// by its window. The sink counts what it delivers in the metrics.
+///
+/// An error ends the session: a transient one is retried, a definite one stops the router. A [`Refusal`] says that a single record
+/// was refused; the supervisor then finds out which one.
 pub trait Sink {
     /// The result of the sink.
     type End;
@@ -149,18 +155,23 @@ pub trait Sink {
     /// Whether a record may be sent now. If not, wait for [`Sink::wait`].
     fn is_ready(&self) -> bool;
 
-    /// Sends the pipeline's output. Sequence numbers increase, and each is used once.
+    /// Sends the pipeline's output, which borrows the receive buffer: the sink copies what it keeps. An event that routing drops is
+    /// [`Sent::Nothing`].
+    ///
+    /// Sequence numbers increase, and each is sent at most once. Those from 2^62 on belong to parked events that are sent again
+    /// between the others; they increase among themselves.
     ///
     /// # Errors
-    /// The record has to be sent again later, or can never be sent.
+    /// `Later`: the loop offers the same event with the same number again. `Impossible`: it can never be sent, because of the sink or
+    /// because routing says so.
     fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent>;
 
-    /// Passes each report since the last call to `event`, which returns the record in flight, if it was known. After a refusal
-    /// the sink sends nothing more and discards its queue.
+    /// Passes each report since the last call to `event`, which returns the record in flight, if it was known. The loop may call this
+    /// without having waited in between. After a refusal the sink sends nothing more and discards its queue.
     fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal>;
 
-    /// Called after dispatch. Writes a checkpoint if one is due; `note` adds the data of other parts to it. Returns whether more
-    /// may be sent because of that.
+    /// Called after dispatch. Writes a checkpoint if one is due; `note` adds to it what the sinks around this one store with it.
+    /// Returns true if `is_ready` has become true by that.
     ///
     /// # Errors
     /// The session is over.
@@ -182,8 +193,9 @@ pub trait Sink {
     /// Whether records flow.
     fn health(&self) -> Health;
 
-    /// Ends the sink, and acknowledges reports until then. After that no record of this session is in flight. Returns the
-    /// outcome, which the sink may know better.
+    /// Ends the sink: discards what it has not handed over, and returns once no record of this session can arrive any more. Late
+    /// reports go into `progress`, for the checkpoint in `End`; the source was confirmed before. Returns the outcome, which the
+    /// sink may know better.
     fn close(
         self,
         outcome: Outcome,
@@ -198,7 +210,7 @@ pub trait Sink {
 pub enum Sent {
     /// A record is in flight.
     Record(InFlight),
-    /// No record, but something else that has to become durable.
+    /// No record, but something else that has to become durable: the row of an event that is parked.
     Held(InFlight),
     /// Nothing to wait for.
     Nothing,
@@ -249,7 +261,7 @@ pub struct Durability {
     pub position: Position,
     /// Up to where the source may confirm.
     pub durable: Lsn,
-    /// The position that survives a crash; `None` for the one that the source has confirmed.
+    /// The position that survives a crash; `None` if only what the source has confirmed does.
     pub survives: Option<Position>,
     /// No record is in flight, and nothing acknowledged can still be aborted.
     pub settled: bool,
@@ -263,6 +275,24 @@ pub struct Durability {
     pub is_down: bool,
     /// The position that the source has to reach before the sink can go on.
     pub awaits: Option<Lsn>,
+}
+
+impl Durability {
+    /// Of a sink without transactions and checkpoints, where everything acknowledged is durable. `settled`: no record is in flight.
+    pub fn of_acknowledged(progress: &Progress, settled: bool) -> Self {
+        let position = progress.position();
+        Durability {
+            position,
+            durable: position.flush,
+            survives: None,
+            settled,
+            checkpoint_pending: false,
+            uncommitted: 0,
+            oldest: None,
+            is_down: false,
+            awaits: None,
+        }
+    }
 }
 
 /// Whether a sink delivers.

@@ -114,18 +114,7 @@ impl Sink for Idle {
     }
 
     fn durability(&self, progress: &Progress) -> Durability {
-        let position = progress.position();
-        Durability {
-            position,
-            durable: position.flush,
-            survives: None,
-            settled: true,
-            checkpoint_pending: false,
-            uncommitted: 0,
-            oldest: None,
-            is_down: false,
-            awaits: None,
-        }
+        Durability::of_acknowledged(progress, true)
     }
 
     async fn wait(&mut self) -> Result<(), Error> {

@@ -9,7 +9,6 @@ use std::future::{Future, pending, ready};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-use pg_logical::Lsn;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
@@ -160,18 +159,7 @@ impl Sink for StdoutSink {
     }
 
     fn durability(&self, progress: &Progress) -> Durability {
-        let position = progress.position();
-        Durability {
-            position,
-            durable: position.flush,
-            survives: None,
-            settled: self.in_flight == 0,
-            checkpoint_pending: false,
-            uncommitted: 0,
-            oldest: None,
-            is_down: false,
-            awaits: None::<Lsn>,
-        }
+        Durability::of_acknowledged(progress, self.in_flight == 0)
     }
 
     async fn wait(&mut self) -> Result<(), Error> {
