@@ -24,7 +24,7 @@ use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
-use crate::postgres::catalog::{self, Catalog, Missing};
+use crate::postgres::catalog::{self, Catalog, Missing, recovery_sql};
 use crate::postgres::slot_functions;
 use crate::postgres::timeline;
 use crate::postgres::watch::Watch;
@@ -108,6 +108,10 @@ async fn open(
     let mut looks = connect(&config, Some(session.info().host.clone())).await?;
     let catalog = Catalog::query(&mut looks, &config.postgres, &config.outbox).await?;
     catalog.check_publication(config.source(), Missing::AtStart)?;
+    if args.since.is_some() {
+        catalog.check_slot(config.source())?;
+    }
+    let unread_rows = recovery_sql::in_commit_order(config.source(), &catalog.tables);
     let shard = match config.shard {
         Some(shard) => {
             let ids =
@@ -133,7 +137,7 @@ async fn open(
     let on_update = config.outbox.on_update;
     let pipeline = Pipeline::new(outbox, router, None, system.flush, on_update, monitor.clone());
     let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
-    let stream = stream(&config, session, from).await?;
+    let stream = stream(&config, session, from, &unread_rows).await?;
     let definition = catalog.stream_definition(&config.outbox);
     let slot = SlotParts {
         stream,
@@ -214,12 +218,13 @@ async fn stream(
     config: &Config,
     mut session: Session,
     start: Lsn,
+    unread_rows: &str,
 ) -> Result<ReplicationStream<Stream>, Error> {
     session.query(bulk_read::BEFORE_STREAMING).await?;
-    let (stream, reader_gone, _) = session.into_parts();
+    let (stream, unread, _) = session.into_parts();
     let slot = &config.postgres.slot;
     let publication = &config.postgres.publication;
     let what = StreamOf { slot, publication, start, messages: config.reads_messages() };
-    let stream = ReplicationStream::at_rest(stream, reader_gone, "");
+    let stream = ReplicationStream::at_rest(stream, unread, unread_rows);
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
 }
