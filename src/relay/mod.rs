@@ -131,8 +131,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
-    /// Waits for either port. They come first by turns, so that one which always has something to do does not keep the other from
-    /// its server.
+    /// Waits for either port. They take turns at being polled first, so that a port which is always ready cannot starve the other.
     async fn changed(&mut self, source_first: bool) -> Result<(), Error> {
         let (source, sink) = (self.source.changed(), self.sink.changed());
         if source_first {

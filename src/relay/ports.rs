@@ -261,6 +261,24 @@ pub struct Certain {
     pub awaits: Option<Lsn>,
 }
 
+impl Certain {
+    /// Of a sink without transactions and checkpoints, where everything acknowledged is durable. `settled`: no record is in flight.
+    pub fn of_acknowledged(progress: &Progress, settled: bool) -> Self {
+        let position = progress.position();
+        Certain {
+            position,
+            durable: position.flush,
+            survives: None,
+            settled,
+            checkpoint_waits: false,
+            uncommitted: 0,
+            oldest: None,
+            is_down: false,
+            awaits: None,
+        }
+    }
+}
+
 /// Whether records flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {

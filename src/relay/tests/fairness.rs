@@ -1,4 +1,4 @@
-//! A port that always has something to do must not keep the loop from the other one, whose server waits for answers.
+//! A port that is always ready must not starve the other one, whose server waits for answers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,17 +18,17 @@ use crate::relay::{
     Sent, Sink, Source, Stalled, Turn, Window,
 };
 
-/// How often a port has to be waited for until it ends the session.
+/// Both ports were served if the loop has waited for each of them so often.
 const ENOUGH: u32 = 100;
 
-/// So many calls of one port without that are too many.
+/// One port was starved if the loop has waited for the other one so often.
 const TOO_MANY: u32 = 10_000;
 
-/// A port without anything to read or to send.
+/// A port with nothing to read or to send.
 struct Idle {
-    /// Whether it has something to do whenever it is asked.
+    /// Whether it is always ready.
     busy: bool,
-    /// How often this port has been waited for, and the other one.
+    /// How often the loop has waited for this port, and for the other one.
     this: Rc<Cell<u32>>,
     other: Rc<Cell<u32>>,
 }
@@ -110,18 +110,7 @@ impl Sink for Idle {
     }
 
     fn certain(&self, progress: &Progress) -> Certain {
-        let position = progress.position();
-        Certain {
-            position,
-            durable: position.flush,
-            survives: None,
-            settled: true,
-            checkpoint_waits: false,
-            uncommitted: 0,
-            oldest: None,
-            is_down: false,
-            awaits: None,
-        }
+        Certain::of_acknowledged(progress, true)
     }
 
     async fn changed(&mut self) -> Result<(), Error> {

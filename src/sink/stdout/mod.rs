@@ -9,7 +9,6 @@ use std::future::{Future, pending, ready};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-use pg_logical::Lsn;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
@@ -154,18 +153,7 @@ impl Sink for StdoutSink {
     }
 
     fn certain(&self, progress: &Progress) -> Certain {
-        let position = progress.position();
-        Certain {
-            position,
-            durable: position.flush,
-            survives: None,
-            settled: self.in_flight == 0,
-            checkpoint_waits: false,
-            uncommitted: 0,
-            oldest: None,
-            is_down: false,
-            awaits: None::<Lsn>,
-        }
+        Certain::of_acknowledged(progress, self.in_flight == 0)
     }
 
     async fn changed(&mut self) -> Result<(), Error> {

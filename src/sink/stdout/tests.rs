@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pg_logical::PgTimestamp;
 use pg_logical::pgoutput::LogicalMessage;
+use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::timeout;
 
 use super::*;
