@@ -52,13 +52,13 @@ async fn dead_letters_whose_table_was_locked_for_longer_than_the_transaction_las
     setting.outbox.insert_numbers("order", "b", 1..2).await;
     setting.sees("b", vec![1]).await;
     let lock = TableLock::take(&setting.outbox, TABLE).await;
-    // in one transaction, so that none of them is committed to Kafka before the others
+    // the event that waits comes first: what is sent after it cannot be committed to Kafka before it is parked
     let name = &setting.outbox.name;
     let both = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES \
-                ('order', 'b', '{\"n\": 2}'), ('two words', 'a', '{\"n\": 1}')";
+                ('two words', 'a', '{\"n\": 1}'), ('order', 'b', '{\"n\": 2}')";
     setting.outbox.execute(both).await;
     // it stays in the log when the transaction has timed out, however late this looks
-    eventually("the event before the one that waits was sent", async || {
+    eventually("the event after the one that waits was sent", async || {
         let records = setting.kafka.records(name).await;
         records.iter().any(|record| record.key() == Some("b") && record.number() == 2).then_some(())
     })

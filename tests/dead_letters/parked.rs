@@ -140,7 +140,7 @@ async fn dead_letters_that_the_client_refuses_are_too_large() {
         .await;
     setting.outbox.all_confirmed().await;
     router.stop().await;
-    let sql = "SELECT DISTINCT reason, detail LIKE '%with what the client adds%' FROM outbox_router.dead_letters \
+    let sql = "SELECT DISTINCT reason, detail LIKE '%with the overhead that the client adds%' FROM outbox_router.dead_letters \
                WHERE detail LIKE '%Raise message.max.bytes under `[kafka]`%' OR reason <> 'too-large' ORDER BY 2";
     let rows = setting.outbox.query(sql).await;
     let rows: Vec<(&str, bool)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();

@@ -1,4 +1,4 @@
-//! Routers that are asked to stop while parked events are sent again.
+//! Routers that are stopped while they retry parked events.
 
 use super::Setting;
 use crate::support::comparison::{Repeats, same};
@@ -8,7 +8,7 @@ use crate::support::router::Router;
 const AGGREGATES: u32 = 60;
 const EACH: u32 = 5;
 
-/// Nothing crashes, so also at-least-once repeats nothing: the rows of what was sent are gone before the process is.
+/// Without a crash, at-least-once repeats nothing: the router deletes the rows of the events that it has sent before it exits.
 #[tokio::test]
 async fn dead_letters_that_are_sent_again_while_the_router_is_stopped_are_sent_once() {
     let mut setting = Setting::new("at-least-once").await;
@@ -30,7 +30,7 @@ async fn dead_letters_that_are_sent_again_while_the_router_is_stopped_are_sent_o
     let mut left = i64::from(AGGREGATES * EACH);
     while left > 0 {
         let router = Router::active(&setting.settings).await;
-        eventually("some more are gone", async || {
+        eventually("more rows are deleted", async || {
             let now: i64 = setting.outbox.query(count).await[0].get(0);
             (now < left).then_some(())
         })

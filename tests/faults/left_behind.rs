@@ -40,8 +40,8 @@ fn logged_at(line: &str) -> f64 {
     time.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().unwrap())
 }
 
-/// The router may tell that it waits for itself once the last attempt's session has lasted for five seconds. On a busy machine that
-/// is before the test has looked.
+/// The router may report after five seconds that it waits for its own last session. On a busy machine the test may look later than
+/// that.
 fn never_told_too_early(log: &str) {
     let mut failed = None;
     for line in log.lines() {
@@ -60,7 +60,7 @@ fn no_broker(status: &Value) -> Option<()> {
     (kafka && status["ready"] == false).then_some(())
 }
 
-/// Asserts that the router says so at once, or that it has had to tell of the wait.
+/// Asserts that the router says so at once, unless it has already reported the wait.
 async fn says_no_broker(router: &mut Router, why: &str) {
     let status = router.status().unwrap();
     if no_broker(&status).is_none() {

@@ -23,6 +23,11 @@ pub(crate) enum Repeats {
 /// The header of what is sent again because the position was reset.
 pub(crate) const REPLAY: &str = "outbox-router-replay";
 
+/// The number of each record, and whether it is marked as sent again.
+pub(crate) fn numbers_and_marks(records: &[Record]) -> Vec<(u64, bool)> {
+    records.iter().map(|record| (record.number(), record.header(REPLAY).is_some())).collect()
+}
+
 #[derive(Debug)]
 struct Row {
     topic: String,

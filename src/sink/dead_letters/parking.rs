@@ -171,8 +171,8 @@ impl Parking {
         self.unwritable.as_deref().filter(|_| waits)
     }
 
-    /// Whether no retry is under way. One whose row is still in the table would be sent again by the next session; where the table
-    /// cannot be written, waiting for that does not help.
+    /// Whether no retry is in flight and no row is being deleted: the next session would send an event again whose row is still in
+    /// the table. Rows do not count while the table cannot be written, because waiting would not help.
     pub(super) fn is_settled(&self) -> bool {
         self.retries.is_idle() && (!self.retries.is_deleting() || self.unwritable.is_some())
     }
