@@ -6,23 +6,23 @@ use pg_logical::Lsn;
 use super::shards::ShardArgs;
 
 pub(super) const HELP: &str = "\
-Streams through a slot of its own, which is gone when the command ends, makes the records that `run` would send, and prints them. \
-No broker is asked, and nothing is moved: neither the router's slot nor its position. It can run beside routers. The slot takes \
-one of max_replication_slots and one of max_wal_senders meanwhile, and holds the log that is not printed yet. Without --since it is made once every \
-transaction that is open on the server has ended.
+Reads through a temporary slot, builds the records that `run` would send, and prints them. It does not connect to Kafka and moves \
+neither the router's slot nor its position, so it can run beside routers. While it runs, the slot takes one of \
+max_replication_slots and one of max_wal_senders, and keeps the log that is not printed yet. Without --since, Postgres creates the \
+slot once every transaction that is open on the server has ended.
 
-A line names the topic, the key, the partition if a route chooses it, the size of the value, and the event's place in the log; \
+A line names the topic, the key, the partition if a route chooses it, the size of the value, and the event's position in the log; \
 the headers follow. With --json each line of standard output is an object with `position`, `topic`, `partition`, `key`, `headers`, \
-`timestamp`, `value_bytes`, `violation` (how a payload that is sent breaks its contract) and, with --payload, `value`; what is no UTF-8 \
-is an object with `base64`. An event that cannot be sent has `position`, `id`, `reason` and `refused` instead. Everything else that is said \
-is on standard error. The part of a position before the colon can be given to --since. Not looked at are the sizes \
-that client and topic take, and whether an earlier event of the aggregate is parked.
+`timestamp`, `value_bytes`, `violation` (how a payload that is sent violates its contract) and, with --payload, `value`; bytes that \
+are not UTF-8 are an object with `base64`. An event that cannot be sent has `position`, `id`, `reason` and `refused` instead. \
+Messages go to standard error. To continue from an event, pass the part of its position before the colon to --since. Not checked: \
+the size limits of client and topic, and whether an earlier event of the aggregate is parked.
 
 Exit codes:
   0  stopped by a signal, or nobody reads the output any more
-  1  Postgres refuses or cannot be reached, or the position lies before what is kept
+  1  Postgres refuses or cannot be reached, or the slot no longer has the log at the position
   2  usage or configuration
-  3  a row cannot be read
+  3  a row cannot be read, or the publication or a table has changed so that events could be missed
 
 Examples:
   outbox-router tail
@@ -32,7 +32,7 @@ Examples:
 /// `tail`
 #[derive(Debug, Clone, Args)]
 pub struct TailArgs {
-    /// Begin with what was committed from this position on, as far as the router's slot still holds it [default: now]
+    /// Start with what was committed from this position on, if the router's slot still has it [default: now]
     #[arg(long, value_name = "LSN")]
     pub since: Option<Lsn>,
 

@@ -29,7 +29,7 @@ use crate::advice;
 use crate::cli::shards::ShardArgs;
 use crate::cli::{Cli, Command};
 use crate::config::Config;
-use crate::config::load::load;
+use crate::config::load::{load, load_without_brokers};
 use crate::error::{Error, Exit};
 use crate::sink::kafka::cluster_info;
 use crate::terminal;
@@ -63,6 +63,10 @@ pub fn execute(cli: Cli) -> Result<Verdict, Error> {
     if let Command::Contracts(args) = &cli.command {
         return contracts::contracts(cli.config.as_deref(), args, &env);
     }
+    let load = match cli.command {
+        Command::Tail(_) | Command::Route(_) => load_without_brokers,
+        _ => load,
+    };
     let loaded = load(cli.config.as_deref(), &env)?;
     // check lists them among its findings
     if !matches!(cli.command, Command::Check(_)) {

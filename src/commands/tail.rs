@@ -62,6 +62,9 @@ pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
     };
     let ended = relay.run(&stop).await;
     match ended.outcome {
+        Outcome::Failed(Error::Transient(failure)) => {
+            Err(Error::refused(failure.what, "Start the command again; it does not reconnect by itself"))
+        }
         Outcome::Failed(error) => Err(error),
         Outcome::Refused(refusal) => Err(Error::refused(refusal.why.what, refusal.why.remedy)),
         Outcome::Stopped | Outcome::SourceEnded => {

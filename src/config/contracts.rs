@@ -71,14 +71,18 @@ pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load::{load_for_contracts, parse};
+    use crate::config::load::{Brokers, load_for_contracts, parse};
     use pg_logical::Environment;
 
     fn read(text: &str) -> Result<Config, String> {
         let text = format!(
             "postgres.url = \"postgres://r@db/shop\"\nkafka.'bootstrap.servers' = \"kafka:9092\"\n{text}"
         );
-        let parsed = parse(Some((Path::new("/etc/shop/router.toml"), &text)), &Environment::empty());
+        let parsed = parse(
+            Some((Path::new("/etc/shop/router.toml"), &text)),
+            &Environment::empty(),
+            Brokers::Required,
+        );
         parsed.map(|parsed| parsed.config).map_err(|error| error.to_string())
     }
 

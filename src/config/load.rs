@@ -33,6 +33,13 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
+/// Whether the configuration has to name brokers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Brokers {
+    Required,
+    Optional,
+}
+
 /// Reads the configuration: the file at `path`, else the first of `outbox-router.toml` and
 /// `/etc/outbox-router/outbox-router.toml` that exists, else no file. The `OUTBOX_ROUTER_*` variables of `env` override the
 /// file.
@@ -41,8 +48,20 @@ pub struct Loaded {
 /// The file cannot be read, or something in it or in the environment is wrong. The [`Error`] has exit code 2 and lists all
 /// faults, each with its place and a remedy.
 pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
+    load_with(path, env, Brokers::Required)
+}
+
+/// The same for commands that do not connect to Kafka: `bootstrap.servers` may be missing.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_without_brokers(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
+    load_with(path, env, Brokers::Optional)
+}
+
+fn load_with(path: Option<&Path>, env: &Environment, brokers: Brokers) -> Result<Loaded, Error> {
     let file = find(path)?;
-    let parsed = parse(file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())), env)?;
+    let parsed = parse(file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())), env, brokers)?;
     let file = file.map(|(path, _)| path);
     let configuration = file.as_ref().filter(|_| parsed.secrets.inline);
     let exposed: BTreeSet<&PathBuf> = configuration
@@ -87,8 +106,12 @@ fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
 }
 
 /// The same from the text of a file.
-pub(super) fn parse(file: Option<(&Path, &str)>, env: &Environment) -> Result<Parsed, Error> {
-    parse_by(file, env, |raw, sources, problems| convert::convert(raw, sources, env, problems))
+pub(super) fn parse(
+    file: Option<(&Path, &str)>,
+    env: &Environment,
+    brokers: Brokers,
+) -> Result<Parsed, Error> {
+    parse_by(file, env, |raw, sources, problems| convert::convert(raw, sources, env, problems, brokers))
 }
 
 fn parse_by<T>(
@@ -314,7 +337,7 @@ mod tests {
             value in "\\PC{0,8}",
         ) {
             let env = Environment::empty().with_variable(&format!("{PREFIX}{variable}"), &value);
-            prop_assert!(parse(Some((Path::new("c.toml"), &text)), &env).is_err(), "nothing here is complete");
+            prop_assert!(parse(Some((Path::new("c.toml"), &text)), &env, Brokers::Required).is_err(), "nothing here is complete");
         }
     }
 }

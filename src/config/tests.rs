@@ -12,7 +12,7 @@ use pg_logical::conninfo::{HostAddr, Password, SslMode};
 use pg_logical::{Environment, Secret};
 
 use super::bookmarks::Bookmarks;
-use super::load::{Loaded, load, parse};
+use super::load::{Brokers, Loaded, load, parse};
 use super::*;
 
 const URL: &str = "postgres://outbox_router@db/shop";
@@ -33,7 +33,7 @@ fn minimal(more: &str) -> String {
 }
 
 fn parse_file(text: &str, env: &Environment) -> Result<Config, String> {
-    let parsed = parse(Some((Path::new("outbox-router.toml"), text)), env);
+    let parsed = parse(Some((Path::new("outbox-router.toml"), text)), env, Brokers::Required);
     parsed.map(|parsed| parsed.config).map_err(|error| error.to_string())
 }
 
@@ -331,7 +331,7 @@ fn messages_for_broken_syntax() {
 #[test]
 fn messages_for_what_is_missing() {
     let nothing = message("", &env());
-    let no_file = parse(None, &env()).map(|_| ()).unwrap_err();
+    let no_file = parse(None, &env(), Brokers::Required).map(|_| ()).unwrap_err();
     let empty = message("postgres.url = \"\"\nkafka.bootstrap.servers = \" \"", &env());
     let no_user = parse_file(
         "postgres.url = \"postgres://h/d\"\nkafka.bootstrap.servers = \"k\"",
@@ -393,7 +393,7 @@ fn no_message_holds_a_secret() {
 
 #[test]
 fn the_error_is_one_of_usage() {
-    let error = parse(None, &env()).map(|_| ()).unwrap_err();
+    let error = parse(None, &env(), Brokers::Required).map(|_| ()).unwrap_err();
     let crate::error::Error::Definite(definite) = error else { panic!("{error}") };
     assert_eq!(definite.exit, crate::error::Exit::Usage);
 }

@@ -69,7 +69,7 @@ metrics! {
     COMMIT_TO_ACK_SECONDS = Histogram "commit_to_ack_seconds" [], Some(Unit::Seconds),
         "Time from an event's commit in Postgres to its acknowledgement by the broker.";
     RECONNECTS_TOTAL = Counter "reconnects_total" ["peer"], Some(Unit::Count),
-        "Lost connections that were made again, by peer: postgres or kafka.";
+        "Sessions that failed, or failed to open, and were tried again, by the peer that failed: postgres or kafka.";
     STATE = Gauge "state" ["state"], None,
         "1 for the state that the router is in, 0 for the others.";
     SLOT_RETAINED_BYTES = Gauge "slot_retained_bytes" [], Some(Unit::Bytes),

@@ -90,7 +90,7 @@ pub async fn run(
                 }
                 next
             }
-            Err(StartError::Stopped) => NextStep::Stop,
+            Err(StartError::Stopped) => return stopped_without_session(),
             Err(StartError::Failed(error)) => after_failure(error, &state),
         };
         match next {
@@ -114,10 +114,15 @@ pub async fn run(
                 if let Some(()) = stop.run_until_cancelled(pause(backoff.next(), &monitor)).await {
                     continue;
                 }
-                return Ok(());
+                return stopped_without_session();
             }
         }
     }
+}
+
+fn stopped_without_session() -> Result<(), Definite> {
+    tracing::info!("stopped; no session was open");
+    Ok(())
 }
 
 async fn pause(mut left: Duration, monitor: &Monitor) {

@@ -163,9 +163,8 @@ async fn tail_prints_what_run_sends_and_moves_nothing() {
         .set("route.cloudevents.source", "/shop")
         .set("route.rules", rules["rules"].clone());
     let before = untouched(&outbox).await;
-    // no broker is asked
-    let away = settings.clone().set("kafka.'bootstrap.servers'", "127.0.0.1:1");
-    let tail = Tail::start(&away, &outbox, &["--json", "--payload"]).await;
+    let without_brokers = settings.clone().without("kafka.'bootstrap.servers'");
+    let tail = Tail::start(&without_brokers, &outbox, &["--json", "--payload"]).await;
     for number in 0..10 {
         let kind = ["large", "small"][number % 2];
         outbox
@@ -403,6 +402,21 @@ async fn tail_says_what_is_wrong_before_it_shows_anything() {
         assert!(ran.err.contains(reason) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
     }
     gone(&outbox).await;
+}
+
+#[tokio::test]
+async fn tail_that_loses_its_session_says_to_start_it_again() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let mut tail = Tail::start(&Settings::new(&outbox, &kafka), &outbox, &[]).await;
+    outbox
+        .query(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
+             WHERE temporary AND database = current_database()",
+        )
+        .await;
+    let status = eventually("it ends", async || tail.child.try_wait().unwrap()).await;
+    assert_eq!(status.code(), Some(1), "{}", tail.said());
+    tail.says("Start the command again").await;
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use crate::advice;
 use crate::config::contracts::ForContracts;
 use crate::config::identifiers::{check_name, check_router_name, check_slot, parse_table, split_tables};
 use crate::config::kafka_properties::{self, Refusal};
+use crate::config::load::Brokers;
 use crate::config::pattern::Pattern;
 use crate::config::raw::{
     Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute, RawTopics,
@@ -54,13 +55,14 @@ pub(super) fn convert(
     sources: &Sources<'_>,
     env: &Environment,
     problems: Problems,
+    brokers: Brokers,
 ) -> Result<Parsed, Error> {
     let mut reader = Reader { sources, problems };
     let mut secrets = WhereSecretsAre::default();
     let postgres = postgres(&mut reader, raw.postgres.0, env, &mut secrets);
     let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
     let delivery = delivery(&mut reader, raw.delivery.0);
-    let kafka = kafka(&mut reader, raw.kafka.0, &delivery, &mut secrets);
+    let kafka = kafka(&mut reader, raw.kafka.0, &delivery, brokers, &mut secrets);
     let topics = topics(&mut reader, raw.topics.0);
     let admin = admin(&mut reader, raw.admin.0);
     let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks.0);
@@ -277,6 +279,7 @@ fn kafka(
     reader: &mut Reader<'_>,
     raw: Properties,
     delivery: &Delivery,
+    brokers: Brokers,
     secrets: &mut WhereSecretsAre,
 ) -> Kafka {
     let mut properties = BTreeMap::new();
@@ -302,7 +305,7 @@ fn kafka(
             }
         }
     }
-    if !properties.contains_key("bootstrap.servers") {
+    if brokers == Brokers::Required && !properties.contains_key("bootstrap.servers") {
         reader.missing(
             "kafka.\"bootstrap.servers\"",
             "Add `\"bootstrap.servers\" = \"host:9092\"` to [kafka], or set OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS",

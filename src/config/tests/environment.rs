@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn the_environment_alone_is_enough() {
     let env = with(&[("POSTGRES__URL", URL), ("KAFKA__BOOTSTRAP_SERVERS", "kafka:9092"), ("NAME", "n")]);
-    let config = parse(None, &env).map(|parsed| parsed.config).unwrap();
+    let config = parse(None, &env, Brokers::Required).map(|parsed| parsed.config).unwrap();
     assert_eq!(config.name, "n");
     assert_eq!(property(&config, "bootstrap.servers").unwrap(), "kafka:9092");
 }
