@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::replication::NotStarted;
-use pg_logical::server_error::{Outlook, QueryError, ServerError};
+use pg_logical::server_error::{ErrorKind, QueryError, ServerError};
 use pg_logical::{Environment, InvalidConnInfo, Remedy};
 use tokio_postgres::error::SqlState;
 
@@ -19,9 +19,9 @@ pub const LOCK_REMEDY: &str = "Wait until that session's transaction has ended, 
 impl From<pg_logical::Error> for Error {
     fn from(error: pg_logical::Error) -> Self {
         match error {
-            pg_logical::Error::Transient(pg_logical::Transient { what, leaves, server }) => {
+            pg_logical::Error::Transient(pg_logical::Transient { what, unavailable, server }) => {
                 let what = server.map_or(what.clone(), |server| with_lock_remedy(what, &server));
-                Transient::of_postgres(what, leaves).into()
+                Transient::of_postgres(what, unavailable).into()
             }
             pg_logical::Error::Definite(pg_logical::Definite { mut what, remedy, server }) => {
                 if remedy == Remedy::TlsVersion {
@@ -70,9 +70,9 @@ impl OrRemedy for QueryError {
 /// that stays.
 pub fn refusal(error: &ServerError, at: &str, remedy: impl Into<String>) -> Error {
     let what = format!("{at}: {error}");
-    match error.outlook() {
-        Outlook::Passing => Error::transient(Peer::Postgres, with_lock_remedy(what, error)),
-        Outlook::Lasting => Error::refused(what, remedy),
+    match error.kind() {
+        ErrorKind::Transient => Error::transient(Peer::Postgres, with_lock_remedy(what, error)),
+        ErrorKind::Definite => Error::refused(what, remedy),
     }
 }
 
@@ -135,7 +135,7 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
             "Let the router's user enter the socket's directory and write to the socket".into()
         }
         Remedy::CheckServer => "Check host and port: is that a Postgres server?".into(),
-        Remedy::CheckServerAndBetween => {
+        Remedy::CheckServerAndProxies => {
             "Check host and port: is that a Postgres server, and nothing in between?".into()
         }
         Remedy::AvoidPooler => {
@@ -145,7 +145,7 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
             "Remove the zero byte from user, database, password, application_name or options".into()
         }
         Remedy::CorrectOptions => "Correct options in postgres.url, or use a Postgres from 14 on".into(),
-        Remedy::GivePassword => {
+        Remedy::SetPassword => {
             "Give one in postgres.url, postgres.password_file, PGPASSWORD or the passfile (~/.pgpass)".into()
         }
         Remedy::PasswordFile => "Make postgres.password_file a file that the router can read".into(),
@@ -154,10 +154,10 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
             "Let pg_hba.conf use scram-sha-256 for this user over TLS and set its password anew under password_encryption = 'scram-sha-256', or relax channel_binding".into()
         }
         Remedy::ChannelBinding => "Connect by TLS to a server that offers it, or relax channel_binding".into(),
-        Remedy::TlsEndsInBetween => {
+        Remedy::BypassTlsTermination => {
             "Something in between seems to end TLS with a certificate of its own: connect to Postgres itself, or, if that is meant to be so, set channel_binding=disable".into()
         }
-        Remedy::DoubtServer => {
+        Remedy::CheckServerIdentity => {
             "Make sure that this is the right server and that nothing rewrites the connection".into()
         }
         Remedy::ServerTls => "Set ssl = on with a certificate on the server, or relax sslmode".into(),
@@ -182,12 +182,12 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         Remedy::ServerCertificate => {
             "Give the server a certificate for servers, with its names as subject alternative names".into()
         }
-        Remedy::AskServerError => server.map_or(SERVER_LOG.into(), general_remedy),
+        Remedy::FollowServerHint => server.map_or(SERVER_LOG.into(), general_remedy),
         Remedy::CorrectPassword { user } => format!(
                 "Correct the password (postgres.url, postgres.password_file, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'"
         )
         .into(),
-        Remedy::Admit { user, dbname } => format!(
+        Remedy::AllowLogin { user, dbname } => format!(
                 "Make sure that role \"{user}\" exists (`outbox-router init --url ADMINISTRATOR --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate"
         )
         .into(),
@@ -261,7 +261,7 @@ mod tests {
     fn a_refusal_exits_with_1_unless_it_is_usage_or_unsafe() {
         let ended = Remedy::StreamEnded { recovery_sql: "SELECT 7".to_owned() };
         for (remedy, exit, words) in [
-            (Remedy::GivePassword, Exit::Refused, "postgres.password_file"),
+            (Remedy::SetPassword, Exit::Refused, "postgres.password_file"),
             (Remedy::NameHost, Exit::Usage, "Set postgres.url"),
             (ended, Exit::Unsafe, "In one session: SELECT 7"),
         ] {
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn the_client_is_the_router_here() {
-        let what = "the server and the client have no version or cipher of TLS in common: x";
+        let what = "the server and the client have no TLS version or cipher in common: x";
         let error = definite(what, Remedy::TlsVersion);
-        assert_eq!(error.what, "the server and the router have no version or cipher of TLS in common: x");
+        assert_eq!(error.what, "the server and the router have no TLS version or cipher in common: x");
     }
 
     #[test]

@@ -32,19 +32,19 @@ pub struct Transient {
     pub peer: Peer,
     /// What happened and where, as one sentence without a full stop.
     pub what: String,
-    /// Whether the server said that it shuts down, or is not up yet: it waits for who has a session with it.
-    pub leaves: bool,
+    /// Whether the server said that it is shutting down, has crashed or is not up yet.
+    pub unavailable: bool,
 }
 
 impl Transient {
-    /// A failure of a server that did not say that it leaves.
+    /// A failure of a server that did not say that it is unavailable.
     pub fn new(peer: Peer, what: impl Into<String>) -> Self {
-        Transient { peer, what: what.into(), leaves: false }
+        Transient { peer, what: what.into(), unavailable: false }
     }
 
-    /// A failure of Postgres, which may have said that it leaves.
-    pub fn of_postgres(what: impl Into<String>, leaves: bool) -> Self {
-        Transient { leaves, ..Transient::new(Peer::Postgres, what) }
+    /// A failure of Postgres, which may have said that it is unavailable.
+    pub fn of_postgres(what: impl Into<String>, unavailable: bool) -> Self {
+        Transient { unavailable, ..Transient::new(Peer::Postgres, what) }
     }
 }
 

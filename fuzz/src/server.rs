@@ -11,7 +11,7 @@ pub fn run(bytes: &[u8]) {
     if let Ok(error) = ServerError::parse(bytes) {
         let shown = error.to_string();
         assert!(shown.contains(error.message.trim_end_matches('.')), "{shown}");
-        let _ = error.outlook();
+        let _ = error.kind();
         let refused = QueryError::Server { place: "db:5432".to_owned(), error: Box::new(error) };
         assert!(Error::from(refused).to_string().contains(":5432"));
     }

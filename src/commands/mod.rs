@@ -112,11 +112,11 @@ async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
     let mut session = Session::connect(&conninfo, &startup).await?;
-    session.answers_within(Some(ANSWER_TIMEOUT));
-    session.watched_by(
+    session.set_answer_timeout(Some(ANSWER_TIMEOUT));
+    session.set_watcher(
         Watcher::new(&conninfo, session.info(), startup.application_name)
-            .in_words(advice::in_words)
-            .saying(say_wait),
+            .describing_errors_with(advice::in_words)
+            .reporting_to(say_wait),
     );
     Ok(session)
 }

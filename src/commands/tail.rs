@@ -169,12 +169,12 @@ async fn make_slot(session: &mut Session, slot: &str, config: &Config, copied: b
     let sql = if copied { slot_functions::copy(&config.postgres.slot, slot, true) } else { create(slot) };
     if !copied {
         // Postgres first waits for every open transaction, for which there is no limit
-        session.answers_within(None);
+        session.set_answer_timeout(None);
     }
     let watcher = Watcher::new(&config.postgres.conninfo, session.info(), &config.name);
-    session.watched_by(watcher.in_words(advice::in_words).saying(say_slot_wait));
+    session.set_watcher(watcher.describing_errors_with(advice::in_words).reporting_to(say_slot_wait));
     let made = session.query_one(&sql).await.map_err(not_made)?.unwrap_or_default();
-    session.answers_within(Some(config.postgres.wal_sender_timeout));
+    session.set_answer_timeout(Some(config.postgres.wal_sender_timeout));
     made.parse().map_err(|_| {
         Error::transient(Peer::Postgres, format!("the position of the slot {slot} cannot be read: {made}"))
     })
@@ -228,6 +228,6 @@ async fn stream(
     let slot = &config.postgres.slot;
     let publication = &config.postgres.publication;
     let what = StreamOf { slot, publication, start, messages: config.reads_messages() };
-    let stream = ReplicationStream::at_rest(stream, unread, unread_rows);
+    let stream = ReplicationStream::new(stream, unread, unread_rows);
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
 }

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pg_logical::connect::{STAYS_OPEN, Startup};
+use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
 use pg_logical::conninfo::{ConnInfo, Host};
-use pg_logical::server_error::{QueryError, leaves};
+use pg_logical::server_error::{QueryError, is_unavailable};
 use pg_logical::session::{Row, Session};
 use pg_logical::{Lsn, PgTimestamp, lock_wait};
 use tokio::sync::{Notify, mpsc};
@@ -200,9 +200,9 @@ impl Watcher {
     }
 
     async fn connect(&self) -> Result<Session, Error> {
-        let patience = lock_wait::patience(self.postgres.wal_sender_timeout);
-        let lock_timeout = patience.as_millis().to_string();
-        let mut settings = vec![STAYS_OPEN, ("lock_timeout", &lock_timeout)];
+        let lock_timeout = lock_wait::lock_timeout(self.postgres.wal_sender_timeout);
+        let lock_timeout_ms = lock_timeout.as_millis().to_string();
+        let mut settings = vec![NO_IDLE_TIMEOUT, ("lock_timeout", &lock_timeout_ms)];
         if self.heartbeat.is_some() {
             // the heartbeat does not wait for standbys, because the stream does not either
             settings.push(("synchronous_commit", "local"));
@@ -218,9 +218,9 @@ impl Watcher {
                 Ok(result) => result?,
                 Err(_) => return Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
             };
-        let watcher =
-            lock_wait::Watcher::new(&self.conninfo, session.info(), &self.name).in_words(advice::in_words);
-        session.watched_by(watcher.within(patience));
+        let watcher = lock_wait::Watcher::new(&self.conninfo, session.info(), &self.name)
+            .describing_errors_with(advice::in_words);
+        session.set_watcher(watcher.with_lock_timeout(lock_timeout));
         Ok(session)
     }
 
@@ -360,12 +360,12 @@ enum CheckFailure {
 
 impl From<QueryError> for CheckFailure {
     fn from(error: QueryError) -> Self {
-        if lock_wait::is_locked(&error) {
+        if lock_wait::is_lock_timeout(&error) {
             let named = error.server_error().is_some_and(|error| error.detail.is_some());
             return CheckFailure::Locked(error.to_string(), named.then_some(LOCK_REMEDY));
         }
-        let leaves = error.code().is_some_and(leaves);
-        Error::from(Transient::of_postgres(error.to_string(), leaves)).into()
+        let unavailable = error.code().is_some_and(is_unavailable);
+        Error::from(Transient::of_postgres(error.to_string(), unavailable)).into()
     }
 }
 
@@ -375,10 +375,9 @@ impl From<Error> for CheckFailure {
             Error::Definite(_) => CheckFailure::Ended(error),
             // A server that shuts down waits for its walsenders, and they wait for the router, so the router has to
             // disconnect first.
-            Error::Transient(Transient { leaves: true, what, .. }) => CheckFailure::Ended(Error::transient(
-                Peer::Postgres,
-                format!("the server asks its clients to leave: {what}"),
-            )),
+            Error::Transient(Transient { unavailable: true, what, .. }) => CheckFailure::Ended(
+                Error::transient(Peer::Postgres, format!("the server asks its clients to leave: {what}")),
+            ),
             Error::Transient(_) => CheckFailure::Failed(error),
         }
     }

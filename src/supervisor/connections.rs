@@ -1,6 +1,6 @@
 //! The Postgres sessions of a router.
 
-use pg_logical::connect::{STAYS_OPEN, Startup, VALUE_TEXT};
+use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup, VALUE_TEXT};
 use pg_logical::conninfo::Host;
 use pg_logical::lock_wait;
 use pg_logical::lock_wait::Watcher;
@@ -31,16 +31,16 @@ pub(crate) async fn connect(config: &Config, watch_host: Option<Host>) -> Result
     conninfo.connect_timeout.get_or_insert(timeout);
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout / 2);
     let replication = watch_host.is_none();
-    let patience = lock_wait::patience(timeout);
-    let lock_timeout = if replication { 0 } else { patience.as_millis() }.to_string();
-    settings.push(("lock_timeout", &lock_timeout));
+    let lock_timeout = lock_wait::lock_timeout(timeout);
+    let lock_timeout_ms = if replication { 0 } else { lock_timeout.as_millis() }.to_string();
+    settings.push(("lock_timeout", &lock_timeout_ms));
     if replication {
         // A stuck router must not keep the slot's lock. A streaming session is never idle, and bulk reads send a query from time
         // to time.
         settings.push(("idle_session_timeout", millis.as_str()));
     } else {
         // a standby waits for as long as the active router runs
-        settings.push(STAYS_OPEN);
+        settings.push(NO_IDLE_TIMEOUT);
     }
     if let Some(host) = watch_host {
         // another host may have a different slot and log
@@ -50,10 +50,12 @@ pub(crate) async fn connect(config: &Config, watch_host: Option<Host>) -> Result
     let startup = Startup { replication, application_name: &name, settings: &settings };
     let mut session = Session::connect(&conninfo, &startup).await?;
     // a server that accepts a connection but never answers counts as lost
-    session.answers_within(Some(timeout));
+    session.set_answer_timeout(Some(timeout));
     if !replication {
-        session.watched_by(
-            Watcher::new(&conninfo, session.info(), &name).in_words(advice::in_words).within(patience),
+        session.set_watcher(
+            Watcher::new(&conninfo, session.info(), &name)
+                .describing_errors_with(advice::in_words)
+                .with_lock_timeout(lock_timeout),
         );
     }
     Ok(session)

@@ -399,7 +399,7 @@ async fn open_stream(
     session.query(prepared).await?;
     let (stream, unread, _) = session.into_parts();
     let unread_rows = recovery_sql::in_commit_order(config.source(), &found.catalog.tables);
-    let stream = ReplicationStream::at_rest(stream, unread, &unread_rows);
+    let stream = ReplicationStream::new(stream, unread, &unread_rows);
     if in_bulk {
         return Ok(stream);
     }

@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let conninfo = ConnInfo::parse(&url, &Environment::process("PG")?)?;
     let startup = Startup { replication: true, application_name: "tail", ..Startup::default() };
     let mut session = connect(&conninfo, &startup).await?;
-    // the slot ends with the session
+    // the server drops the slot when the session ends
     let slot = format!("tail_{}", session.backend_pid());
     session
         .query(&format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"))
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let (socket, unread, _) = session.into_parts();
     let what = StreamOf { slot: &slot, publication: &publication, start: Lsn::INVALID, messages: false };
-    let mut stream = ReplicationStream::at_rest(socket, unread, "").start(what).await?;
+    let mut stream = ReplicationStream::new(socket, unread, "").start(what).await?;
     let mut printed = Lsn::INVALID;
     loop {
         while let Some((message, length)) = stream.peek()? {
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             stream.consume(length);
             if reply {
-                // the server may forget what was printed
+                // the server may remove the log of printed transactions
                 stream.queue_status(StandbyStatus { written: printed, flushed: printed }, false);
             }
         }

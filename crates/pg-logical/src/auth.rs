@@ -27,23 +27,23 @@ pub(super) struct Login<'a> {
     pub(super) host: &'a Host,
 }
 
-/// A password and its origin, for messages.
-struct Found {
+/// A password, and where it came from, for messages.
+struct FoundPassword {
     password: Secret,
     origin: String,
 }
 
 impl Login<'_> {
-    /// Looks the password up at the time of use, so that the next connection uses a rotated file.
-    fn password(&self) -> Result<Found, Failure> {
+    /// Looks up the password for each connection, so that a rotated password file takes effect.
+    fn password(&self) -> Result<FoundPassword, Failure> {
         let conninfo = self.conninfo;
         match &conninfo.password {
             Some(Password::Given(password)) if !password.reveal().is_empty() => {
-                Ok(Found { password: password.clone(), origin: "the configured password".to_owned() })
+                Ok(FoundPassword { password: password.clone(), origin: "the configured password".to_owned() })
             }
             Some(Password::File(path)) => {
                 let text = fs::read_to_string(path).map_err(|error| {
-                    Failure::refused(
+                    Failure::definite(
                         format!("cannot read the password file {}: {error}", path.display()),
                         Remedy::PasswordFile,
                     )
@@ -52,36 +52,36 @@ impl Login<'_> {
                 let password = password.strip_suffix('\r').unwrap_or(password);
                 if password.is_empty() {
                     let what = format!("the password file {} is empty", path.display());
-                    return Err(Failure::refused(what, Remedy::PasswordFile));
+                    return Err(Failure::definite(what, Remedy::PasswordFile));
                 }
-                Ok(Found {
+                Ok(FoundPassword {
                     password: Secret::new(password),
                     origin: format!("the password from {}", path.display()),
                 })
             }
-            Some(Password::Given(_)) | None => self.password_from_passfile(),
+            Some(Password::Given(_)) | None => self.passfile_password(),
         }
     }
 
-    fn password_from_passfile(&self) -> Result<Found, Failure> {
+    fn passfile_password(&self) -> Result<FoundPassword, Failure> {
         let conninfo = self.conninfo;
         let needed = "the server asks for a password and none is configured";
         let Some(path) = &conninfo.passfile else {
-            return Err(Failure::refused(needed, Remedy::GivePassword));
+            return Err(Failure::definite(needed, Remedy::SetPassword));
         };
         match passfile::look_up(path, self.host, &conninfo.dbname, &conninfo.user) {
             Lookup::Found(password) if !password.reveal().is_empty() => {
-                Ok(Found { password, origin: format!("the password from {}", path.display()) })
+                Ok(FoundPassword { password, origin: format!("the password from {}", path.display()) })
             }
             Lookup::Found(_) | Lookup::NotFound => {
-                let what = format!("{needed}: no line of the passfile {} fits", path.display());
-                Err(Failure::refused(what, Remedy::GivePassword))
+                let what = format!("{needed}: no line of the passfile {} matches", path.display());
+                Err(Failure::definite(what, Remedy::SetPassword))
             }
             Lookup::Ignored(why) => {
                 warn!("passfile ignored: {why}");
-                Err(Failure::refused(
+                Err(Failure::definite(
                     format!("{needed}: the passfile is ignored, {why}"),
-                    Remedy::GivePassword,
+                    Remedy::SetPassword,
                 ))
             }
         }
@@ -93,15 +93,15 @@ pub(super) async fn authenticate(wire: &mut Wire, login: Login<'_>) -> Result<()
     let user = login.conninfo.user.as_str();
     let mut reply = BytesMut::new();
     let found = match wire.receive().await? {
-        Message::AuthenticationOk => return without_binding_allowed(login),
+        Message::AuthenticationOk => return check_binding_not_required(login),
         Message::AuthenticationCleartextPassword => {
-            without_binding_allowed(login)?;
+            check_binding_not_required(login)?;
             let found = login.password()?;
             frontend::password_message(found.password.reveal().as_bytes(), &mut reply)?;
             found
         }
         Message::AuthenticationMd5Password(body) => {
-            without_binding_allowed(login)?;
+            check_binding_not_required(login)?;
             let found = login.password()?;
             let hash = md5_hash(user.as_bytes(), found.password.reveal().as_bytes(), body.salt());
             frontend::password_message(hash.as_bytes(), &mut reply)?;
@@ -112,7 +112,7 @@ pub(super) async fn authenticate(wire: &mut Wire, login: Login<'_>) -> Result<()
         | Message::AuthenticationSspi
         | Message::AuthenticationKerberosV5
         | Message::AuthenticationScmCredential => {
-            return Err(Failure::refused(
+            return Err(Failure::definite(
                 "the server asks for an authentication method other than a password or a certificate",
                 Remedy::PasswordMethod { user: user.to_owned() },
             ));
@@ -129,11 +129,11 @@ pub(super) async fn authenticate(wire: &mut Wire, login: Login<'_>) -> Result<()
 }
 
 /// `channel_binding=require` refuses methods that do not prove that the server knows the password.
-fn without_binding_allowed(login: Login<'_>) -> Result<(), Failure> {
+fn check_binding_not_required(login: Login<'_>) -> Result<(), Failure> {
     if login.conninfo.channel_binding != ChannelBinding::Require {
         return Ok(());
     }
-    Err(Failure::refused(
+    Err(Failure::definite(
         "channel_binding=require, but the server does not ask for SCRAM-SHA-256-PLUS",
         Remedy::ScramOverTls,
     ))
@@ -156,19 +156,19 @@ async fn scram(wire: &mut Wire, login: Login<'_>, offered: &AuthenticationSaslBo
             let what = if !wire.stream().is_tls() {
                 "channel_binding=require, but this connection is not encrypted"
             } else if offered.contains(&SCRAM_SHA_256_PLUS) {
-                "channel_binding=require, but there is no channel binding for the kind of certificate that the server has"
+                "channel_binding=require, but the server's kind of certificate does not support channel binding"
             } else {
                 "channel_binding=require, but the server does not offer SCRAM-SHA-256-PLUS"
             };
-            return Err(Failure::refused(what, Remedy::ChannelBinding));
+            return Err(Failure::definite(what, Remedy::ChannelBinding));
         }
         _ if !offered.contains(&SCRAM_SHA_256) => {
-            return Err(Failure::refused(
+            return Err(Failure::definite(
                 format!("the server offers only these SASL mechanisms: {}", offered.join(", ")),
                 Remedy::Scram,
             ));
         }
-        // If the server did offer it, this tells the server that somebody in between hid the offer.
+        // if the server did offer channel binding, this tells it that somebody in between removed the offer
         Some(_) => (SCRAM_SHA_256, sasl::ChannelBinding::unrequested()),
         None => (SCRAM_SHA_256, sasl::ChannelBinding::unsupported()),
     };
@@ -179,7 +179,7 @@ async fn scram(wire: &mut Wire, login: Login<'_>, offered: &AuthenticationSaslBo
             if mechanism == SCRAM_SHA_256_PLUS
                 && error.code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
         {
-            Failure::refused(error.to_string(), Remedy::TlsEndsInBetween)
+            Failure::definite(error.to_string(), Remedy::BypassTlsTermination)
         }
         error => Failure::from(error).after_password(&found.origin),
     };
@@ -207,10 +207,10 @@ async fn scram(wire: &mut Wire, login: Login<'_>, offered: &AuthenticationSaslBo
     }
 }
 
-/// The server's proof is wrong: it does not know the password, or somebody is in between.
+/// The server's proof is wrong: it does not know the password, or the connection was intercepted.
 fn broken_scram(error: std::io::Error) -> Failure {
     Failure::stop(Error::definite(
         format!("the server failed to prove that it knows the password: {error}"),
-        Remedy::DoubtServer,
+        Remedy::CheckServerIdentity,
     ))
 }

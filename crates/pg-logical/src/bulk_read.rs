@@ -4,16 +4,16 @@
 //! A bulk read consumes a temporary copy of the slot, which ends with the session. So the next one can be requested before
 //! this one has been processed, and the slot itself advances afterwards.
 //!
-//! This module has only statements and rows; it sends and receives nothing. Formats: Postgres manual, "Replication Management
-//! Functions", and "COPY", "Binary Format".
+//! This module writes statements and decodes rows; it sends and receives nothing. Formats: Postgres manual, "Replication
+//! Management Functions", and "COPY", "Binary Format".
 
 use std::time::Duration;
 
 use crate::Lsn;
 use crate::quoting::{identifier, literal};
 
-/// The functions that the reader's role must be allowed to call, including those that move the slot. Every role may unless
-/// that was revoked.
+/// The functions that the reader's role must be allowed to call, including those that move the slot. Every role is allowed
+/// to by default.
 pub const FUNCTIONS: [&str; 4] = [
     "pg_catalog.pg_copy_logical_replication_slot(name, name, boolean)",
     "pg_catalog.pg_drop_replication_slot(name)",
@@ -33,8 +33,8 @@ pub struct Extent {
     pub rows: u32,
 }
 
-/// A statement that reads in bulk, and then tells the position of the copy.
-pub fn read(copy: &str, publication: &str, messages: bool, extent: Extent) -> String {
+/// A statement that reads in bulk, followed by [`position_query`] for the copy of the slot.
+pub fn read_query(copy: &str, publication: &str, messages: bool, extent: Extent) -> String {
     let Extent { upto, rows } = extent;
     format!(
         "COPY (SELECT lsn, data FROM pg_catalog.pg_logical_slot_get_binary_changes({}, '{upto}', {rows}, \
@@ -42,12 +42,12 @@ pub fn read(copy: &str, publication: &str, messages: bool, extent: Extent) -> St
         literal(copy),
         literal(&identifier(publication)),
         if messages { ", 'messages', 'true'" } else { "" },
-        look(copy)
+        position_query(copy)
     )
 }
 
 /// A query for a slot's position and the server's sort memory: `confirmed_flush_lsn`, `restart_lsn`, `work_mem` in bytes.
-pub fn look(slot: &str) -> String {
+pub fn position_query(slot: &str) -> String {
     format!(
         "SELECT s.confirmed_flush_lsn, s.restart_lsn, \
          pg_catalog.pg_size_bytes(pg_catalog.current_setting('work_mem')) \
@@ -56,8 +56,8 @@ pub fn look(slot: &str) -> String {
     )
 }
 
-/// Makes the server notice within a statement that the reader is gone or has stopped, as soon as a walsender would. What it
-/// does between two statements applies to the whole session.
+/// Makes the server notice a reader that is gone or has stopped while a statement runs, as soon as a walsender would. The
+/// settings last for the rest of the session.
 pub fn prepare(timeout: Duration) -> String {
     let millis = timeout.as_millis();
     format!(
@@ -66,7 +66,7 @@ pub fn prepare(timeout: Duration) -> String {
     )
 }
 
-/// Run before the stream is started: TCP's own timeout would end the connection of a reader that reads nothing for a while.
+/// Run before the stream is started: `tcp_user_timeout` would end the connection of a reader that pauses for longer.
 pub const BEFORE_STREAMING: &str = "SET tcp_user_timeout = 0";
 
 /// One part of a COPY.
@@ -90,7 +90,7 @@ pub struct Malformed;
 
 /// Decodes the body of one CopyData, which contains one row; the `first` one also has the header.
 pub fn decode(body: &[u8], first: bool) -> Result<Piece<'_>, Malformed> {
-    let body = if first { without_header(body).ok_or(Malformed)? } else { body };
+    let body = if first { strip_header(body).ok_or(Malformed)? } else { body };
     let (count, rest) = body.split_first_chunk::<2>().ok_or(Malformed)?;
     match i16::from_be_bytes(*count) {
         -1 if rest.is_empty() => Ok(Piece::End),
@@ -99,7 +99,7 @@ pub fn decode(body: &[u8], first: bool) -> Result<Piece<'_>, Malformed> {
     }
 }
 
-fn without_header(body: &[u8]) -> Option<&[u8]> {
+fn strip_header(body: &[u8]) -> Option<&[u8]> {
     let rest = body.strip_prefix(SIGNATURE)?;
     let (_flags, rest) = rest.split_first_chunk::<4>()?;
     let (extension, rest) = rest.split_first_chunk::<4>()?;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_with_the_header_and_without_it() {
+    fn a_row_is_decoded_with_and_without_the_header() {
         let row = row_of(0x10, b"B...");
         let expected = Ok(Piece::Row { lsn: Lsn(0x10), data: b"B..." });
         assert_eq!(decode(&row, false), expected);
@@ -140,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn the_end_comes_with_the_header_where_there_is_no_row() {
+    fn the_end_of_an_empty_copy_has_the_header() {
         assert_eq!(decode(&(-1i16).to_be_bytes(), false), Ok(Piece::End));
         assert_eq!(decode(&[HEADER, &[255, 255]].concat(), true), Ok(Piece::End));
     }
 
     #[test]
-    fn what_is_no_row_is_refused() {
+    fn malformed_rows_are_refused() {
         let row = row_of(1, b"data");
         for length in 0..row.len() {
             assert_eq!(decode(&row[..length], false), Err(Malformed), "{length}");
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), first: bool) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), first: bool) {
             let _ = decode(&bytes, first);
         }
     }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn names_are_quoted_as_literals() {
         let extent = Extent { upto: Lsn(0x1_0000_0000), rows: 50 };
-        let statements = read("s'lot", "pub\"'lication", true, extent);
+        let statements = read_query("s'lot", "pub\"'lication", true, extent);
         let (copy, look) = statements.split_once("; ").unwrap();
         assert_eq!(
             copy,

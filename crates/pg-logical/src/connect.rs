@@ -22,8 +22,7 @@ use super::tls;
 use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode, TargetSessionAttrs};
 use crate::error::{Definite, Error, Remedy, Transient};
 
-/// Settings for a session that reads events. Consumers see the text of values, so it must not depend on settings of a role or
-/// database.
+/// Settings that fix the text form of values, which would otherwise depend on settings of the role or database.
 pub const VALUE_TEXT: [(&str, &str); 6] = [
     ("client_encoding", "UTF8"),
     ("DateStyle", "ISO"),
@@ -33,8 +32,8 @@ pub const VALUE_TEXT: [(&str, &str); 6] = [
     ("bytea_output", "hex"),
 ];
 
-/// For a session that may be idle for long. A server's limit on idle sessions is meant for those that applications forget.
-pub const STAYS_OPEN: (&str, &str) = ("idle_session_timeout", "0");
+/// For a session that may be idle for long: exempts it from the server's limit on idle sessions.
+pub const NO_IDLE_TIMEOUT: (&str, &str) = ("idle_session_timeout", "0");
 
 /// What a session is for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -109,12 +108,12 @@ async fn try_host(
         let outcome = match conninfo.connect_timeout {
             None => opening.await,
             Some(limit) => timeout(limit, opening).await.unwrap_or_else(|_| {
-                Err(Failure::passing(format!("no answer within {} s", limit.as_secs_f32())))
+                Err(Failure::transient(format!("no answer within {} s", limit.as_secs_f32())))
             }),
         };
         match outcome {
             Ok((mut session, None)) => {
-                session.connected_to(exact(host, &address));
+                session.set_host(with_address(host, &address));
                 return Search::Found(Box::new(session));
             }
             Ok((session, Some(mismatch))) => {
@@ -139,15 +138,15 @@ async fn try_host(
     Search::GoOn
 }
 
-/// The target of one attempt.
+/// The address of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// The host with only this address.
-fn exact(host: &Host, address: &Address) -> Host {
+/// The host, restricted to this address.
+fn with_address(host: &Host, address: &Address) -> Host {
     let addr = match (&host.addr, address) {
         (HostAddr::Tcp { name, .. }, Address::Tcp(address)) => {
             HostAddr::Tcp { name: name.clone(), hostaddr: Some(address.ip().to_string()) }
@@ -202,7 +201,7 @@ fn name(host: &Host) -> String {
     }
 }
 
-/// The same with the address that the name resolved to.
+/// The same, followed by the IP address that the name resolved to.
 fn place(host: &Host, address: &Address) -> String {
     let name = name(host);
     match address {
@@ -211,16 +210,16 @@ fn place(host: &Host, address: &Address) -> String {
     }
 }
 
-/// With TLS or without.
+/// Whether to use TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encryption {
     Plain,
-    /// With TLS; without it on the same connection if the server has none and `prefer` allows.
+    /// With TLS. If the server does not support it and `sslmode` is `prefer`, continues without TLS on the same connection.
     Tls,
 }
 
 impl Encryption {
-    /// What was tried before.
+    /// The choice that was tried before, for messages.
     fn other(self) -> &'static str {
         match self {
             Encryption::Plain => "with TLS",
@@ -302,7 +301,7 @@ impl Target<'_> {
         };
         let tls_declined = encryption == Encryption::Tls && !stream.is_tls();
         Session::start(stream, self.login, self.place, self.startup).await.map_err(|mut failure| {
-            // The server has no TLS, and without TLS it has just failed.
+            // the server has no TLS, and the attempt without TLS has just failed
             if tls_declined && failure.next == Next::Encryption {
                 failure.next = Next::Stop;
             }
@@ -321,13 +320,13 @@ struct Attempts {
 impl Attempts {
     fn note(&mut self, place: String, error: Error) {
         let attempt = (place, error);
-        // The second pass of prefer-standby mostly repeats what the first found.
+        // the second pass of prefer-standby mostly repeats the failures of the first
         if !self.failed.contains(&attempt) {
             self.failed.push(attempt);
         }
     }
 
-    /// One error for all attempts: transient if any server may accept later, unless a definite answer ended the search.
+    /// One error for all attempts: transient if any of them may succeed later, unless a definite failure ended the search.
     fn conclude(self, conninfo: &ConnInfo) -> Error {
         let who = format!("user \"{}\", database \"{}\"", conninfo.user, conninfo.dbname);
         let what = match self.failed.as_slice() {
@@ -340,29 +339,31 @@ impl Attempts {
             }
         };
         let transient = self.failed.iter().any(|(_, error)| matches!(error, Error::Transient(_)));
-        let leaves =
-            self.failed.iter().any(|(_, error)| matches!(error, Error::Transient(error) if error.leaves));
+        let unavailable = self
+            .failed
+            .iter()
+            .any(|(_, error)| matches!(error, Error::Transient(error) if error.unavailable));
         match self.failed.into_iter().next_back() {
             Some((_, Error::Definite(definite))) if self.ended || !transient => {
                 Definite { what, ..definite }.into()
             }
             Some((_, error)) => {
                 let server = error.server_error().cloned().map(Box::new);
-                Transient { what, leaves, server }.into()
+                Transient { what, unavailable, server }.into()
             }
             None => Error::transient(what),
         }
     }
 }
 
-/// The kind of session that a server offers.
+/// Whether a server is a standby, and whether its sessions are read-only.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct ServerState {
     hot_standby: bool,
     read_only: bool,
 }
 
-/// Why `session` is not of the `wanted` kind, if it is not.
+/// Why `session` does not have the `wanted` session attributes; `None` if it has.
 async fn mismatch(
     wanted: TargetSessionAttrs,
     session: &mut Session,
@@ -370,7 +371,7 @@ async fn mismatch(
     if wanted == TargetSessionAttrs::Any {
         return Ok(None);
     }
-    // Reported from Postgres 14 on; a pooler may not report it.
+    // Postgres reports these since version 14; a pooler may not
     let parameter = |name| session.parameters().get(name).map(|value| value == "on");
     let (hot_standby, read_only) = (parameter("in_hot_standby"), parameter("default_transaction_read_only"));
     let hot_standby = match hot_standby {
@@ -381,10 +382,10 @@ async fn mismatch(
         Some(known) => known || hot_standby,
         None => session.query_one("SHOW transaction_read_only").await?.as_deref() == Some("on"),
     };
-    Ok(mismatch_reason(wanted, Standing { hot_standby, read_only }))
+    Ok(mismatch_reason(wanted, ServerState { hot_standby, read_only }))
 }
 
-fn mismatch_reason(wanted: TargetSessionAttrs, server: Standing) -> Option<&'static str> {
+fn mismatch_reason(wanted: TargetSessionAttrs, server: ServerState) -> Option<&'static str> {
     use TargetSessionAttrs as Attrs;
     match wanted {
         Attrs::ReadWrite if server.read_only => {

@@ -1,6 +1,6 @@
 //! The environment of the process: variables, user, home directory, and which files exist.
 //!
-//! It is passed to the parsers as a value, so that they are pure and tests can describe any machine.
+//! It is passed to the parsers as a value, so that they do no I/O and tests can simulate any machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct Environment {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the value of the variable {variable} is not UTF-8")]
 pub struct NotUtf8 {
-    /// Its name.
+    /// The variable's name.
     pub variable: String,
 }
 
@@ -26,12 +26,12 @@ pub struct NotUtf8 {
 #[derive(Clone)]
 enum Files {
     Real,
-    Pretended(BTreeSet<PathBuf>),
+    Simulated(BTreeSet<PathBuf>),
 }
 
 impl Default for Files {
     fn default() -> Self {
-        Files::Pretended(BTreeSet::new())
+        Files::Simulated(BTreeSet::new())
     }
 }
 
@@ -93,10 +93,10 @@ impl Environment {
     pub fn with_file(mut self, path: impl Into<PathBuf>) -> Self {
         let mut files = match self.files {
             Files::Real => BTreeSet::new(),
-            Files::Pretended(files) => files,
+            Files::Simulated(files) => files,
         };
         files.insert(path.into());
-        self.files = Files::Pretended(files);
+        self.files = Files::Simulated(files);
         self
     }
 
@@ -127,7 +127,7 @@ impl Environment {
     pub fn has_file(&self, path: &Path) -> bool {
         match &self.files {
             Files::Real => path.exists(),
-            Files::Pretended(files) => files.contains(path),
+            Files::Simulated(files) => files.contains(path),
         }
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_described_machine_has_only_what_was_described() {
+    fn a_simulated_environment_has_only_what_was_added() {
         let env = Environment::empty()
             .with_variable("PGHOST", "db")
             .with_home("/home/me")
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_one_sees_the_file_system() {
+    fn the_real_environment_sees_the_file_system() {
         let env = Environment::process("PG").unwrap();
         assert!(env.has_file(Path::new("/")));
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tokio_postgres::error::SqlState;
 
-use crate::server_error::{Outlook, ServerError};
+use crate::server_error::{ErrorKind, ServerError};
 
 /// A failure that may pass by itself: a lost connection, a restarting server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -12,9 +12,9 @@ use crate::server_error::{Outlook, ServerError};
 pub struct Transient {
     /// What happened and where, as one sentence without a full stop.
     pub what: String,
-    /// Whether the server said that it is shutting down or not up yet. A server that shuts down waits for replication
-    /// sessions.
-    pub leaves: bool,
+    /// Whether the server said that it is shutting down, has crashed or is not up yet. A server that is shutting down waits
+    /// for its replication sessions to end.
+    pub unavailable: bool,
     /// The server's message, if there is one.
     pub server: Option<Box<ServerError>>,
 }
@@ -45,7 +45,7 @@ pub enum Error {
 impl Error {
     /// A failure that may pass by itself.
     pub fn transient(what: impl Into<String>) -> Self {
-        Transient { what: what.into(), leaves: false, server: None }.into()
+        Transient { what: what.into(), unavailable: false, server: None }.into()
     }
 
     /// A failure that stays until somebody acts.
@@ -74,19 +74,19 @@ impl Error {
         self.server_error().map(|error| &error.code)
     }
 
-    /// A message of the server `at` a place, such as "postgres at db:5432"; `remedy` is for an error that stays.
+    /// An error from the server `at` a place, such as "postgres at db:5432"; `remedy` is used if the error is definite.
     pub(crate) fn of_server(at: &str, error: ServerError, remedy: Remedy) -> Self {
         let what = format!("{at}: {error}");
-        let outlook = error.outlook();
+        let kind = error.kind();
         let server = Some(Box::new(error));
-        match outlook {
-            Outlook::Passing => Transient { what, leaves: false, server }.into(),
-            Outlook::Lasting => Definite { what, remedy, server }.into(),
+        match kind {
+            ErrorKind::Transient => Transient { what, unavailable: false, server }.into(),
+            ErrorKind::Definite => Definite { what, remedy, server }.into(),
         }
     }
 }
 
-/// What to do about a failure that stays. The program words it, because it knows the names of its settings.
+/// What to do about a definite failure. The program puts it into words, because it knows the names of its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remedy {
     /// Name a host: the list is empty.
@@ -97,8 +97,8 @@ pub enum Remedy {
     SocketPermission,
     /// Check host and port: it does not seem to be a Postgres server.
     CheckServer,
-    /// Check host and port: it is not a Postgres server, or something stands in between.
-    CheckServerAndBetween,
+    /// Check host and port: it is not a Postgres server, or a proxy changes the messages.
+    CheckServerAndProxies,
     /// Connect to the server itself rather than to a pooler.
     AvoidPooler,
     /// Remove the zero byte from user, database, password, `application_name` or `options`.
@@ -108,8 +108,8 @@ pub enum Remedy {
         /// The user.
         user: String,
     },
-    /// Let the user in: the role exists, may log in, and `pg_hba.conf` has a line for it.
-    Admit {
+    /// Allow the user to log in: the role exists, has LOGIN, and `pg_hba.conf` has a line for it.
+    AllowLogin {
         /// The user.
         user: String,
         /// The database.
@@ -126,15 +126,15 @@ pub enum Remedy {
         user: String,
         /// The database.
         dbname: String,
-        /// Whether it wants a replication session, which takes the attribute REPLICATION.
+        /// Whether it wants a replication session, which requires the attribute REPLICATION.
         replication: bool,
     },
     /// Correct `options`, or use a newer server.
     CorrectOptions,
     /// Do what the server's hint or SQLSTATE suggests.
-    AskServerError,
+    FollowServerHint,
     /// Set a password: the server requires one.
-    GivePassword,
+    SetPassword,
     /// Make the password file readable and not empty.
     PasswordFile,
     /// Configure `pg_hba.conf` to require a password or a certificate.
@@ -148,10 +148,10 @@ pub enum Remedy {
     ScramOverTls,
     /// Connect with TLS to a server that offers channel binding, or relax `channel_binding`.
     ChannelBinding,
-    /// Bypass whatever terminates TLS in between, or do without channel binding.
-    TlsEndsInBetween,
+    /// Connect past the proxy that terminates TLS, or do without channel binding.
+    BypassTlsTermination,
     /// Make sure that this is the right server: it does not know the password.
-    DoubtServer,
+    CheckServerIdentity,
     /// Enable TLS on the server, or relax `sslmode`.
     ServerTls,
     /// Install the system's trusted authorities, or name a file.
@@ -177,7 +177,7 @@ pub enum Remedy {
     TlsVersion,
     /// Connect with a name that is in the server's certificate.
     CertificateName {
-        /// The name that is not.
+        /// The name that is not in it.
         host: String,
     },
     /// Trust the self-signed certificate with `sslrootcert`, if it is known.
@@ -192,7 +192,7 @@ pub enum Remedy {
     ServerCertificate,
     /// The stream cannot be read past this place.
     StreamEnded {
-        /// The statements that [`ReplicationStream::at_rest`](crate::replication::ReplicationStream::at_rest) was given.
+        /// The statements that were passed to [`ReplicationStream::new`](crate::replication::ReplicationStream::new).
         recovery_sql: String,
     },
 }

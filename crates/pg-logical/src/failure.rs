@@ -6,7 +6,7 @@ use postgres_protocol::message::backend::ErrorResponseBody;
 use tokio_postgres::error::SqlState;
 
 use super::connect::Startup;
-use super::server_error::{Outlook, QueryError, ServerError, io_reason, leaves};
+use super::server_error::{ErrorKind, QueryError, ServerError, io_reason, is_unavailable};
 use super::tls;
 use crate::conninfo::ConnInfo;
 use crate::error::{Definite, Error, Remedy, Transient};
@@ -20,7 +20,7 @@ pub(super) enum Next {
     Address,
     /// The next host.
     Host,
-    /// Nowhere.
+    /// The search ends.
     Stop,
 }
 
@@ -36,23 +36,23 @@ pub(super) struct Failure {
 #[derive(Debug)]
 enum Cause {
     Server(Box<ServerError>),
-    Ours(Error),
+    Client(Error),
 }
 
 impl Failure {
     /// A failure that ends the search.
     pub(super) fn stop(error: Error) -> Self {
-        Failure { cause: Cause::Ours(error), addition: String::new(), next: Next::Stop }
+        Failure { cause: Cause::Client(error), addition: String::new(), next: Next::Stop }
     }
 
-    /// A definite failure found on this side.
-    pub(super) fn refused(what: impl Into<String>, remedy: Remedy) -> Self {
+    /// A definite failure that the client found, which ends the search.
+    pub(super) fn definite(what: impl Into<String>, remedy: Remedy) -> Self {
         Failure::stop(Error::definite(what, remedy))
     }
 
-    /// A failure of only this address, which may pass.
-    pub(super) fn passing(what: impl Into<String>) -> Self {
-        let cause = Cause::Ours(Error::transient(what));
+    /// A failure of this address that may pass; the next address is tried.
+    pub(super) fn transient(what: impl Into<String>) -> Self {
+        let cause = Cause::Client(Error::transient(what));
         Failure { cause, addition: String::new(), next: Next::Address }
     }
 
@@ -60,14 +60,14 @@ impl Failure {
     pub(super) fn of_socket(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => {
-                Failure::passing("no such socket: no server runs there, or it has another directory")
+                Failure::transient("no such socket: no server runs there, or it uses another directory")
             }
             io::ErrorKind::PermissionDenied => {
-                let mut failure = Failure::refused("permission denied", Remedy::SocketPermission);
+                let mut failure = Failure::definite("permission denied", Remedy::SocketPermission);
                 failure.next = Next::Address;
                 failure
             }
-            _ => Failure::passing(io_reason(error)),
+            _ => Failure::transient(io_reason(error)),
         }
     }
 
@@ -76,7 +76,7 @@ impl Failure {
         ServerError::from_fields(body.fields()).into()
     }
 
-    /// Another choice of TLS may succeed.
+    /// The other choice of TLS is tried next.
     pub(super) fn or_other_encryption(mut self) -> Self {
         self.next = Next::Encryption;
         self
@@ -84,15 +84,15 @@ impl Failure {
 
     /// There is no other choice of TLS.
     pub(super) fn without_another_encryption(mut self) -> Self {
-        let lasting = match &self.cause {
-            Cause::Server(error) => error.outlook() == Outlook::Lasting,
-            Cause::Ours(error) => matches!(error, Error::Definite(_)),
+        let definite = match &self.cause {
+            Cause::Server(error) => error.kind() == ErrorKind::Definite,
+            Cause::Client(error) => matches!(error, Error::Definite(_)),
         };
-        self.next = if lasting { Next::Stop } else { Next::Address };
+        self.next = if definite { Next::Stop } else { Next::Address };
         self
     }
 
-    /// The server has seen the password or a proof of it, so nothing else is tried there.
+    /// The server has received the password or a proof of it, so the other choice of TLS is not tried.
     pub(super) fn after_login(mut self) -> Self {
         if self.next == Next::Encryption {
             self.next = Next::Stop;
@@ -108,7 +108,7 @@ impl Failure {
         self.after_login()
     }
 
-    /// Combines two failures on one address, the later of which is `self`.
+    /// Adds an earlier failure on the same address to the message. `how` is how that attempt differed.
     pub(super) fn after(mut self, first: &Failure, how: &str) -> Self {
         self.addition.push_str(&format!(" (before that, {how}: {})", first.reason()));
         self
@@ -117,7 +117,7 @@ impl Failure {
     pub(super) fn reason(&self) -> String {
         let what = match &self.cause {
             Cause::Server(error) => error.to_string(),
-            Cause::Ours(error) => error.what().to_owned(),
+            Cause::Client(error) => error.what().to_owned(),
         };
         what + &self.addition
     }
@@ -125,13 +125,13 @@ impl Failure {
     pub(super) fn into_error(self, conninfo: &ConnInfo, startup: &Startup<'_>) -> Error {
         let what = self.reason();
         match self.cause {
-            Cause::Ours(Error::Transient(transient)) => Transient { what, ..transient }.into(),
-            Cause::Ours(Error::Definite(definite)) => Definite { what, ..definite }.into(),
-            Cause::Server(error) => match error.outlook() {
-                Outlook::Passing => {
-                    Transient { what, leaves: leaves(&error.code), server: Some(error) }.into()
+            Cause::Client(Error::Transient(transient)) => Transient { what, ..transient }.into(),
+            Cause::Client(Error::Definite(definite)) => Definite { what, ..definite }.into(),
+            Cause::Server(error) => match error.kind() {
+                ErrorKind::Transient => {
+                    Transient { what, unavailable: is_unavailable(&error.code), server: Some(error) }.into()
                 }
-                Outlook::Lasting => {
+                ErrorKind::Definite => {
                     let remedy = remedy(&error, conninfo, startup);
                     Definite { what, remedy, server: Some(error) }.into()
                 }
@@ -142,10 +142,10 @@ impl Failure {
 
 impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
-        let next = match error.outlook() {
-            Outlook::Lasting => Next::Encryption,
-            Outlook::Passing if error.code == SqlState::CANNOT_CONNECT_NOW => Next::Host,
-            Outlook::Passing => Next::Address,
+        let next = match error.kind() {
+            ErrorKind::Definite => Next::Encryption,
+            ErrorKind::Transient if error.code == SqlState::CANNOT_CONNECT_NOW => Next::Host,
+            ErrorKind::Transient => Next::Address,
         };
         Failure { cause: Cause::Server(Box::new(error)), addition: String::new(), next }
     }
@@ -156,7 +156,7 @@ impl From<QueryError> for Failure {
         match error {
             QueryError::Server { error, .. } => Failure { next: Next::Host, ..(*error).into() },
             QueryError::Connection(error) => {
-                Failure { cause: Cause::Ours(error), addition: String::new(), next: Next::Host }
+                Failure { cause: Cause::Client(error), addition: String::new(), next: Next::Host }
             }
         }
     }
@@ -169,35 +169,35 @@ impl From<io::Error> for Failure {
         }
         let inner_is_tls = error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
         match error.kind() {
-            io::ErrorKind::InvalidInput => Failure::refused(
+            io::ErrorKind::InvalidInput => Failure::definite(
                 format!("the connection parameters cannot be sent: {error}"),
                 Remedy::RemoveZeroByte,
             ),
             io::ErrorKind::InvalidData if !inner_is_tls => {
-                Failure::refused(error.to_string(), Remedy::CheckServer)
+                Failure::definite(error.to_string(), Remedy::CheckServer)
             }
-            _ => Failure::passing(io_reason(&error)),
+            _ => Failure::transient(io_reason(&error)),
         }
     }
 }
 
-/// A message that is not valid at this point.
+/// The server sent a message that is not valid at this point.
 pub(super) fn unexpected() -> Failure {
-    Failure::refused("the server's answer does not follow the protocol", Remedy::CheckServerAndBetween)
+    Failure::definite("the server's answer does not follow the protocol", Remedy::CheckServerAndProxies)
 }
 
-/// What to do about a refusal at startup.
+/// The remedy for an error that the server returned during startup.
 fn remedy(error: &ServerError, conninfo: &ConnInfo, startup: &Startup<'_>) -> Remedy {
-    if error.refused_by_a_pooler() {
+    if error.is_pooler_refusal() {
         return Remedy::AvoidPooler;
     }
     let (user, dbname) = (conninfo.user.clone(), conninfo.dbname.clone());
     match error.code.code() {
         "28P01" => Remedy::CorrectPassword { user },
-        "28000" => Remedy::Admit { user, dbname },
+        "28000" => Remedy::AllowLogin { user, dbname },
         "3D000" => Remedy::CorrectDatabase { dbname },
         "42501" => Remedy::GrantConnect { user, dbname, replication: startup.replication },
         "42704" | "22023" | "55P02" => Remedy::CorrectOptions,
-        _ => Remedy::AskServerError,
+        _ => Remedy::FollowServerHint,
     }
 }

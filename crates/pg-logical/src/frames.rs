@@ -1,6 +1,6 @@
-//! The receive buffer: takes bytes from the socket, and gives borrowed protocol messages.
+//! The receive buffer: reads bytes from the socket and returns borrowed protocol messages.
 //!
-//! A message stays in the buffer until it is consumed, so a reader that cannot take it yet can look at it again later.
+//! A message stays in the buffer until it is consumed, so a reader that cannot process it yet can peek at it again later.
 
 use std::fmt;
 use std::io;
@@ -12,17 +12,17 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::stream::Transport;
 
-/// The size of one read, large enough for a lagging reader to take many messages per system call.
+/// The size of one read, large enough for a lagging reader to get many messages per system call.
 const READ_SIZE: usize = 64 * 1024;
 
-/// How much a lagging reader waits for, so that it processes many messages in one turn: about a thousand of a few hundred
-/// bytes, which share the cost of the turn.
-pub(super) const GATHERED: usize = 512 * 1024;
+/// How many bytes a lagging reader waits for: about a thousand messages of a few hundred bytes, which share the cost of one
+/// iteration of its loop.
+pub(super) const GATHER_SIZE: usize = 512 * 1024;
 
 /// Postgres itself never sends more (`MaxAllocSize`).
 const MAX_MESSAGE: usize = 0x3FFF_FFFF;
 
-/// Tag and length word.
+/// The size of the tag and the length word.
 const HEADER: usize = 5;
 
 /// One backend message: its tag byte and its body, without the length word.
@@ -58,7 +58,7 @@ pub struct BadLength {
     length: i32,
 }
 
-/// Bytes that were received and not yet consumed.
+/// Bytes that were received and have not been consumed.
 pub struct FrameBuffer {
     bytes: Vec<u8>,
     start: usize,
@@ -89,20 +89,20 @@ impl FrameBuffer {
         Ok(rest.get(..body_len).map(|body| Frame { tag, body }))
     }
 
-    /// Whether enough has gathered to be worth a turn.
+    /// Whether enough bytes have arrived for a lagging reader to start processing.
     pub fn has_gathered(&self) -> bool {
-        self.end - self.start >= GATHERED
+        self.end - self.start >= GATHER_SIZE
     }
 
-    /// Drops the first `count` bytes, those of the message that was looked at.
+    /// Drops the first `count` bytes, which are those of the message that [`peek`](Self::peek) returned.
     pub fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.end);
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
         }
-        // one large message must not occupy its memory for ever
-        if self.bytes.len() > 2 * GATHERED && self.end - self.start < GATHERED {
+        // gives back the memory of a large message
+        if self.bytes.len() > 2 * GATHER_SIZE && self.end - self.start < GATHER_SIZE {
             self.move_to_front();
             self.bytes.truncate(self.end.max(READ_SIZE));
             self.bytes.shrink_to_fit();
@@ -124,7 +124,7 @@ impl FrameBuffer {
         Poll::Ready(Ok(count))
     }
 
-    /// Takes what is already in the socket, up to a limit; `None` if only the runtime can read it.
+    /// Reads the bytes that are already in the socket, up to a limit; `None` if only the runtime can read it.
     pub fn fill_now<S: Transport>(&mut self, stream: &mut S) -> Option<io::Result<usize>> {
         let mut taken = 0;
         while !self.has_gathered() {
@@ -139,22 +139,22 @@ impl FrameBuffer {
                         break;
                     }
                 }
-                // the next read sees the end of the stream again, but an error only once
+                // a later read returns the end of the stream again, but not an error
                 Err(error) => return Some(Err(error)),
             }
         }
         Some(Ok(taken))
     }
 
-    /// Moves the incomplete message to the front, and grows only as fast as its bytes arrive, because the length may be
-    /// false. A large message gets no more room than it needs.
+    /// Moves the incomplete message to the front. The buffer grows only as fast as bytes arrive, because the announced length
+    /// may be wrong, and no larger than the message needs.
     fn make_room(&mut self) {
         if self.bytes.len() - self.end >= READ_SIZE / 2 {
             return;
         }
         self.move_to_front();
         if self.bytes.len() - self.end < READ_SIZE / 2 {
-            let enough = self.announced().max(self.end).max(2 * GATHERED) + READ_SIZE;
+            let enough = self.announced().max(self.end).max(2 * GATHER_SIZE) + READ_SIZE;
             let size = enough.min(self.bytes.len() * 2);
             self.bytes.reserve_exact(size - self.bytes.len());
             self.bytes.resize(size, 0);
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_out_whole_however_the_bytes_arrive(
+        fn messages_are_complete_however_the_bytes_arrive(
             bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..40),
             chunk in 1usize..500,
         ) {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_larger_than_the_buffer_comes_out_and_its_memory_goes_back() {
+    async fn memory_of_a_large_message_is_freed_when_it_is_consumed() {
         let body = vec![7; 40 * READ_SIZE];
         let wire = message(b'd', &body);
         let mut source = wire.as_slice();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_of_a_large_message_goes_back_while_the_next_one_arrives() {
+    async fn memory_of_a_large_message_is_freed_while_the_next_one_arrives() {
         let (large, next) = (message(b'd', &vec![7; 40 * READ_SIZE]), message(b'e', &[1, 2, 3]));
         let wire = [large.as_slice(), &next[..HEADER + 1]].concat();
         let mut source = wire.as_slice();

@@ -1,7 +1,7 @@
-//! Logical replication from Postgres: from a connection string to the messages of a publication, and the position back.
+//! Logical replication from Postgres: turns a connection string into the messages of a publication, and confirms positions.
 //!
 //! ```text
-//!   "postgres://..."                 conninfo        read as libpq reads it, completed by environment and defaults
+//!   "postgres://..."                 conninfo        parsed by libpq's rules, completed by environment and defaults
 //!         |
 //!         v
 //!   hosts x addresses x TLS          connect         tried in turn, by libpq's rules
@@ -14,10 +14,10 @@
 //!   ReplicationStream                replication     START_REPLICATION or a bulk read; frames in, status updates out
 //!         |            ^
 //!         v            |
-//!   Begin | Insert | Commit          pgoutput        borrowed from the receive buffer, never a panic
+//!   Begin | Insert | Commit          pgoutput        borrowed from the receive buffer
 //!         |            |
 //!         v            |
-//!      your program ---+             StandbyStatus   what the server may forget
+//!      your program ---+             StandbyStatus   how far the server may remove its log
 //! ```
 //!
 //! There are two ways to read a slot's changes. [`replication::ReplicationStream::begin`] streams them as they are committed.

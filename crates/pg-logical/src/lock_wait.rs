@@ -1,8 +1,9 @@
-//! What a session waits for, and for which other session. A second session asks, because the first one is busy.
+//! Finds out which lock a session waits for, and which session holds it. A second session runs the query, because the first
+//! one is busy.
 //!
 //! Every role may call `pg_blocking_pids` and read `pg_locks`. `pg_stat_activity` shows every role the process, role,
-//! database and `application_name` of other sessions; their state and the start of their transaction take `pg_read_all_stats`
-//! (Postgres manual, "Viewing Statistics" and "System Information Functions").
+//! database and `application_name` of other sessions; their state and the start of their transaction require
+//! `pg_read_all_stats` (Postgres manual, "Viewing Statistics" and "System Information Functions").
 
 use std::fmt;
 use std::future::Future;
@@ -18,16 +19,16 @@ use super::session::{Row, Session, SessionInfo};
 use crate::conninfo::ConnInfo;
 use crate::error::Error;
 
-/// When to ask for the first time, unless the session gives up sooner.
-const LOOK_AFTER: Duration = Duration::from_secs(2);
+/// The time before the first check and between checks, unless the session's `lock_timeout` is shorter.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The longest wait for a lock before its holder is named.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
+/// The longest [`lock_timeout`].
+const MAX_LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long one check may take, including its connection.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a session waits for, as a clause: `waiting for ...`.
+/// What a session waits for, as a clause for a message: `waiting for ...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockWait(String);
 
@@ -37,17 +38,14 @@ impl fmt::Display for LockWait {
     }
 }
 
-/// The result of a check.
-type Look = Result<Option<LockWait>, Error>;
-
-/// The `lock_timeout` of a session that queries the catalogues beside a stream. While it waits for a lock it cannot tell
+/// The `lock_timeout` of a session that queries the catalogues beside a stream. While it waits for a lock, it cannot check
 /// whether the session that holds the slot still exists, so this is a fraction of `wal_sender_timeout`.
-pub fn patience(wal_sender_timeout: Duration) -> Duration {
-    GIVE_UP_AFTER.min(wal_sender_timeout / 4)
+pub fn lock_timeout(wal_sender_timeout: Duration) -> Duration {
+    MAX_LOCK_TIMEOUT.min(wal_sender_timeout / 4)
 }
 
 /// Whether a statement failed because of `lock_timeout`.
-pub fn is_locked(error: &QueryError) -> bool {
+pub fn is_lock_timeout(error: &QueryError) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
@@ -59,12 +57,12 @@ pub struct Watcher {
     /// The server process of that session.
     pid: i32,
     /// The time before the first check, and between checks.
-    every: Duration,
-    /// Called with what an answer waits for, once and again whenever that changes.
-    say: Option<fn(&LockWait)>,
-    /// Words the failure of a check.
-    words: fn(&Error) -> String,
-    /// What the last answer was waiting for when it was last checked.
+    interval: Duration,
+    /// Called with each new result of a check.
+    report: Option<fn(&LockWait)>,
+    /// Describes the failure of a check.
+    describe_error: fn(&Error) -> String,
+    /// The result of the last check during the last answer.
     found: Option<LockWait>,
 }
 
@@ -72,46 +70,46 @@ impl Watcher {
     /// A watcher for the session of `info`, which was opened with `conninfo`.
     pub fn new(conninfo: &ConnInfo, info: &SessionInfo, application_name: &str) -> Self {
         let mut conninfo = conninfo.clone();
-        // the process is on this server
+        // process ids are only valid on this server
         conninfo.hosts = vec![info.host.clone()];
         let application_name = application_name.to_owned();
         Watcher {
             conninfo,
             application_name,
             pid: info.backend_pid,
-            every: LOOK_AFTER,
-            say: None,
-            words: |error| error.to_string(),
+            interval: CHECK_INTERVAL,
+            report: None,
+            describe_error: |error| error.to_string(),
             found: None,
         }
     }
 
-    /// For a session that gives up waiting for a lock after `patience`.
-    pub fn within(self, patience: Duration) -> Self {
-        Watcher { every: LOOK_AFTER.min(patience / 2), ..self }
+    /// For a session with this `lock_timeout`: checks often enough to find the lock before the session gives up.
+    pub fn with_lock_timeout(self, lock_timeout: Duration) -> Self {
+        Watcher { interval: CHECK_INTERVAL.min(lock_timeout / 2), ..self }
     }
 
-    /// Also passes what it finds to `say`.
-    pub fn saying(self, say: fn(&LockWait)) -> Self {
-        Watcher { say: Some(say), ..self }
+    /// Calls `report` with each new result.
+    pub fn reporting_to(self, report: fn(&LockWait)) -> Self {
+        Watcher { report: Some(report), ..self }
     }
 
-    /// Words its own failures with `words` instead of those of [`Error`].
-    pub fn in_words(self, words: fn(&Error) -> String) -> Self {
-        Watcher { words, ..self }
+    /// Describes failures of its own checks with `describe_error` instead of `Display`.
+    pub fn describing_errors_with(self, describe_error: fn(&Error) -> String) -> Self {
+        Watcher { describe_error, ..self }
     }
 
-    /// What the last answer was waiting for, if anything was found.
+    /// What the last answer was waiting for, if a check found anything.
     pub fn found(&self) -> Option<&LockWait> {
         self.found.as_ref()
     }
 
-    /// Checks repeatedly until `answer` is complete.
+    /// Waits for `answer`, and checks repeatedly meanwhile.
     pub async fn during<T>(&mut self, answer: impl Future<Output = T>) -> T {
         self.found = None;
         let mut answer = pin!(answer);
         // most answers take milliseconds and need no second connection
-        if let Ok(answer) = timeout(self.every, &mut answer).await {
+        if let Ok(answer) = timeout(self.interval, &mut answer).await {
             return answer;
         }
         tokio::select! {
@@ -124,37 +122,40 @@ impl Watcher {
     async fn watch(&mut self) -> std::convert::Infallible {
         let mut session = None;
         loop {
-            let look = timeout(LOOK_TIMEOUT, self.look(&mut session)).await;
-            let look = look.unwrap_or_else(|_| {
+            let checked = timeout(CHECK_TIMEOUT, self.check(&mut session)).await;
+            let checked = checked.unwrap_or_else(|_| {
                 session = None;
                 Ok(Some(unknown("a second session got no answer")))
             });
-            let found = look.unwrap_or_else(|error| {
+            let found = checked.unwrap_or_else(|error| {
                 session = None;
-                Some(unknown(&(self.words)(&error)))
+                Some(unknown(&(self.describe_error)(&error)))
             });
             if found != self.found
-                && let (Some(found), Some(say)) = (&found, self.say)
+                && let (Some(found), Some(report)) = (&found, self.report)
             {
-                say(found);
+                report(found);
             }
             self.found = found;
-            tokio::time::sleep(self.every).await;
+            tokio::time::sleep(self.interval).await;
         }
     }
 
-    /// Boxed, because to the compiler this is recursive: the second session's queries might be watched too.
-    fn look<'a>(&'a self, kept: &'a mut Option<Session>) -> Pin<Box<dyn Future<Output = Look> + Send + 'a>> {
+    /// Boxed, because the compiler sees a recursion: the second session's queries could be watched too.
+    fn check<'a>(
+        &'a self,
+        second: &'a mut Option<Session>,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<LockWait>, Error>> + Send + 'a>> {
         Box::pin(async {
-            let mut session = match kept.take() {
+            let mut session = match second.take() {
                 Some(session) => session,
                 None => {
                     let startup = Startup { application_name: &self.application_name, ..Startup::default() };
                     Session::connect(&self.conninfo, &startup).await?
                 }
             };
-            let found = look(&mut session, self.pid).await?;
-            *kept = Some(session);
+            let found = find(&mut session, self.pid).await?;
+            *second = Some(session);
             Ok(found)
         })
     }
@@ -164,17 +165,17 @@ fn unknown(reason: &str) -> LockWait {
     LockWait(format!("waiting for Postgres; the cause is unknown: {reason}"))
 }
 
-/// What the server process `pid` waits for. `None`: nothing that another session could end.
+/// What the server process `pid` waits for; `None` if it waits for no lock and no standby.
 ///
 /// # Errors
 /// The server refuses, or the session is lost.
-pub async fn look(session: &mut Session, pid: i32) -> Result<Option<LockWait>, QueryError> {
+async fn find(session: &mut Session, pid: i32) -> Result<Option<LockWait>, QueryError> {
     let rows = session.query(&query(pid)).await?;
     Ok(rows.first().and_then(describe))
 }
 
-/// Returns a row if the process waits. Blocking sessions may be waiting themselves; it names those that are not, the oldest
-/// transaction first.
+/// Follows the chain of blocking sessions to those that do not wait themselves, and returns the one with the oldest
+/// transaction.
 fn query(pid: i32) -> String {
     format!(
         "WITH RECURSIVE waiting AS (SELECT * FROM pg_catalog.pg_locks WHERE pid = {pid} AND NOT granted LIMIT 1), \
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_is_described_as_far_as_it_is_known() {
+    fn a_lock_wait_is_described_as_far_as_it_is_known() {
         let table = ["relation", "RowExclusiveLock", "r", "shop.outbox"];
         let row = |more: [&'static str; 9]| {
             let mut row = [""; 13];

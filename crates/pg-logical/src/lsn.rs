@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_position() {
+    fn malformed_positions_are_refused() {
         for text in ["", "/", "1", "1/", "/1", "+1/2", "1/2/3", "G/0", "100000000/0"] {
             assert!(text.parse::<Lsn>().is_err(), "{text}");
         }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::conninfo::{Host, HostAddr};
 use crate::secret::Secret;
 
-/// Socket directories that Postgres and its packages use. In a password file, these hosts are `localhost`; libpq only treats
-/// the directory it was built with that way.
+/// Socket directories that Postgres and its packages use. In a password file, the host `localhost` stands for them; in libpq,
+/// only for the directory that it was built with.
 const DEFAULT_SOCKET_DIRECTORIES: [&str; 3] = ["/tmp", "/var/run/postgresql", "/run/postgresql"];
 
 /// The result of a look-up.
@@ -19,7 +19,7 @@ pub enum Lookup {
     Found(Secret),
     /// The file does not exist, or no line matches.
     NotFound,
-    /// The file is not used, for this reason; libpq warns and continues.
+    /// The file is ignored, for this reason; libpq warns and continues.
     Ignored(String),
 }
 
@@ -31,7 +31,7 @@ pub fn look_up(path: &Path, host: &Host, dbname: &str, user: &str) -> Lookup {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::NotFound,
         Err(error) => return Lookup::Ignored(format!("cannot read {}: {error}", path.display())),
     };
-    match password(&text, &host_as_written(host), &host.port.to_string(), dbname, user) {
+    match password(&text, &host_field(host), &host.port.to_string(), dbname, user) {
         Some(password) => Lookup::Found(Secret::new(password)),
         None => Lookup::NotFound,
     }
@@ -57,8 +57,8 @@ fn read(path: &Path) -> io::Result<Contents> {
     Ok(Contents::Text(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// The host as a line must have it.
-fn host_as_written(host: &Host) -> String {
+/// The host as the first field of a line names it.
+fn host_field(host: &Host) -> String {
     match &host.addr {
         HostAddr::Tcp { name, hostaddr } if name.is_empty() => hostaddr.clone().unwrap_or_default(),
         HostAddr::Tcp { name, .. } => name.clone(),
@@ -71,16 +71,16 @@ fn host_as_written(host: &Host) -> String {
 
 /// The password in the first line of `text` whose `hostname:port:database:username` matches.
 pub fn password(text: &str, host: &str, port: &str, dbname: &str, user: &str) -> Option<String> {
-    let fits = |line: &str| {
+    let matching = |line: &str| {
         let rest =
-            [host, port, dbname, user].iter().try_fold(line, |rest, value| after_field(rest, value))?;
+            [host, port, dbname, user].iter().try_fold(line, |rest, value| strip_field(rest, value))?;
         Some(unescape(rest))
     };
-    text.lines().filter(|line| !line.starts_with('#')).find_map(fits)
+    text.lines().filter(|line| !line.starts_with('#')).find_map(matching)
 }
 
-/// What follows the first field of `line`, if that field is `*` or, unescaped, `value`.
-fn after_field<'a>(line: &'a str, value: &str) -> Option<&'a str> {
+/// The rest of `line` after its first field, if that field is `*` or, unescaped, `value`.
+fn strip_field<'a>(line: &'a str, value: &str) -> Option<&'a str> {
     if let Some(rest) = line.strip_prefix("*:") {
         return Some(rest);
     }
@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_fits_is_taken() {
+    fn the_first_matching_line_is_used() {
         let text = "other:5432:shop:router:no\ndb.example:5432:shop:router:first\ndb.example:5432:shop:router:second\n";
         assert_eq!(find(text).as_deref(), Some("first"));
     }
 
     #[test]
-    fn a_star_fits_anything_but_only_as_a_whole_field() {
+    fn a_star_matches_only_as_a_whole_field() {
         assert_eq!(find("*:*:*:*:any").as_deref(), Some("any"));
         assert_eq!(find("db.*:5432:shop:router:no"), None);
         assert_eq!(password("*:5432:*:router:yes", "*x", "5432", "", "router").as_deref(), Some("yes"));
@@ -141,27 +141,27 @@ mod tests {
     }
 
     #[test]
-    fn comments_short_lines_and_line_ends_of_either_kind_do_no_harm() {
+    fn comments_and_short_lines_are_skipped_and_crlf_is_accepted() {
         let text = "# db.example:5432:shop:router:no\n\ndb.example:5432\ndb.example:5432:shop:router\r\n*:*:*:router:ok\r\n";
         assert_eq!(find(text).as_deref(), Some("ok"));
     }
 
     #[test]
-    fn a_prefix_of_a_field_does_not_fit() {
+    fn a_prefix_of_a_field_does_not_match() {
         assert_eq!(find("db.exampl:5432:shop:router:no"), None);
         assert_eq!(find("db.example2:5432:shop:router:no"), None);
     }
 
     #[test]
-    fn a_default_socket_directory_reads_localhost_and_another_reads_its_path() {
+    fn a_default_socket_directory_matches_localhost_and_another_its_path() {
         let host = |directory: &str| Host { addr: HostAddr::Unix(directory.into()), port: 5432 };
-        assert_eq!(host_as_written(&host("/var/run/postgresql")), "localhost");
-        assert_eq!(host_as_written(&host("/tmp")), "localhost");
-        assert_eq!(host_as_written(&host("/srv/pg")), "/srv/pg");
+        assert_eq!(host_field(&host("/var/run/postgresql")), "localhost");
+        assert_eq!(host_field(&host("/tmp")), "localhost");
+        assert_eq!(host_field(&host("/srv/pg")), "/srv/pg");
     }
 
     #[test]
-    fn a_file_that_others_can_read_is_ignored_and_the_reason_said() {
+    fn a_file_that_others_can_read_is_ignored_with_a_reason() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pgpass");
         let host = Host { addr: HostAddr::Tcp { name: "db.example".into(), hostaddr: None }, port: 5432 };

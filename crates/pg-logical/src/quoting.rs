@@ -1,7 +1,7 @@
-//! Names and texts in SQL.
+//! Quoted names and literals for SQL.
 
-/// Words with another meaning in SQL when used unquoted as a name (Postgres manual, "SQL Key Words": all that PostgreSQL 14
-/// to 18 reserve in any way).
+/// Key words that cannot always be used as a name without quotes (Postgres manual, "SQL Key Words": all that are reserved in
+/// any way in PostgreSQL 14 to 18).
 const RESERVED: &[&str] = &[
     "all",
     "analyse",
@@ -157,7 +157,7 @@ pub fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// An identifier for people, quoted only where SQL requires it.
+/// An identifier for people to read, quoted only where SQL requires it.
 pub fn name(name: &str) -> String {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let bare = name.chars().all(plain) && name.starts_with(|c: char| !c.is_ascii_digit());
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literals_and_identifiers_cannot_be_left() {
+    fn quotes_in_literals_and_identifiers_are_escaped() {
         assert_eq!(literal("a'b"), "'a''b'");
         assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
         assert_eq!(replication_literal("a\\'b"), "'a\\''b'");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_between_dollars_cannot_end_its_own_quotes() {
+    fn the_dollar_quote_tag_does_not_occur_in_the_text() {
         assert_eq!(dollar_quoted("a"), "$$a$$");
         assert_eq!(dollar_quoted("a$$b"), "$q1$a$$b$q1$");
         assert_eq!(dollar_quoted("a$"), "$q1$a$$q1$");

@@ -1,4 +1,4 @@
-//! `Debug` for bytes from a row: it only shows how many there are.
+//! A wrapper whose `Debug` shows only the number of bytes.
 
 use std::fmt;
 

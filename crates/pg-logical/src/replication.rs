@@ -1,8 +1,8 @@
 //! The replication stream: CopyData in both directions after START_REPLICATION, or in one direction in a [bulk
 //! read](bulk_read).
 //!
-//! Reading and writing share one future, [`ReplicationStream::io`], so that status updates are sent while the reader is held
-//! back, and nothing is lost when the future is dropped. Formats: Postgres manual, "Streaming Replication Protocol".
+//! Reading and writing share one future, [`ReplicationStream::io`], so that status updates are sent while reading is paused,
+//! and nothing is lost when the future is dropped. Formats: Postgres manual, "Streaming Replication Protocol".
 
 mod message;
 mod phase;
@@ -28,14 +28,14 @@ pub use message::{ReplicationMessage, StandbyStatus};
 use phase::Phase;
 pub use phase::{Answer, BulkRead};
 
-/// How long the server may take to answer START_REPLICATION: building the snapshot from old log can take a while.
+/// How long the server may take to answer START_REPLICATION, because it may have to build its snapshot from old log.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many bytes are processed before the socket is read again.
-const LOOK_EVERY: usize = 8 * 1024;
+const READ_EVERY: usize = 8 * 1024;
 
-/// How long reading the last message of an ended session may take; it is already in the socket.
-const LAST_WORD: Duration = Duration::from_millis(200);
+/// How long reading the server's last message may take once the session has failed; it is already in the socket.
+const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How long the server may take to answer the final CopyDone.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,13 +43,13 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Whether to receive bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receiving {
-    /// Leave them in the socket.
-    Not,
-    /// Return as soon as any have arrived.
+    /// No: leave them in the socket.
+    Paused,
+    /// Yes: return as soon as any have arrived.
     AtOnce,
 }
 
-/// Why START_REPLICATION did not start.
+/// Why START_REPLICATION failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotStarted {
     /// The server's answer, for callers that branch on its SQLSTATE.
@@ -60,7 +60,7 @@ pub enum NotStarted {
     Failed(Error),
 }
 
-/// The running stream over `S`, an authenticated socket.
+/// A replication session over `S`, an authenticated socket.
 #[derive(Debug)]
 pub struct ReplicationStream<S> {
     stream: S,
@@ -69,29 +69,29 @@ pub struct ReplicationStream<S> {
     /// How many bytes of `outgoing` have been sent.
     written: usize,
     flushed: bool,
-    /// An error of a read that comes after bytes that it has received.
+    /// A socket error, which is reported once the bytes received before it have been processed.
     failed: Option<io::Error>,
     /// How many bytes the last read received.
     last_read: usize,
-    /// How many bytes were processed since the socket was last read, and how many more may be taken before the next turn, so
-    /// that other work gets done.
-    worked_off: usize,
-    may_take: usize,
+    /// How many bytes were consumed since the socket was last read.
+    consumed_since_read: usize,
+    /// How many more bytes may be read between messages before the caller gets to other work.
+    read_budget: usize,
     recovery_sql: String,
-    sent_away: bool,
+    terminated: bool,
     phase: Phase,
     /// The result of the last command, and an error within it.
     answer: Option<Answer>,
     refused: Option<Box<ServerError>>,
-    /// The commands sent after the current one, and when the last was sent.
-    behind: VecDeque<Phase>,
-    commanded: Instant,
+    /// The commands that were sent while the current one is still running.
+    queued_phases: VecDeque<Phase>,
+    last_command_at: Instant,
 }
 
-/// `admin_shutdown`: pg_terminate_backend.
+/// `admin_shutdown`, also the SQLSTATE after `pg_terminate_backend`.
 const ADMIN_SHUTDOWN: &str = "57P01";
 
-/// What is streamed.
+/// The arguments of START_REPLICATION.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamOf<'a> {
     /// The slot.
@@ -105,9 +105,9 @@ pub struct StreamOf<'a> {
 }
 
 impl<S: Transport> ReplicationStream<S> {
-    /// Takes over a session that waits for a command. `unread` are bytes already received from `stream`; `recovery_sql` are
-    /// statements that read what this stream may be unable to, and are returned with such an error.
-    pub fn at_rest(stream: S, unread: Vec<u8>, recovery_sql: &str) -> Self {
+    /// Takes over a session that waits for a command. `unread` are bytes already received from `stream`. `recovery_sql` are
+    /// statements that read the rows which this stream cannot; they are returned with an error that ends it.
+    pub fn new(stream: S, unread: Vec<u8>, recovery_sql: &str) -> Self {
         ReplicationStream {
             stream,
             frames: FrameBuffer::new(unread),
@@ -116,22 +116,22 @@ impl<S: Transport> ReplicationStream<S> {
             flushed: true,
             failed: None,
             last_read: 0,
-            worked_off: 0,
-            may_take: 0,
+            consumed_since_read: 0,
+            read_budget: 0,
             recovery_sql: recovery_sql.to_owned(),
-            sent_away: false,
-            phase: Phase::AtRest,
+            terminated: false,
+            phase: Phase::Idle,
             answer: None,
             refused: None,
-            behind: VecDeque::new(),
-            commanded: Instant::now(),
+            queued_phases: VecDeque::new(),
+            last_command_at: Instant::now(),
         }
     }
 
-    /// Starts streaming the slot in a session at rest, and waits until it has begun.
+    /// Starts streaming in an idle session, and waits for the server's answer.
     pub async fn start(mut self, what: StreamOf<'_>) -> Result<Self, NotStarted> {
         self.begin(what);
-        match tokio::time::timeout(START_TIMEOUT, self.answered()).await {
+        match tokio::time::timeout(START_TIMEOUT, self.wait_for_answer()).await {
             Ok(Ok(Answer::Refused(error))) => Err(NotStarted::Server(*error)),
             Ok(Ok(_)) => Ok(self),
             Ok(Err(error)) => Err(NotStarted::Failed(error)),
@@ -142,8 +142,8 @@ impl<S: Transport> ReplicationStream<S> {
     /// The next message, with the number of bytes to [`consume`](Self::consume) once it is processed; `None` if more bytes
     /// are needed.
     pub fn peek(&mut self) -> Result<Option<(ReplicationMessage<'_>, usize)>, Error> {
-        // Looks at each frame twice: first to skip what is not data, then to borrow what is. What follows an answer waits
-        // until the answer is taken.
+        // Each frame is peeked at twice: first to handle messages without data, then to borrow the data. Messages after an
+        // answer wait until the answer is taken.
         loop {
             if self.answer.is_some() {
                 return Ok(None);
@@ -158,7 +158,7 @@ impl<S: Transport> ReplicationStream<S> {
                         Piece::End => self.frames.consume(length),
                     }
                 }
-                _ => self.pass_over()?,
+                _ => self.handle_control_message()?,
             }
         }
         let Some(frame) = self.frames.peek()? else { return Ok(None) };
@@ -172,17 +172,17 @@ impl<S: Transport> ReplicationStream<S> {
         Ok(Some((message, frame.wire_len())))
     }
 
-    /// Drops the message that was looked at.
+    /// Drops the message that [`peek`](Self::peek) returned.
     pub fn consume(&mut self, length: usize) {
         self.frames.consume(length);
         if let Phase::BulkReading(read, _) = &mut self.phase {
             read.rows = read.rows.saturating_add(1);
             read.bytes += length;
         }
-        self.worked_off += length;
-        if self.worked_off >= LOOK_EVERY && self.may_take > 0 {
-            self.worked_off = 0;
-            self.take_meanwhile();
+        self.consumed_since_read += length;
+        if self.consumed_since_read >= READ_EVERY && self.read_budget > 0 {
+            self.consumed_since_read = 0;
+            self.read_between_messages();
         }
     }
 
@@ -201,46 +201,45 @@ impl<S: Transport> ReplicationStream<S> {
         clock
     }
 
-    /// Reads the last message of the server after a session has failed, because nothing was read while the reader was held
-    /// back. Takes at most 200 ms.
-    pub async fn hear_out(&mut self) {
-        let heard = async {
+    /// Reads the server's last message after the session has failed, in case reading was paused. Takes at most 200 ms.
+    pub async fn read_final_message(&mut self) {
+        let reading = async {
             loop {
-                self.pass_over_all()?;
+                self.discard_received()?;
                 self.io(Receiving::AtOnce).await?;
             }
         };
-        let _: Result<Result<(), Error>, _> = tokio::time::timeout(LAST_WORD, heard).await;
+        let _: Result<Result<(), Error>, _> = tokio::time::timeout(FINAL_MESSAGE_TIMEOUT, reading).await;
     }
 
-    /// Whether somebody has terminated the server process: an administrator, or a command that moves the slot.
-    pub fn was_sent_away(&self) -> bool {
-        self.sent_away
+    /// Whether the server process was terminated, by an administrator or by a command that moves the slot.
+    pub fn was_terminated(&self) -> bool {
+        self.terminated
     }
 
-    /// Sends what is queued and ends the copy mode, so that the server has processed the last status update when this
-    /// returns. What still arrives is discarded. A session that does not stream runs the statement `moved` instead, which
-    /// reports the same.
-    pub async fn finish(mut self, moved: Option<&str>) -> Result<Self, Error> {
-        let left = async {
+    /// Sends queued messages and ends the copy mode, so that the server has processed the last status update when this
+    /// returns. Messages that still arrive are discarded. A session that does not stream runs the statement `advance`
+    /// instead, which moves the slot to the same position.
+    pub async fn finish(mut self, advance: Option<&str>) -> Result<Self, Error> {
+        let finished = async {
             if self.is_streaming() {
-                self.leave();
+                self.send_copy_done();
             }
-            let streamed = self.phase == Phase::Leaving;
-            // refused or not: the server has read everything up to the CopyDone
-            self.pass_over_all()?;
-            while !self.is_at_rest() {
+            let streamed = self.phase == Phase::Ending;
+            // even if it answers with an error, the server has read everything up to the CopyDone
+            self.discard_received()?;
+            while !self.is_idle() {
                 self.io(Receiving::AtOnce).await?;
-                self.pass_over_all()?;
+                self.discard_received()?;
             }
-            if let Some(moved) = moved.filter(|_| !streamed) {
-                self.ask(moved);
-                self.answered().await?;
+            if let Some(advance) = advance.filter(|_| !streamed) {
+                self.query(advance);
+                self.wait_for_answer().await?;
             }
             Ok(())
         };
-        match tokio::time::timeout(FINISH_TIMEOUT, left).await {
-            Ok(left) => left.map(|()| self),
+        match tokio::time::timeout(FINISH_TIMEOUT, finished).await {
+            Ok(finished) => finished.map(|()| self),
             Err(_) => Err(lost("the end of the stream was not answered in time")),
         }
     }
@@ -250,7 +249,7 @@ impl<S: Transport> ReplicationStream<S> {
         let start = self.outgoing.len();
         self.outgoing.extend_from_slice(&[0; 4]);
         body(&mut self.outgoing);
-        // every message written here is far shorter than that
+        // all messages are far shorter than u32::MAX
         let length = u32::try_from(self.outgoing.len() - start).unwrap_or(u32::MAX);
         if let Some(word) = self.outgoing.get_mut(start..start + 4) {
             word.copy_from_slice(&length.to_be_bytes());
@@ -269,7 +268,7 @@ fn lost(reason: &str) -> Error {
 }
 
 fn unexpected(tag: u8) -> Error {
-    lost(&format!("a message of type {:?} does not belong there", char::from(tag)))
+    lost(&format!("the server sent an unexpected message of type {:?}", char::from(tag)))
 }
 
 impl From<bulk_read::Malformed> for Error {
@@ -279,7 +278,7 @@ impl From<bulk_read::Malformed> for Error {
 }
 
 fn ended(error: ServerError, recovery_sql: &str) -> Error {
-    // the server would refuse the same again at this place
+    // a definite error would recur at the same position
     let remedy = Remedy::StreamEnded { recovery_sql: recovery_sql.to_owned() };
     Error::of_server("the server ended the replication stream", error, remedy)
 }

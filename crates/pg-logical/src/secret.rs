@@ -10,12 +10,12 @@ pub const REDACTED: &str = "****";
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides `value` from `Debug`.
+    /// Wraps `value`.
     pub fn new(value: impl Into<String>) -> Self {
         Secret(value.into())
     }
 
-    /// The value itself, only for handing it to a server.
+    /// The value itself, only for sending it to a server.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Errors from a Postgres server, and what they mean for a client.
+//! Errors from a Postgres server, and whether a client should try again.
 
 use std::fmt;
 use std::io;
@@ -24,23 +24,23 @@ pub struct ServerError {
     pub hint: Option<String>,
 }
 
-/// Whether a refusal may pass by itself.
+/// Whether an error may pass by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outlook {
+pub enum ErrorKind {
     /// Another try may succeed.
-    Passing,
+    Transient,
     /// It stays until somebody acts.
-    Lasting,
+    Definite,
 }
 
-/// Whether the server says with this code that it is shutting down, has crashed or is not up yet.
-pub fn leaves(code: &SqlState) -> bool {
+/// Whether this code means that the server is shutting down, has crashed or is not up yet.
+pub fn is_unavailable(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
 impl ServerError {
-    /// Reads the fields of an `ErrorResponse` or a `NoticeResponse`. Fields that cannot be read are left empty: an error
-    /// about an error helps nobody.
+    /// Reads the fields of an `ErrorResponse` or a `NoticeResponse`. Fields that cannot be read are left empty, so that the
+    /// rest of the server's message is still reported.
     pub(super) fn from_fields(mut fields: ErrorFields<'_>) -> ServerError {
         let mut error = ServerError {
             severity: String::new(),
@@ -81,24 +81,25 @@ impl ServerError {
         }
     }
 
-    /// Whether the same may succeed a little later. Restarts, crowding, locks and failovers pass; a wrong password does not.
-    pub fn outlook(&self) -> Outlook {
+    /// Whether the same request may succeed later. Restarts, too many connections, locks and failovers are transient; a wrong
+    /// password is not.
+    pub fn kind(&self) -> ErrorKind {
         let code = self.code.code();
-        // PgBouncer's answer to a parameter that it does not pass on, with a code that otherwise passes.
-        if self.refused_by_a_pooler() {
-            return Outlook::Lasting;
+        // PgBouncer refuses a startup parameter with a code that is otherwise transient
+        if self.is_pooler_refusal() {
+            return ErrorKind::Definite;
         }
         let class = code.get(..2).unwrap_or_default();
-        let passing = matches!(class, "08" | "40" | "53" | "57" | "XX")
-            // An I/O error on the server; an object used by another session; a standby that may be promoted.
+        let transient = matches!(class, "08" | "40" | "53" | "57" | "XX")
+            // an I/O error on the server, an object in use by another session, a standby that may be promoted
             || [SqlState::SYSTEM_ERROR, SqlState::IO_ERROR].contains(&self.code)
             || [SqlState::OBJECT_IN_USE, SqlState::LOCK_NOT_AVAILABLE].contains(&self.code)
             || self.code == SqlState::READ_ONLY_SQL_TRANSACTION;
-        if passing { Outlook::Passing } else { Outlook::Lasting }
+        if transient { ErrorKind::Transient } else { ErrorKind::Definite }
     }
 
-    /// Whether this is from a pooler that cannot carry a replication session.
-    pub(super) fn refused_by_a_pooler(&self) -> bool {
+    /// Whether it comes from a pooler that does not support replication sessions.
+    pub(super) fn is_pooler_refusal(&self) -> bool {
         self.code == SqlState::PROTOCOL_VIOLATION && self.message.contains("startup parameter")
     }
 }
@@ -106,7 +107,7 @@ impl ServerError {
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.message.trim_end_matches('.'))?;
-        // Details of data exceptions and constraint violations quote rows, which may include a payload.
+        // details of data exceptions and constraint violations quote rows, which may include a payload
         let quotes_rows = matches!(self.code.code().get(..2), Some("22" | "23"));
         if let Some(detail) = self.detail.as_deref().filter(|_| !quotes_rows) {
             write!(f, ": {}", detail.trim_end_matches('.'))?;
@@ -124,7 +125,7 @@ impl fmt::Debug for ServerError {
 
 impl std::error::Error for ServerError {}
 
-/// Why a query returned no rows: the server's refusal, for callers that branch on its SQLSTATE, or a lost connection.
+/// Why a query failed: the server refused it, for callers that branch on the SQLSTATE, or the connection was lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// The server refused.
@@ -159,14 +160,14 @@ impl From<QueryError> for Error {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::Server { place, error } => {
-                Error::of_server(&format!("Postgres at {place}"), *error, Remedy::AskServerError)
+                Error::of_server(&format!("Postgres at {place}"), *error, Remedy::FollowServerHint)
             }
             QueryError::Connection(error) => error,
         }
     }
 }
 
-/// The cause of an I/O error in an operator's words, without the number from the operating system.
+/// The cause of an I/O error in words, without the operating system's error number.
 pub(crate) fn io_reason(error: &io::Error) -> String {
     /// `EMFILE`
     const TOO_MANY_OPEN_FILES: i32 = 24;
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_read_and_the_untranslated_severity_wins() {
+    fn the_untranslated_severity_takes_precedence() {
         let body = b"SFEHLER\0VERROR\0C55006\0Mreplication slot \"s\" is active for PID 7\0Dmore.\0Hwait.\0Fslot.c\0\0";
         let error = ServerError::parse(body).unwrap();
         assert_eq!(error.severity, "ERROR");
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_end_early_or_are_not_utf8_do_no_harm() {
+    fn fields_that_end_early_or_are_not_utf8_do_not_panic() {
         for body in [&b""[..], b"S", b"SERROR", b"M\xff\xfe\0\0", b"\0"] {
             let _ = ServerError::parse(body);
         }
@@ -225,21 +226,21 @@ mod tests {
     }
 
     #[test]
-    fn restarts_crowding_and_locks_pass() {
+    fn restarts_too_many_connections_and_locks_are_transient() {
         for code in [
             "57P03", "57P01", "57P02", "53300", "08006", "08P01", "40001", "55006", "25006", "58030", "XX000",
         ] {
-            assert_eq!(error(code, "x").outlook(), Outlook::Passing, "{code}");
+            assert_eq!(error(code, "x").kind(), ErrorKind::Transient, "{code}");
         }
     }
 
     #[test]
-    fn what_only_a_person_can_change_stays() {
+    fn errors_that_only_a_person_can_fix_are_definite() {
         for code in ["28P01", "28000", "3D000", "42501", "42P01", "55000", "0A000", "58P01"] {
-            assert_eq!(error(code, "x").outlook(), Outlook::Lasting, "{code}");
+            assert_eq!(error(code, "x").kind(), ErrorKind::Definite, "{code}");
         }
         let pooler = error("08P01", "unsupported startup parameter: replication");
-        assert_eq!(pooler.outlook(), Outlook::Lasting);
+        assert_eq!(pooler.kind(), ErrorKind::Definite);
     }
 
     #[test]

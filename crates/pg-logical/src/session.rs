@@ -28,7 +28,7 @@ use crate::error::Error;
 pub struct SessionInfo {
     /// Host and port with the resolved address, `db:5432 (10.0.0.7)`, or the path of a unix socket.
     pub place: String,
-    /// The host that was connected to, with its address, out of all hosts in the connection string.
+    /// The host of the connection string that the session is connected to, with its address.
     pub host: Host,
     /// Parameters reported by the server: `server_version`, `in_hot_standby`, ... (`ParameterStatus`; Postgres manual,
     /// "Asynchronous Operations").
@@ -55,7 +55,7 @@ pub struct Row {
     columns: Vec<Option<String>>,
 }
 
-/// Without the values, because a payload may be among them.
+/// Without the values, because they may include a payload.
 impl fmt::Debug for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Row of {} columns", self.columns.len())
@@ -98,12 +98,12 @@ impl Row {
 /// No answer arrived within this time.
 struct NoAnswer(Duration);
 
-/// An authenticated connection that waits for a command.
+/// An authenticated session for simple queries and walsender commands.
 pub struct Session {
     wire: Wire,
     info: SessionInfo,
-    /// Whether a query was abandoned before its end, so that the next bytes are part of its answer.
-    midway: bool,
+    /// Whether a query was abandoned before its end, so that the rest of its answer is still to come.
+    interrupted: bool,
     /// How long an answer may take; `None`: as long as the connection lasts.
     answer_limit: Option<Duration>,
     /// Finds out what a slow answer waits for.
@@ -125,7 +125,7 @@ impl Session {
         connect::connect(conninfo, startup).await
     }
 
-    /// From a connected stream to a session that is ready for queries (Postgres manual, "Start-up").
+    /// Starts a session on a connected stream, up to the first ReadyForQuery (Postgres manual, "Start-up").
     pub(super) async fn start(
         stream: Stream,
         login: Login<'_>,
@@ -134,7 +134,7 @@ impl Session {
     ) -> Result<Session, Failure> {
         let mut wire = Wire::new(stream);
         let message = startup_message(login.conninfo, startup)?;
-        // A server that refuses the connection may have closed it already; its message must still be read.
+        // a server that refuses the connection may have closed it already, but its message can still be read
         let sent = wire.send(&message).await;
         match auth::authenticate(&mut wire, login).await {
             Ok(()) => sent?,
@@ -148,7 +148,7 @@ impl Session {
             backend_pid: 0,
             cancel_key: 0,
         };
-        let mut session = Session { wire, info, midway: false, answer_limit: None, watcher: None };
+        let mut session = Session { wire, info, interrupted: false, answer_limit: None, watcher: None };
         loop {
             match session.wire.receive().await? {
                 Message::ReadyForQuery(_) => return Ok(session),
@@ -166,19 +166,19 @@ impl Session {
         }
     }
 
-    pub(super) fn connected_to(&mut self, host: Host) {
+    pub(super) fn set_host(&mut self, host: Host) {
         self.info.host = host;
     }
 
-    /// Limits the time for each answer from now on. Without a limit, a silent server is waited for until TCP gives up, and a
-    /// frozen one for ever.
-    pub fn answers_within(&mut self, limit: Option<Duration>) {
+    /// Limits the time for each answer from now on. Without a limit, the session waits for a silent server until TCP gives
+    /// up, and for a frozen one for ever.
+    pub fn set_answer_timeout(&mut self, limit: Option<Duration>) {
         self.answer_limit = limit;
     }
 
-    /// Has `watcher` find out what answers wait for. An error of a late answer, or one because of `lock_timeout`, then says
-    /// so.
-    pub fn watched_by(&mut self, watcher: Watcher) {
+    /// Lets `watcher` find out what slow answers wait for. Errors because of the answer timeout or `lock_timeout` then
+    /// include it.
+    pub fn set_watcher(&mut self, watcher: Watcher) {
         self.watcher = Some(Box::new(watcher));
     }
 
@@ -192,7 +192,7 @@ impl Session {
         self.info.backend_pid
     }
 
-    /// What is known about it.
+    /// Its server, process and reported parameters.
     pub fn info(&self) -> &SessionInfo {
         &self.info
     }
@@ -206,12 +206,12 @@ impl Session {
     ///
     /// # Errors
     /// [`QueryError::Server`] if the server refuses; the session can be used again unless that was FATAL. All other errors
-    /// end it, including a missing answer. A call that is dropped midway (a timeout around it) ends it too.
+    /// end the session, including a missing answer. So does dropping this future before it completes.
     pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
         let mut watcher = self.watcher.take();
         let answer = match &mut watcher {
-            Some(watcher) => watcher.during(self.ask_within_limit(sql)).await,
-            None => self.ask_within_limit(sql).await,
+            Some(watcher) => watcher.during(self.run_with_timeout(sql)).await,
+            None => self.run_with_timeout(sql).await,
         };
         let found = watcher.as_ref().and_then(|watcher| watcher.found().cloned());
         self.watcher = watcher;
@@ -233,14 +233,14 @@ impl Session {
             })
     }
 
-    async fn ask_within_limit(&mut self, sql: &str) -> Result<Result<Vec<Row>, QueryError>, NoAnswer> {
-        let Some(limit) = self.answer_limit else { return Ok(self.ask(sql).await) };
-        timeout(limit, self.ask(sql)).await.map_err(|_| NoAnswer(limit))
+    async fn run_with_timeout(&mut self, sql: &str) -> Result<Result<Vec<Row>, QueryError>, NoAnswer> {
+        let Some(limit) = self.answer_limit else { return Ok(self.run_query(sql).await) };
+        timeout(limit, self.run_query(sql)).await.map_err(|_| NoAnswer(limit))
     }
 
-    async fn ask(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
-        if std::mem::replace(&mut self.midway, true) {
-            return Err(self.lost("an earlier query was given up midway").into());
+    async fn run_query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        if std::mem::replace(&mut self.interrupted, true) {
+            return Err(self.lost("an earlier query was abandoned before its answer").into());
         }
         let mut message = BytesMut::new();
         frontend::query(sql, &mut message).map_err(|error| self.lost(error))?;
@@ -257,7 +257,7 @@ impl Session {
                 Message::ErrorResponse(body) => refusal = Some(ServerError::from_fields(body.fields())),
                 Message::RowDescription(_) | Message::CommandComplete(_) | Message::EmptyQueryResponse => {}
                 Message::ReadyForQuery(_) => {
-                    self.midway = false;
+                    self.interrupted = false;
                     return match refusal {
                         None => Ok(rows),
                         Some(error) => Err(self.refused(error)),
@@ -281,13 +281,13 @@ impl Session {
         Ok(rows.into_iter().next().and_then(|row| row.columns.into_iter().next()).flatten())
     }
 
-    /// Returns the socket, and the bytes that were read from it but are not part of a message taken so far.
+    /// Returns the socket, and the bytes that were read from it but not processed yet.
     pub fn into_parts(self) -> (Stream, Vec<u8>, SessionInfo) {
         let (stream, unread) = self.wire.into_parts();
         (stream, unread.to_vec(), self.info)
     }
 
-    /// Terminates the session. One that is dropped ends as well, once the server notices.
+    /// Terminates the session. A dropped session ends too, once the server notices.
     pub async fn close(mut self) {
         let mut message = BytesMut::new();
         frontend::terminate(&mut message);
@@ -316,7 +316,7 @@ impl Session {
         QueryError::Server { place: self.info.place.clone(), error: Box::new(error) }
     }
 
-    /// The connection ended; a preceding FATAL error says why.
+    /// The error for a connection that ended: the FATAL error before it, if there was one.
     fn ended(&self, refusal: Option<ServerError>, error: &io::Error) -> QueryError {
         match refusal {
             Some(refusal) => self.refused(refusal),
@@ -349,12 +349,12 @@ fn startup_message(conninfo: &ConnInfo, startup: &Startup<'_>) -> io::Result<Byt
     Ok(message)
 }
 
-/// The startup parameter `options`: first the user's own, then `settings` as `-c name=value`, because the last one wins.
-/// Whitespace and backslashes in a value are escaped with a backslash (Postgres manual, "Database Connection Control
+/// The startup parameter `options`: first the user's own, then `settings` as `-c name=value`, because the last value takes
+/// effect. Whitespace and backslashes in a value are escaped with a backslash (Postgres manual, "Database Connection Control
 /// Functions").
 fn startup_options(given: Option<&str>, settings: &[(&str, &str)]) -> Option<String> {
     let mut options = given.unwrap_or_default().trim().to_owned();
-    // A trailing backslash would escape what follows.
+    // a trailing backslash would escape the space after it
     let trailing = options.bytes().rev().take_while(|&byte| byte == b'\\').count();
     if trailing % 2 == 1 {
         options.push('\\');
@@ -380,7 +380,7 @@ mod tests {
     use crate::conninfo::HostAddr;
 
     #[test]
-    fn settings_follow_the_users_options_so_that_they_win() {
+    fn settings_override_the_users_options() {
         let options = startup_options(Some(" -c geqo=off "), &[("wal_sender_timeout", "10s")]);
         assert_eq!(options.as_deref(), Some("-c geqo=off -c wal_sender_timeout=10s"));
     }
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backslash_that_ends_the_users_options_does_not_swallow_ours() {
+    fn a_trailing_backslash_in_the_users_options_does_not_escape_ours() {
         let options = startup_options(Some("-c a=b\\"), &[("x", "1")]);
         assert_eq!(options.as_deref(), Some("-c a=b\\\\ -c x=1"));
     }

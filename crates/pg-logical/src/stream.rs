@@ -19,25 +19,27 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// The default time after which a connection with unacknowledged bytes is abandoned. Without it the kernel continues for a
+/// The default time after which a connection with unacknowledged bytes is closed. Without it the kernel retransmits for a
 /// quarter of an hour (tcp(7), `TCP_USER_TIMEOUT`).
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long one handshake may take, and how many are tried if the user sets no limit: two minutes in all, as in the kernel.
-const HANDSHAKE: Duration = Duration::from_secs(3);
+/// The time limit of one TCP handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How many handshakes are tried if the user sets no limit: two minutes in all, as in the kernel.
 const HANDSHAKES: u32 = 40;
 
-/// What the replication stream can run over.
+/// A byte stream that a replication session can use.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Takes what is already in the socket, without waiting and without the runtime: 0 if it is empty or at its end. `None`
-    /// if only the runtime can read it.
+    /// Reads the bytes that are already in the socket, without waiting and without the runtime: 0 if it is empty or at its
+    /// end. `None` if only the runtime can read it.
     fn read_now(&mut self, _: &mut [u8]) -> Option<io::Result<usize>> {
         None
     }
 
-    /// Whether the socket is so small that the server soon has to wait for a reader that does not read.
-    fn holds_little(&self) -> bool {
+    /// Whether the socket's buffer is so small that the server soon blocks when nobody reads.
+    fn has_small_buffer(&self) -> bool {
         false
     }
 }
@@ -59,7 +61,7 @@ impl Stream {
         UnixStream::connect(path).await.map(Stream::Unix)
     }
 
-    /// Whether what is written is encrypted.
+    /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
         matches!(self, Stream::Tls(_))
     }
@@ -73,7 +75,7 @@ impl Stream {
     }
 }
 
-/// Connects with TCP. Small writes are not delayed, and a lost peer is noticed as `tcp` specifies.
+/// Connects with TCP, with `TCP_NODELAY` and the keepalives and timeouts of `tcp`.
 pub(super) async fn tcp(address: std::net::SocketAddr, tcp: &Tcp) -> io::Result<TcpStream> {
     let stream = handshake(address).await?;
     stream.set_nodelay(true)?;
@@ -91,11 +93,11 @@ pub(super) async fn tcp(address: std::net::SocketAddr, tcp: &Tcp) -> io::Result<
     Ok(stream)
 }
 
-/// Starts a new attempt every few seconds: the kernel doubles the time between its own, and would notice a recovered network
-/// seconds late.
+/// Starts a new attempt every few seconds. The kernel doubles the time between its own attempts, and would notice a recovered
+/// network seconds late.
 async fn handshake(address: std::net::SocketAddr) -> io::Result<TcpStream> {
     for _ in 0..HANDSHAKES {
-        if let Ok(connected) = timeout(HANDSHAKE, TcpStream::connect(address)).await {
+        if let Ok(connected) = timeout(HANDSHAKE_TIMEOUT, TcpStream::connect(address)).await {
             return connected;
         }
     }
@@ -118,12 +120,12 @@ impl Transport for Stream {
         }
     }
 
-    fn holds_little(&self) -> bool {
+    fn has_small_buffer(&self) -> bool {
         matches!(self, Stream::Unix(_))
     }
 }
 
-/// An in-memory pipe for tests without a server.
+/// For tests without a server.
 impl Transport for tokio::io::DuplexStream {}
 
 impl AsyncRead for Stream {
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_vanished_is_noticed_as_soon_as_the_user_says() {
+    async fn keepalives_and_timeouts_are_set_as_the_user_says() {
         let stream = connected(&Tcp::default()).await;
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap());

@@ -10,7 +10,7 @@ pub struct PgTimestamp(pub i64);
 const PG_EPOCH_SECONDS: i64 = 946_684_800;
 
 impl PgTimestamp {
-    /// The system's clock. If it is before 1970, a wrong lag is the smaller problem.
+    /// The time of the system's clock, or 1970 if that is earlier.
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         PgTimestamp::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))

@@ -38,20 +38,20 @@ pub(super) async fn negotiate(mut tcp: TcpStream, login: Login<'_>) -> Result<St
     let mut request = BytesMut::new();
     frontend::ssl_request(&mut request);
     tcp.write_all(&request).await?;
-    // Exactly one byte: what an attacker inserts after it must become part of the handshake, where it fails.
+    // Exactly one byte is read: bytes that an attacker inserts after it become part of the handshake, which then fails.
     match tcp.read_u8().await? {
         b'S' => handshake(tcp, login, mode).await,
         b'N' if mode == SslMode::Prefer => Ok(Stream::Tcp(tcp)),
-        b'N' => Err(Failure::refused(
+        b'N' => Err(Failure::definite(
             format!("the server does not support TLS, but sslmode={} asks for it", keyword(mode)),
             Remedy::ServerTls,
         )),
-        // Not read, because nothing proves yet that it comes from the server.
+        // The message is not read, because nothing proves yet that it comes from the server.
         b'E' => {
-            Err(Failure::passing("the server answers the request for TLS with an error")
+            Err(Failure::transient("the server answers the request for TLS with an error")
                 .or_other_encryption())
         }
-        other => Err(Failure::refused(
+        other => Err(Failure::definite(
             format!("the server answers the request for TLS with {:?}", char::from(other)),
             Remedy::CheckServer,
         )),
@@ -112,7 +112,7 @@ impl Trust {
             Some(RootCert::System) => {
                 let roots = rustls_native_certs::load_native_certs().certs;
                 if roots.is_empty() {
-                    return Err(Failure::refused(
+                    return Err(Failure::definite(
                         "sslrootcert=system, but this machine has no trusted authorities",
                         Remedy::SystemRoots,
                     ));
@@ -126,26 +126,26 @@ impl Trust {
                         "sslrootcert {} does not exist: the server's certificate is not verified",
                         path.display()
                     );
-                    Ok(Trust::blind())
+                    Ok(Trust::unverified())
                 }
                 Err(failure) => Err(failure.explain("sslrootcert", path)),
             },
-            None if mode < SslMode::VerifyCa => Ok(Trust::blind()),
-            None => Err(Failure::refused(
+            None if mode < SslMode::VerifyCa => Ok(Trust::unverified()),
+            None => Err(Failure::definite(
                 format!("sslmode={} needs to know whom to trust, and sslrootcert is not set", keyword(mode)),
                 Remedy::SetRootCertificate,
             )),
         }
     }
 
-    fn blind() -> Trust {
+    fn unverified() -> Trust {
         Trust { check: Check::Nothing, roots: Vec::new(), origin: String::new() }
     }
 
     fn verifier(&self, host: &str) -> Result<Verifier, Failure> {
         Verifier::new(self.check, self.roots.clone(), host).map_err(|error| {
             let what = format!("sslrootcert {} cannot be used: {error}", self.origin);
-            Failure::refused(what, Remedy::RootCertificates)
+            Failure::definite(what, Remedy::RootCertificates)
         })
     }
 }
@@ -154,7 +154,7 @@ fn config(conninfo: &ConnInfo, verifier: Arc<Verifier>) -> Result<ClientConfig, 
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| Failure::refused(format!("TLS cannot be set up: {error}"), Remedy::ReportBug))?
+        .map_err(|error| Failure::definite(format!("TLS cannot be set up: {error}"), Remedy::ReportBug))?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let mut config = match &conninfo.ssl_client {
@@ -163,7 +163,7 @@ fn config(conninfo: &ConnInfo, verifier: Arc<Verifier>) -> Result<ClientConfig, 
             let chain =
                 read_certificates(certificate).map_err(|failure| failure.explain("sslcert", certificate))?;
             builder.with_client_auth_cert(chain, read_key(key)?).map_err(|error| {
-                Failure::refused(
+                Failure::definite(
                     format!(
                         "sslcert {} and sslkey {} cannot be used: {error}",
                         certificate.display(),
@@ -191,7 +191,7 @@ impl PemFailure {
             PemFailure::Missing => "there is no such file".to_owned(),
             PemFailure::Unusable(why) => why,
         };
-        Failure::refused(
+        Failure::definite(
             format!("{parameter} {} cannot be used: {why}", path.display()),
             Remedy::PemFile { parameter },
         )
@@ -224,7 +224,7 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Failure> {
         return Err(unusable(PemFailure::Unusable("it is not a plain file".to_owned())));
     }
     if key_is_exposed(metadata.mode(), metadata.uid()) {
-        return Err(Failure::refused(
+        return Err(Failure::definite(
             format!("sslkey {} has group or world access", path.display()),
             Remedy::ProtectKey,
         ));
@@ -232,20 +232,20 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Failure> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| {
         unusable(match error {
             pem::Error::NoItemsFound => PemFailure::Unusable(
-                "it holds no private key without a passphrase (PKCS#8, PKCS#1 or SEC1)".to_owned(),
+                "it contains no unencrypted private key (PKCS#8, PKCS#1 or SEC1)".to_owned(),
             ),
             other => other.into(),
         })
     })
 }
 
-/// libpq's rule: nobody but the owner may read the key, except that root may allow a group.
+/// libpq's rule: only the owner may read the key, except that a key of root may be readable by a group.
 fn key_is_exposed(mode: u32, owner: u32) -> bool {
     let forbidden = if owner == 0 { 0o037 } else { 0o077 };
     mode & forbidden != 0
 }
 
-/// The server's refusal of the client's certificate, which in TLS 1.3 arrives only after the handshake.
+/// The error if the server refuses the client's certificate, which in TLS 1.3 arrives only after the handshake.
 pub(super) fn client_certificate_refused(error: &io::Error) -> Option<Error> {
     use AlertDescription as Alert;
     let rustls::Error::AlertReceived(alert) = tls_error(error)? else { return None };
@@ -283,34 +283,34 @@ fn handshake_failure(error: &io::Error, verifier: &Verifier, trust: &Trust, host
             | rustls::Error::AlertReceived(
                 Alert::HandshakeFailure | Alert::ProtocolVersion | Alert::InsufficientSecurity,
             )),
-        ) => Failure::refused(
-            format!("the server and the client have no version or cipher of TLS in common: {reason}"),
+        ) => Failure::definite(
+            format!("the server and the client have no TLS version or cipher in common: {reason}"),
             Remedy::TlsVersion,
         ),
-        Some(reason) => Failure::passing(format!("the TLS handshake failed: {reason}")),
-        None => Failure::passing(format!("the TLS handshake failed: {}", io_reason(error))),
+        Some(reason) => Failure::transient(format!("the TLS handshake failed: {reason}")),
+        None => Failure::transient(format!("the TLS handshake failed: {}", io_reason(error))),
     }
 }
 
 fn certificate_failure(reason: &CertificateError, verifier: &Verifier, trust: &Trust, host: &str) -> Failure {
     use certificate::{date, is_self_issued, issuer, names};
     use rustls::CertificateError as Invalid;
-    let shown = verifier.shown();
+    let presented = verifier.presented();
     match reason {
         Invalid::NotValidForName | Invalid::NotValidForNameContext { .. } => {
-            let names = shown.map(names).unwrap_or_default().to_string();
-            Failure::refused(
+            let names = presented.map(names).unwrap_or_default().to_string();
+            Failure::definite(
                 format!("the server's certificate is for {names}, not for \"{host}\""),
                 Remedy::CertificateName { host: host.to_owned() },
             )
         }
-        Invalid::UnknownIssuer if shown.is_some_and(is_self_issued) => Failure::refused(
-            format!("the server's certificate signs itself and is not in {}", trust.origin),
+        Invalid::UnknownIssuer if presented.is_some_and(is_self_issued) => Failure::definite(
+            format!("the server's certificate is self-signed and is not in {}", trust.origin),
             Remedy::TrustSelfSigned,
         ),
         Invalid::UnknownIssuer | Invalid::BadSignature => {
-            let issuer = shown.and_then(issuer).unwrap_or_default();
-            Failure::refused(
+            let issuer = presented.and_then(issuer).unwrap_or_default();
+            Failure::definite(
                 format!(
                     "the server's certificate was signed by \"{issuer}\", an authority that is not in {}",
                     trust.origin
@@ -318,15 +318,15 @@ fn certificate_failure(reason: &CertificateError, verifier: &Verifier, trust: &T
                 Remedy::TrustAuthority,
             )
         }
-        Invalid::ExpiredContext { not_after, .. } => Failure::refused(
+        Invalid::ExpiredContext { not_after, .. } => Failure::definite(
             format!("the server's certificate expired on {}", date(*not_after)),
             Remedy::RenewCertificate,
         ),
-        Invalid::NotValidYetContext { not_before, .. } => Failure::refused(
+        Invalid::NotValidYetContext { not_before, .. } => Failure::definite(
             format!("the server's certificate is not valid before {}", date(*not_before)),
             Remedy::SetClock,
         ),
-        other => Failure::refused(
+        other => Failure::definite(
             format!("the server's certificate cannot be used: {other}"),
             Remedy::ServerCertificate,
         ),
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_for_its_owner_alone_and_of_root_also_for_a_group() {
+    fn only_the_owner_may_read_a_key_and_a_group_if_root_owns_it() {
         for (mode, owner, exposed) in [
             (0o100_600, 1000, false),
             (0o100_400, 1000, false),

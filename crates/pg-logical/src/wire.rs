@@ -14,7 +14,7 @@ const LIMIT_BEFORE_AUTHENTICATION: usize = 64 << 10;
 /// The longest message accepted afterwards, the server's own limit.
 const LIMIT: usize = 1 << 30;
 
-/// A stream, and the bytes read from it that were not taken yet.
+/// A stream, and the bytes read from it that are not processed yet.
 pub(super) struct Wire {
     stream: Stream,
     unread: BytesMut,
@@ -30,7 +30,7 @@ impl Wire {
         &self.stream
     }
 
-    /// The server is authenticated and may send long messages.
+    /// Accepts long messages from now on, because authentication has succeeded.
     pub(super) fn authenticated(&mut self) {
         self.limit = LIMIT;
     }
@@ -58,7 +58,7 @@ impl Wire {
         if head.has_remaining() {
             let tag = head.get_u8();
             let length = head.get_u32() as usize;
-            // Checked here, because Message::parse allocates the announced length.
+            // checked here, because Message::parse allocates the announced length.
             if !(4..=self.limit).contains(&length) {
                 let what = format!("not a Postgres message: tag {:?}, length {length}", char::from(tag));
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));

@@ -17,7 +17,7 @@ use pg_logical::stream::Stream;
 use pg_logical::{Environment, Error, Lsn, Remedy};
 use tokio::time::timeout;
 
-/// How long the server may take for anything.
+/// How long the server may take for each step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn server() -> ConnInfo {
@@ -76,7 +76,7 @@ fn take(stream: &mut ReplicationStream<Stream>, texts: &mut Vec<String>, ends: &
 }
 
 #[tokio::test]
-async fn the_stream_brings_what_is_committed_in_order_and_the_slot_follows_what_is_confirmed() {
+async fn the_stream_returns_commits_in_order_and_confirming_moves_the_slot() {
     let mut database = Database::make("stream").await;
     let slot = database.conninfo.dbname.clone();
     let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
@@ -86,7 +86,7 @@ async fn the_stream_brings_what_is_committed_in_order_and_the_slot_follows_what_
     let startup = Startup { replication: true, ..Startup::default() };
     let (socket, unread, _) = connect(&database.conninfo, &startup).await.unwrap().into_parts();
     let what = StreamOf { slot: &slot, publication: "its events", start: Lsn::INVALID, messages: false };
-    let mut stream = ReplicationStream::at_rest(socket, unread, "").start(what).await.unwrap();
+    let mut stream = ReplicationStream::new(socket, unread, "").start(what).await.unwrap();
     database.insert(&["three"]).await;
 
     let (mut texts, mut ends) = (Vec::new(), Vec::new());
@@ -118,7 +118,7 @@ async fn the_stream_brings_what_is_committed_in_order_and_the_slot_follows_what_
 }
 
 #[tokio::test]
-async fn a_bulk_read_brings_the_same_messages_and_where_the_slot_is_then() {
+async fn a_bulk_read_returns_the_same_messages_and_the_position_of_the_slot() {
     let mut database = Database::make("bulk").await;
     let mut reader = connect(&database.conninfo, &Startup::default()).await.unwrap();
     let slot = database.conninfo.dbname.clone();
@@ -128,9 +128,9 @@ async fn a_bulk_read_brings_the_same_messages_and_where_the_slot_is_then() {
     database.insert(&["three"]).await;
 
     let (socket, unread, _) = reader.into_parts();
-    let mut stream = ReplicationStream::at_rest(socket, unread, "");
+    let mut stream = ReplicationStream::new(socket, unread, "");
     let extent = Extent { upto: Lsn(u64::MAX), rows: 1_000 };
-    stream.bulk_read(&bulk_read::read(&slot, "its events", false, extent));
+    stream.bulk_read(&bulk_read::read_query(&slot, "its events", false, extent));
     let (mut texts, mut ends) = (Vec::new(), Vec::new());
     let answer = timeout(PATIENCE, async {
         loop {
@@ -154,7 +154,7 @@ async fn a_bulk_read_brings_the_same_messages_and_where_the_slot_is_then() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_is_a_definite_failure_with_its_remedy_and_its_sqlstate() {
+async fn a_missing_database_is_a_definite_failure_with_its_remedy_and_its_sqlstate() {
     let nowhere = ConnInfo { dbname: "nowhere".to_owned(), ..server() };
     let error = connect(&nowhere, &Startup::default()).await.unwrap_err();
     assert_eq!(error.code().map(|code| code.code()), Some("3D000"), "{error}");
@@ -163,12 +163,12 @@ async fn a_database_that_is_not_there_is_a_definite_failure_with_its_remedy_and_
 }
 
 #[tokio::test]
-async fn a_missing_slot_is_refused_with_the_servers_sqlstate() {
+async fn a_missing_slot_is_an_error_with_the_servers_sqlstate() {
     use pg_logical::replication::NotStarted;
     let startup = Startup { replication: true, ..Startup::default() };
     let (socket, unread, _) = connect(&server(), &startup).await.unwrap().into_parts();
     let what = StreamOf { slot: "no_such_slot", publication: "p", start: Lsn::INVALID, messages: false };
-    match ReplicationStream::at_rest(socket, unread, "").start(what).await {
+    match ReplicationStream::new(socket, unread, "").start(what).await {
         Err(NotStarted::Server(error)) => assert_eq!(error.code.code(), "42704", "{error}"),
         other => panic!("{:?}", other.err()),
     }

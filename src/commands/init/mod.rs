@@ -80,7 +80,7 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     }
     let conninfo = match &args.url {
         None => config.postgres.conninfo.clone(),
-        Some(url) => administrators(advice::connection_string(url.reveal(), env)?.towards_primary(), config)?,
+        Some(url) => administrators(advice::connection_string(url.reveal(), env)?.prefer_primary(), config)?,
     };
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let mut init = Init::connect(config, conninfo, args.role.as_deref()).await?;
@@ -118,7 +118,7 @@ impl<'a> Init<'a> {
         conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
         let startup = Startup { application_name: APPLICATION_NAME, ..Startup::default() };
         let mut session = Session::connect(&conninfo, &startup).await?;
-        session.answers_within(Some(MAKE_TIMEOUT));
+        session.set_answer_timeout(Some(MAKE_TIMEOUT));
         // Slot creation may take as long as it needs, but ends with this process.
         for setting in
             ["statement_timeout = 0", "lock_timeout = 0", "client_connection_check_interval = '1s'"]
@@ -134,9 +134,9 @@ impl<'a> Init<'a> {
     }
 
     fn report_waits_with(&mut self, say: fn(&LockWait)) {
-        let watcher =
-            Watcher::new(&self.conninfo, self.session.info(), APPLICATION_NAME).in_words(advice::in_words);
-        self.session.watched_by(watcher.saying(say));
+        let watcher = Watcher::new(&self.conninfo, self.session.info(), APPLICATION_NAME)
+            .describing_errors_with(advice::in_words);
+        self.session.set_watcher(watcher.reporting_to(say));
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
@@ -201,9 +201,9 @@ impl<'a> Init<'a> {
         let free = self.session.query_one(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK})")).await?;
         if free.as_deref() != Some("t") {
             terminal::print("Waiting for another outbox-router init in this database.\n")?;
-            self.session.answers_within(None);
+            self.session.set_answer_timeout(None);
             self.session.query(&format!("SELECT pg_catalog.pg_advisory_lock({LOCK})")).await?;
-            self.session.answers_within(Some(MAKE_TIMEOUT));
+            self.session.set_answer_timeout(Some(MAKE_TIMEOUT));
         }
         Ok(())
     }
@@ -290,10 +290,10 @@ impl<'a> Init<'a> {
         }
         self.record(&slot_record::forget(&postgres.slot)).await?;
         // slot creation waits for all open transactions
-        self.session.answers_within(None);
+        self.session.set_answer_timeout(None);
         self.report_waits_with(slot::say_wait);
         let from = slot::create(&mut self.session, &self.conninfo, server, &postgres.slot).await?;
-        self.session.answers_within(Some(MAKE_TIMEOUT));
+        self.session.set_answer_timeout(Some(MAKE_TIMEOUT));
         self.report_waits_with(say_wait);
         // an interruption in between leaves a slot that is not known to be new, which is safe
         self.record(&slot_record::created(&postgres.slot, &literal(&from))).await?;

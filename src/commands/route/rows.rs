@@ -58,7 +58,7 @@ async fn of_table(
         ));
     }
     // this may scan the whole table
-    session.answers_within(None);
+    session.set_answer_timeout(None);
     let rows = session
         .query(&select(config, args, table, &columns))
         .await

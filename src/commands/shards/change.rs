@@ -265,7 +265,7 @@ async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Re
     kept.write(shard, Position { flush: at, partial: None }, None, None).await?;
     if confirmed != at {
         // the server reads all log up to there
-        kept.session.answers_within(None);
+        kept.session.set_answer_timeout(None);
         let sql = slot_functions::advance(&shard.postgres.slot, at);
         kept.session.query(&sql).await.map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
     }

@@ -176,7 +176,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     if confirmed_lsn < to {
         let sql = slot_functions::advance(slot, to);
         // the server reads all log up to there
-        locked.answers_within(None);
+        locked.set_answer_timeout(None);
         locked.query(&sql).await.map_err(|error| again(error.or_remedy(REPLICATION)))?;
     }
     locked.close().await;
@@ -202,7 +202,7 @@ async fn lock(config: &Config) -> Result<Session, Error> {
     let slot = &config.postgres.slot;
     let (mut session, mut other) = (super::session(config).await?, super::session(config).await?);
     // the answer comes when the lock is free
-    session.answers_within(None);
+    session.set_answer_timeout(None);
     let asked = async {
         loop {
             if let Some(pid) = slot_lock::holder(&mut other, slot).await? {
@@ -237,7 +237,7 @@ async fn lock(config: &Config) -> Result<Session, Error> {
             ));
         }
     }
-    session.answers_within(Some(ANSWER_TIMEOUT));
+    session.set_answer_timeout(Some(ANSWER_TIMEOUT));
     other.close().await;
     free(config, &mut session).await?;
     Ok(session)

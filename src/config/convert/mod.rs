@@ -154,7 +154,7 @@ fn postgres(
     let url = reader.text("postgres.url", raw.url);
     let conninfo = match url {
         Some(Located { text, span, inline, file }) if !text.trim().is_empty() => {
-            if conninfo::holds_password(&text) {
+            if conninfo::contains_password(&text) {
                 secrets.inline |= inline;
                 secrets.files.extend(file);
             }
@@ -162,7 +162,7 @@ fn postgres(
                 let remedy = advice::connection_string_remedy(&error);
                 reader.fault(&span, "postgres.url", error.what, remedy);
             });
-            parsed.ok().map(ConnInfo::towards_primary)
+            parsed.ok().map(ConnInfo::prefer_primary)
         }
         None if was_set => None,
         _ => {
@@ -195,7 +195,7 @@ fn postgres(
 fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) -> Outbox {
     let message_prefix = match reader.text_or_off("outbox.message_prefix", raw.message_prefix).flatten() {
         Some(Located { text, span, .. }) if text.contains('\0') => {
-            reader.fault(&span, "outbox.message_prefix", "it holds a zero character", "Correct the prefix");
+            reader.fault(&span, "outbox.message_prefix", "it contains a zero byte", "Correct the prefix");
             None
         }
         Some(Located { text, span, .. }) if text.starts_with(HEARTBEAT_PREFIX) => {

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use pg_logical::Lsn;
-use pg_logical::connect::{STAYS_OPEN, Startup};
+use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
 use pg_logical::conninfo::Host;
-use pg_logical::lock_wait::{Watcher, is_locked};
+use pg_logical::lock_wait::{Watcher, is_lock_timeout};
 use pg_logical::server_error::QueryError;
 use pg_logical::session::{Row, Session};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -127,11 +127,13 @@ impl DeadLetterStore {
         conninfo.hosts = vec![host];
         let name = format!("{router} dead letters");
         // parked events must be as durable as the server can make them
-        let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, STAYS_OPEN];
+        let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, NO_IDLE_TIMEOUT];
         let startup = Startup { replication: false, application_name: &name, settings: &settings };
         let mut session = Session::connect(&conninfo, &startup).await?;
-        session.answers_within(Some(ANSWER_TIMEOUT));
-        session.watched_by(Watcher::new(&conninfo, session.info(), &name).in_words(advice::in_words));
+        session.set_answer_timeout(Some(ANSWER_TIMEOUT));
+        session.set_watcher(
+            Watcher::new(&conninfo, session.info(), &name).describing_errors_with(advice::in_words),
+        );
         let guard = format!(
             "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",
             slot_lock::holders(&postgres.slot)
@@ -239,7 +241,7 @@ impl Worker {
     ) -> Result<Vec<Row>, QueryError> {
         loop {
             match self.guarded(sql).await {
-                Err(error) if is_locked(&error) => {
+                Err(error) if is_lock_timeout(&error) => {
                     let what = "the parked events cannot be read; no event is sent until they can be";
                     self.log_refusal(&error, what).into_iter().for_each(locked);
                     tokio::time::sleep(REPEAT_DELAY).await;
@@ -409,7 +411,7 @@ impl Worker {
         if self.refused.as_ref() == Some(&reason) {
             return None;
         }
-        let remedy = if is_locked(error) { LOCK_REMEDY } else { REMEDY };
+        let remedy = if is_lock_timeout(error) { LOCK_REMEDY } else { REMEDY };
         tracing::error!(peer = "postgres", reason, remedy, "{what}");
         self.refused = Some(reason.clone());
         Some(reason)

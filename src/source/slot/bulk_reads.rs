@@ -180,7 +180,7 @@ impl<S: Transport> SlotSource<S> {
         let (step, looked) = (self.bulk_reads.step, self.bulk_reads.checked > Lsn::INVALID);
         match step {
             Step::Streaming if self.is_far_behind() => self.leave_the_stream(),
-            Step::Draining if looked && self.stream.is_at_rest() && self.all_durable(delivered) => {
+            Step::Draining if looked && self.stream.is_idle() && self.all_durable(delivered) => {
                 let to = self.move_and_query_slot();
                 self.bulk_reads.step = Step::QueryingSlot(to);
                 return Ok((false, true));
@@ -237,10 +237,10 @@ impl<S: Transport> SlotSource<S> {
     /// Moves the slot to the confirmed position if it is not there, and queries its state.
     fn move_and_query_slot(&mut self) -> Lsn {
         let (slot, confirmed) = (&self.config.postgres.slot, self.confirmation.confirmed());
-        let look = bulk_read::look(slot);
+        let look = bulk_read::position_query(slot);
         match self.bulk_reads.closing_move(&self.config, confirmed) {
-            Some(moved) => self.stream.ask(&format!("{moved}; {look}")),
-            None => self.stream.ask(&look),
+            Some(moved) => self.stream.query(&format!("{moved}; {look}")),
+            None => self.stream.query(&look),
         }
         self.bulk_reads.last_move = Instant::now();
         self.monitor.confirmed(confirmed);
@@ -309,14 +309,14 @@ impl<S: Transport> SlotSource<S> {
         if self.bulk_reads.prefers_stream(confirmed) {
             // the copy would retain WAL
             let dropped = self.bulk_reads.copy.map(|_| slot_functions::drop(&copy) + "; ");
-            self.stream.ask(&(dropped.unwrap_or_default() + bulk_read::BEFORE_STREAMING));
+            self.stream.query(&(dropped.unwrap_or_default() + bulk_read::BEFORE_STREAMING));
             self.bulk_reads.step = Step::ResettingSession;
         } else if self.bulk_reads.copy.is_some() {
             self.next_step();
         } else {
             let postgres = &self.config.postgres;
             let copied = slot_functions::copy(&postgres.slot, &copy, true);
-            self.stream.ask(&format!("{copied}; {}", bulk_read::look(&copy)));
+            self.stream.query(&format!("{copied}; {}", bulk_read::position_query(&copy)));
             self.monitor.reads_in_bulk(true);
             self.bulk_reads.step = Step::CopyingSlot;
         }
@@ -384,7 +384,12 @@ impl<S: Transport> SlotSource<S> {
         let extent = self.bulk_reads.size.next(copy, self.bulk_reads.checked);
         let name = slot_functions::bulk_read_copy(self.bulk_reads.backend_pid);
         let publication = &self.config.postgres.publication;
-        self.stream.bulk_read(&bulk_read::read(&name, publication, self.config.reads_messages(), extent));
+        self.stream.bulk_read(&bulk_read::read_query(
+            &name,
+            publication,
+            self.config.reads_messages(),
+            extent,
+        ));
         extent
     }
 
@@ -434,7 +439,7 @@ impl<S: Transport> SlotSource<S> {
             );
             self.end = Some(SlotEnd::SinkTooSlow);
         }
-        self.stream.remind(limit / 3);
+        self.stream.ping(limit / 3);
     }
 
     /// The last known end of the log.

@@ -297,7 +297,7 @@ impl<S: Transport> Source for SlotSource<S> {
         self.note_delivery(delivered);
         let (again, restarted) = self.read_in_bulk(delivered)?;
         if self.discards_input() {
-            self.stream.pass_over_all()?;
+            self.stream.discard_received()?;
         }
         self.read = if again || !delivered.idle { ReadWhen::Never } else { self.read_when()? };
         Ok(self.state(delivered.idle, restarted, again))
@@ -307,7 +307,7 @@ impl<S: Transport> Source for SlotSource<S> {
         let gathered = self.read == ReadWhen::Now;
         let read_at = if let ReadWhen::At(then) = self.read { Some(then) } else { None };
         let at_once = self.read == ReadWhen::OnArrival || self.discards_input();
-        let receiving = if at_once { Receiving::AtOnce } else { Receiving::Not };
+        let receiving = if at_once { Receiving::AtOnce } else { Receiving::Paused };
         // status updates keep the connection alive, so they come first
         tokio::select! {
             biased;
@@ -349,9 +349,9 @@ impl<S: Transport> Source for SlotSource<S> {
         let log_verified = self.is_log_verified();
         let moved = self.bulk_reads.closing_move(&self.config, self.confirmation.confirmed());
         if matches!(outcome, Outcome::Failed(_)) {
-            self.stream.hear_out().await;
+            self.stream.read_final_message().await;
         }
-        let terminated = self.stream.was_sent_away();
+        let terminated = self.stream.was_terminated();
         let end = self.end.take().filter(|_| matches!(outcome, Outcome::SourceEnded));
         let mut lock = None;
         if orderly {

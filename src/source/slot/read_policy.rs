@@ -20,7 +20,7 @@ impl<S: Transport> SlotSource<S> {
             return Ok(ReadWhen::OnArrival);
         }
         let throttled = self.config.delivery.mode == DeliveryMode::AtLeastOnce;
-        let flooded = self.stream.is_flooded() && !(throttled && self.throttle.is_busy());
+        let flooded = self.stream.last_read_was_large() && !(throttled && self.throttle.is_busy());
         if self.is_behind() || flooded {
             return Ok(if self.stream.gather()? { ReadWhen::Now } else { ReadWhen::OnArrival });
         }

@@ -85,12 +85,12 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*") {
+        fn any_text_is_parsed_or_refused(text in "\\PC*") {
             let _ = parse(&text);
         }
 
         #[test]
-        fn texts_of_special_characters_are_read_or_refused(text in r"(host|=|'|\\| |a)*") {
+        fn texts_of_special_characters_are_parsed_or_refused(text in r"(host|=|'|\\| |a)*") {
             let _ = parse(&text);
         }
     }

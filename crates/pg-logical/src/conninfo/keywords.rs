@@ -12,11 +12,11 @@ use crate::error::InvalidConnInfo;
 enum Support {
     /// It is used.
     Used,
-    /// It is not used, but these values (in lower case) match what happens anyway.
+    /// Only these values (in lower case) are accepted, because they describe what this crate does anyway.
     Only(&'static [&'static str]),
-    /// It is not used, and its value does not matter.
+    /// Any value is accepted and has no effect.
     Ignored,
-    /// It is not used, and any value would matter.
+    /// No value is accepted, because none can be honoured.
     Refused,
 }
 
@@ -102,15 +102,15 @@ pub(super) struct Parameters(BTreeMap<&'static str, Given>);
 
 struct Given {
     value: String,
-    /// The variable that it came from; `None`: from the connection string.
+    /// The environment variable that it came from; `None`: the connection string.
     variable: Option<&'static str>,
 }
 
 impl Parameters {
-    /// Sets a parameter of a connection string that begins at this character, counted from 1. A later one replaces an earlier
-    /// one, as in libpq.
+    /// Sets a parameter of the connection string; `character` is its place there, counted from 1. A later one replaces an
+    /// earlier one, as in libpq.
     ///
-    /// An unknown name is only quoted if it resembles a known one: it may be part of an unquoted password.
+    /// The error quotes an unknown name only if it resembles a known one, because it may be part of an unquoted password.
     pub(super) fn set(&mut self, name: &str, value: String, character: usize) -> Result<(), InvalidConnInfo> {
         match KEYWORDS.iter().find(|keyword| keyword.name == name) {
             Some(keyword) => {
@@ -130,7 +130,7 @@ impl Parameters {
         }
     }
 
-    /// Adds the environment to what was given, then refuses what is not supported.
+    /// Adds parameters from the environment, then refuses unsupported ones.
     pub(super) fn complete(&mut self, env: &Environment) -> Result<(), InvalidConnInfo> {
         for keyword in KEYWORDS {
             let Some(variable) = keyword.variable else { continue };
@@ -142,7 +142,7 @@ impl Parameters {
         }
         for keyword in KEYWORDS {
             let Some(value) = self.get(keyword.name) else { continue };
-            let named = self.named(keyword.name);
+            let named = self.display_name(keyword.name);
             let remove = if self.in_string(keyword.name) { "Remove it" } else { "Unset it" };
             match keyword.support {
                 Support::Used | Support::Ignored => {}
@@ -154,7 +154,7 @@ impl Parameters {
                     ));
                 }
                 Support::Refused => {
-                    let remedy = instead(keyword.name).replacen("Remove it", remove, 1);
+                    let remedy = remedy_for_unsupported(keyword.name).replacen("Remove it", remove, 1);
                     let refused = InvalidConnInfo::new(format!("{named} is not supported"), remedy);
                     return Err(InvalidConnInfo { unsupported: Some(keyword.name), ..refused });
                 }
@@ -173,8 +173,8 @@ impl Parameters {
         self.get(name).is_some() && self.0.get(name).is_some_and(|given| given.variable.is_none())
     }
 
-    /// The parameter as named in errors: by its name, or by the variable that it came from.
-    pub(super) fn named(&self, name: &str) -> String {
+    /// The parameter's name for errors, or that of the variable that it came from.
+    pub(super) fn display_name(&self, name: &str) -> String {
         match self.0.get(name).and_then(|given| given.variable) {
             Some(variable) => format!("the variable {variable}"),
             None => format!("`{name}`"),
@@ -182,7 +182,7 @@ impl Parameters {
     }
 }
 
-fn instead(name: &str) -> &'static str {
+fn remedy_for_unsupported(name: &str) -> &'static str {
     match name {
         "service" | "servicefile" => "Write the service's parameters into the connection string",
         "replication" => "Remove it: a replication connection is opened where one is needed",
@@ -190,7 +190,7 @@ fn instead(name: &str) -> &'static str {
         "sslcrl" | "sslcrldir" => "Remove it: revocation lists are not checked",
         "krbsrvname" | "gsslib" => "Remove it: Kerberos is not supported for Postgres",
         "requirepeer" => "Remove it; over a network sslmode=verify-full proves who the server is",
-        "require_auth" => "Remove it; channel_binding=require admits SCRAM over TLS alone",
+        "require_auth" => "Remove it; channel_binding=require allows only SCRAM over TLS",
         _ => "Remove it",
     }
 }

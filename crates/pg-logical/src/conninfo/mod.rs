@@ -55,9 +55,9 @@ pub struct ConnInfo {
 }
 
 impl ConnInfo {
-    /// Prefers the host that accepts writes, unless `target_session_attrs` is set: a standby has neither the end of the log
-    /// nor a slot to read from.
-    pub fn towards_primary(mut self) -> Self {
+    /// With several hosts, selects the primary unless `target_session_attrs` is set: the slot is there, and a standby may lag
+    /// behind.
+    pub fn prefer_primary(mut self) -> Self {
         if self.hosts.len() > 1 && self.target_session_attrs == TargetSessionAttrs::Any {
             self.target_session_attrs = TargetSessionAttrs::Primary;
         }
@@ -73,7 +73,7 @@ impl ConnInfo {
         Self::parse_with(text, None, env)
     }
 
-    /// The same with a password file that is named outside of the string.
+    /// The same, with a password file that is configured outside of the string.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -87,14 +87,14 @@ impl ConnInfo {
 }
 
 /// Whether the string itself contains a password.
-pub fn holds_password(text: &str) -> bool {
+pub fn contains_password(text: &str) -> bool {
     parameters(text).is_ok_and(|parameters| parameters.in_string("password"))
 }
 
 fn parameters(text: &str) -> Result<Parameters, InvalidConnInfo> {
-    // it would end a value in the startup message, so that the rest became a parameter
+    // a zero byte would end a value in the startup message, and the rest would become another parameter
     if text.contains('\0') {
-        return Err(InvalidConnInfo::new("it holds a zero character", "Remove it"));
+        return Err(InvalidConnInfo::new("it contains a zero byte", "Remove it"));
     }
     if uri::is_uri(text) {
         uri::parse(text)
@@ -102,7 +102,7 @@ fn parameters(text: &str) -> Result<Parameters, InvalidConnInfo> {
         keyword_value::parse(text)
     } else {
         Err(InvalidConnInfo::new(
-            "neither a URI nor keyword=value pairs",
+            "it is neither a URI nor keyword=value pairs",
             "Write it as postgres://user@host/database or as host=... user=... dbname=...",
         ))
     }
@@ -173,9 +173,9 @@ pub enum Password {
 pub enum SslMode {
     /// Never TLS.
     Disable,
-    /// Without TLS first, then with it if refused.
+    /// Without TLS first, then with TLS if the server refuses that.
     Allow,
-    /// With TLS first, then without it if the server has none (libpq's default).
+    /// With TLS first, then without TLS if the server does not support it (libpq's default).
     Prefer,
     /// TLS with any server; with a root certificate, as `verify-ca`.
     Require,

@@ -1,6 +1,6 @@
-//! Suggestions for misspelt names.
+//! Suggestions for misspelled names.
 
-/// The known name that `typed` was probably meant to be.
+/// The known name that is most similar to `typed`, if any is similar enough.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let score = |name: &'a str| (name, strsim::jaro_winkler(&typed.to_ascii_lowercase(), name));
     let best = known.into_iter().map(score).max_by(|(_, a), (_, b)| a.total_cmp(b));
@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_name_is_near() {
+    fn only_a_similar_name_is_suggested() {
         let known = ["slot", "publication", "url"];
         assert_eq!(nearest("slott", known), Some("slot"));
         assert_eq!(nearest("Publications", known), Some("publication"));

@@ -1,4 +1,4 @@
-//! From the given parameters to a [`ConnInfo`]: adds the environment and libpq's defaults, and checks every value.
+//! Turns parameters into a [`ConnInfo`]: adds the environment and libpq's defaults, and checks every value.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::environment::Environment;
 use crate::error::InvalidConnInfo;
 use crate::secret::Secret;
 
-/// The socket directory of the packages of Debian and Red Hat; libpq built from source uses `/tmp`.
+/// The socket directory in the packages of Debian and Red Hat; libpq built from source uses `/tmp`.
 const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 
 pub(super) const SSL_MODES: [(&str, SslMode); 6] = [
@@ -102,7 +102,7 @@ fn hosts(given: &Parameters, env: &Environment) -> Result<Vec<Host>, InvalidConn
     }
     if ports.len() > 1 && ports.len() != count {
         return Err(InvalidConnInfo::new(
-            format!("{} lists {} ports for {count} host(s)", given.named("port"), ports.len()),
+            format!("{} lists {} ports for {count} host(s)", given.display_name("port"), ports.len()),
             "Give one port for all hosts, or one for each",
         ));
     }
@@ -123,10 +123,10 @@ fn port_number(given: &Parameters, text: &str) -> Result<u16, InvalidConnInfo> {
     if text.is_empty() {
         return Ok(5432);
     }
-    // the text is not quoted: it may be part of an unencoded password in a URI
+    // the error does not quote the text, which may be part of an unencoded password in a URI
     text.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
         InvalidConnInfo::new(
-            format!("{} is not a port from 1 to 65535", given.named("port")),
+            format!("{} is not a port from 1 to 65535", given.display_name("port")),
             "Correct the port, and percent-encode or quote special characters in a password",
         )
     })
@@ -140,11 +140,11 @@ fn address(
     env: &Environment,
 ) -> Result<HostAddr, InvalidConnInfo> {
     if let Some(hostaddr) = hostaddr {
-        // libpq accepts numeric addresses only, which may have a zone after %
+        // libpq accepts only numeric addresses, which may have a zone after %
         let number = hostaddr.split_once('%').map_or(hostaddr.as_str(), |(number, _)| number);
         if number.parse::<std::net::IpAddr>().is_err() {
             return Err(InvalidConnInfo::new(
-                format!("{} is not an IP address", given.named("hostaddr")),
+                format!("{} is not an IP address", given.display_name("hostaddr")),
                 "Write names as `host`",
             ));
         }
@@ -156,7 +156,7 @@ fn address(
     Ok(match name {
         Some(name) if name.starts_with('@') => {
             return Err(InvalidConnInfo::new(
-                format!("{} is an abstract unix socket, which is not supported", given.named("host")),
+                format!("{} is an abstract unix socket, which is not supported", given.display_name("host")),
                 "Use a socket in a directory, or TCP",
             ));
         }
@@ -220,7 +220,7 @@ fn ssl_mode(
         return Err(InvalidConnInfo::new(
             format!(
                 "`sslrootcert=system` with {} weaker than verify-full would trust anybody's certificate",
-                given.named("sslmode")
+                given.display_name("sslmode")
             ),
             "Set sslmode=verify-full",
         ));
@@ -228,7 +228,10 @@ fn ssl_mode(
     let tcp = hosts.iter().any(|host| matches!(host.addr, HostAddr::Tcp { .. }));
     if mode >= SslMode::VerifyCa && root.is_none() && tcp {
         return Err(InvalidConnInfo::new(
-            format!("{} asks to verify the server, and there is no root certificate", given.named("sslmode")),
+            format!(
+                "{} requires verifying the server, and there is no root certificate",
+                given.display_name("sslmode")
+            ),
             "Add sslrootcert=FILE, or sslrootcert=system for a public authority",
         ));
     }
@@ -241,7 +244,7 @@ fn ssl_client(given: &Parameters, env: &Environment) -> Result<Option<(PathBuf, 
         Some("disable") => return Ok(None),
         Some(_) => {
             return Err(InvalidConnInfo::new(
-                format!("{} has a value that is not supported", given.named("sslcertmode")),
+                format!("{} has a value that is not supported", given.display_name("sslcertmode")),
                 "Remove it, or set it to allow or disable",
             ));
         }
@@ -276,7 +279,7 @@ fn choice<T: Copy>(
     chosen.map(|(_, chosen)| Some(*chosen)).ok_or_else(|| {
         let names: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
         InvalidConnInfo::new(
-            format!("{} has an unknown value", given.named(name)),
+            format!("{} has an unknown value", given.display_name(name)),
             format!("Set it to one of {}", names.join(", ")),
         )
     })
@@ -286,7 +289,7 @@ fn integer(given: &Parameters, name: &str) -> Result<Option<i32>, InvalidConnInf
     let Some(value) = given.get(name) else { return Ok(None) };
     value.trim().parse().map(Some).map_err(|_| {
         InvalidConnInfo::new(
-            format!("{} is not a whole number", given.named(name)),
+            format!("{} is not a whole number", given.display_name(name)),
             "Write it in digits, without a unit",
         )
     })

@@ -44,7 +44,7 @@ fn hosts_and_ports_follow_libpq() {
 }
 
 #[test]
-fn an_address_is_connected_to_and_a_name_is_verified() {
+fn hostaddr_is_connected_to_and_host_is_verified() {
     let addr = |name: &str, hostaddr: &str| HostAddr::Tcp {
         name: name.to_owned(),
         hostaddr: Some(hostaddr.to_owned()),
@@ -67,7 +67,7 @@ fn user_password_and_database_are_decoded() {
 }
 
 #[test]
-fn the_default_host_is_the_socket_that_is_there() {
+fn the_default_host_is_an_existing_socket_directory() {
     let host = |env: &Environment| ConnInfo::parse("user=u", env).unwrap().hosts.remove(0);
     assert_eq!(host(&env()), tcp("localhost", 5432));
     assert_eq!(host(&env().with_file("/tmp/.s.PGSQL.5432")), unix("/tmp", 5432));
@@ -76,7 +76,7 @@ fn the_default_host_is_the_socket_that_is_there() {
 }
 
 #[test]
-fn variables_lie_under_the_string_and_empty_ones_count_for_nothing() {
+fn the_string_overrides_variables_and_empty_values_are_ignored() {
     let variables = [
         ("PGHOST", "a,b"),
         ("PGHOSTADDR", "10.0.0.1,10.0.0.2"),
@@ -129,7 +129,7 @@ fn variables_lie_under_the_string_and_empty_ones_count_for_nothing() {
 }
 
 #[test]
-fn tls_files_in_the_home_directory_are_taken_when_they_are_there() {
+fn tls_files_in_the_home_directory_are_used_if_they_exist() {
     let conninfo = parse("host=h");
     assert_eq!((conninfo.ssl_root_cert, conninfo.ssl_client), (None, None));
     assert_eq!(conninfo.passfile, Some(PathBuf::from("/home/me/.pgpass")));
@@ -144,7 +144,7 @@ fn tls_files_in_the_home_directory_are_taken_when_they_are_there() {
 }
 
 #[test]
-fn the_way_of_tls_follows_libpq() {
+fn the_default_sslmode_follows_libpq() {
     for (text, mode) in [
         ("host=h", SslMode::Prefer),
         ("host=h sslmode=disable", SslMode::Disable),
@@ -183,7 +183,7 @@ fn tcp_parameters_have_libpqs_units() {
 }
 
 #[test]
-fn a_password_file_wins_over_the_variable_only() {
+fn a_password_file_overrides_only_the_variable() {
     let env = env().with_variable("PGPASSWORD", "p");
     let file = Path::new("/secret");
     let parse = |text: &str, file: Option<&Path>| ConnInfo::parse_with(text, file, &env).map(|c| c.password);
@@ -196,7 +196,7 @@ fn a_password_file_wins_over_the_variable_only() {
 }
 
 #[test]
-fn what_asks_for_nothing_special_is_accepted() {
+fn unused_parameters_with_default_values_are_accepted() {
     for text in [
         "host=h gssencmode=prefer client_encoding=UTF8 fallback_application_name=x",
         "host=h gssencmode=disable sslcompression=1 sslsni=1 sslnegotiation=postgres load_balance_hosts=disable",
@@ -207,10 +207,10 @@ fn what_asks_for_nothing_special_is_accepted() {
 }
 
 #[test]
-fn a_zero_character_ends_no_value() {
+fn a_zero_byte_is_refused() {
     for text in ["host=h dbname=d\0options", "postgres://h/d\0options"] {
         let error = ConnInfo::parse(text, &env()).unwrap_err().to_string();
-        assert_eq!(error, "The connection string: it holds a zero character. Remove it");
+        assert_eq!(error, "The connection string: it contains a zero byte. Remove it");
     }
 }
 
@@ -372,14 +372,14 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn a_written_uri_reads_back(conninfo in conninfo()) {
+    fn a_redacted_uri_parses_to_the_same_parameters(conninfo in conninfo()) {
         let uri = conninfo.to_redacted_uri();
         let read = ConnInfo::parse(&uri, &Environment::empty()).map_err(|e| TestCaseError::fail(format!("{uri}: {e}")))?;
         prop_assert_eq!(read, conninfo, "{}", uri);
     }
 
     #[test]
-    fn a_uri_of_parts_reads_as_the_parts(user in value(), password in value(), dbname in value(), host in host()) {
+    fn a_uri_parses_to_its_parts(user in value(), password in value(), dbname in value(), host in host()) {
         let bare = ConnInfo { hosts: vec![host], user, dbname, ..parse("host=h") };
         let encoded = uri::encode(&password);
         let uri = bare.to_redacted_uri().replacen('@', &format!(":{encoded}@"), 1);
@@ -396,7 +396,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "\\PC*") {
+    fn any_text_is_parsed_or_refused(text in "\\PC*") {
         let _ = ConnInfo::parse(&text, &env());
     }
 }

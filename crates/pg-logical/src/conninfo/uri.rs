@@ -1,7 +1,7 @@
 //! `postgres://user:password@host1:port1,host2:port2/dbname?parameter=value`
 //!
-//! See Postgres manual, "Connection URIs". Errors never quote the string: with an unencoded special character, part of the
-//! password may be in place of the host or port.
+//! See Postgres manual, "Connection URIs". Errors never quote the string: after an unencoded special character in the
+//! password, the rest of it is parsed as host or port.
 
 use super::keywords::Parameters;
 use crate::error::InvalidConnInfo;
@@ -38,7 +38,7 @@ pub(super) fn parse(text: &str) -> Result<Parameters, InvalidConnInfo> {
     let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     let (hosts, dbname) = rest.split_once('/').map_or((rest, None), |(hosts, dbname)| (hosts, Some(dbname)));
     if hosts.contains('@') || dbname.is_some_and(|dbname| dbname.contains('@')) {
-        return Err(InvalidConnInfo::new("an `@` stands after the end of the user part", ENCODE));
+        return Err(InvalidConnInfo::new("there is an `@` after the end of the user part", ENCODE));
     }
     set_hosts(&mut parameters, hosts)?;
     if let Some(dbname) = dbname.filter(|dbname| !dbname.is_empty()) {
@@ -135,7 +135,7 @@ fn decode(text: &str) -> Result<String, InvalidConnInfo> {
             continue;
         }
         match (hex(rest.next()), hex(rest.next())) {
-            (Some(0), Some(0)) => return Err(InvalidConnInfo::new("it holds %00", "Remove it")),
+            (Some(0), Some(0)) => return Err(InvalidConnInfo::new("it contains %00", "Remove it")),
             (Some(high), Some(low)) => bytes.push(high << 4 | low),
             _ => return Err(InvalidConnInfo::new("a `%` is not followed by two hexadecimal digits", ENCODE)),
         }
@@ -165,17 +165,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_decodes_to_itself(text in "[^\\x00]*") {
+        fn encoding_and_decoding_returns_the_same_text(text in "[^\\x00]*") {
             prop_assert_eq!(decode(&encode(&text)).unwrap(), text);
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*") {
+        fn any_text_is_parsed_or_refused(text in "\\PC*") {
             let _ = parse(&format!("postgres://{text}"));
         }
 
         #[test]
-        fn texts_of_special_characters_are_read_or_refused(text in "[a1:/@?&=%,\\[\\]]*") {
+        fn texts_of_special_characters_are_parsed_or_refused(text in "[a1:/@?&=%,\\[\\]]*") {
             let _ = parse(&format!("postgresql://{text}"));
         }
     }

@@ -1,4 +1,4 @@
-//! A [`ConnInfo`] as a URI for people, without the password.
+//! Writes a [`ConnInfo`] as a URI for people to read, without the password.
 
 use std::path::Path;
 use std::time::Duration;

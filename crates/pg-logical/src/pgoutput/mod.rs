@@ -6,7 +6,7 @@
 //!
 //! With version 1 only committed transactions arrive, one after the other in commit order. A [`Relation`] describes a
 //! table before its first change on a connection and after each change of its definition. The formats are those of the
-//! Postgres manual, "Logical Replication Message Formats". Decoding checks all of a message and copies none of it.
+//! Postgres manual, "Logical Replication Message Formats". Decoding checks the whole message and copies nothing.
 
 mod reader;
 mod relation;
@@ -41,8 +41,8 @@ pub enum DecodeError {
     /// Bytes follow the last field.
     #[error("{0} bytes follow the end of the message")]
     TrailingBytes(usize),
-    /// The first byte is no message type of protocol version 1.
-    #[error("there is no message type {0:#04x} in protocol version 1")]
+    /// The first byte is not a message type of protocol version 1.
+    #[error("the message type {0:#04x} does not exist in protocol version 1")]
     UnknownMessage(u8),
 }
 
@@ -93,7 +93,7 @@ pub struct Commit {
     pub commit_time: PgTimestamp,
 }
 
-/// Where a transaction was first committed.
+/// The server where a transaction was first committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin<'a> {
     /// Its commit position on that server.
@@ -173,7 +173,7 @@ impl<'a> Truncate<'a> {
 /// A message from `pg_logical_emit_message`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
-    /// Whether it belongs to the transaction around it.
+    /// Whether it is part of the transaction.
     pub transactional: bool,
     /// Its position in the log.
     pub lsn: Lsn,

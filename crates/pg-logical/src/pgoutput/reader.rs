@@ -24,8 +24,8 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// The next `N` bytes. Returned by reference, because a small value would be packed into the `Result` together with the
-    /// error and unpacked again.
+    /// The next `N` bytes, by reference: the compiler would pack a small value into the `Result` with the error and unpack it
+    /// again.
     #[inline]
     pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<&'a [u8; N], DecodeError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated(field))?;

@@ -1,4 +1,4 @@
-//! The definition of a table, valid from its place in the stream on.
+//! The definition of a table, valid from its place in the stream onwards.
 
 use super::reader::Reader;
 use super::{DecodeError, Oid};

@@ -25,7 +25,7 @@ proptest! {
     }
 
     #[test]
-    fn any_body_behind_a_known_type_decodes_or_fails(
+    fn any_body_after_a_known_type_decodes_or_fails(
         tag in prop::sample::select(b"BCORYIUDTM".to_vec()),
         body in prop::collection::vec(any::<u8>(), 0..200),
     ) {
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn insert_keeps_every_value(relation: u32, row in row()) {
+    fn insert_returns_every_value(relation: u32, row in row()) {
         let wire = Wire::of(b'I').u32(relation).u8(b'N').tuple(&row);
         let Ok(Message::Insert(insert)) = Message::decode(&wire.0) else { panic!("not an insert") };
         prop_assert_eq!(insert.relation, Oid(relation));
@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn relation_keeps_every_column(columns in prop::collection::vec(("[a-zé_ ]{1,20}", any::<u32>(), any::<bool>()), 0..20)) {
+    fn relation_returns_every_column(columns in prop::collection::vec(("[a-zé_ ]{1,20}", any::<u32>(), any::<bool>()), 0..20)) {
         let head = Wire::of(b'R').u32(9).string("public").string("outbox").u8(b'd').i16(columns.len() as i16);
         let wire = columns.iter().fold(head, |wire, (name, oid, key)| {
             wire.u8(u8::from(*key)).string(name).u32(*oid).u32(u32::MAX)
@@ -94,7 +94,7 @@ fn origin_and_type() {
 }
 
 #[test]
-fn update_with_and_without_the_old_row() {
+fn update_may_have_an_old_row() {
     let row = [Owned::Text(b"1".to_vec()), Owned::Toast];
     for (kind, wire) in [
         (None, Wire::of(b'U').u32(1).u8(b'N').tuple(&row)),

@@ -1,5 +1,5 @@
-//! The values of one row. Functions that are called for each value are marked `#[inline]`: the caller is in another crate,
-//! and a call for each value cost a tenth of all instructions from bytes to an event.
+//! The values of one row. Functions that run for each value are marked `#[inline]`, because the caller is in another crate:
+//! without it, the calls took a tenth of all instructions from bytes to an event.
 
 use std::{fmt, iter};
 
@@ -31,7 +31,7 @@ impl<'a> Tuple<'a> {
     pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let count = reader.count16("number of values")?;
         let values = *reader;
-        // a local copy, because a reader behind a reference is written back after each value
+        // a local copy: a reader behind a reference would be written back to memory after each value
         let mut rest = values;
         for _ in 0..count {
             Value::decode(&mut rest)?;
@@ -46,7 +46,7 @@ impl<'a> Tuple<'a> {
         self.count
     }
 
-    /// Whether the row has no value at all.
+    /// Whether the row has no values.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0

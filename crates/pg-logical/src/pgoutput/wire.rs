@@ -1,4 +1,4 @@
-//! Messages as the server writes them, for tests and for programs that play the server.
+//! Writes messages as the server does, for tests and for programs that simulate a server.
 
 use std::fmt;
 

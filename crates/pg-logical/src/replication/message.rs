@@ -13,19 +13,19 @@ use crate::timestamp::PgTimestamp;
 pub enum ReplicationMessage<'a> {
     /// A part of the stream.
     XLogData {
-        /// The position of the change in the log. A logical walsender also sends it in place of the end of the log
+        /// The position of the change in the log. A logical walsender sends it in both position fields
         /// (`WalSndPrepareWrite`).
         wal_end: Lsn,
         /// One message of the plugin.
         data: &'a [u8],
     },
-    /// A sign of life. Everything relevant before `wal_end` has been sent.
+    /// A keepalive. Every published change before `wal_end` has been sent.
     PrimaryKeepAlive {
         /// The end of the log that the walsender has processed.
         wal_end: Lsn,
         /// When it was sent, by the server's clock.
         sent: PgTimestamp,
-        /// Whether the server wants an answer at once.
+        /// Whether the server requests an immediate reply.
         reply_requested: bool,
     },
 }
@@ -78,6 +78,6 @@ pub(super) fn decode(body: &[u8]) -> Result<ReplicationMessage<'_>, Error> {
                 reply_requested: *reply == 1,
             })
         }
-        other => Err(lost(&format!("there is no replication message of type {:?}", char::from(*other)))),
+        other => Err(lost(&format!("unknown replication message of type {:?}", char::from(*other)))),
     }
 }

@@ -1,4 +1,4 @@
-//! The state of the session, and what the server's messages mean in it: waiting for a command, streaming, or reading in bulk.
+//! The state of the session, and how the server's messages change it.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::stream::Transport;
 /// The state of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It waits for a command.
-    AtRest,
+    /// The session waits for a command.
+    Idle,
     /// `START_REPLICATION` was sent.
     Starting,
     /// CopyData is sent in both directions.
     Streaming,
-    /// CopyDone was sent; what still arrives is discarded.
-    Leaving,
+    /// CopyDone was sent; data that still arrives is discarded.
+    Ending,
     /// A statement was sent; this is the last row received.
-    Asking(Vec<Option<String>>),
-    /// The COPY of a bulk read was sent; this much of it was processed, and this row followed it.
+    Querying(Vec<Option<String>>),
+    /// The COPY of a bulk read was sent. With what was processed so far, and the row of the statement that follows it.
     BulkReading(BulkRead, Vec<Option<String>>),
-    /// A statement was sent whose answer is not needed.
-    Reminding,
+    /// A statement was sent only to keep the session active; its answer is discarded.
+    Pinging,
 }
 
-/// What a bulk read has returned.
+/// How much a bulk read has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BulkRead {
     /// Messages of pgoutput.
@@ -44,18 +44,18 @@ pub struct BulkRead {
 pub enum Answer {
     /// The stream has begun.
     Streaming,
-    /// The stream has ended, and nothing of it will still arrive.
-    Left,
+    /// The stream has ended, and no more of its messages will arrive.
+    Ended,
     /// The last row of a statement, as text; empty if there was none.
     Row(Vec<Option<String>>),
-    /// All of a bulk read was processed. With the row of the statement that follows it.
+    /// All rows of a bulk read were processed. With the row of the statement that follows it.
     BulkRead(BulkRead, Vec<Option<String>>),
-    /// The server has refused. After an error that is not fatal, the session can be used again.
+    /// The server returned an error. Unless it is FATAL, the session can be used again.
     Refused(Box<ServerError>),
 }
 
 impl<S: Transport> ReplicationStream<S> {
-    /// Sends START_REPLICATION. Like the other commands, it must not be sent while streaming.
+    /// Sends START_REPLICATION. Like the other commands, it must not be called while streaming.
     pub fn begin(&mut self, what: StreamOf<'_>) {
         let StreamOf { slot, publication, start, messages } = what;
         let command = format!(
@@ -68,33 +68,33 @@ impl<S: Transport> ReplicationStream<S> {
     }
 
     /// Sends statements; the last row of the last one is the answer.
-    pub fn ask(&mut self, sql: &str) {
-        self.command(sql, Phase::Asking(Vec::new()));
+    pub fn query(&mut self, sql: &str) {
+        self.command(sql, Phase::Querying(Vec::new()));
     }
 
-    /// Sends the statements of a bulk read, whose messages look like those of a stream. Another bulk read may still be in
-    /// progress: then the server starts this one as soon as it has sent that.
+    /// Sends the statements of a bulk read, whose rows are returned as messages of the stream. If another bulk read is in
+    /// progress, the server starts this one after it.
     pub fn bulk_read(&mut self, sql: &str) {
         self.command(sql, Phase::BulkReading(BulkRead::default(), Vec::new()));
     }
 
-    /// Sends a statement whose answer is not needed, unless one was sent within `every`: a server that is done long before
-    /// its answers are read would otherwise consider the session idle.
-    pub fn remind(&mut self, every: Duration) {
-        let possible = matches!(self.phase, Phase::AtRest | Phase::BulkReading(..)) && self.answer.is_none();
-        if possible && self.commanded.elapsed() >= every {
-            self.command("SELECT 1", Phase::Reminding);
+    /// Sends a statement to keep the session active, unless a command was sent within `every`. A server that has sent a whole
+    /// bulk read considers the session idle while the reader is still processing it.
+    pub fn ping(&mut self, every: Duration) {
+        let possible = matches!(self.phase, Phase::Idle | Phase::BulkReading(..)) && self.answer.is_none();
+        if possible && self.last_command_at.elapsed() >= every {
+            self.command("SELECT 1", Phase::Pinging);
         }
     }
 
-    /// Discards what has arrived, when nobody will process it.
-    pub fn pass_over_all(&mut self) -> Result<(), Error> {
+    /// Discards all messages that have arrived.
+    pub fn discard_received(&mut self) -> Result<(), Error> {
         loop {
             while let Some((_, length)) = self.peek()? {
                 self.consume(length);
             }
             match self.answer() {
-                // nothing follows a fatal one
+                // nothing follows a FATAL error
                 Some(Answer::Refused(refused)) if refused.severity != "ERROR" => {
                     return Err(lost(&refused.to_string()));
                 }
@@ -104,10 +104,10 @@ impl<S: Transport> ReplicationStream<S> {
         }
     }
 
-    /// Ends the streaming. What the server still sends is discarded.
-    pub(super) fn leave(&mut self) {
+    /// Ends the stream. Data that the server still sends is discarded.
+    pub(super) fn send_copy_done(&mut self) {
         self.queue(b'c', |_| {});
-        self.phase = Phase::Leaving;
+        self.phase = Phase::Ending;
     }
 
     fn command(&mut self, command: &str, phase: Phase) {
@@ -115,12 +115,12 @@ impl<S: Transport> ReplicationStream<S> {
             body.extend_from_slice(command.as_bytes());
             body.push(0);
         });
-        self.commanded = Instant::now();
-        if self.is_at_rest() {
+        self.last_command_at = Instant::now();
+        if self.is_idle() {
             self.phase = phase;
             (self.answer, self.refused) = (None, None);
         } else {
-            self.behind.push_back(phase);
+            self.queued_phases.push_back(phase);
         }
     }
 
@@ -129,70 +129,70 @@ impl<S: Transport> ReplicationStream<S> {
         self.phase == Phase::Streaming
     }
 
-    /// Whether every command was answered.
-    pub fn is_at_rest(&self) -> bool {
-        self.phase == Phase::AtRest
+    /// Whether every command has been answered.
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
     }
 
-    /// How many rows of the current bulk read were processed.
+    /// How many rows of the current bulk read have been consumed.
     pub fn rows_read(&self) -> u32 {
         if let Phase::BulkReading(read, _) = &self.phase { read.rows } else { 0 }
     }
 
-    /// The result of the last command, once. Nothing that follows it is returned before.
+    /// Takes the result of the last command. No later message is returned before it is taken.
     pub fn answer(&mut self) -> Option<Answer> {
         self.answer.take()
     }
 
-    /// Processes a message without data for the reader.
-    pub(super) fn pass_over(&mut self) -> Result<(), Error> {
+    /// Processes a message that has no data for the reader.
+    pub(super) fn handle_control_message(&mut self) -> Result<(), Error> {
         let Some(frame) = self.frames.peek()? else { return Ok(()) };
         let length = frame.wire_len();
-        let over = match frame.tag {
+        let answer = match frame.tag {
             b'N' | b'S' => None,
             b'E' => {
                 let refused =
                     ServerError::parse(frame.body).map_err(|_| lost("an error that cannot be read"))?;
-                self.sent_away = refused.code.code() == ADMIN_SHUTDOWN;
-                if matches!(self.phase, Phase::Streaming | Phase::Leaving) {
+                self.terminated = refused.code.code() == ADMIN_SHUTDOWN;
+                if matches!(self.phase, Phase::Streaming | Phase::Ending) {
                     return Err(ended(refused, &self.recovery_sql));
                 }
-                // after a fatal one nothing follows
+                // nothing follows a FATAL error
                 let at_once = refused.severity != "ERROR" || self.phase == Phase::Starting;
                 self.refused = Some(Box::new(refused));
-                // the refusal replaces it
-                at_once.then_some(Answer::Left)
+                // only a placeholder: `refused` replaces it below
+                at_once.then_some(Answer::Ended)
             }
             b'W' if self.phase == Phase::Starting => Some(Answer::Streaming),
-            // CommandComplete without CopyDone: this is how a walsender ends when the server is stopped
+            // a walsender ends with CommandComplete and without CopyDone when the server is stopped
             b'c' | b'C' if self.phase == Phase::Streaming => {
                 return Err(lost("the server ended the stream, as it does when it is stopped"));
             }
-            b'Z' => match std::mem::replace(&mut self.phase, Phase::AtRest) {
-                Phase::Leaving => Some(Answer::Left),
-                Phase::Asking(row) => Some(Answer::Row(row)),
+            b'Z' => match std::mem::replace(&mut self.phase, Phase::Idle) {
+                Phase::Ending => Some(Answer::Ended),
+                Phase::Querying(row) => Some(Answer::Row(row)),
                 Phase::BulkReading(read, row) => Some(Answer::BulkRead(read, row)),
-                Phase::Reminding if self.refused.is_some() => Some(Answer::Left),
-                Phase::Reminding => {
+                Phase::Pinging if self.refused.is_some() => Some(Answer::Ended),
+                Phase::Pinging => {
                     self.phase = self.next_phase();
                     None
                 }
                 // the end of a command that was already answered
-                Phase::AtRest => None,
+                Phase::Idle => None,
                 Phase::Starting | Phase::Streaming => return Err(unexpected(b'Z')),
             },
             b'D' => match &mut self.phase {
-                Phase::Asking(last) | Phase::BulkReading(_, last) => {
+                Phase::Querying(last) | Phase::BulkReading(_, last) => {
                     *last = row(frame).ok_or_else(|| lost("a row cannot be read"))?;
                     None
                 }
-                Phase::Reminding => None,
+                Phase::Pinging => None,
                 _ => return Err(unexpected(b'D')),
             },
             b'T' | b'H' | b'I' | b'c' | b'C' | b'd'
                 if matches!(
                     self.phase,
-                    Phase::Asking(_) | Phase::BulkReading(..) | Phase::Leaving | Phase::Reminding
+                    Phase::Querying(_) | Phase::BulkReading(..) | Phase::Ending | Phase::Pinging
                 ) =>
             {
                 None
@@ -200,7 +200,7 @@ impl<S: Transport> ReplicationStream<S> {
             other => return Err(unexpected(other)),
         };
         self.frames.consume(length);
-        if let Some(answer) = over {
+        if let Some(answer) = answer {
             self.phase = match answer {
                 Answer::Streaming => Phase::Streaming,
                 _ => self.next_phase(),
@@ -211,11 +211,11 @@ impl<S: Transport> ReplicationStream<S> {
     }
 
     fn next_phase(&mut self) -> Phase {
-        self.behind.pop_front().unwrap_or(Phase::AtRest)
+        self.queued_phases.pop_front().unwrap_or(Phase::Idle)
     }
 
     /// Waits for the result of the last command and discards its data.
-    pub(super) async fn answered(&mut self) -> Result<Answer, Error> {
+    pub(super) async fn wait_for_answer(&mut self) -> Result<Answer, Error> {
         loop {
             while let Some((_, length)) = self.peek()? {
                 self.consume(length);

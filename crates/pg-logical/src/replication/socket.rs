@@ -9,36 +9,38 @@ use tokio::time::Instant;
 
 use super::{Receiving, ReplicationStream, lost};
 use crate::error::Error;
-use crate::frames::GATHERED;
+use crate::frames::GATHER_SIZE;
 use crate::stream::Transport;
 
-/// How long to let bytes gather, and how long to leave the socket unread at a time. A unix socket holds about fifty small
-/// messages, which Postgres writes in a quarter of a millisecond.
-const GATHER_FOR: Duration = Duration::from_millis(5);
-const LOOK_AWAY: Duration = Duration::from_micros(150);
+/// The longest time to let bytes gather.
+const GATHER_TIME: Duration = Duration::from_millis(5);
 
-/// The size of a read while the server writes faster than the reader reads; a unix socket holds little more.
-const FLOOD: usize = 16 * 1024;
+/// The pause between two reads while bytes gather. A unix socket holds about fifty small messages, which Postgres writes in a
+/// quarter of a millisecond.
+const READ_PAUSE: Duration = Duration::from_micros(150);
+
+/// A read of this size means that the server writes faster than the reader reads; a unix socket holds little more.
+const LARGE_READ: usize = 16 * 1024;
 
 impl<S: Transport> ReplicationStream<S> {
-    /// Sends what is queued and waits for bytes. If none are to be received, it only ends with an error. Cancel-safe.
+    /// Sends queued messages and waits for bytes. If receiving is paused, it returns only with an error. Cancel-safe.
     pub async fn io(&mut self, receiving: Receiving) -> Result<(), Error> {
         poll_fn(|context| self.poll_io(context, receiving == Receiving::AtOnce)).await
     }
 
-    /// Lets bytes gather for a lagging reader, and takes them. Returns whether any have arrived. A reader that takes each
-    /// message as it arrives costs the server a wake-up and itself a turn for every one. So this leaves the socket unread
-    /// while it fills, repeatedly, until enough has gathered or nothing more arrives.
+    /// Lets bytes gather for a lagging reader, and reads them; returns whether any have arrived. Reading each message as it
+    /// arrives would cost a wake-up per message, on the server too. So this reads and pauses repeatedly, until enough has
+    /// gathered or nothing more arrives.
     ///
-    /// It blocks the thread, because a runtime that waits for the socket would be woken by each message. It does nothing if
-    /// only the runtime can read.
+    /// It blocks the thread, because each message would wake a runtime that waits for the socket. It does nothing if only
+    /// the runtime can read.
     pub fn gather(&mut self) -> Result<bool, Error> {
         let (begun, mut received) = (Instant::now(), 0);
         loop {
             let Some(taken) = self.frames.fill_now(&mut self.stream) else { return Ok(false) };
             let taken = match taken {
                 Ok(taken) => taken,
-                // what arrived before the error may explain it
+                // the bytes that arrived before the error may explain it
                 Err(error) => {
                     self.failed = Some(error);
                     break;
@@ -46,36 +48,36 @@ impl<S: Transport> ReplicationStream<S> {
             };
             received += taken;
             if self.frames.has_gathered()
-                || begun.elapsed() >= GATHER_FOR
-                || taken == 0 && begun.elapsed() >= LOOK_AWAY
+                || begun.elapsed() >= GATHER_TIME
+                || taken == 0 && begun.elapsed() >= READ_PAUSE
             {
                 break;
             }
-            std::thread::sleep(LOOK_AWAY);
+            std::thread::sleep(READ_PAUSE);
         }
         self.received(received);
-        self.may_take = GATHERED;
+        self.read_budget = GATHER_SIZE;
         Ok(received > 0)
     }
 
     fn received(&mut self, bytes: usize) {
-        (self.last_read, self.worked_off, self.may_take) = (bytes, 0, 0);
+        (self.last_read, self.consumed_since_read, self.read_budget) = (bytes, 0, 0);
     }
 
     /// Whether the last read was so large that more can be expected.
-    pub fn is_flooded(&self) -> bool {
-        self.last_read >= FLOOD
+    pub fn last_read_was_large(&self) -> bool {
+        self.last_read >= LARGE_READ
     }
 
     pub(super) fn poll_io(&mut self, context: &mut Context<'_>, read: bool) -> Poll<Result<(), Error>> {
-        // a blocked send must not keep the answers from being read
+        // reading continues while a send is blocked
         if let Poll::Ready(Err(error)) = self.poll_send(context) {
-            // the server's last message may be in the socket and says more
-            let brought = match self.frames.fill_now(&mut self.stream) {
+            // the server's last message may still be in the socket and explain the error
+            let received = match self.frames.fill_now(&mut self.stream) {
                 Some(read) => matches!(read, Ok(1..)),
                 None => matches!(self.frames.poll_fill(context, &mut self.stream), Poll::Ready(Ok(1..))),
             };
-            if brought && self.failed.is_none() {
+            if received && self.failed.is_none() {
                 self.failed = Some(error);
                 return Poll::Ready(Ok(()));
             }
@@ -125,16 +127,16 @@ impl<S: Transport> ReplicationStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes what arrives while messages are processed: with a small socket, the server would have to wait.
-    pub(super) fn take_meanwhile(&mut self) {
-        if !self.stream.holds_little() {
-            self.may_take = 0;
+    /// Reads what arrives while messages are processed, if the socket's buffer is so small that the server would block.
+    pub(super) fn read_between_messages(&mut self) {
+        if !self.stream.has_small_buffer() {
+            self.read_budget = 0;
             return;
         }
         match self.frames.fill_now(&mut self.stream) {
             Some(Ok(0)) | None => {}
-            Some(Ok(taken)) => self.may_take = self.may_take.saturating_sub(taken),
-            Some(Err(error)) => (self.failed, self.may_take) = (Some(error), 0),
+            Some(Ok(taken)) => self.read_budget = self.read_budget.saturating_sub(taken),
+            Some(Err(error)) => (self.failed, self.read_budget) = (Some(error), 0),
         }
     }
 }

@@ -3,7 +3,7 @@ mod commands;
 use std::future::poll_fn;
 
 use super::*;
-use crate::frames::GATHERED;
+use crate::frames::GATHER_SIZE;
 use crate::stream::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::UnixStream;
@@ -15,16 +15,16 @@ fn frame(tag: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// How much the other side may leave unread.
+/// How many bytes the server's side may leave unread.
 const PIPE: usize = 4096;
 
-fn at_rest() -> (ReplicationStream<DuplexStream>, DuplexStream) {
+fn idle_stream() -> (ReplicationStream<DuplexStream>, DuplexStream) {
     let (ours, theirs) = duplex(PIPE);
-    (ReplicationStream::at_rest(ours, Vec::new(), ""), theirs)
+    (ReplicationStream::new(ours, Vec::new(), ""), theirs)
 }
 
 async fn started() -> (ReplicationStream<DuplexStream>, DuplexStream) {
-    let (stream, mut theirs) = at_rest();
+    let (stream, mut theirs) = idle_stream();
     theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
     let what = StreamOf { slot: "s\"lot", publication: "pub'lication", start: Lsn(0x10), messages: true };
     let stream = stream.start(what).await.unwrap();
@@ -72,12 +72,12 @@ async fn messages_are_borrowed_until_consumed() {
 }
 
 #[tokio::test]
-async fn feedback_never_starves_while_reading_is_held_back() {
+async fn feedback_never_starves_while_reading_is_paused() {
     let (mut stream, mut theirs) = started().await;
     stream.queue_status(StandbyStatus { written: Lsn(3), flushed: Lsn(2) }, true);
     let mut update = [0; 39];
     tokio::select! {
-        error = stream.io(Receiving::Not) => panic!("ended: {error:?}"),
+        error = stream.io(Receiving::Paused) => panic!("ended: {error:?}"),
         read = theirs.read_exact(&mut update) => { read.unwrap(); }
     }
     assert_eq!(update[..6], [b'd', 0, 0, 0, 38, b'r']);
@@ -92,29 +92,29 @@ async fn over_a_unix_socket() -> (ReplicationStream<Stream>, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
     let what = StreamOf { slot: "s", publication: "p", start: Lsn(0), messages: false };
-    let stream = ReplicationStream::at_rest(Stream::Unix(ours), Vec::new(), "").start(what).await.unwrap();
+    let stream = ReplicationStream::new(Stream::Unix(ours), Vec::new(), "").start(what).await.unwrap();
     let mut command = vec![0; 4096];
     assert_ne!(theirs.read(&mut command).await.unwrap(), 0);
     (stream, theirs)
 }
 
 #[tokio::test]
-async fn what_has_come_is_gathered_without_the_runtime() {
+async fn gather_reads_without_the_runtime() {
     let (mut stream, theirs) = over_a_unix_socket().await;
-    assert!(!stream.gather().unwrap(), "nothing comes");
+    assert!(!stream.gather().unwrap(), "nothing has arrived");
     for wal_end in [1, 2] {
         theirs.try_write(&keepalive(wal_end, 0)).unwrap();
     }
     assert!(stream.gather().unwrap());
     assert_eq!((next(&mut stream), next(&mut stream), next(&mut stream)), (Some(1), Some(2), None));
-    // the waiting reader sees the end
+    // only a waiting reader sees the end of the stream
     drop(theirs);
     assert!(!stream.gather().unwrap());
     assert!(stream.io(Receiving::AtOnce).await.is_err());
 }
 
 #[tokio::test]
-async fn where_only_the_runtime_can_read_nothing_is_gathered_and_all_is_read_at_once() {
+async fn gather_does_nothing_if_only_the_runtime_can_read() {
     let (mut stream, mut theirs) = started().await;
     for wal_end in [1, 2] {
         theirs.write_all(&keepalive(wal_end, 0)).await.unwrap();
@@ -125,19 +125,19 @@ async fn where_only_the_runtime_can_read_nothing_is_gathered_and_all_is_read_at_
 }
 
 #[tokio::test]
-async fn a_read_that_brings_much_is_a_flood_and_one_that_brings_little_its_end() {
+async fn last_read_was_large_after_a_large_read_only() {
     let (mut stream, mut theirs) = over_a_unix_socket().await;
     fill(&mut theirs, 0);
     stream.io(Receiving::AtOnce).await.unwrap();
-    assert!(stream.is_flooded());
+    assert!(stream.last_read_was_large());
     while next(&mut stream).is_some() {}
     theirs.try_write(&keepalive(0, 0)).unwrap();
     stream.io(Receiving::AtOnce).await.unwrap();
-    assert!(!stream.is_flooded());
+    assert!(!stream.last_read_was_large());
 }
 
 #[tokio::test]
-async fn the_last_word_of_a_server_that_reads_nothing_more_is_seen() {
+async fn the_last_message_of_a_server_that_closed_the_connection_is_read() {
     for gathers in [true, false] {
         let (mut stream, theirs) = over_a_unix_socket().await;
         stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
@@ -146,27 +146,27 @@ async fn the_last_word_of_a_server_that_reads_nothing_more_is_seen() {
         theirs.try_write(&frame(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating\0\0")).unwrap();
         // closing with unread bytes turns the end into an error
         drop(theirs);
-        // and nothing can be sent any more
+        // sending fails from now on
         stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
         match gathers {
             true => assert!(stream.gather().unwrap()),
-            false => stream.io(Receiving::Not).await.unwrap(),
+            false => stream.io(Receiving::Paused).await.unwrap(),
         }
         assert!(stream.peek().is_err());
-        assert!(stream.was_sent_away(), "{gathers}");
+        assert!(stream.was_terminated(), "{gathers}");
         assert!(stream.io(Receiving::AtOnce).await.is_err());
     }
 }
 
 #[tokio::test]
-async fn the_last_word_behind_messages_that_were_not_read_is_heard() {
+async fn the_last_message_after_unread_changes_is_read() {
     let (mut stream, theirs) = over_a_unix_socket().await;
     theirs.try_write(&change(1)).unwrap();
     theirs.try_write(&frame(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating\0\0")).unwrap();
     drop(theirs);
-    assert!(!stream.was_sent_away());
-    stream.hear_out().await;
-    assert!(stream.was_sent_away());
+    assert!(!stream.was_terminated());
+    stream.read_final_message().await;
+    assert!(stream.was_terminated());
 }
 
 /// A change of a few hundred bytes.
@@ -181,7 +181,7 @@ fn change(number: u64) -> Vec<u8> {
 /// Writes changes until the socket is full, numbered from `from`; returns the next number.
 fn fill(socket: &mut UnixStream, mut from: u64) -> u64 {
     let socket = socket2::SockRef::from(&*socket);
-    // such a socket takes a small message completely or not at all
+    // a unix socket accepts a small message completely or not at all
     while let Ok(written) = std::io::Write::write(&mut &*socket, &change(from)) {
         assert_eq!(written, change(from).len());
         from += 1;
@@ -199,10 +199,10 @@ fn next(stream: &mut ReplicationStream<Stream>) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn a_socket_that_holds_little_is_emptied_while_messages_are_worked_off() {
+async fn a_socket_with_a_small_buffer_is_read_while_messages_are_processed() {
     for gathers in [true, false] {
         let (mut stream, mut theirs) = over_a_unix_socket().await;
-        let whole = LOOK_EVERY.div_ceil(change(0).len()) as u64;
+        let whole = READ_EVERY.div_ceil(change(0).len()) as u64;
         for number in 0..whole + 1 {
             theirs.write_all(&change(number)).await.unwrap();
         }
@@ -231,7 +231,7 @@ async fn a_socket_that_holds_little_is_emptied_while_messages_are_worked_off() {
 }
 
 #[tokio::test]
-async fn what_is_taken_meanwhile_is_bounded() {
+async fn reading_between_messages_is_bounded() {
     let (mut stream, theirs) = over_a_unix_socket().await;
     let server = std::thread::spawn(move || {
         let mut theirs = theirs.into_std().unwrap();
@@ -244,18 +244,18 @@ async fn what_is_taken_meanwhile_is_bounded() {
     stream.io(Receiving::AtOnce).await.unwrap();
     stream.gather().unwrap();
     let (mut seen, length) = (0, change(0).len());
-    // a server that always has more must not keep the reader from other work
+    // a server that never stops sending must not keep the reader from other work
     while let Some(number) = next(&mut stream) {
         assert_eq!(number, seen);
         seen += 1;
     }
-    assert!(seen as usize * length < 3 * GATHERED, "{seen}");
+    assert!(seen as usize * length < 3 * GATHER_SIZE, "{seen}");
     drop(stream);
     server.join().unwrap();
 }
 
 #[tokio::test]
-async fn a_status_update_that_cannot_be_sent_does_not_keep_data_from_being_read() {
+async fn data_is_read_while_a_status_update_cannot_be_sent() {
     let (mut stream, mut theirs) = started().await;
     for _ in 0..2 * PIPE / 39 {
         stream.queue_status(StandbyStatus { written: Lsn(1), flushed: Lsn(1) }, false);
@@ -281,7 +281,7 @@ async fn the_end_of_the_stream_is_transient() {
 
 #[tokio::test]
 async fn the_servers_refusal_to_start_keeps_its_code() {
-    let (stream, mut theirs) = at_rest();
+    let (stream, mut theirs) = idle_stream();
     let body = b"SERROR\0VERROR\0C55006\0Mreplication slot \"x\" is active for PID 7\0\0";
     theirs.write_all(&frame(b'E', body)).await.unwrap();
     let what = StreamOf { slot: "x", publication: "p", start: Lsn(0), messages: false };

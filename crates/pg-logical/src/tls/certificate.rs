@@ -30,7 +30,7 @@ pub(super) struct Names {
 impl Names {
     /// Whether the common name matches `host`, either exactly or as a wildcard for one label (Postgres manual, "Client
     /// Verification of Server Certificates").
-    pub(super) fn common_name_fits(&self, host: &str) -> bool {
+    pub(super) fn common_name_matches(&self, host: &str) -> bool {
         let Some(common) = &self.common else { return false };
         if common.eq_ignore_ascii_case(host) {
             return !host.is_empty();
@@ -38,7 +38,7 @@ impl Names {
         let (Some(wanted), Some((label, rest))) = (common.strip_prefix("*."), host.split_once('.')) else {
             return false;
         };
-        // "*.1.2.3" is not a pattern for addresses.
+        // a wildcard such as "*.0.0.7" does not match an IP address
         !label.is_empty() && host.parse::<IpAddr>().is_err() && wanted.eq_ignore_ascii_case(rest)
     }
 }
@@ -83,12 +83,12 @@ fn host_name(name: &GeneralName) -> Option<String> {
     }
 }
 
-/// Who signed it.
+/// The name of the authority that signed it.
 pub(super) fn issuer(der: impl AsRef<[u8]>) -> Option<String> {
     Some(Certificate::from_der(der.as_ref()).ok()?.tbs_certificate.issuer.to_string())
 }
 
-/// Whether it claims to have signed itself.
+/// Whether its issuer is its own subject, as in a self-signed certificate.
 pub(super) fn is_self_issued(der: impl AsRef<[u8]>) -> bool {
     Certificate::from_der(der.as_ref())
         .is_ok_and(|certificate| certificate.tbs_certificate.issuer == certificate.tbs_certificate.subject)
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_are_listed_and_the_common_name_only_without_them() {
+    fn the_common_name_is_listed_only_without_alternative_names() {
         let key = KeyPair::generate().unwrap();
         let both = names(certificate(&["db.example", "10.0.0.7", "::1"], Some("cn.example"), &key));
         assert_eq!(both.to_string(), r#""db.example", "10.0.0.7", "::1""#);
@@ -178,9 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn a_common_name_fits_as_libpq_has_it() {
+    fn common_names_match_by_libpqs_rules() {
         let fits = |common: &str, host: &str| {
-            Names { alternative: Vec::new(), common: Some(common.to_owned()) }.common_name_fits(host)
+            Names { alternative: Vec::new(), common: Some(common.to_owned()) }.common_name_matches(host)
         };
         assert!(fits("db.example", "DB.example"));
         assert!(fits("*.example", "db.example"));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn channel_binding_hashes_by_the_signatures_own_hash() {
+    fn channel_binding_uses_the_hash_of_the_signature() {
         for (algorithm, length) in [
             (&rcgen::PKCS_ECDSA_P256_SHA256, Some(32)),
             (&rcgen::PKCS_ECDSA_P384_SHA384, Some(48)),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_holds_between_its_dates() {
+    fn a_certificate_is_valid_between_its_dates() {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_written_for_people() {
+    fn a_date_is_written_in_rfc_3339() {
         let noon = UnixTime::since_unix_epoch(Duration::from_secs(1_769_860_800));
         assert_eq!(date(noon), "2026-01-31T12:00:00Z");
     }

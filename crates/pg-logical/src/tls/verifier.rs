@@ -15,7 +15,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 use super::certificate;
 use super::version1::Version1;
 
-/// How much is verified.
+/// What is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
     /// Nothing: any server is accepted.
@@ -26,7 +26,7 @@ pub(super) enum Check {
     ChainAndName,
 }
 
-/// Verifies one server's certificate and remembers it for messages.
+/// Verifies one server's certificate and stores it for messages.
 #[derive(Debug)]
 pub(super) struct Verifier {
     check: Check,
@@ -34,7 +34,7 @@ pub(super) struct Verifier {
     trusted: Vec<CertificateDer<'static>>,
     anchors: RootCertStore,
     algorithms: WebPkiSupportedAlgorithms,
-    shown: OnceLock<CertificateDer<'static>>,
+    presented: OnceLock<CertificateDer<'static>>,
 }
 
 impl Verifier {
@@ -49,46 +49,53 @@ impl Verifier {
             return Err(CertificateError::BadEncoding.into());
         }
         let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
-        Ok(Verifier { check, host: host.to_owned(), trusted, anchors, algorithms, shown: OnceLock::new() })
+        Ok(Verifier {
+            check,
+            host: host.to_owned(),
+            trusted,
+            anchors,
+            algorithms,
+            presented: OnceLock::new(),
+        })
     }
 
     /// The certificate that was verified.
-    pub(super) fn shown(&self) -> Option<&CertificateDer<'static>> {
-        self.shown.get()
+    pub(super) fn presented(&self) -> Option<&CertificateDer<'static>> {
+        self.presented.get()
     }
 
     fn check_chain(
         &self,
-        shown: &CertificateDer<'_>,
+        presented: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
-        // A self-signed certificate is its own authority (Postgres manual, "Creating Certificates"), which webpki would
-        // refuse.
-        if self.trusted.iter().any(|trusted| trusted == shown) {
-            return certificate::check_validity(shown, now);
+        // A trusted self-signed certificate is its own authority (Postgres manual, "Creating Certificates"); webpki would
+        // refuse it.
+        if self.trusted.iter().any(|trusted| trusted == presented) {
+            return certificate::check_validity(presented, now);
         }
         let algorithms = self.algorithms.all;
-        if let Some(old) = Version1::read(shown) {
+        if let Some(old) = Version1::read(presented) {
             return old.check(&self.trusted, now, algorithms);
         }
-        let parsed = ParsedCertificate::try_from(shown)?;
+        let parsed = ParsedCertificate::try_from(presented)?;
         verify_server_cert_signed_by_trust_anchor(&parsed, &self.anchors, intermediates, now, algorithms)
-            .map_err(|error| match certificate::is_self_issued(shown) {
+            .map_err(|error| match certificate::is_self_issued(presented) {
                 // A clearer error than webpki's, which would say that an authority is used as a server.
                 true => CertificateError::UnknownIssuer.into(),
                 false => error,
             })
     }
 
-    fn check_name(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
-        let names = certificate::names(shown);
+    fn check_name(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
+        let names = certificate::names(presented);
         let wrong = Error::from(CertificateError::NotValidForName);
         if !names.alternative.is_empty() {
             let host = ServerName::try_from(self.host.as_str()).map_err(|_| wrong)?;
-            return verify_server_name(&ParsedCertificate::try_from(shown)?, &host);
+            return verify_server_name(&ParsedCertificate::try_from(presented)?, &host);
         }
-        if names.common_name_fits(&self.host) { Ok(()) } else { Err(wrong) }
+        if names.common_name_matches(&self.host) { Ok(()) } else { Err(wrong) }
     }
 }
 
@@ -101,7 +108,7 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.shown.get_or_init(|| end_entity.clone().into_owned());
+        self.presented.get_or_init(|| end_entity.clone().into_owned());
         if self.check != Check::Nothing {
             self.check_chain(end_entity, intermediates, now)?;
         }

@@ -40,11 +40,11 @@ impl<'a> Version1<'a> {
             identifier(&self.certificate.signature_algorithm).ok_or(CertificateError::BadEncoding)?;
         let usable = || algorithms.iter().filter(|known| known.signature_alg_id().as_ref() == signed_by);
         let issuers = trusted.iter().filter_map(|der| Certificate::from_der(der).ok());
-        let fits = issuers
+        let trusted = issuers
             .map(|issuer| issuer.tbs_certificate)
             .filter(|issuer| issuer.subject == self.certificate.tbs_certificate.issuer)
             .any(|issuer| signature_holds(&issuer.subject_public_key_info, usable(), &signed, signature));
-        if fits { Ok(()) } else { Err(CertificateError::UnknownIssuer.into()) }
+        if trusted { Ok(()) } else { Err(CertificateError::UnknownIssuer.into()) }
     }
 
     /// Whether the server has the private key, in TLS 1.2.

@@ -32,8 +32,8 @@ async fn answer(theirs: &mut DuplexStream, answer: &[Vec<u8>]) -> String {
 }
 
 #[tokio::test]
-async fn what_comes_together_with_the_start_is_not_lost() {
-    let (stream, mut theirs) = at_rest();
+async fn changes_that_arrive_with_the_start_are_not_lost() {
+    let (stream, mut theirs) = idle_stream();
     theirs.write_all(&[frame(b'W', &[0, 0, 0]), change(1), change(2)].concat()).await.unwrap();
     let what = StreamOf { slot: "s", publication: "p", start: Lsn(0), messages: false };
     let mut stream = stream.start(what).await.unwrap();
@@ -42,10 +42,10 @@ async fn what_comes_together_with_the_start_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_statement_is_answered_by_the_last_row_once_the_server_is_ready() {
-    let (mut stream, mut theirs) = at_rest();
-    stream.ask("SELECT 1; SELECT 2, NULL");
-    assert!(!stream.is_at_rest());
+async fn a_statement_is_answered_with_its_last_row_once_the_server_is_ready() {
+    let (mut stream, mut theirs) = idle_stream();
+    stream.query("SELECT 1; SELECT 2, NULL");
+    assert!(!stream.is_idle());
     let rows = [frame(b'T', b""), row(&[Some("1")]), frame(b'C', b"SELECT 1\0"), row(&[Some("2"), None])];
     let server = answer(&mut theirs, &rows);
     let (_, statement) = tokio::join!(stream.io(Receiving::AtOnce), server);
@@ -53,13 +53,13 @@ async fn a_statement_is_answered_by_the_last_row_once_the_server_is_ready() {
     assert_eq!(stream.peek().unwrap(), None);
     assert_eq!(stream.answer(), None);
     theirs.write_all(&frame(b'Z', b"I")).await.unwrap();
-    assert_eq!(stream.answered().await.unwrap(), Answer::Row(vec![Some("2".into()), None]));
-    assert!(stream.is_at_rest());
+    assert_eq!(stream.wait_for_answer().await.unwrap(), Answer::Row(vec![Some("2".into()), None]));
+    assert!(stream.is_idle());
 }
 
 #[tokio::test]
-async fn the_rows_of_a_bulk_read_come_as_those_of_the_stream_do() {
-    let (mut stream, mut theirs) = at_rest();
+async fn rows_of_a_bulk_read_are_returned_like_those_of_the_stream() {
+    let (mut stream, mut theirs) = idle_stream();
     stream.bulk_read("COPY ...; SELECT ...");
     let rows = [
         frame(b'H', b"\x01\0\x02\0\x01\0\x01"),
@@ -74,7 +74,7 @@ async fn the_rows_of_a_bulk_read_come_as_those_of_the_stream_do() {
     let (_, statement) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));
     assert_eq!(statement, "COPY ...; SELECT ...");
     for (lsn, data) in [(3, b"one"), (4, b"two")] {
-        // looked at twice, like a message that is held back
+        // peeking twice returns the same message
         stream.peek().unwrap();
         let (message, length) = stream.peek().unwrap().unwrap();
         assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(lsn), data });
@@ -90,17 +90,17 @@ async fn the_rows_of_a_bulk_read_come_as_those_of_the_stream_do() {
 }
 
 #[tokio::test]
-async fn a_bulk_read_without_rows_is_one_too() {
-    let (mut stream, mut theirs) = at_rest();
+async fn a_bulk_read_may_have_no_rows() {
+    let (mut stream, mut theirs) = idle_stream();
     stream.bulk_read("COPY ...; SELECT ...");
     let rows = [frame(b'd', &[COPY_HEADER, &[255, 255]].concat()), frame(b'Z', b"I")];
     let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));
-    assert_eq!(stream.answered().await.unwrap(), Answer::BulkRead(BulkRead::default(), Vec::new()));
+    assert_eq!(stream.wait_for_answer().await.unwrap(), Answer::BulkRead(BulkRead::default(), Vec::new()));
 }
 
 #[tokio::test]
-async fn a_bulk_read_can_be_asked_for_while_another_comes() {
-    let (mut stream, mut theirs) = at_rest();
+async fn a_bulk_read_can_be_requested_while_another_arrives() {
+    let (mut stream, mut theirs) = idle_stream();
     stream.bulk_read("first");
     let part = |lsn| {
         let data = frame(b'd', &[COPY_HEADER, &copied(lsn, b"data")].concat());
@@ -114,25 +114,24 @@ async fn a_bulk_read_can_be_asked_for_while_another_comes() {
     stream.bulk_read("second");
     let (_, second) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &two));
     assert_eq!(second, "second");
-    // neither sees what belongs to the other
+    // the rows of the two are kept apart
     assert_eq!(stream.peek().unwrap(), None);
     assert!(matches!(stream.answer(), Some(Answer::BulkRead(BulkRead { rows: 1, .. }, _))));
-    assert!(!stream.is_at_rest());
+    assert!(!stream.is_idle());
     assert_eq!(stream.rows_read(), 0);
     let (message, length) = stream.peek().unwrap().unwrap();
     assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(2), data: b"data" });
     stream.consume(length);
-    assert!(matches!(stream.answered().await.unwrap(), Answer::BulkRead(BulkRead { rows: 1, .. }, _)));
-    assert!(stream.is_at_rest());
+    assert!(matches!(stream.wait_for_answer().await.unwrap(), Answer::BulkRead(BulkRead { rows: 1, .. }, _)));
+    assert!(stream.is_idle());
 }
 
-/// After a bulk read, and before another.
 #[tokio::test]
-async fn what_nobody_needs_is_asked_for_when_nothing_was_for_a_while() {
-    let (mut stream, mut theirs) = at_rest();
+async fn a_ping_between_two_bulk_reads_is_sent_only_after_a_pause() {
+    let (mut stream, mut theirs) = idle_stream();
     stream.bulk_read("first");
-    stream.remind(Duration::from_secs(60));
-    stream.remind(Duration::ZERO);
+    stream.ping(Duration::from_secs(60));
+    stream.ping(Duration::ZERO);
     stream.bulk_read("second");
     let one = [
         frame(b'T', b""),
@@ -151,46 +150,49 @@ async fn what_nobody_needs_is_asked_for_when_nothing_was_for_a_while() {
         let (message, length) = stream.peek().unwrap().unwrap();
         assert_eq!(message, ReplicationMessage::XLogData { wal_end: Lsn(lsn), data: b"data" });
         stream.consume(length);
-        assert!(matches!(stream.answered().await.unwrap(), Answer::BulkRead(BulkRead { rows: 1, .. }, _)));
+        assert!(matches!(
+            stream.wait_for_answer().await.unwrap(),
+            Answer::BulkRead(BulkRead { rows: 1, .. }, _)
+        ));
     }
-    assert!(stream.is_at_rest());
-    stream.remind(Duration::ZERO);
-    stream.ask("third");
-    assert!(!stream.is_at_rest());
+    assert!(stream.is_idle());
+    stream.ping(Duration::ZERO);
+    stream.query("third");
+    assert!(!stream.is_idle());
     for message in one.iter().chain(&one) {
         theirs.write_all(message).await.unwrap();
     }
-    assert_eq!(stream.answered().await.unwrap(), Answer::Row(vec![Some("1".into())]));
-    assert!(stream.is_at_rest());
+    assert_eq!(stream.wait_for_answer().await.unwrap(), Answer::Row(vec![Some("1".into())]));
+    assert!(stream.is_idle());
 }
 
 #[tokio::test]
-async fn what_nobody_deals_with_is_passed_over_up_to_what_is_fatal() {
-    let (mut stream, mut theirs) = at_rest();
+async fn discard_received_stops_at_a_fatal_error() {
+    let (mut stream, mut theirs) = idle_stream();
     stream.bulk_read("first");
-    stream.remind(Duration::ZERO);
+    stream.ping(Duration::ZERO);
     let refused =
         |severity: &str| frame(b'E', format!("S{severity}\0V{severity}\0C57014\0Mno\0\0").as_bytes());
     let data = frame(b'd', &[COPY_HEADER, &copied(1, b"data")].concat());
     let messages = [data, refused("ERROR"), frame(b'Z', b"I"), frame(b'Z', b"I")];
     let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &messages));
-    stream.pass_over_all().unwrap();
-    assert!(stream.is_at_rest());
+    stream.discard_received().unwrap();
+    assert!(stream.is_idle());
     stream.bulk_read("second");
     let fatal = [refused("FATAL")];
     let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &fatal));
-    assert!(stream.pass_over_all().is_err());
+    assert!(stream.discard_received().is_err());
 }
 
 #[tokio::test]
-async fn what_comes_after_leaving_is_thrown_away_and_another_command_can_follow() {
+async fn data_after_copy_done_is_discarded_and_another_command_can_follow() {
     let (mut stream, mut theirs) = started().await;
-    stream.leave();
+    stream.send_copy_done();
     let mut done = [0; 5];
     for message in [change(1), frame(b'c', b""), change(2), frame(b'C', b"COPY 0\0"), frame(b'Z', b"I")] {
         theirs.write_all(&message).await.unwrap();
     }
-    assert_eq!(stream.answered().await.unwrap(), Answer::Left);
+    assert_eq!(stream.wait_for_answer().await.unwrap(), Answer::Ended);
     theirs.read_exact(&mut done).await.unwrap();
     assert_eq!(done, [b'c', 0, 0, 0, 4]);
     let what = StreamOf { slot: "s", publication: "p", start: Lsn(7), messages: false };
@@ -206,9 +208,9 @@ async fn what_comes_after_leaving_is_thrown_away_and_another_command_can_follow(
 }
 
 #[tokio::test]
-async fn a_refusal_counts_when_the_server_is_ready_again_and_a_fatal_one_at_once() {
+async fn an_error_is_returned_when_the_server_is_ready_again_and_a_fatal_one_at_once() {
     for (severity, ready) in [("ERROR", true), ("FATAL", false)] {
-        let (mut stream, mut theirs) = at_rest();
+        let (mut stream, mut theirs) = idle_stream();
         stream.bulk_read("COPY ...; SELECT ...");
         let body = format!("S{severity}\0V{severity}\0C42501\0Mno\0\0");
         let error = [frame(b'E', body.as_bytes())];
@@ -218,15 +220,15 @@ async fn a_refusal_counts_when_the_server_is_ready_again_and_a_fatal_one_at_once
             assert_eq!(stream.answer(), None);
             theirs.write_all(&frame(b'Z', b"I")).await.unwrap();
         }
-        let Answer::Refused(refused) = stream.answered().await.unwrap() else { panic!("no refusal") };
+        let Answer::Refused(refused) = stream.wait_for_answer().await.unwrap() else { panic!("no refusal") };
         assert_eq!((refused.severity.as_str(), refused.code.code()), (severity, "42501"));
-        assert!(stream.is_at_rest());
+        assert!(stream.is_idle());
     }
 }
 
 #[tokio::test]
-async fn finishing_inside_a_bulk_read_reads_it_to_its_end_and_moves_the_slot() {
-    let (mut stream, mut theirs) = at_rest();
+async fn finishing_inside_a_bulk_read_reads_it_to_its_end_and_advances_the_slot() {
+    let (mut stream, mut theirs) = idle_stream();
     stream.bulk_read("COPY ...; SELECT ...");
     let rows = [frame(b'd', &[COPY_HEADER, &copied(3, b"one")].concat())];
     let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &rows));
