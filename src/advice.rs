@@ -3,9 +3,10 @@
 
 use std::borrow::Cow;
 
+use pg_logical::QueryError;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::replication::NotStarted;
-use pg_logical::server_error::{ErrorKind, QueryError, ServerError};
+use pg_logical::server_error::{ErrorKind, ServerError};
 use pg_logical::{Environment, InvalidConnInfo, Remedy};
 use tokio_postgres::error::SqlState;
 

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use outbox_router::checkpoint::{Checkpoint, Descent, descent};
 use outbox_router::error::Error;
-use pg_logical::server_error::{QueryError, ServerError};
+use pg_logical::QueryError;
+use pg_logical::server_error::ServerError;
 use pg_logical::{Lsn, passfile};
 
 pub fn run(bytes: &[u8]) {

@@ -22,7 +22,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use pg_logical::connect::Startup;
-use pg_logical::lock_wait::{LockWait, Watcher};
+use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::session::Session;
 
 use crate::advice;
@@ -114,7 +114,7 @@ async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result
     let mut session = Session::connect(&conninfo, &startup).await?;
     session.set_answer_timeout(Some(ANSWER_TIMEOUT));
     session.set_watcher(
-        Watcher::new(&conninfo, session.info(), startup.application_name)
+        LockWatcher::new(&conninfo, session.info(), startup.application_name)
             .describing_errors_with(advice::in_words)
             .reporting_to(say_wait),
     );

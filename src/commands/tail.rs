@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pg_logical::lock_wait::Watcher;
+use pg_logical::QueryError;
+use pg_logical::lock_wait::LockWatcher;
 use pg_logical::quoting::literal;
 use pg_logical::replication::{ReplicationStream, StreamOf};
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
@@ -171,7 +171,7 @@ async fn make_slot(session: &mut Session, slot: &str, config: &Config, copied: b
         // Postgres first waits for every open transaction, for which there is no limit
         session.set_answer_timeout(None);
     }
-    let watcher = Watcher::new(&config.postgres.conninfo, session.info(), &config.name);
+    let watcher = LockWatcher::new(&config.postgres.conninfo, session.info(), &config.name);
     session.set_watcher(watcher.describing_errors_with(advice::in_words).reporting_to(say_slot_wait));
     let made = session.query_one(&sql).await.map_err(not_made)?.unwrap_or_default();
     session.set_answer_timeout(Some(config.postgres.wal_sender_timeout));

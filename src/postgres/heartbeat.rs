@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use pg_logical::PgTimestamp;
+use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use tokio::time::Instant;
 

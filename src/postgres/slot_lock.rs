@@ -3,8 +3,8 @@
 //! A session takes it before anything else and holds it to its end. So a router and a command that moves the slot, or two
 //! routers, never act at once.
 
+use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use super::catalog;

@@ -1,7 +1,7 @@
 //! Reads and writes the table of the slots' records.
 
+use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use crate::checkpoint::SlotRecord;

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use pg_logical::Lsn;
+use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 /// The names in a value of `synchronized_standby_slots`.

@@ -1,6 +1,6 @@
 //! The identity of the cluster, and the history of its timeline.
 
-use pg_logical::server_error::QueryError;
+use pg_logical::QueryError;
 use pg_logical::session::Session;
 
 use crate::checkpoint::System;

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_logical::QueryError;
 use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
 use pg_logical::conninfo::{ConnInfo, Host};
-use pg_logical::server_error::{QueryError, is_unavailable};
+use pg_logical::server_error::is_unavailable;
 use pg_logical::session::{Row, Session};
 use pg_logical::{Lsn, PgTimestamp, lock_wait};
 use tokio::sync::{Notify, mpsc};
@@ -218,7 +219,7 @@ impl Watcher {
                 Ok(result) => result?,
                 Err(_) => return Err(Error::transient(Peer::Postgres, "no answer to a connection request")),
             };
-        let watcher = lock_wait::Watcher::new(&self.conninfo, session.info(), &self.name)
+        let watcher = lock_wait::LockWatcher::new(&self.conninfo, session.info(), &self.name)
             .describing_errors_with(advice::in_words);
         session.set_watcher(watcher.with_lock_timeout(lock_timeout));
         Ok(session)

@@ -3,7 +3,7 @@
 use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup, VALUE_TEXT};
 use pg_logical::conninfo::Host;
 use pg_logical::lock_wait;
-use pg_logical::lock_wait::Watcher;
+use pg_logical::lock_wait::LockWatcher;
 use pg_logical::session::Session;
 
 use super::session_state::SessionState;
@@ -53,7 +53,7 @@ pub(crate) async fn connect(config: &Config, watch_host: Option<Host>) -> Result
     session.set_answer_timeout(Some(timeout));
     if !replication {
         session.set_watcher(
-            Watcher::new(&conninfo, session.info(), &name)
+            LockWatcher::new(&conninfo, session.info(), &name)
                 .describing_errors_with(advice::in_words)
                 .with_lock_timeout(lock_timeout),
         );

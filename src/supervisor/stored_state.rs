@@ -1,7 +1,7 @@
 //! Shows the slot and the parked events while no session of this router streams: while another router is active, and at each
 //! start before Kafka is reached.
 
-use pg_logical::server_error::QueryError;
+use pg_logical::QueryError;
 use pg_logical::session::{Row, Session};
 
 use crate::config::Config;

@@ -1,6 +1,6 @@
 //! Checks the outbox tables at a start: columns, shards, parked events, and the claim of the slot.
 
-use pg_logical::server_error::QueryError;
+use pg_logical::QueryError;
 use pg_logical::session::Session;
 
 use super::session_state::SessionState;

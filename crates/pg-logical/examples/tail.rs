@@ -1,9 +1,10 @@
 //! Prints the rows that are inserted into the tables of a publication: `tail postgres://user@host/database PUBLICATION`.
 
-use pg_logical::connect::{Startup, connect};
+use pg_logical::connect::Startup;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::pgoutput::{Message, Value};
 use pg_logical::replication::{Receiving, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf};
+use pg_logical::session::Session;
 use pg_logical::{Environment, Lsn};
 
 #[tokio::main(flavor = "current_thread")]
@@ -14,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let conninfo = ConnInfo::parse(&url, &Environment::process("PG")?)?;
     let startup = Startup { replication: true, application_name: "tail", ..Startup::default() };
-    let mut session = connect(&conninfo, &startup).await?;
+    let mut session = Session::connect(&conninfo, &startup).await?;
     // the server drops the slot when the session ends
     let slot = format!("tail_{}", session.backend_pid());
     session

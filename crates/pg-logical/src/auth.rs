@@ -1,7 +1,5 @@
 //! Authentication: cleartext, md5 and SCRAM passwords (Postgres manual, "Authentication" under "Message Flow").
 
-use std::fs;
-
 use bytes::BytesMut;
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{self, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramSha256};
@@ -9,84 +7,14 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, ErrorResponseB
 use postgres_protocol::message::frontend;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::fallible_iterator::FallibleIterator;
-use tracing::warn;
 
 use super::failure::{Failure, unexpected};
-use super::passfile::{self, Lookup};
+use super::login::Login;
 use super::server_error::ServerError;
 use super::tls;
 use super::wire::Wire;
-use crate::conninfo::{ChannelBinding, ConnInfo, Host, Password};
+use crate::conninfo::ChannelBinding;
 use crate::error::{Error, Remedy};
-use crate::secret::Secret;
-
-/// The user and database, and how far to trust the server.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Login<'a> {
-    pub(super) conninfo: &'a ConnInfo,
-    pub(super) host: &'a Host,
-}
-
-/// A password, and where it came from, for messages.
-struct FoundPassword {
-    password: Secret,
-    origin: String,
-}
-
-impl Login<'_> {
-    /// Looks up the password for each connection, so that a rotated password file takes effect.
-    fn password(&self) -> Result<FoundPassword, Failure> {
-        let conninfo = self.conninfo;
-        match &conninfo.password {
-            Some(Password::Given(password)) if !password.reveal().is_empty() => {
-                Ok(FoundPassword { password: password.clone(), origin: "the configured password".to_owned() })
-            }
-            Some(Password::File(path)) => {
-                let text = fs::read_to_string(path).map_err(|error| {
-                    Failure::definite(
-                        format!("cannot read the password file {}: {error}", path.display()),
-                        Remedy::PasswordFile,
-                    )
-                })?;
-                let password = text.strip_suffix('\n').unwrap_or(&text);
-                let password = password.strip_suffix('\r').unwrap_or(password);
-                if password.is_empty() {
-                    let what = format!("the password file {} is empty", path.display());
-                    return Err(Failure::definite(what, Remedy::PasswordFile));
-                }
-                Ok(FoundPassword {
-                    password: Secret::new(password),
-                    origin: format!("the password from {}", path.display()),
-                })
-            }
-            Some(Password::Given(_)) | None => self.passfile_password(),
-        }
-    }
-
-    fn passfile_password(&self) -> Result<FoundPassword, Failure> {
-        let conninfo = self.conninfo;
-        let needed = "the server asks for a password and none is configured";
-        let Some(path) = &conninfo.passfile else {
-            return Err(Failure::definite(needed, Remedy::SetPassword));
-        };
-        match passfile::look_up(path, self.host, &conninfo.dbname, &conninfo.user) {
-            Lookup::Found(password) if !password.reveal().is_empty() => {
-                Ok(FoundPassword { password, origin: format!("the password from {}", path.display()) })
-            }
-            Lookup::Found(_) | Lookup::NotFound => {
-                let what = format!("{needed}: no line of the passfile {} matches", path.display());
-                Err(Failure::definite(what, Remedy::SetPassword))
-            }
-            Lookup::Ignored(why) => {
-                warn!("passfile ignored: {why}");
-                Err(Failure::definite(
-                    format!("{needed}: the passfile is ignored, {why}"),
-                    Remedy::SetPassword,
-                ))
-            }
-        }
-    }
-}
 
 /// Answers the server's requests until it accepts the user.
 pub(super) async fn authenticate(wire: &mut Wire, login: Login<'_>) -> Result<(), Failure> {

@@ -13,55 +13,34 @@ use tokio::net;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::auth::Login;
 use super::failure::{Failure, Next, unexpected};
-use super::server_error::QueryError;
+use super::login::Login;
+use super::query_error::QueryError;
 use super::session::Session;
+pub use super::startup::{NO_IDLE_TIMEOUT, Startup, VALUE_TEXT};
 use super::stream::{self, Stream};
 use super::tls;
-use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode, TargetSessionAttrs};
+use crate::conninfo::{ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs};
 use crate::error::{Definite, Error, Remedy, Transient};
 
-/// Settings that fix the text form of values, which would otherwise depend on settings of the role or database.
-pub const VALUE_TEXT: [(&str, &str); 6] = [
-    ("client_encoding", "UTF8"),
-    ("DateStyle", "ISO"),
-    ("TimeZone", "UTC"),
-    ("IntervalStyle", "postgres"),
-    ("extra_float_digits", "1"),
-    ("bytea_output", "hex"),
-];
-
-/// For a session that may be idle for long: exempts it from the server's limit on idle sessions.
-pub const NO_IDLE_TIMEOUT: (&str, &str) = ("idle_session_timeout", "0");
-
-/// What a session is for.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Startup<'a> {
-    /// `replication=database`: a walsender session, which accepts replication commands and SQL.
-    pub replication: bool,
-    /// `application_name`, unless the connection string has one.
-    pub application_name: &'a str,
-    /// Settings of the session, name and value. They override those in the connection string's `options`.
-    pub settings: &'a [(&'a str, &'a str)],
-}
-
-/// Opens a session with the first server of `conninfo` that accepts it and is of the wanted kind.
-///
-/// # Errors
-/// One error that lists every attempt with its reason: transient if a later try may succeed, else definite.
-pub async fn connect(conninfo: &ConnInfo, startup: &Startup<'_>) -> Result<Session, Error> {
-    let mut attempts = Attempts::default();
-    for &wanted in passes(conninfo.target_session_attrs) {
-        for host in &conninfo.hosts {
-            match try_host(conninfo, host, startup, wanted, &mut attempts).await {
-                Search::Found(session) => return Ok(*session),
-                Search::GoOn => {}
-                Search::End => return Err(attempts.conclude(conninfo)),
+impl Session {
+    /// Opens a session with the first server of `conninfo` that accepts it and is of the wanted kind.
+    ///
+    /// # Errors
+    /// One error that lists every attempt with its reason: transient if a later try may succeed, else definite.
+    pub async fn connect(conninfo: &ConnInfo, startup: &Startup<'_>) -> Result<Session, Error> {
+        let mut attempts = Attempts::default();
+        for &wanted in passes(conninfo.target_session_attrs) {
+            for host in &conninfo.hosts {
+                match try_host(conninfo, host, startup, wanted, &mut attempts).await {
+                    Search::Found(session) => return Ok(*session),
+                    Search::GoOn => {}
+                    Search::End => return Err(attempts.conclude(conninfo)),
+                }
             }
         }
+        Err(attempts.conclude(conninfo))
     }
-    Err(attempts.conclude(conninfo))
 }
 
 /// `prefer-standby` goes through the list twice.
@@ -238,14 +217,6 @@ fn encryptions(mode: SslMode, address: &Address) -> &'static [Encryption] {
     }
 }
 
-/// `sslmode`, made stricter by `sslrootcert=system`: public authorities sign for anybody, so the name must match.
-pub(super) fn ssl_mode(conninfo: &ConnInfo) -> SslMode {
-    match conninfo.ssl_root_cert {
-        Some(RootCert::System) => SslMode::VerifyFull,
-        _ => conninfo.ssl_mode,
-    }
-}
-
 /// One address of one host.
 struct Target<'a> {
     login: Login<'a>,
@@ -256,7 +227,7 @@ struct Target<'a> {
 
 impl Target<'_> {
     async fn open(&self) -> Result<Session, Failure> {
-        let choices = encryptions(ssl_mode(self.login.conninfo), self.address);
+        let choices = encryptions(self.login.conninfo.effective_ssl_mode(), self.address);
         let mut earlier: Option<Failure> = None;
         for &encryption in choices {
             match self.open_with(encryption).await {

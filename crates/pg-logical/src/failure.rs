@@ -5,9 +5,10 @@ use std::io;
 use postgres_protocol::message::backend::ErrorResponseBody;
 use tokio_postgres::error::SqlState;
 
-use super::connect::Startup;
-use super::server_error::{ErrorKind, QueryError, ServerError, io_reason, is_unavailable};
-use super::tls;
+use super::query_error::QueryError;
+use super::server_error::{ErrorKind, ServerError, io_reason, is_unavailable};
+use super::startup::Startup;
+use super::tls::alert::client_certificate_refused;
 use crate::conninfo::ConnInfo;
 use crate::error::{Definite, Error, Remedy, Transient};
 
@@ -164,7 +165,7 @@ impl From<QueryError> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        if let Some(refusal) = tls::client_certificate_refused(&error) {
+        if let Some(refusal) = client_certificate_refused(&error) {
             return Failure::stop(refusal).or_other_encryption();
         }
         let inner_is_tls = error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());

@@ -5,17 +5,18 @@
 //! database and `application_name` of other sessions; their state and the start of their transaction require
 //! `pg_read_all_stats` (Postgres manual, "Viewing Statistics" and "System Information Functions").
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use super::connect::Startup;
-use super::server_error::QueryError;
-use super::session::{Row, Session, SessionInfo};
+use super::query_error::QueryError;
+use super::session::{Row, Session, SessionInfo, Watcher};
+use super::startup::Startup;
 use crate::conninfo::ConnInfo;
 use crate::error::Error;
 
@@ -51,7 +52,7 @@ pub fn is_lock_timeout(error: &QueryError) -> bool {
 
 /// Finds out what a session waits for.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct LockWatcher {
     conninfo: ConnInfo,
     application_name: String,
     /// The server process of that session.
@@ -66,14 +67,14 @@ pub struct Watcher {
     found: Option<LockWait>,
 }
 
-impl Watcher {
+impl LockWatcher {
     /// A watcher for the session of `info`, which was opened with `conninfo`.
     pub fn new(conninfo: &ConnInfo, info: &SessionInfo, application_name: &str) -> Self {
         let mut conninfo = conninfo.clone();
         // process ids are only valid on this server
         conninfo.hosts = vec![info.host.clone()];
         let application_name = application_name.to_owned();
-        Watcher {
+        LockWatcher {
             conninfo,
             application_name,
             pid: info.backend_pid,
@@ -86,59 +87,17 @@ impl Watcher {
 
     /// For a session with this `lock_timeout`: checks often enough to find the lock before the session gives up.
     pub fn with_lock_timeout(self, lock_timeout: Duration) -> Self {
-        Watcher { interval: CHECK_INTERVAL.min(lock_timeout / 2), ..self }
+        LockWatcher { interval: CHECK_INTERVAL.min(lock_timeout / 2), ..self }
     }
 
     /// Calls `report` with each new result.
     pub fn reporting_to(self, report: fn(&LockWait)) -> Self {
-        Watcher { report: Some(report), ..self }
+        LockWatcher { report: Some(report), ..self }
     }
 
     /// Describes failures of its own checks with `describe_error` instead of `Display`.
     pub fn describing_errors_with(self, describe_error: fn(&Error) -> String) -> Self {
-        Watcher { describe_error, ..self }
-    }
-
-    /// What the last answer was waiting for, if a check found anything.
-    pub fn found(&self) -> Option<&LockWait> {
-        self.found.as_ref()
-    }
-
-    /// Waits for `answer`, and checks repeatedly meanwhile.
-    pub async fn during<T>(&mut self, answer: impl Future<Output = T>) -> T {
-        self.found = None;
-        let mut answer = pin!(answer);
-        // most answers take milliseconds and need no second connection
-        if let Ok(answer) = timeout(self.interval, &mut answer).await {
-            return answer;
-        }
-        tokio::select! {
-            biased;
-            answer = answer => answer,
-            never = self.watch() => match never {},
-        }
-    }
-
-    async fn watch(&mut self) -> std::convert::Infallible {
-        let mut session = None;
-        loop {
-            let checked = timeout(CHECK_TIMEOUT, self.check(&mut session)).await;
-            let checked = checked.unwrap_or_else(|_| {
-                session = None;
-                Ok(Some(unknown("a second session got no answer")))
-            });
-            let found = checked.unwrap_or_else(|error| {
-                session = None;
-                Some(unknown(&(self.describe_error)(&error)))
-            });
-            if found != self.found
-                && let (Some(found), Some(report)) = (&found, self.report)
-            {
-                report(found);
-            }
-            self.found = found;
-            tokio::time::sleep(self.interval).await;
-        }
+        LockWatcher { describe_error, ..self }
     }
 
     /// Boxed, because the compiler sees a recursion: the second session's queries could be watched too.
@@ -158,6 +117,41 @@ impl Watcher {
             *second = Some(session);
             Ok(found)
         })
+    }
+}
+
+impl Watcher for LockWatcher {
+    fn delay(&self) -> Duration {
+        self.interval
+    }
+
+    fn watch(&mut self) -> Pin<Box<dyn Future<Output = Infallible> + Send + '_>> {
+        self.found = None;
+        Box::pin(async {
+            let mut session = None;
+            loop {
+                let checked = timeout(CHECK_TIMEOUT, self.check(&mut session)).await;
+                let checked = checked.unwrap_or_else(|_| {
+                    session = None;
+                    Ok(Some(unknown("a second session got no answer")))
+                });
+                let found = checked.unwrap_or_else(|error| {
+                    session = None;
+                    Some(unknown(&(self.describe_error)(&error)))
+                });
+                if found != self.found
+                    && let (Some(found), Some(report)) = (&found, self.report)
+                {
+                    report(found);
+                }
+                self.found = found;
+                tokio::time::sleep(self.interval).await;
+            }
+        })
+    }
+
+    fn found(&self) -> Option<String> {
+        self.found.as_ref().map(LockWait::to_string)
     }
 }
 

@@ -1,8 +1,11 @@
 //! An authenticated session: simple queries and walsender commands, until the replication stream takes over.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
+use std::future::Future;
 use std::io;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -13,14 +16,15 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::fallible_iterator::FallibleIterator;
 use tracing::debug;
 
-use super::auth::{self, Login};
-use super::connect::{self, Startup};
+use super::auth;
 use super::failure::{Failure, unexpected};
-use super::lock_wait::Watcher;
-use super::server_error::{QueryError, ServerError, io_reason};
+use super::login::Login;
+use super::query_error::QueryError;
+use super::server_error::{ServerError, io_reason};
+use super::startup::{Startup, startup_message};
 use super::stream::Stream;
 use super::wire::Wire;
-use crate::conninfo::{ConnInfo, Host};
+use crate::conninfo::Host;
 use crate::error::Error;
 
 /// What is known about a session besides its socket.
@@ -95,6 +99,33 @@ impl Row {
     }
 }
 
+/// Finds out what a session waits for while an answer is late.
+pub trait Watcher: Send + Sync {
+    /// The time after which an answer is late.
+    fn delay(&self) -> Duration;
+
+    /// Checks again and again until it is dropped. It begins without a result.
+    fn watch(&mut self) -> Pin<Box<dyn Future<Output = Infallible> + Send + '_>>;
+
+    /// What the answer waited for by the last check, as a clause for a message: `waiting for ...`.
+    fn found(&self) -> Option<String>;
+}
+
+/// Waits for `answer`, and has `watcher` check meanwhile. Returns also what it has found.
+async fn watched<T>(watcher: &mut dyn Watcher, answer: impl Future<Output = T>) -> (T, Option<String>) {
+    let mut answer = pin!(answer);
+    // most answers take milliseconds and need no second connection
+    if let Ok(answer) = timeout(watcher.delay(), &mut answer).await {
+        return (answer, None);
+    }
+    let answer = tokio::select! {
+        biased;
+        answer = answer => answer,
+        never = watcher.watch() => match never {},
+    };
+    (answer, watcher.found())
+}
+
 /// No answer arrived within this time.
 struct NoAnswer(Duration);
 
@@ -107,7 +138,7 @@ pub struct Session {
     /// How long an answer may take; `None`: as long as the connection lasts.
     answer_limit: Option<Duration>,
     /// Finds out what a slow answer waits for.
-    watcher: Option<Box<Watcher>>,
+    watcher: Option<Box<dyn Watcher>>,
 }
 
 impl fmt::Debug for Session {
@@ -117,14 +148,6 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Opens a session: see [`connect::connect`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn connect(conninfo: &ConnInfo, startup: &Startup<'_>) -> Result<Session, Error> {
-        connect::connect(conninfo, startup).await
-    }
-
     /// Starts a session on a connected stream, up to the first ReadyForQuery (Postgres manual, "Start-up").
     pub(super) async fn start(
         stream: Stream,
@@ -178,7 +201,7 @@ impl Session {
 
     /// Lets `watcher` find out what slow answers wait for. Errors because of the answer timeout or `lock_timeout` then
     /// include it.
-    pub fn set_watcher(&mut self, watcher: Watcher) {
+    pub fn set_watcher(&mut self, watcher: impl Watcher + 'static) {
         self.watcher = Some(Box::new(watcher));
     }
 
@@ -209,11 +232,10 @@ impl Session {
     /// end the session, including a missing answer. So does dropping this future before it completes.
     pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
         let mut watcher = self.watcher.take();
-        let answer = match &mut watcher {
-            Some(watcher) => watcher.during(self.run_with_timeout(sql)).await,
-            None => self.run_with_timeout(sql).await,
+        let (answer, found) = match &mut watcher {
+            Some(watcher) => watched(&mut **watcher, self.run_with_timeout(sql)).await,
+            None => (self.run_with_timeout(sql).await, None),
         };
-        let found = watcher.as_ref().and_then(|watcher| watcher.found().cloned());
         self.watcher = watcher;
         answer
             .unwrap_or_else(|NoAnswer(limit)| {
@@ -226,7 +248,7 @@ impl Session {
                 (QueryError::Server { place, mut error }, Some(wait))
                     if error.code == SqlState::LOCK_NOT_AVAILABLE =>
                 {
-                    error.detail = Some(wait.to_string());
+                    error.detail = Some(wait);
                     QueryError::Server { place, error }
                 }
                 (error, _) => error,
@@ -330,78 +352,10 @@ impl Session {
     }
 }
 
-fn startup_message(conninfo: &ConnInfo, startup: &Startup<'_>) -> io::Result<BytesMut> {
-    let options = startup_options(conninfo.options.as_deref(), startup.settings);
-    let application_name = conninfo.application_name.as_deref().unwrap_or(startup.application_name);
-    let mut parameters =
-        vec![("user", conninfo.user.as_str()), ("database", &conninfo.dbname), ("client_encoding", "UTF8")];
-    if !application_name.is_empty() {
-        parameters.push(("application_name", application_name));
-    }
-    if startup.replication {
-        parameters.push(("replication", "database"));
-    }
-    if let Some(options) = &options {
-        parameters.push(("options", options));
-    }
-    let mut message = BytesMut::new();
-    frontend::startup_message(parameters, &mut message)?;
-    Ok(message)
-}
-
-/// The startup parameter `options`: first the user's own, then `settings` as `-c name=value`, because the last value takes
-/// effect. Whitespace and backslashes in a value are escaped with a backslash (Postgres manual, "Database Connection Control
-/// Functions").
-fn startup_options(given: Option<&str>, settings: &[(&str, &str)]) -> Option<String> {
-    let mut options = given.unwrap_or_default().trim().to_owned();
-    // a trailing backslash would escape the space after it
-    let trailing = options.bytes().rev().take_while(|&byte| byte == b'\\').count();
-    if trailing % 2 == 1 {
-        options.push('\\');
-    }
-    for (name, value) in settings {
-        if !options.is_empty() {
-            options.push(' ');
-        }
-        options.push_str("-c ");
-        for c in name.chars().chain(['=']).chain(value.chars()) {
-            if c == '\\' || c.is_ascii_whitespace() || c == '\u{b}' {
-                options.push('\\');
-            }
-            options.push(c);
-        }
-    }
-    (!options.is_empty()).then_some(options)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::conninfo::HostAddr;
-
-    #[test]
-    fn settings_override_the_users_options() {
-        let options = startup_options(Some(" -c geqo=off "), &[("wal_sender_timeout", "10s")]);
-        assert_eq!(options.as_deref(), Some("-c geqo=off -c wal_sender_timeout=10s"));
-    }
-
-    #[test]
-    fn spaces_and_backslashes_in_a_value_are_escaped() {
-        let options = startup_options(None, &[("search_path", r#""a b",c\d"#), ("x", "1\t2\n3\u{b}4")]);
-        assert_eq!(options.as_deref(), Some("-c search_path=\"a\\ b\",c\\\\d -c x=1\\\t2\\\n3\\\u{b}4"));
-    }
-
-    #[test]
-    fn without_options_and_settings_there_is_no_parameter() {
-        assert_eq!(startup_options(None, &[]), None);
-        assert_eq!(startup_options(Some("  "), &[]), None);
-    }
-
-    #[test]
-    fn a_trailing_backslash_in_the_users_options_does_not_escape_ours() {
-        let options = startup_options(Some("-c a=b\\"), &[("x", "1")]);
-        assert_eq!(options.as_deref(), Some("-c a=b\\\\ -c x=1"));
-    }
 
     #[test]
     fn debug_shows_neither_the_cancel_key_nor_values() {

@@ -1,5 +1,6 @@
 //! TLS by libpq's rules (Postgres manual, "SSL Support" under "libpq").
 
+pub(super) mod alert;
 mod certificate;
 mod verifier;
 mod version1;
@@ -21,20 +22,20 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tracing::warn;
 
+use alert::{client_certificate_refused, tls_error};
 pub(super) use certificate::server_end_point;
 use verifier::{Check, Verifier};
 
-use super::auth::Login;
-use super::connect::ssl_mode;
 use super::failure::Failure;
+use super::login::Login;
 use super::server_error::io_reason;
 use super::stream::Stream;
 use crate::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
-use crate::error::{Error, Remedy};
+use crate::error::Remedy;
 
 /// Requests TLS from the server and negotiates it. With `sslmode=prefer`, continues without TLS if the server has none.
 pub(super) async fn negotiate(mut tcp: TcpStream, login: Login<'_>) -> Result<Stream, Failure> {
-    let mode = ssl_mode(login.conninfo);
+    let mode = login.conninfo.effective_ssl_mode();
     let mut request = BytesMut::new();
     frontend::ssl_request(&mut request);
     tcp.write_all(&request).await?;
@@ -243,32 +244,6 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Failure> {
 fn key_is_exposed(mode: u32, owner: u32) -> bool {
     let forbidden = if owner == 0 { 0o037 } else { 0o077 };
     mode & forbidden != 0
-}
-
-/// The error if the server refuses the client's certificate, which in TLS 1.3 arrives only after the handshake.
-pub(super) fn client_certificate_refused(error: &io::Error) -> Option<Error> {
-    use AlertDescription as Alert;
-    let rustls::Error::AlertReceived(alert) = tls_error(error)? else { return None };
-    let ours = matches!(
-        alert,
-        Alert::BadCertificate
-            | Alert::UnsupportedCertificate
-            | Alert::CertificateRevoked
-            | Alert::CertificateExpired
-            | Alert::CertificateUnknown
-            | Alert::CertificateRequired
-            | Alert::UnknownCA
-            | Alert::AccessDenied
-            | Alert::DecryptError
-    );
-    ours.then(|| {
-        let what = format!("the server does not accept the client's certificate ({alert:?})");
-        Error::definite(what, Remedy::ClientCertificate)
-    })
-}
-
-fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
 }
 
 fn handshake_failure(error: &io::Error, verifier: &Verifier, trust: &Trust, host: &str) -> Failure {

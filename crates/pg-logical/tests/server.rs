@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use pg_logical::bulk_read::{self, Extent};
-use pg_logical::connect::{Startup, connect};
+use pg_logical::connect::Startup;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::pgoutput::{Message, Value};
 use pg_logical::replication::{
@@ -34,10 +34,10 @@ struct Database {
 impl Database {
     async fn make(test: &str) -> Self {
         let dbname = format!("pg_logical_{test}_{}", std::process::id());
-        let mut administrator = connect(&server(), &Startup::default()).await.unwrap();
+        let mut administrator = Session::connect(&server(), &Startup::default()).await.unwrap();
         administrator.query(&format!("CREATE DATABASE {dbname}")).await.unwrap();
         let conninfo = ConnInfo { dbname, ..server() };
-        let mut session = connect(&conninfo, &Startup::default()).await.unwrap();
+        let mut session = Session::connect(&conninfo, &Startup::default()).await.unwrap();
         for sql in
             ["CREATE TABLE events (text text NOT NULL)", "CREATE PUBLICATION \"its events\" FOR TABLE events"]
         {
@@ -52,7 +52,7 @@ impl Database {
     }
 
     async fn drop(self) {
-        let mut administrator = connect(&server(), &Startup::default()).await.unwrap();
+        let mut administrator = Session::connect(&server(), &Startup::default()).await.unwrap();
         let sql = format!("DROP DATABASE {} WITH (FORCE)", self.conninfo.dbname);
         administrator.query(&sql).await.unwrap();
     }
@@ -84,7 +84,7 @@ async fn the_stream_returns_commits_in_order_and_confirming_moves_the_slot() {
     database.insert(&["one", "two"]).await;
 
     let startup = Startup { replication: true, ..Startup::default() };
-    let (socket, unread, _) = connect(&database.conninfo, &startup).await.unwrap().into_parts();
+    let (socket, unread, _) = Session::connect(&database.conninfo, &startup).await.unwrap().into_parts();
     let what = StreamOf { slot: &slot, publication: "its events", start: Lsn::INVALID, messages: false };
     let mut stream = ReplicationStream::new(socket, unread, "").start(what).await.unwrap();
     database.insert(&["three"]).await;
@@ -120,7 +120,7 @@ async fn the_stream_returns_commits_in_order_and_confirming_moves_the_slot() {
 #[tokio::test]
 async fn a_bulk_read_returns_the_same_messages_and_the_position_of_the_slot() {
     let mut database = Database::make("bulk").await;
-    let mut reader = connect(&database.conninfo, &Startup::default()).await.unwrap();
+    let mut reader = Session::connect(&database.conninfo, &Startup::default()).await.unwrap();
     let slot = database.conninfo.dbname.clone();
     let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', true)");
     reader.query(&create).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_bulk_read_returns_the_same_messages_and_the_position_of_the_slot() {
 #[tokio::test]
 async fn a_missing_database_is_a_definite_failure_with_its_remedy_and_its_sqlstate() {
     let nowhere = ConnInfo { dbname: "nowhere".to_owned(), ..server() };
-    let error = connect(&nowhere, &Startup::default()).await.unwrap_err();
+    let error = Session::connect(&nowhere, &Startup::default()).await.unwrap_err();
     assert_eq!(error.code().map(|code| code.code()), Some("3D000"), "{error}");
     let Error::Definite(error) = error else { panic!("{error}") };
     assert_eq!(error.remedy, Remedy::CorrectDatabase { dbname: "nowhere".to_owned() });
@@ -166,7 +166,7 @@ async fn a_missing_database_is_a_definite_failure_with_its_remedy_and_its_sqlsta
 async fn a_missing_slot_is_an_error_with_the_servers_sqlstate() {
     use pg_logical::replication::NotStarted;
     let startup = Startup { replication: true, ..Startup::default() };
-    let (socket, unread, _) = connect(&server(), &startup).await.unwrap().into_parts();
+    let (socket, unread, _) = Session::connect(&server(), &startup).await.unwrap().into_parts();
     let what = StreamOf { slot: "no_such_slot", publication: "p", start: Lsn::INVALID, messages: false };
     match ReplicationStream::new(socket, unread, "").start(what).await {
         Err(NotStarted::Server(error)) => assert_eq!(error.code.code(), "42704", "{error}"),

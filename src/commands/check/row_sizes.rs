@@ -1,7 +1,7 @@
 //! How large the events are, from a bounded sample of the table.
 
+use pg_logical::QueryError;
 use pg_logical::quoting;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use super::finding::Findings;

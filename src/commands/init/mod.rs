@@ -16,11 +16,11 @@ mod slot;
 
 use std::time::Duration;
 
+use pg_logical::QueryError;
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::ConnInfo;
-use pg_logical::lock_wait::{LockWait, Watcher};
+use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use pg_logical::{Environment, quoting};
 use tokio_postgres::error::SqlState;
@@ -134,7 +134,7 @@ impl<'a> Init<'a> {
     }
 
     fn report_waits_with(&mut self, say: fn(&LockWait)) {
-        let watcher = Watcher::new(&self.conninfo, self.session.info(), APPLICATION_NAME)
+        let watcher = LockWatcher::new(&self.conninfo, self.session.info(), APPLICATION_NAME)
             .describing_errors_with(advice::in_words);
         self.session.set_watcher(watcher.reporting_to(say));
     }

@@ -2,9 +2,9 @@
 
 use std::hash::{Hash, Hasher};
 
+use pg_logical::QueryError;
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use siphasher::sip::SipHasher13;
 

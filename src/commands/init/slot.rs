@@ -3,12 +3,12 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use pg_logical::QueryError;
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, Host};
 use pg_logical::lock_wait::LockWait;
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use tokio::signal::unix::SignalKind;
 use tokio::time::timeout;

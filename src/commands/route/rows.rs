@@ -2,10 +2,10 @@
 
 use std::io::BufRead;
 
+use pg_logical::QueryError;
 use pg_logical::connect::{Startup, VALUE_TEXT};
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use tokio_postgres::error::SqlState;
 

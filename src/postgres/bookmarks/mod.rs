@@ -7,8 +7,8 @@
 mod rolling;
 
 use pg_logical::Lsn;
+use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time};
 

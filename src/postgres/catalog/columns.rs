@@ -1,8 +1,8 @@
 //! The columns of the outbox table at a start.
 
 use pg_logical::Oid;
+use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use crate::config::{Postgres, TableName};

@@ -18,8 +18,8 @@ pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shard
 pub use slot::{FLUSH_LSN, Slot, holder};
 pub use table::{PARTITION_TRIGGERS, Table, partition_triggers_fire};
 
+use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::{Row, Session};
 
 use crate::checkpoint::StreamDefinition;

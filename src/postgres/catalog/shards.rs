@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
+use pg_logical::QueryError;
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use super::{Catalog, Missing, Table};

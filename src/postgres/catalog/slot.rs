@@ -1,8 +1,8 @@
 //! The replication slot, from `pg_replication_slots`.
 
 use pg_logical::Lsn;
+use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::QueryError;
 use pg_logical::session::Session;
 
 use super::{Unreadable, Values, flag, parsed, recovery_sql};

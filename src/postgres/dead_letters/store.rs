@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use pg_logical::Lsn;
+use pg_logical::QueryError;
 use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
 use pg_logical::conninfo::Host;
-use pg_logical::lock_wait::{Watcher, is_lock_timeout};
-use pg_logical::server_error::QueryError;
+use pg_logical::lock_wait::{LockWatcher, is_lock_timeout};
 use pg_logical::session::{Row, Session};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::task::AbortOnDropHandle;
@@ -132,7 +132,7 @@ impl DeadLetterStore {
         let mut session = Session::connect(&conninfo, &startup).await?;
         session.set_answer_timeout(Some(ANSWER_TIMEOUT));
         session.set_watcher(
-            Watcher::new(&conninfo, session.info(), &name).describing_errors_with(advice::in_words),
+            LockWatcher::new(&conninfo, session.info(), &name).describing_errors_with(advice::in_words),
         );
         let guard = format!(
             "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",

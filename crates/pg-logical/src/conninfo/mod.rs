@@ -64,6 +64,14 @@ impl ConnInfo {
         self
     }
 
+    /// `sslmode`, made stricter by `sslrootcert=system`: public authorities sign for anybody, so the name must match.
+    pub(crate) fn effective_ssl_mode(&self) -> SslMode {
+        match self.ssl_root_cert {
+            Some(RootCert::System) => SslMode::VerifyFull,
+            _ => self.ssl_mode,
+        }
+    }
+
     /// Reads a connection string (a URI or keyword=value pairs), and completes it with the `PG*` variables and libpq's
     /// defaults.
     ///
