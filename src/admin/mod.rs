@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::monitor::Monitors;
 
-/// The running endpoint. If it is dropped without [`Serving::end`], it runs until the process ends.
+/// The running endpoint. If it is dropped without [`AdminServer::end`], it runs until the process ends.
 #[derive(Debug)]
-pub struct Serving {
+pub struct AdminServer {
     address: SocketAddr,
     stop: CancellationToken,
     thread: JoinHandle<()>,
 }
 
-impl Serving {
+impl AdminServer {
     /// Binds `listen`, host and port, and answers there.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Serving {
         };
         let thread = thread::Builder::new().name("admin".to_owned()).spawn(work).map_err(no_resources)?;
         tracing::debug!(%address, "admin endpoint");
-        Ok(Serving { address, stop, thread })
+        Ok(AdminServer { address, stop, thread })
     }
 
     /// The bound address; with port 0 configured, the system has chosen the port.

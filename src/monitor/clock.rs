@@ -11,7 +11,7 @@ pub(crate) enum Clock {
     System(Instant),
     /// A test's.
     #[cfg(test)]
-    Set(std::sync::Arc<SetClock>),
+    Test(std::sync::Arc<TestClock>),
 }
 
 /// The machine's clock, counting from now.
@@ -27,7 +27,7 @@ impl Clock {
         match self {
             Clock::System(start) => start.elapsed(),
             #[cfg(test)]
-            Clock::Set(clock) => clock.elapsed(),
+            Clock::Test(clock) => clock.elapsed(),
         }
     }
 
@@ -36,7 +36,7 @@ impl Clock {
         match self {
             Clock::System(_) => PgTimestamp::now(),
             #[cfg(test)]
-            Clock::Set(clock) => clock.now(),
+            Clock::Test(clock) => clock.now(),
         }
     }
 }
@@ -44,10 +44,10 @@ impl Clock {
 /// A clock that stands until it is moved. It starts at 2026-01-01 00:00 UTC.
 #[cfg(test)]
 #[derive(Debug, Default)]
-pub(crate) struct SetClock(std::sync::atomic::AtomicU64);
+pub(crate) struct TestClock(std::sync::atomic::AtomicU64);
 
 #[cfg(test)]
-impl SetClock {
+impl TestClock {
     pub(crate) fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_micros() as u64, std::sync::atomic::Ordering::SeqCst);
     }

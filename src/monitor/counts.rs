@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::report::{ParkedFor, TopicReport, Totals};
+use super::report::{ParkedCount, TopicReport, Totals};
 use crate::error::Peer;
 use crate::unsendable::Reason;
 
@@ -66,8 +66,8 @@ impl Counts {
         counter.add(1);
     }
 
-    pub(super) fn parked(&self) -> Vec<ParkedFor> {
-        let of = |(reason, count): (Reason, &Counter)| ParkedFor {
+    pub(super) fn parked(&self) -> Vec<ParkedCount> {
+        let of = |(reason, count): (Reason, &Counter)| ParkedCount {
             reason: reason.name().to_owned(),
             events: count.get(),
         };

@@ -8,7 +8,7 @@ use super::report::Heartbeat;
 
 /// What is known of it.
 #[derive(Debug)]
-pub(super) struct Beat {
+pub(super) struct HeartbeatState {
     interval: Duration,
     /// When the newest that came back was written; before the first, when the heartbeat was switched on.
     newest: PgTimestamp,
@@ -16,9 +16,9 @@ pub(super) struct Beat {
     pub(super) refused: Option<String>,
 }
 
-impl Beat {
+impl HeartbeatState {
     pub(super) fn new(interval: Duration, now: PgTimestamp) -> Self {
-        Beat { interval, newest: now, lag: None, refused: None }
+        HeartbeatState { interval, newest: now, lag: None, refused: None }
     }
 
     /// A heartbeat in a backlog shows the lag. It may be older than one that was seen in an earlier session.

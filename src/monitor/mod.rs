@@ -14,7 +14,7 @@ mod exposition;
 mod heartbeat;
 mod positions;
 mod report;
-mod several;
+mod shards;
 mod state;
 mod topics;
 
@@ -31,19 +31,19 @@ use crate::utc::Utc;
 
 pub(crate) use clock::Clock;
 #[cfg(test)]
-pub(crate) use clock::SetClock;
+pub(crate) use clock::TestClock;
 pub use counts::{Counter, Counts};
 pub use report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Problem, Reconnects, Slot, StatusReport,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Problem, Reconnects, Slot, StatusReport,
     TopicReport, Totals,
 };
-pub use several::Monitors;
+pub use shards::Monitors;
 pub use state::{State, StateKind};
 pub use topics::{OTHER_TOPICS, TOPIC_LIMIT, TopicCounters};
 
 /// The main loop is healthy if it turned within this time. It must turn at least every second or so,
 /// whatever it waits for.
-pub const HEARTBEAT_LIMIT: Duration = Duration::from_secs(10);
+pub const MAIN_LOOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many topics the status report names.
 pub const TOPICS_REPORTED: usize = 20;
@@ -61,8 +61,8 @@ struct Inner {
     name: String,
     shard: Option<u32>,
     clock: Clock,
-    state: Mutex<Stated>,
-    last_turn_micros: AtomicU64,
+    state: Mutex<StateSince>,
+    last_iteration_micros: AtomicU64,
     positions: positions::Positions,
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
@@ -71,16 +71,16 @@ struct Inner {
     counts: Counts,
     parked_aggregates: AtomicU64,
     parked_events: AtomicU64,
-    in_bites: AtomicBool,
-    contracts_broken: Mutex<BTreeSet<String>>,
+    bulk_reading: AtomicBool,
+    violated_contracts: Mutex<BTreeSet<String>>,
     topics: topics::Topics,
     slot: Mutex<Slot>,
-    heartbeat: Mutex<Option<heartbeat::Beat>>,
+    heartbeat: Mutex<Option<heartbeat::HeartbeatState>>,
     last_problem: Mutex<Option<Problem>>,
 }
 
 #[derive(Debug, Default)]
-struct Stated {
+struct StateSince {
     state: State,
     since: PgTimestamp,
 }
@@ -97,23 +97,23 @@ pub struct Probe {
 impl Monitor {
     /// The picture of a router called `name` that has just started.
     pub fn new(name: impl Into<String>) -> Self {
-        Self::of_shard(name, None)
+        Self::for_shard(name, None)
     }
 
     /// The same of one shard, whose metrics say so.
-    pub fn of_shard(name: impl Into<String>, shard: Option<u32>) -> Self {
+    pub fn for_shard(name: impl Into<String>, shard: Option<u32>) -> Self {
         Self::with_clock(name.into(), shard, Clock::default())
     }
 
     /// The same with a clock that the test sets.
     #[cfg(test)]
-    pub(crate) fn for_test(name: &str) -> (Self, Arc<SetClock>) {
-        let clock = Arc::new(SetClock::default());
-        (Self::with_clock(name.to_owned(), None, Clock::Set(Arc::clone(&clock))), clock)
+    pub(crate) fn for_test(name: &str) -> (Self, Arc<TestClock>) {
+        let clock = Arc::new(TestClock::default());
+        (Self::with_clock(name.to_owned(), None, Clock::Test(Arc::clone(&clock))), clock)
     }
 
     fn with_clock(name: String, shard: Option<u32>, clock: Clock) -> Self {
-        let state = Mutex::new(Stated { state: State::Starting, since: clock.now() });
+        let state = Mutex::new(StateSince { state: State::Starting, since: clock.now() });
         let oldest_unacknowledged = AtomicI64::new(NONE);
         Monitor(Arc::new(Inner { name, shard, clock, state, oldest_unacknowledged, ..Inner::default() }))
     }
@@ -122,9 +122,9 @@ impl Monitor {
     /// Takes a short lock; meant for changes, not for every turn.
     pub fn state(&self, state: State) {
         let now = self.0.clock.now();
-        let mut stated = lock(&self.0.state);
-        let since = if state.continues(&stated.state) { stated.since } else { now };
-        *stated = Stated { state, since };
+        let mut current = lock(&self.0.state);
+        let since = if state.continues(&current.state) { current.since } else { now };
+        *current = StateSince { state, since };
     }
 
     /// What the router is doing.
@@ -133,8 +133,8 @@ impl Monitor {
     }
 
     /// The main loop has turned once more. Reads the monotonic clock.
-    pub fn turned(&self) {
-        self.0.last_turn_micros.store(micros(self.0.clock.elapsed()), Relaxed);
+    pub fn main_loop_ran(&self) {
+        self.0.last_iteration_micros.store(micros(self.0.clock.elapsed()), Relaxed);
     }
 
     /// The end of the log at the server, as a message of the stream said.
@@ -153,12 +153,12 @@ impl Monitor {
     }
 
     /// Everything up to here is durable in the positions topic, or need not be.
-    pub fn remembered(&self, lsn: Lsn) {
+    pub fn checkpointed(&self, lsn: Lsn) {
         self.0.positions.remembered.set(lsn);
     }
 
     /// Why positions cannot be written; `None` if they can. Takes a short lock.
-    pub fn positions_failed(&self, reason: Option<&str>) {
+    pub fn checkpoints_failed(&self, reason: Option<&str>) {
         self.0.positions.failed(reason);
     }
 
@@ -174,14 +174,14 @@ impl Monitor {
     }
 
     /// The producer is closed and the stream ended: nothing is under way. What is not acknowledged stays so.
-    pub fn session_over(&self) {
+    pub fn session_ended(&self) {
         self.in_flight(0, 0);
-        self.reads_in_bulk(false);
+        self.set_bulk_reading(false);
     }
 
     /// Another session reads the slot: the position that this router has reached is history, and how far behind it is nobody knows
     /// here.
-    pub fn waits(&self) {
+    pub fn became_standby(&self) {
         self.0.positions.forget();
         self.oldest_unacknowledged(None);
     }
@@ -213,15 +213,15 @@ impl Monitor {
     }
 
     /// How the slot is read.
-    pub fn reads_in_bulk(&self, bulk_reads: bool) {
-        self.0.in_bites.store(bulk_reads, Relaxed);
+    pub fn set_bulk_reading(&self, bulk_reads: bool) {
+        self.0.bulk_reading.store(bulk_reads, Relaxed);
     }
 
     /// An event was sent whose payload is not as `contract` says. True for the first one of this contract. Takes a short
     /// lock.
     pub fn contract_violated(&self, contract: &str) -> bool {
         self.0.counts.contract_violations.add(1);
-        let mut broken = lock(&self.0.contracts_broken);
+        let mut broken = lock(&self.0.violated_contracts);
         !broken.contains(contract) && broken.insert(contract.to_owned())
     }
 
@@ -231,24 +231,24 @@ impl Monitor {
     }
 
     /// The room of the slot as of the last look, of this session or an earlier one.
-    pub fn slot_room(&self) -> Level {
+    pub fn slot_headroom_level(&self) -> Level {
         lock(&self.0.slot).room
     }
 
     /// The heartbeat is on. Until one comes back, its age is counted from now.
-    pub fn heartbeat_on(&self, interval: Duration) {
-        *lock(&self.0.heartbeat) = Some(heartbeat::Beat::new(interval, self.0.clock.now()));
+    pub fn heartbeat_enabled(&self, interval: Duration) {
+        *lock(&self.0.heartbeat) = Some(heartbeat::HeartbeatState::new(interval, self.0.clock.now()));
     }
 
     /// One that was `written` then has come back, and was under way for `lag`. Takes a short lock.
-    pub fn heartbeat_seen(&self, written: PgTimestamp, lag: Duration) {
+    pub fn heartbeat_received(&self, written: PgTimestamp, lag: Duration) {
         if let Some(beat) = lock(&self.0.heartbeat).as_mut() {
             beat.seen(written, lag);
         }
     }
 
     /// Why none can be written, if so. Takes a short lock.
-    pub fn heartbeat_refused(&self, reason: Option<String>) {
+    pub fn heartbeat_failed(&self, reason: Option<String>) {
         if let Some(beat) = lock(&self.0.heartbeat).as_mut() {
             beat.refused = reason;
         }
@@ -269,7 +269,7 @@ impl Monitor {
     /// Whether the main loop turns, whatever its peers do.
     pub fn health(&self) -> Probe {
         let silence = self.silence();
-        let ok = silence <= HEARTBEAT_LIMIT;
+        let ok = silence <= MAIN_LOOP_TIMEOUT;
         let text = if ok {
             "the main loop turns".to_owned()
         } else {
@@ -295,8 +295,8 @@ impl Monitor {
     fn report(&self) -> StatusReport {
         let inner = &*self.0;
         let (state, since) = {
-            let stated = lock(&inner.state);
-            (stated.state.clone(), stated.since)
+            let current = lock(&inner.state);
+            (current.state.clone(), current.since)
         };
         let topics = inner.topics.report();
         StatusReport {
@@ -311,7 +311,7 @@ impl Monitor {
             last_turn_seconds: self.silence().as_secs_f64(),
             positions: inner.positions.report(),
             lag: self.lag(),
-            in_bites: inner.in_bites.load(Relaxed),
+            in_bites: inner.bulk_reading.load(Relaxed),
             in_flight: InFlight {
                 records: inner.in_flight_records.load(Relaxed),
                 bytes: inner.in_flight_bytes.load(Relaxed),
@@ -345,7 +345,7 @@ impl Monitor {
 
     /// How long ago the main loop turned; before its first turn, how long ago the router started.
     fn silence(&self) -> Duration {
-        let last = Duration::from_micros(self.0.last_turn_micros.load(Relaxed));
+        let last = Duration::from_micros(self.0.last_iteration_micros.load(Relaxed));
         self.0.clock.elapsed().saturating_sub(last)
     }
 }

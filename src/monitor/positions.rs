@@ -10,9 +10,9 @@ use super::report;
 
 /// A position that may not be known.
 #[derive(Debug, Default)]
-pub(super) struct Place(AtomicU64);
+pub(super) struct AtomicLsn(AtomicU64);
 
-impl Place {
+impl AtomicLsn {
     pub(super) fn set(&self, lsn: Lsn) {
         self.0.store(lsn.0, Relaxed);
     }
@@ -25,11 +25,11 @@ impl Place {
 /// The positions of one router.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
-    pub(super) server_wal_end: Place,
-    pub(super) received: Place,
-    pub(super) flushed: Place,
-    pub(super) remembered: Place,
-    pub(super) confirmed: Place,
+    pub(super) server_wal_end: AtomicLsn,
+    pub(super) received: AtomicLsn,
+    pub(super) flushed: AtomicLsn,
+    pub(super) remembered: AtomicLsn,
+    pub(super) confirmed: AtomicLsn,
     /// Why they cannot be written.
     failed: Mutex<Option<String>>,
 }
@@ -59,7 +59,7 @@ impl Positions {
     }
 
     pub(super) fn report(&self) -> report::Positions {
-        let text = |place: &Place| place.get().map(|lsn| lsn.to_string());
+        let text = |place: &AtomicLsn| place.get().map(|lsn| lsn.to_string());
         report::Positions {
             server_wal_end: text(&self.server_wal_end),
             received: text(&self.received),

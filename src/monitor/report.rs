@@ -133,7 +133,7 @@ pub struct DeadLetters {
     /// Their events, and those without an aggregate.
     pub events: u64,
     /// Events that were parked, by reason.
-    pub parked: Vec<ParkedFor>,
+    pub parked: Vec<ParkedCount>,
     /// Parked events that were sent.
     pub retried: u64,
     /// Parked events that were thrown away.
@@ -142,7 +142,7 @@ pub struct DeadLetters {
 
 /// How many events were parked for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ParkedFor {
+pub struct ParkedCount {
     /// In a word.
     pub reason: String,
     /// How many.

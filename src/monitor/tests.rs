@@ -40,7 +40,7 @@ fn healthy_while_the_main_loop_turns_whatever_the_state() {
     clock.advance(secs(1));
     let stuck = Probe { ok: false, text: "the main loop has not turned for 11 s".to_owned() };
     assert_eq!(monitor.health(), stuck);
-    monitor.turned();
+    monitor.main_loop_ran();
     assert!(monitor.health().ok);
 }
 
@@ -98,7 +98,7 @@ fn the_report_names_the_busiest_topics() {
 }
 
 /// A router in the middle of its work.
-pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
+pub(crate) fn busy() -> (Monitor, Arc<TestClock>) {
     let (monitor, clock) = Monitor::for_test("shop.outbox_router");
     monitor.state(State::Connecting { peer: Peer::Postgres });
     clock.advance(secs(1));
@@ -122,8 +122,8 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
     let first =
         ["order/A.json", "order/A.json", "order/B.json"].map(|contract| monitor.contract_violated(contract));
     assert_eq!(first, [true, false, true]);
-    monitor.heartbeat_on(secs(10));
-    monitor.heartbeat_seen(clock.now(), Duration::from_millis(3));
+    monitor.heartbeat_enabled(secs(10));
+    monitor.heartbeat_received(clock.now(), Duration::from_millis(3));
     monitor.slot(Slot {
         retained_bytes: Some(1 << 24),
         wal_status: Some("reserved".to_owned()),
@@ -131,7 +131,7 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
         safe_wal_seconds: Some(720.5),
         room: Level::Ample,
     });
-    monitor.turned();
+    monitor.main_loop_ran();
     clock.advance(Duration::from_millis(250));
     (monitor, clock)
 }
@@ -154,8 +154,8 @@ fn every_metric_is_there_from_the_start_with_its_meaning() {
     // those by topic appear with their first topic, those of the heartbeat with the first that comes back
     let (monitor, clock) = Monitor::for_test("r");
     monitor.topic_counters("t");
-    monitor.heartbeat_on(secs(1));
-    monitor.heartbeat_seen(clock.now(), secs(0));
+    monitor.heartbeat_enabled(secs(1));
+    monitor.heartbeat_received(clock.now(), secs(0));
     let text = metrics_of(&monitor);
     for metric in crate::metrics::ALL {
         let kind = format!("{:?}", metric.kind).to_lowercase();
@@ -224,15 +224,15 @@ fn a_router_that_has_lost_its_session_claims_nothing_that_it_does_not_know() {
     monitor.flushed(Lsn(7));
     monitor.confirmed(Lsn(5));
     monitor.in_flight(3, 300);
-    monitor.reads_in_bulk(true);
+    monitor.set_bulk_reading(true);
     monitor.oldest_unacknowledged(Some(clock.now()));
     clock.advance(secs(2));
-    monitor.session_over();
+    monitor.session_ended();
     let report = monitor.snapshot();
     assert_eq!((report.in_flight.records, report.in_flight.bytes, report.in_bites), (0, 0, false));
     // it goes on there, and what is not acknowledged gets older
     assert_eq!((report.lag.bytes, report.lag.seconds), (Some(2), 2.0));
-    monitor.waits();
+    monitor.became_standby();
     let report = monitor.snapshot();
     assert_eq!((report.lag.bytes, report.lag.seconds), (None, 0.0));
     let positions = report.positions;

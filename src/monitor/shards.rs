@@ -6,7 +6,7 @@ use pg_logical::Lsn;
 
 use super::exposition;
 use super::report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Reconnects, Slot, StatusReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Reconnects, Slot, StatusReport, Totals,
 };
 use super::topics::keep_busiest;
 use super::{Monitor, Probe, TopicReport};
@@ -26,7 +26,7 @@ impl From<Monitor> for Monitors {
 
 impl Monitors {
     /// Those of the shards of the router `name`.
-    pub fn of_shards(name: &str, each: Vec<Monitor>) -> Self {
+    pub fn for_shards(name: &str, each: Vec<Monitor>) -> Self {
         Monitors { name: name.to_owned(), each }
     }
 
@@ -171,10 +171,10 @@ fn dead_letters(shards: &[StatusReport]) -> DeadLetters {
         all.events += one.events;
         all.retried += one.retried;
         all.discarded += one.discarded;
-        for ParkedFor { reason, events } in &one.parked {
+        for ParkedCount { reason, events } in &one.parked {
             match all.parked.iter_mut().find(|known| known.reason == *reason) {
                 Some(known) => known.events += events,
-                None => all.parked.push(ParkedFor { reason: reason.clone(), events: *events }),
+                None => all.parked.push(ParkedCount { reason: reason.clone(), events: *events }),
             }
         }
     }
@@ -203,8 +203,8 @@ mod tests {
     use crate::monitor::{State, StateKind};
 
     fn two() -> (Monitors, Vec<Monitor>) {
-        let each = vec![Monitor::of_shard("shop/0", Some(0)), Monitor::of_shard("shop/1", Some(1))];
-        (Monitors::of_shards("shop", each.clone()), each)
+        let each = vec![Monitor::for_shard("shop/0", Some(0)), Monitor::for_shard("shop/1", Some(1))];
+        (Monitors::for_shards("shop", each.clone()), each)
     }
 
     #[test]
