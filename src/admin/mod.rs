@@ -1,7 +1,7 @@
 //! The HTTP endpoint for metrics, probes and `status`.
 //!
-//! It has its own thread and runtime, so that it also answers while the main loop is busy or stuck, which is when it is
-//! needed most. It only reads the [`Monitors`]; nothing in it can change the router.
+//! It has its own thread and runtime, so that it answers even while the main loop is busy or stuck. It only reads the
+//! [`Monitors`]; no request can change the router.
 
 pub(crate) mod client;
 mod routes;
@@ -25,7 +25,7 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// Binds `listen`, host and port, and answers there.
+    /// Binds `listen`, host and port, and serves requests there.
     ///
     /// # Errors
     /// The address is not available, or the system provides no thread or no event queue. The exit code is 2, because no
@@ -63,10 +63,10 @@ impl AdminServer {
         self.address
     }
 
-    /// Ends it, which takes at most about a second. Do this last: while the router stops, the probes say so.
+    /// Stops it, which takes at most about a second. Call this last, so that the probes show that the router is stopping.
     pub fn end(self) {
         self.stop.cancel();
-        // a panic was already reported
+        // a panic has already been reported
         let _ = self.thread.join();
     }
 }

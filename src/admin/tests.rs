@@ -51,12 +51,12 @@ async fn readiness_follows_the_state() {
 }
 
 #[tokio::test]
-async fn health_follows_the_main_loop_alone() {
+async fn health_depends_only_on_the_main_loop() {
     let admin = Admin::start();
     admin.monitor.state(State::Reconnecting { peer: Peer::Postgres, reason: "down".to_owned() });
-    assert_eq!(admin.get("/healthz").await, answer(200, "the main loop turns\n"));
+    assert_eq!(admin.get("/healthz").await, answer(200, "the main loop is running\n"));
     admin.clock.advance(Duration::from_secs(12));
-    assert_eq!(admin.get("/healthz").await, answer(503, "the main loop has not turned for 12 s\n"));
+    assert_eq!(admin.get("/healthz").await, answer(503, "the main loop has been stuck for 12 s\n"));
     admin.monitor.main_loop_ran();
     assert_eq!(admin.get("/healthz").await.0, StatusCode::OK);
     admin.end();
@@ -73,7 +73,7 @@ async fn status_is_the_report() {
 }
 
 #[tokio::test]
-async fn metrics_hold_every_documented_name() {
+async fn metrics_contain_every_documented_name() {
     let admin = Admin::start();
     admin.monitor.topic_counters("orders").delivered(3, 30);
     admin.monitor.heartbeat_enabled(Duration::from_secs(1));
@@ -87,7 +87,7 @@ async fn metrics_hold_every_documented_name() {
 }
 
 #[tokio::test]
-async fn it_takes_no_orders() {
+async fn only_get_requests_are_accepted() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let admin = Admin::start();
     for page in ["/metrics", "/healthz", "/readyz", "/status", "/"] {
@@ -106,7 +106,7 @@ async fn it_takes_no_orders() {
 }
 
 #[tokio::test]
-async fn a_lost_visitor_is_told_what_there_is() {
+async fn unknown_paths_show_the_index() {
     let admin = Admin::start();
     let (status, index) = admin.get("/").await;
     assert_eq!(status, StatusCode::OK);
@@ -130,7 +130,7 @@ fn answers_while_the_thread_that_started_it_is_stuck() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_holds_up_neither_the_others_nor_the_end() {
+async fn a_silent_client_delays_neither_other_clients_nor_the_shutdown() {
     let admin = Admin::start();
     let silent = TcpStream::connect(admin.serving.address()).unwrap();
     let mut half = TcpStream::connect(admin.serving.address()).unwrap();
@@ -141,7 +141,7 @@ async fn a_client_that_says_nothing_holds_up_neither_the_others_nor_the_end() {
 }
 
 #[test]
-fn many_clients_that_say_nothing_do_not_keep_a_probe_from_its_answer() {
+fn many_silent_clients_do_not_delay_a_probe() {
     let admin = Admin::start();
     let silent: Vec<_> = (0..100)
         .map(|number| {
@@ -196,7 +196,7 @@ fn an_address_in_use_is_named_with_the_key_to_change() {
 }
 
 #[test]
-fn an_address_that_is_none_is_named_too() {
+fn an_invalid_address_is_named_with_the_key_to_change() {
     let message = |listen| AdminServer::start(listen, Monitor::new("r")).unwrap_err().to_string();
     insta::assert_snapshot!(message("8084"), @r#"The admin endpoint cannot listen at 8084: it is not of the form host:port. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
     insta::assert_snapshot!(message("192.0.2.1:8084"), @r#"The admin endpoint cannot listen at 192.0.2.1:8084: this machine has no such address. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);

@@ -1,10 +1,10 @@
-//! The monitor's clock, which a test can set.
+//! The monitor's clock, which a test can control.
 
 use std::time::{Duration, Instant};
 
 use pg_logical::PgTimestamp;
 
-/// Two ways to tell the time: how long the process has run, which never jumps, and the date.
+/// A monotonic clock and a wall clock.
 #[derive(Debug)]
 pub(crate) enum Clock {
     /// The machine's.
@@ -22,7 +22,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Since the clock was made.
+    /// The time since the clock was created.
     pub(crate) fn elapsed(&self) -> Duration {
         match self {
             Clock::System(start) => start.elapsed(),
@@ -31,7 +31,7 @@ impl Clock {
         }
     }
 
-    /// The date.
+    /// The wall clock.
     pub(crate) fn now(&self) -> PgTimestamp {
         match self {
             Clock::System(_) => PgTimestamp::now(),
@@ -41,7 +41,7 @@ impl Clock {
     }
 }
 
-/// A clock that stands until it is moved. It starts at 2026-01-01 00:00 UTC.
+/// A clock that only moves when the test advances it. It starts at 2026-01-01 00:00 UTC.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(crate) struct TestClock(std::sync::atomic::AtomicU64);

@@ -61,7 +61,7 @@ async fn without_a_router_postgres_is_asked() {
     let found = find(Some(&at), async || Ok("slot outbox_router: not active".to_owned())).await;
     let text = show(&found, "shop.outbox_router", &PLAIN).replace(&at, "<listen>");
     insta::assert_snapshot!(text, @r"
-    no router answers at <listen>: nobody listens there
+    no router answers at <listen>: nothing is listening there
 
     slot outbox_router: not active
     ");
