@@ -14,7 +14,7 @@ use crate::routing::{Origin, Routed, Router};
 use crate::shards::{self, Shard};
 use crate::unsendable::Unsendable;
 
-/// Logged once per session; the counter of ignored changes includes the others.
+/// Logged once per session; further updates are only counted, as ignored changes.
 const ROW_UPDATED: &str =
     "a row of the outbox was updated, which does not change its event: the router sends only inserts";
 
@@ -26,7 +26,7 @@ pub struct Pipeline {
     replay: Option<Replay>,
     /// The current transaction.
     transaction: Origin,
-    /// The end of the log when the session began.
+    /// The end of the server's log when the session began.
     head: Lsn,
     on_update: OnUpdate,
     /// Whether an update was logged in this session.
@@ -43,7 +43,7 @@ pub enum Change<'a> {
     Message(LogicalMessage<'a>),
 }
 
-/// An event, and its record or the reason why there is none.
+/// An event, and its record or why it has none.
 pub struct PipelineOutput<'a> {
     /// The event.
     pub event: Event<'a>,
@@ -99,7 +99,7 @@ impl Pipeline {
         self.transaction.commit_time
     }
 
-    /// Processes the change with this number in its transaction. `None` if it is no event.
+    /// Processes the change with this number in its transaction. `None` if it is not an event.
     ///
     /// # Errors
     /// The change cannot be decoded, and the router has to stop before it.
@@ -140,7 +140,7 @@ impl Pipeline {
         }))
     }
 
-    /// Handles a message that is no change. `already_delivered`: the following changes were delivered before.
+    /// Handles a message that is not an event. `already_delivered`: the changes after it were delivered before.
     ///
     /// # Errors
     /// The router has to stop before it.
@@ -150,14 +150,14 @@ impl Pipeline {
                 let before_session = self.transaction.final_lsn < self.head;
                 match self.outbox.relation(relation, before_session) {
                     Ok(()) => {}
-                    // reported when a row follows that was not delivered
+                    // reported only if a row follows that was not delivered
                     Err(error) if already_delivered => self.outbox.unreadable(relation.id, error),
                     Err(error) => return Err(layout_error(&error)),
                 }
             }
             Message::Type(named) => self.outbox.type_name(named),
             Message::Update(_) | Message::Delete(_) | Message::Truncate(_) if already_delivered => {}
-            // A publication may contain more than the router needs: only inserts are events.
+            // only inserts are events, but a publication may also publish these
             Message::Update(update) => self.row_updated(update.relation)?,
             Message::Delete(_) | Message::Truncate(_) => self.monitor.counts().ignored_changes.add(1),
             _ => {}
@@ -237,7 +237,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// What an operator can do to skip it.
+    /// The command with which an operator can skip it.
     pub fn how_to_skip(&self) -> String {
         how_to_skip(self.origin.final_lsn, self.shard)
     }
@@ -301,10 +301,10 @@ fn layout_error(error: &OutboxError) -> Error {
     )
 }
 
-/// The row stays in the log: correcting or deleting it in the table changes nothing. The advice is safe only when everything
-/// before the transaction is acknowledged, which the loop waits for.
+/// The command that skips a transaction. Correcting or deleting the row in the table would not help, because the log still has
+/// it. The command is safe only once everything before the transaction is acknowledged, which the loop waits for.
 fn how_to_skip(final_lsn: Lsn, shard: Option<Shard>) -> String {
-    // a position after the start of its commit record skips a transaction
+    // the slot skips a transaction if its position is after the start of the commit record
     let past = Lsn(final_lsn.0 + 1);
     let shard = shards::argument(shard);
     format!("skip its whole transaction: outbox-router slot advance --to {past}{shard}")

@@ -23,7 +23,7 @@ pub fn run(bytes: &[u8]) {
     let header = made_of(&template, false, &values);
     let topic = made_of(&template, true, &values);
     for made in [&header, &topic].into_iter().flatten() {
-        assert!(template.may_make(made), "{made:?} by {template}");
+        assert!(template.may_produce(made), "{made:?} by {template}");
         assert!(template.fixed().is_none_or(|fixed| fixed == made));
     }
     match (header, topic) {

@@ -12,10 +12,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time;
 
-/// The router is on this machine or near it.
+/// The time limit of a request. The router is on this machine or close to it.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// More than any answer of the router.
+/// The largest answer that is accepted; those of the router are smaller.
 const ANSWER_LIMIT: usize = 16 << 20;
 
 /// The status and body of `GET path` from the endpoint that listens at `listen`.
@@ -26,43 +26,45 @@ pub(crate) async fn get(listen: &str, path: &str) -> Result<(StatusCode, Bytes),
     let at = connect_address(listen);
     let answer = match time::timeout(TIMEOUT, exchange(&at, path)).await {
         Ok(answer) => answer,
-        Err(_) => Err(format!("a process listens there and says nothing for {} s", TIMEOUT.as_secs())),
+        Err(_) => Err(format!("a process listens there, but did not answer within {} s", TIMEOUT.as_secs())),
     };
     answer.map_err(|why| format!("no router answers at {at}: {why}"))
 }
 
 async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
     let stream = TcpStream::connect(at).await.map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => "nobody listens there".to_owned(),
+        io::ErrorKind::ConnectionRefused => "nothing is listening there".to_owned(),
         _ => error.to_string(),
     })?;
     // the answer is not HTTP, or the connection was closed early
-    ask(stream, at, path).await.map_err(|_| "what answers there does not speak HTTP".to_owned())
+    send_request(stream, at, path)
+        .await
+        .map_err(|_| "the process that listens there does not speak HTTP".to_owned())
 }
 
-async fn ask(
+async fn send_request(
     stream: TcpStream,
     at: &str,
     path: &str,
 ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::get(path).header(header::HOST, at).body(Empty::<Bytes>::new())?;
-    let asked = async {
+    let answer = async {
         let response = sender.send_request(request).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await?;
         Ok((status, body.to_bytes()))
     };
-    // the connection only makes progress while it is polled; the answer is there before it ends
-    tokio::pin!(asked, connection);
+    // the connection only makes progress while it is polled, and the answer is complete before the connection ends
+    tokio::pin!(answer, connection);
     tokio::select! {
         biased;
-        answer = &mut asked => answer,
-        _ = &mut connection => asked.await,
+        answer = &mut answer => answer,
+        _ = &mut connection => answer.await,
     }
 }
 
-/// The address to connect to for an endpoint at `listen`; an endpoint on all addresses is reached by loopback.
+/// The address to connect to for an endpoint at `listen`: the loopback address if it listens on all addresses.
 pub(crate) fn connect_address(listen: &str) -> String {
     match listen.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() => {
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_addresses_are_reached_by_the_loopback() {
+    fn unspecified_addresses_become_loopback_addresses() {
         assert_eq!(connect_address("0.0.0.0:8084"), "127.0.0.1:8084");
         assert_eq!(connect_address("[::]:8084"), "[::1]:8084");
         assert_eq!(connect_address("10.0.0.7:1"), "10.0.0.7:1");
@@ -89,16 +91,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn says_that_nobody_listens() {
+    async fn the_error_says_that_nothing_listens() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let why = format!("no router answers at {at}: nobody listens there");
+        let why = format!("no router answers at {at}: nothing is listening there");
         assert_eq!(get(&at, "/status").await, Err(why));
     }
 
     #[tokio::test]
-    async fn says_that_what_answers_does_not_speak_http() {
+    async fn the_error_says_that_the_answer_is_not_http() {
         use tokio::io::AsyncWriteExt;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap().to_string();
@@ -107,7 +109,7 @@ mod tests {
             stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
             stream
         });
-        let why = format!("no router answers at {at}: what answers there does not speak HTTP");
+        let why = format!("no router answers at {at}: the process that listens there does not speak HTTP");
         assert_eq!(get(&at, "/status").await, Err(why));
         server.await.unwrap();
     }

@@ -1,7 +1,7 @@
 //! The HTTP endpoint for metrics, probes and `status`.
 //!
-//! It has its own thread and runtime, so that it also answers while the main loop is busy or stuck, which is when it is
-//! needed most. It only reads the [`Monitors`]; nothing in it can change the router.
+//! It has its own thread and runtime, so that it answers even while the main loop is busy or stuck. It only reads the
+//! [`Monitors`]; no request can change the router.
 
 pub(crate) mod client;
 mod routes;
@@ -16,16 +16,16 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::monitor::Monitors;
 
-/// The running endpoint. If it is dropped without [`Serving::end`], it runs until the process ends.
+/// The running endpoint. If it is dropped without [`AdminServer::end`], it runs until the process ends.
 #[derive(Debug)]
-pub struct Serving {
+pub struct AdminServer {
     address: SocketAddr,
     stop: CancellationToken,
     thread: JoinHandle<()>,
 }
 
-impl Serving {
-    /// Binds `listen`, host and port, and answers there.
+impl AdminServer {
+    /// Binds `listen`, host and port, and serves requests there.
     ///
     /// # Errors
     /// The address is not available, or the system provides no thread or no event queue. The exit code is 2, because no
@@ -55,7 +55,7 @@ impl Serving {
         };
         let thread = thread::Builder::new().name("admin".to_owned()).spawn(work).map_err(no_resources)?;
         tracing::debug!(%address, "admin endpoint");
-        Ok(Serving { address, stop, thread })
+        Ok(AdminServer { address, stop, thread })
     }
 
     /// The bound address; with port 0 configured, the system has chosen the port.
@@ -63,10 +63,10 @@ impl Serving {
         self.address
     }
 
-    /// Ends it, which takes at most about a second. Do this last: while the router stops, the probes say so.
+    /// Stops it, which takes at most about a second. Call this last, so that the probes show that the router is stopping.
     pub fn end(self) {
         self.stop.cancel();
-        // a panic was already reported
+        // a panic has already been reported
         let _ = self.thread.join();
     }
 }

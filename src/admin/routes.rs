@@ -1,4 +1,4 @@
-//! The routes. None of them ever needs a token.
+//! The routes. None of them requires authentication.
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -12,10 +12,10 @@ use crate::monitor::{Monitors, Probe};
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const PAGES: &str = "\
-/metrics  numbers for Prometheus
-/healthz  200 while the main loop turns, else 503; for a liveness probe
-/readyz   200 if active, or a standby that waits its turn, else 503 with the reason; for a readiness probe
-/status   all of it as JSON
+/metrics  metrics for Prometheus
+/healthz  200 while the main loop runs, else 503; for a liveness probe
+/readyz   200 if active, or a standby that waits for the slot, else 503 with the reason; for a readiness probe
+/status   the status report as JSON
 ";
 
 pub(super) fn routes(monitors: Monitors) -> Router {

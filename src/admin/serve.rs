@@ -1,7 +1,7 @@
 //! The accept loop.
 //!
-//! `axum::serve` accepts any number of connections and waits for ever for a request. Open files are shared with the
-//! connections to Postgres and Kafka, and idle clients must not use them up.
+//! `axum::serve` accepts any number of connections and waits for ever for a request. Idle clients must not use up the file
+//! descriptors that the connections to Postgres and Kafka need.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ const CONNECTIONS: usize = 64;
 /// How long a client may take to send the head of a request, and how long a kept-alive connection may be idle.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The maximum age of a connection, so that clients that never read cannot hold all of them for ever.
+/// The maximum age of a connection, so that clients that never read cannot occupy all connections for ever.
 const LIFETIME: Duration = Duration::from_secs(60);
 
 /// How long answers in progress may take when the connection or the endpoint ends.
@@ -49,7 +49,7 @@ pub(super) async fn serve(
         () = accept(listener, &app, &connections, &stop) => {}
     }
     connections.close();
-    // what is unfinished then ends with the runtime
+    // unfinished connections end with the runtime
     let _ = time::timeout(STOP_TIMEOUT, connections.wait()).await;
     Ok(())
 }
@@ -68,7 +68,7 @@ async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, 
                 open.push_back(
                     connections.spawn(serve_requests(stream, app.clone(), stop.clone())).abort_handle(),
                 );
-                // in a burst, connections that have sent a request are answered before they become the oldest
+                // lets connections be answered before a burst of new ones makes them the oldest
                 task::yield_now().await;
             }
             Err(error) => {
@@ -85,7 +85,7 @@ async fn serve_requests(stream: TcpStream, app: Router, stop: CancellationToken)
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
     tokio::pin!(connection);
-    // errors of a client that hangs up early do not matter
+    // errors of clients that disconnect early do not matter
     tokio::select! {
         _ = connection.as_mut() => return,
         () = stop.cancelled() => {}
@@ -104,7 +104,7 @@ mod tests {
 
     /// The test's clock only advances when everything waits for it.
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_is_used_again_and_again_ends_all_the_same() {
+    async fn a_connection_in_constant_use_ends_after_its_lifetime() {
         let (monitor, _) = Monitor::for_test("shop.outbox_router");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();

@@ -7,19 +7,19 @@ use axum::http::StatusCode;
 
 use super::*;
 use crate::error::{Exit, Peer};
-use crate::monitor::{Monitor, SetClock, State, StatusReport};
+use crate::monitor::{Monitor, State, StatusReport, TestClock};
 
 /// An endpoint on its own port, and its monitor.
 struct Admin {
     monitor: Monitor,
-    clock: Arc<SetClock>,
-    serving: Serving,
+    clock: Arc<TestClock>,
+    serving: AdminServer,
 }
 
 impl Admin {
     fn start() -> Self {
         let (monitor, clock) = Monitor::for_test("shop.outbox_router");
-        let serving = Serving::start("127.0.0.1:0", monitor.clone()).unwrap();
+        let serving = AdminServer::start("127.0.0.1:0", monitor.clone()).unwrap();
         Admin { monitor, clock, serving }
     }
 
@@ -51,13 +51,13 @@ async fn readiness_follows_the_state() {
 }
 
 #[tokio::test]
-async fn health_follows_the_main_loop_alone() {
+async fn health_depends_only_on_the_main_loop() {
     let admin = Admin::start();
     admin.monitor.state(State::Reconnecting { peer: Peer::Postgres, reason: "down".to_owned() });
-    assert_eq!(admin.get("/healthz").await, answer(200, "the main loop turns\n"));
+    assert_eq!(admin.get("/healthz").await, answer(200, "the main loop is running\n"));
     admin.clock.advance(Duration::from_secs(12));
-    assert_eq!(admin.get("/healthz").await, answer(503, "the main loop has not turned for 12 s\n"));
-    admin.monitor.turned();
+    assert_eq!(admin.get("/healthz").await, answer(503, "the main loop has been stuck for 12 s\n"));
+    admin.monitor.main_loop_ran();
     assert_eq!(admin.get("/healthz").await.0, StatusCode::OK);
     admin.end();
 }
@@ -73,11 +73,11 @@ async fn status_is_the_report() {
 }
 
 #[tokio::test]
-async fn metrics_hold_every_documented_name() {
+async fn metrics_contain_every_documented_name() {
     let admin = Admin::start();
     admin.monitor.topic_counters("orders").delivered(3, 30);
-    admin.monitor.heartbeat_on(Duration::from_secs(1));
-    admin.monitor.heartbeat_seen(pg_logical::PgTimestamp::now(), Duration::ZERO);
+    admin.monitor.heartbeat_enabled(Duration::from_secs(1));
+    admin.monitor.heartbeat_received(pg_logical::PgTimestamp::now(), Duration::ZERO);
     let (status, body) = admin.get("/metrics").await;
     assert_eq!(status, StatusCode::OK);
     for metric in crate::metrics::ALL {
@@ -87,7 +87,7 @@ async fn metrics_hold_every_documented_name() {
 }
 
 #[tokio::test]
-async fn it_takes_no_orders() {
+async fn only_get_requests_are_accepted() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let admin = Admin::start();
     for page in ["/metrics", "/healthz", "/readyz", "/status", "/"] {
@@ -106,7 +106,7 @@ async fn it_takes_no_orders() {
 }
 
 #[tokio::test]
-async fn a_lost_visitor_is_told_what_there_is() {
+async fn unknown_paths_show_the_index() {
     let admin = Admin::start();
     let (status, index) = admin.get("/").await;
     assert_eq!(status, StatusCode::OK);
@@ -130,7 +130,7 @@ fn answers_while_the_thread_that_started_it_is_stuck() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_holds_up_neither_the_others_nor_the_end() {
+async fn a_silent_client_delays_neither_other_clients_nor_the_shutdown() {
     let admin = Admin::start();
     let silent = TcpStream::connect(admin.serving.address()).unwrap();
     let mut half = TcpStream::connect(admin.serving.address()).unwrap();
@@ -141,7 +141,7 @@ async fn a_client_that_says_nothing_holds_up_neither_the_others_nor_the_end() {
 }
 
 #[test]
-fn many_clients_that_say_nothing_do_not_keep_a_probe_from_its_answer() {
+fn many_silent_clients_do_not_delay_a_probe() {
     let admin = Admin::start();
     let silent: Vec<_> = (0..100)
         .map(|number| {
@@ -190,14 +190,14 @@ fn an_address_in_use_is_named_with_the_key_to_change() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
     let monitor = Monitor::new("shop.outbox_router");
-    let Err(Error::Definite(error)) = Serving::start(&listen, monitor) else { panic!("must not bind") };
+    let Err(Error::Definite(error)) = AdminServer::start(&listen, monitor) else { panic!("must not bind") };
     assert_eq!(error.exit, Exit::Usage);
     insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"The admin endpoint cannot listen at <listen>: another process listens there. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
 }
 
 #[test]
-fn an_address_that_is_none_is_named_too() {
-    let message = |listen| Serving::start(listen, Monitor::new("r")).unwrap_err().to_string();
+fn an_invalid_address_is_named_with_the_key_to_change() {
+    let message = |listen| AdminServer::start(listen, Monitor::new("r")).unwrap_err().to_string();
     insta::assert_snapshot!(message("8084"), @r#"The admin endpoint cannot listen at 8084: it is not of the form host:port. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
     insta::assert_snapshot!(message("192.0.2.1:8084"), @r#"The admin endpoint cannot listen at 192.0.2.1:8084: this machine has no such address. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
 }

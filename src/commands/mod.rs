@@ -131,7 +131,7 @@ fn say_wait(wait: &LockWait) {
 fn chosen_shards(config: &Config, ShardArgs { chosen }: &ShardArgs) -> Result<Vec<Config>, Error> {
     let count = config.shards.count;
     if chosen.is_empty() {
-        return Ok(config.shards_here());
+        return Ok(config.local_shards());
     }
     let mut shards = config.every_shard();
     let number = |shard: &Config| shard.shard.map(|shard| shard.number);

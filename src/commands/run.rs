@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Serving;
+use crate::admin::AdminServer;
 use crate::cli::RunArgs;
 use crate::commands::signals::at_signal;
 use crate::config::Config;
@@ -35,17 +35,17 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     let contracts = Contracts::configured(config)?.map(Arc::new);
     let mut routers = Vec::new();
     for shard in shards {
-        let monitor = Monitor::of_shard(&shard.name, shard.shard.map(|shard| shard.number));
+        let monitor = Monitor::for_shard(&shard.name, shard.shard.map(|shard| shard.number));
         if let Some(interval) = config.heartbeat {
-            monitor.heartbeat_on(interval);
+            monitor.heartbeat_enabled(interval);
         }
         routers.push(Router { contracts: contracts.clone(), config: shard, monitor });
     }
     let monitors = routers.iter().map(|router| router.monitor.clone()).collect();
-    let monitors = Monitors::of_shards(&config.name, monitors);
+    let monitors = Monitors::for_shards(&config.name, monitors);
     // bound first, so that a second router with the same configuration fails before it touches a server
     let listen = config.admin.listen.as_deref();
-    let admin = listen.map(|listen| Serving::start(listen, monitors)).transpose()?;
+    let admin = listen.map(|listen| AdminServer::start(listen, monitors)).transpose()?;
     let listen = admin.as_ref().map(|admin| admin.address().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = config.name, admin = listen, "starting");
     let stop = CancellationToken::new();

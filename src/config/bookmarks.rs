@@ -1,4 +1,4 @@
-//! `[bookmarks]`: positions to go back to, which the router saves by itself.
+//! `[bookmarks]`: the bookmarks that the router makes by itself.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::raw::{Node, RawBookmarks};
 use super::read::Reader;
 use super::units::{format_duration, format_size};
 
-/// Anything more frequent would keep Postgres busy with slots.
-const LEAST: Duration = Duration::from_secs(10);
+/// The shortest interval; shorter ones would keep Postgres busy copying slots.
+const MIN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How many bookmarks are kept by default.
-const KEEP: usize = 24;
+/// The default of `keep`.
+const DEFAULT_KEEP: usize = 24;
 
-/// How often bookmarks are made, and what they may cost.
+/// How often bookmarks are made, and how many and how much log they may retain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bookmarks {
     /// `every`
@@ -30,7 +30,7 @@ pub struct Bookmarks {
 
 /// `None`: the router makes no bookmarks.
 pub(super) fn bookmarks(reader: &mut Reader<'_>, raw: RawBookmarks) -> Option<Bookmarks> {
-    let every = reader.duration_or_off("bookmarks.every", raw.every, LEAST);
+    let every = reader.duration_or_off("bookmarks.every", raw.every, MIN_INTERVAL);
     let keep = reader.integer("bookmarks.keep", raw.keep, 1..=1_000);
     let max_retained_wal = match raw.max_retained_wal.as_ref().map(Spanned::get_ref) {
         Some(Node::Boolean(false)) => None,
@@ -38,7 +38,7 @@ pub(super) fn bookmarks(reader: &mut Reader<'_>, raw: RawBookmarks) -> Option<Bo
     };
     Some(Bookmarks {
         every: every?,
-        keep: keep.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(KEEP),
+        keep: keep.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(DEFAULT_KEEP),
         max_retained_wal: max_retained_wal.map(|bytes| bytes as u64),
     })
 }

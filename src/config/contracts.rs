@@ -13,7 +13,7 @@ use super::{Columns, Config};
 /// `[contracts]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContractSettings {
-    /// `directory`: holds `<aggregate>/<event>.json`.
+    /// `directory`: contains `<aggregate>/<event>.json`.
     pub directory: PathBuf,
     /// `on_violation`
     pub on_violation: OnViolation,
@@ -32,7 +32,7 @@ const ON_VIOLATION: [(&str, OnViolation); 2] = [("warn", OnViolation::Warn), ("r
 
 /// What `outbox-router contracts` needs from a configuration, which need not be complete.
 #[derive(Debug, Clone)]
-pub struct ForContracts {
+pub struct ContractConfig {
     /// `[contracts]`, if it names a directory.
     pub contracts: Option<ContractSettings>,
     /// `[route] topic`
@@ -48,19 +48,19 @@ pub(super) fn contracts(reader: &mut Reader<'_>, raw: RawContracts) -> Option<Co
     let directory = reader.text_or_off("contracts.directory", raw.directory).flatten();
     match (directory, span) {
         (Some(Located { text, span, .. }), _) => Some(ContractSettings {
-            directory: reader.beside_the_file(Path::new(&text), &span),
+            directory: reader.resolve_path(Path::new(&text), &span),
             on_violation: on_violation.unwrap_or(OnViolation::Warn),
         }),
         (None, Some(span)) => {
             let what = "there are no contracts that could be violated";
-            reader.fault(&span, "contracts.on_violation", what, "Set `directory` under [contracts]");
+            reader.problem(&span, "contracts.on_violation", what, "Set `directory` under [contracts]");
             None
         }
         (None, None) => None,
     }
 }
 
-/// Writes TOML; nothing if there are no contracts.
+/// Writes nothing if there are no contracts.
 pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
     let Some(contracts) = &config.contracts else { return Ok(()) };
     writeln!(out, "\n[contracts]")?;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_printed_configuration_has_it() {
+    fn the_printed_configuration_includes_contracts() {
         let config = read("[contracts]\ndirectory = \"c\"\non_violation = \"reject\"").unwrap();
         let mut printed = String::new();
         write_toml(&config, &mut printed).unwrap();
@@ -110,14 +110,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        let said = ["on_violation = \"drop\"", "on_violation = \"warn\"", "directory = 5", "folder = \"c\""]
-            .map(|line| read(&format!("[contracts]\n{line}")).unwrap_err());
-        insta::assert_snapshot!(said.join("\n"));
+    fn messages_for_bad_contracts() {
+        let messages =
+            ["on_violation = \"drop\"", "on_violation = \"warn\"", "directory = 5", "folder = \"c\""]
+                .map(|line| read(&format!("[contracts]\n{line}")).unwrap_err());
+        insta::assert_snapshot!(messages.join("\n"));
     }
 
     #[test]
-    fn contracts_need_no_more_than_themselves() {
+    fn contracts_load_without_postgres_and_kafka() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("router.toml");
         std::fs::write(&file, "contracts.directory = \"c\"\nroute.topic = \"t.${aggregate_type}\"\n")

@@ -12,7 +12,7 @@ use super::read::Reader;
 pub struct DeadLetters {
     /// `policy`
     pub policy: Policy,
-    /// `max_aggregates`: how many aggregates may be parked; one more stops the router. Default 1,000.
+    /// `max_aggregates`: how many aggregates may have parked events; one more stops the router. Default 1,000.
     pub max_aggregates: usize,
 }
 

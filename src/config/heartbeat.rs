@@ -1,4 +1,4 @@
-//! `[heartbeat]`: a message that the router writes to the log and waits for.
+//! `[heartbeat]`: a logical message that the router writes to the log and waits for in its stream.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::read::Reader;
 use super::units::format_duration;
 
 /// The shortest interval: a shorter one would give no more information.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// `None`: `false`, or not set.
+/// `None`: no heartbeat.
 pub(super) fn heartbeat(reader: &mut Reader<'_>, raw: RawHeartbeat) -> Option<Duration> {
-    reader.duration_or_off("heartbeat.interval", raw.interval, LEAST)
+    reader.duration_or_off("heartbeat.interval", raw.interval, MIN_INTERVAL)
 }
 
 pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {

@@ -1,43 +1,43 @@
-//! Names with rules of Postgres or Kafka, checked before a server sees them.
+//! Checks names by the rules of Postgres and Kafka before they are sent to a server.
 
 use super::TableName;
 
 /// The longest name in Postgres, in bytes (`NAMEDATALEN - 1`); it truncates longer ones.
-const LONGEST_NAME: usize = 63;
+const MAX_NAME_BYTES: usize = 63;
 
-/// The longest name of a router, in characters. It is a prefix of other names that have limits of their own.
-const LONGEST_ROUTER_NAME: usize = 200;
+/// The longest name of a router, in characters. It is the prefix of longer names, which have limits too.
+const MAX_ROUTER_NAME_CHARS: usize = 200;
 
 /// Checks a slot's name: lower-case letters, digits and underscores (Postgres manual, "Replication Slots").
 pub(super) fn check_slot(name: &str) -> Result<(), String> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(legal) {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(legal) {
         return Err(format!(
-            "a slot's name has 1 to {LONGEST_NAME} lower-case letters, digits and underscores"
+            "a slot name consists of 1 to {MAX_NAME_BYTES} lower-case letters, digits and underscores"
         ));
     }
     Ok(())
 }
 
-/// Checks a name that Postgres takes literally when quoted: a publication, a column.
+/// Checks a name that is always quoted in SQL: a publication or a column.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
-        return Err(format!("a name in Postgres has 1 to {LONGEST_NAME} bytes"));
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
+        return Err(format!("a name in Postgres has 1 to {MAX_NAME_BYTES} bytes"));
     }
     Ok(())
 }
 
-/// Checks the router's own name, which is part of `transactional.id`, `client.id` and record keys.
+/// Checks the router's name, which is part of `transactional.id`, `client.id` and record keys.
 pub(super) fn check_router_name(name: &str) -> Result<(), String> {
-    if name.is_empty() || name.chars().count() > LONGEST_ROUTER_NAME || name.chars().any(char::is_control) {
+    if name.is_empty() || name.chars().count() > MAX_ROUTER_NAME_CHARS || name.chars().any(char::is_control) {
         return Err(format!(
-            "the router's name has 1 to {LONGEST_ROUTER_NAME} characters, and no control characters"
+            "the router's name has 1 to {MAX_ROUTER_NAME_CHARS} characters, and no control characters"
         ));
     }
     Ok(())
 }
 
-/// Reads a table name as SQL does: `schema.name`, with `public` as the default schema, unquoted letters folded to lower case,
+/// Parses a table name as SQL does: `schema.name`, with `public` as the default schema, unquoted letters folded to lower case,
 /// and anything else in double quotes.
 pub(super) fn parse_table(text: &str) -> Result<TableName, String> {
     let (first, rest) = parse_identifier(text.trim())?;
@@ -69,13 +69,13 @@ pub(super) fn split_tables(text: &str) -> Vec<&str> {
 
 fn trailing(rest: &str) -> String {
     if rest.starts_with('.') {
-        return "it has more than a schema and a name".to_owned();
+        return "it has more parts than a schema and a name".to_owned();
     }
     let character = rest.chars().next().unwrap_or_default();
-    format!("{character:?} can only stand in a quoted name, as in \"my-schema\".\"outbox\"")
+    format!("{character:?} is only allowed in a quoted name, as in \"my-schema\".\"outbox\"")
 }
 
-/// Reads one identifier, and returns the rest of `text` (Postgres manual, "Identifiers and Key Words").
+/// Parses one identifier, and returns the rest of `text` (Postgres manual, "Identifiers and Key Words").
 fn parse_identifier(text: &str) -> Result<(String, &str), String> {
     let Some(mut rest) = text.strip_prefix('"') else {
         let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$' || !c.is_ascii();
@@ -104,7 +104,7 @@ fn parse_identifier(text: &str) -> Result<(String, &str), String> {
     }
 }
 
-/// Writes a table name so that it can be read back, with quotes only where needed.
+/// Writes a table name as [`parse_table`] reads it, with quotes only where needed.
 pub(super) fn format_table(table: &TableName) -> String {
     format!("{}.{}", quote_if_needed(&table.schema), quote_if_needed(&table.name))
 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_tables_as_sql_does() {
+    fn table_names_are_parsed_as_in_sql() {
         for (text, expected) in [
             ("outbox", table("public", "outbox")),
             ("public.outbox", table("public", "outbox")),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_table() {
+    fn malformed_table_names_are_refused() {
         let long = "x".repeat(64);
         for text in
             ["", ".", "a.", ".a", "a.b.c", "my-outbox", "a b", "\"a", "\"\".a", "1a", "a.\"b\"c", &long]
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_have_postgres_rules() {
+    fn slot_names_follow_the_rules_of_postgres() {
         assert_eq!(check_slot("outbox_router_1"), Ok(()));
         for name in ["", "Outbox", "a-b", "a b", "größe", &"x".repeat(64)] {
             assert!(check_slot(name).is_err(), "{name}");
@@ -168,13 +168,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_written_table_reads_back(schema in "[^\\x00]{1,15}", name in "[^\\x00]{1,15}") {
+        fn a_formatted_table_parses_to_the_same_name(schema in "[^\\x00]{1,15}", name in "[^\\x00]{1,15}") {
             let table = TableName { schema, name };
             prop_assert_eq!(parse_table(&format_table(&table)), Ok(table));
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*") {
+        fn any_text_is_parsed_or_refused(text in "\\PC*") {
             let _ = parse_table(&text);
         }
     }

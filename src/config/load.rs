@@ -1,4 +1,4 @@
-//! From a file and the environment to the typed configuration.
+//! Loads the configuration from a file and the environment.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 use super::Config;
-use super::contracts::ForContracts;
+use super::contracts::ContractConfig;
 use super::convert::{self, Parsed};
 use super::environment::PREFIX;
 use super::overlay;
@@ -25,15 +25,15 @@ use pg_logical::conninfo::nearest;
 /// A configuration and where it came from.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What was read.
+    /// The configuration.
     pub config: Config,
     /// The file it was read from; `None` if only the environment was used.
     pub file: Option<PathBuf>,
-    /// Things the user should know that are no faults, each as a sentence without a full stop.
+    /// Warnings for the user, each as a sentence without a full stop.
     pub warnings: Vec<String>,
 }
 
-/// Whether the configuration has to name brokers.
+/// Whether the configuration must name brokers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Brokers {
     Required,
@@ -46,7 +46,7 @@ pub(super) enum Brokers {
 ///
 /// # Errors
 /// The file cannot be read, or something in it or in the environment is wrong. The [`Error`] has exit code 2 and lists all
-/// faults, each with its place and a remedy.
+/// problems, each with its place and a remedy.
 pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
     load_with(path, env, Brokers::Required)
 }
@@ -77,7 +77,7 @@ fn load_with(path: Option<&Path>, env: &Environment, brokers: Brokers) -> Result
         };
         let path = path.display();
         format!(
-            "{path} holds a secret and can be read by everybody on this machine; `chmod 600 {path}`, or 640 if the router \
+            "{path} contains a secret and can be read by everybody on this machine; `chmod 600 {path}`, or 640 if the router \
              reads it by its group{elsewhere}"
         )
     };
@@ -85,11 +85,11 @@ fn load_with(path: Option<&Path>, env: &Environment, brokers: Brokers) -> Result
     Ok(Loaded { config: parsed.config, file, warnings })
 }
 
-/// The same for `outbox-router contracts`, which needs neither Postgres nor Kafka and reads only the keys for contracts.
+/// Reads only the keys for contracts. `outbox-router contracts` needs neither Postgres nor Kafka.
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<ForContracts, Error> {
+pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<ContractConfig, Error> {
     let file = find(path)?;
     let file = file.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
     parse_by(file, env, convert::for_contracts)
@@ -105,7 +105,7 @@ fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
     }
 }
 
-/// The same from the text of a file.
+/// As [`load`], from the text of a file.
 pub(super) fn parse(
     file: Option<(&Path, &str)>,
     env: &Environment,
@@ -139,8 +139,8 @@ fn parse_by<T>(
     convert(raw, &sources, problems)
 }
 
-/// Deserializes the tree. Each unknown key is noted and removed, and the rest is read again, so that all of them are found at
-/// once.
+/// Deserializes the tree. Each unknown key is reported and removed, and the rest is deserialized again, so that all of them are
+/// found at once.
 fn deserialize<'i>(
     mut root: Spanned<DeTable<'i>>,
     sources: &Sources<'i>,
@@ -159,11 +159,11 @@ fn deserialize<'i>(
             problems.push(sources.place(&span), unknown_key(path), suggestion(path, &known, sources, &span));
         } else {
             // serde's message would repeat the value, which may be a secret
-            let what = format!("`{}` has a value of the wrong kind", path.join("."));
+            let what = format!("`{}` has a value of the wrong type", path.join("."));
             let remedy = match error.message() {
-                message if message.ends_with(TABLE) => "It takes a table of keys and values",
+                message if message.ends_with(TABLE) => "Write a table of keys and values",
                 message if message.ends_with(TABLES) => {
-                    "It takes several tables, each under a heading in double brackets"
+                    "Write an array of tables, each under a heading in double brackets"
                 }
                 _ => "Write it as a text in quotes",
             };
@@ -175,7 +175,7 @@ fn deserialize<'i>(
     }
 }
 
-/// The keys that were expected, from serde's message "unknown field `a`, expected one of `b`, `c`".
+/// The expected keys, from serde's message "unknown field `a`, expected one of `b`, `c`".
 fn known_keys(message: &str) -> Option<Vec<&str>> {
     let known = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2).skip(1);
     Some(known.collect())
@@ -209,11 +209,11 @@ fn suggestion(path: &[String], known: &[&str], sources: &Sources<'_>, span: &Ran
     }
     match nearest {
         Some(name) => format!("Did you mean `{name}`?"),
-        None => format!("Known here: {}", known.join(", ")),
+        None => format!("Known keys: {}", known.join(", ")),
     }
 }
 
-/// Removes the entry whose key or value has this range, and returns its path.
+/// Removes the entry whose key or value is at `span`, and returns its path.
 fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     let found = table.iter().find(|(key, value)| key.span() == *span || value.span() == *span);
     if let Some(key) = found.map(|(key, _)| key.get_ref().to_string()) {
@@ -223,7 +223,7 @@ fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     table.iter_mut().find_map(|(key, value)| {
         let mut path = match value.get_mut() {
             DeValue::Table(inner) => remove(inner, span)?,
-            DeValue::Array(items) => remove_within(items, span)?,
+            DeValue::Array(items) => remove_in_array(items, span)?,
             _ => return None,
         };
         path.insert(0, key.get_ref().to_string());
@@ -232,7 +232,7 @@ fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
 }
 
 /// The same in an array of tables such as `[[route.rules]]`.
-fn remove_within(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<String>> {
+fn remove_in_array(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     if items.iter().any(|item| item.span() == *span) {
         let kept = std::mem::replace(items, DeArray::new()).into_iter().filter(|item| item.span() != *span);
         *items = kept.collect();
@@ -264,7 +264,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
         ),
         io::ErrorKind::InvalidData => ("it is not UTF-8 text", "Save it as UTF-8".to_owned()),
         io::ErrorKind::IsADirectory => ("it is a directory", "Name the file in it with -c".to_owned()),
-        _ => ("the system refuses", format!("The system says: {error}")),
+        _ => ("the system refuses", format!("The system reports: {error}")),
     };
     Error::usage(format!("Cannot read the configuration file {}: {what}", path.display()), remedy)
 }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_not_passed_over() {
+    fn a_file_that_cannot_be_read_is_not_skipped() {
         let directory = tempfile::tempdir().unwrap();
         let good = directory.path().join("good.toml");
         fs::write(&good, "").unwrap();
@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_and_any_variable_are_read_or_refused(
+        fn any_text_and_any_variable_are_parsed_or_refused(
             text in text(),
             variable in "(KAFKA|POSTGRES|URL|FILE|__|_|X|TOPICS|CONFIG|NAME){0,6}",
             value in "\\PC{0,8}",

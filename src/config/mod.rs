@@ -1,6 +1,6 @@
-//! The typed configuration: what `outbox-router.toml` and the environment say, checked once.
+//! The typed configuration from `outbox-router.toml` and the environment.
 //!
-//! `load` reads it. The rest of the program sees only these types.
+//! `load` reads and checks it. The rest of the program sees only these types.
 
 pub mod bookmarks;
 pub mod contracts;
@@ -70,12 +70,12 @@ pub struct Config {
     pub contracts: Option<ContractSettings>,
     /// `[shards]`
     pub shards: Shards,
-    /// The shard that this configuration is for; its names are those of the shard then.
+    /// The shard that this configuration is for. Its names are then those of the shard.
     pub shard: Option<Shard>,
 }
 
 impl Config {
-    /// Whether the stream has to include logical messages, as events or as heartbeats.
+    /// Whether the stream has to include logical messages, for events or heartbeats.
     pub fn reads_messages(&self) -> bool {
         self.outbox.message_prefix.is_some() || self.heartbeat.is_some()
     }
@@ -86,14 +86,14 @@ impl Config {
     }
 }
 
-/// What is read: tables and messages, through a slot and a publication, for one shard or for the only router.
+/// The part of the configuration about reading the outbox: tables and messages, slot and publication.
 #[derive(Debug, Clone, Copy)]
 pub struct OutboxSource<'a> {
     /// `[postgres]`
     pub postgres: &'a Postgres,
     /// `[outbox]`
     pub outbox: &'a Outbox,
-    /// The shard of the slot and the publication.
+    /// The shard that slot and publication belong to.
     pub shard: Option<Shard>,
 }
 
@@ -106,7 +106,7 @@ pub struct Postgres {
     pub slot: String,
     /// `publication`. Default `outbox_router`.
     pub publication: String,
-    /// `wal_sender_timeout`, set for the router's own session. Default 10 s.
+    /// `wal_sender_timeout`, which the router sets for its own session. Default 10 s.
     pub wal_sender_timeout: Duration,
     /// `catch_up`.
     pub catch_up: CatchUp,
@@ -117,7 +117,7 @@ pub struct Postgres {
 /// How a lagging slot is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUp {
-    /// In bulk, where the log holds many events.
+    /// In bulk, if the log contains many events.
     Auto,
     /// Always as a stream (the default).
     Stream,
@@ -196,10 +196,10 @@ pub struct Columns {
     pub created_at: Option<String>,
     /// A trace context in the format of `java.util.Properties`: its `traceparent` and `tracestate` become headers.
     pub tracing_span_context: Option<String>,
-    /// The user set `headers`, so the column must exist.
-    pub headers_named: bool,
-    /// The user set `created_at`, so the column must exist.
-    pub created_at_named: bool,
+    /// Whether the column `headers` must exist, because the user set it.
+    pub headers_required: bool,
+    /// Whether the column `created_at` must exist, because the user set it.
+    pub created_at_required: bool,
 }
 
 impl Default for Columns {
@@ -213,8 +213,8 @@ impl Default for Columns {
             headers: Some("headers".to_owned()),
             created_at: Some("created_at".to_owned()),
             tracing_span_context: None,
-            headers_named: false,
-            created_at_named: false,
+            headers_required: false,
+            created_at_required: false,
         }
     }
 }
@@ -222,8 +222,8 @@ impl Default for Columns {
 /// `[kafka]`: librdkafka's properties under their own names. `Debug` does not show secrets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kafka {
-    /// Property name to value. Refused names (those that would break an invariant) are never in it. A property with two names
-    /// in librdkafka has Kafka's: `bootstrap.servers`, `sasl.mechanism`, `compression.type`, `linger.ms`.
+    /// Property name to value, without the properties that the router refuses. Properties with two names in librdkafka are
+    /// stored under Kafka's: `bootstrap.servers`, `sasl.mechanism`, `compression.type`, `linger.ms`.
     pub properties: BTreeMap<String, Secret>,
 }
 
@@ -254,20 +254,19 @@ impl Default for Topics {
     }
 }
 
-/// `[delivery]`: the guarantee, how much may be in flight, and how a stop ends.
+/// `[delivery]`: the guarantee, the limits on records in flight, and the time for a shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     /// `mode`
     pub mode: DeliveryMode,
     /// `window.records`: the maximum number of records in flight. Default 20,000.
     pub window_records: usize,
-    /// `window.bytes`: the same in bytes of keys, values and headers, and of what the client stores with them. Default 16
-    /// MiB.
+    /// `window.bytes`: the same in bytes of keys, values and headers, including the client's overhead. Default 16 MiB.
     pub window_bytes: usize,
     /// `positions_topic`: the topic that stores the position in addition to the slot. `None` (an empty string): switched off.
     /// Default `outbox-router.positions`.
     pub positions_topic: Option<String>,
-    /// `shutdown_timeout`: how long a stop waits for the records in flight. Default 10 s.
+    /// `shutdown_timeout`: how long a shutdown waits for the records in flight. Default 10 s.
     pub shutdown_timeout: Duration,
 }
 
@@ -283,7 +282,7 @@ impl Default for Delivery {
     }
 }
 
-/// What consumers can rely on.
+/// The delivery guarantee for consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryMode {
     /// Every event arrives; some may arrive twice after a crash.
@@ -318,13 +317,13 @@ impl Default for Admin {
     }
 }
 
-/// The smallest valid configuration, and these keys.
+/// The smallest valid configuration, with these keys added.
 #[cfg(test)]
 pub(crate) fn minimal_with(more: &str) -> Config {
     read_back(&format!("{REQUIRED}{more}"))
 }
 
-/// The same on top of a preset.
+/// The same with a preset.
 #[cfg(test)]
 pub(crate) fn preset_with(preset: &str, more: &str) -> Config {
     read_back(&format!("preset = \"{preset}\"\n{REQUIRED}{more}"))

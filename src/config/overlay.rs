@@ -37,7 +37,7 @@ pub(super) fn apply_variables<'i>(
             problems.push(
                 sources.place(&ranges.value()),
                 format!(
-                    "sets a part of a value that another variable ({PREFIX}{}) sets as a whole",
+                    "sets part of a value that another variable ({PREFIX}{}) sets as a whole",
                     key.rsplit_once("__").map_or(key, |(whole, _)| whole)
                 ),
                 "Unset one of the two",
@@ -46,7 +46,7 @@ pub(super) fn apply_variables<'i>(
     }
 }
 
-/// The keys that lead to the value. The last key in `kafka` and `topics.config` is a property with dots.
+/// The path of keys to the value. The last key in `kafka` and `topics.config` is a property name with dots.
 fn key_path(key: &str) -> Vec<String> {
     let mut path: Vec<String> = key.to_ascii_lowercase().split("__").map(str::to_owned).collect();
     match path.as_mut_slice() {
@@ -59,8 +59,8 @@ fn key_path(key: &str) -> Vec<String> {
     path
 }
 
-/// Kubernetes sets such variables in every pod if a Service is called `outbox-router` (Kubernetes manual, "Discovering
-/// services"); they are not meant for the router.
+/// Whether Kubernetes sets this variable in every pod because a Service is called `outbox-router` (Kubernetes manual,
+/// "Discovering services"). It is not meant for the router.
 fn is_service_link(key: &str) -> bool {
     let port = |rest: &str| {
         let mut parts = rest.split('_');
@@ -74,7 +74,7 @@ fn is_service_link(key: &str) -> bool {
         || key.strip_prefix("PORT_").is_some_and(port)
 }
 
-/// Another variable has set a value where this one needs a table.
+/// Another variable has already set a value where this one needs a table.
 struct Conflict;
 
 fn insert<'i>(
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_double_underscore_is_a_level_and_a_single_one_a_dot_of_kafka() {
+    fn double_underscores_separate_levels_and_single_ones_are_dots_for_kafka() {
         for (key, path) in [
             ("NAME", &["name"][..]),
             ("POSTGRES__WAL_SENDER_TIMEOUT", &["postgres", "wal_sender_timeout"]),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_sets_for_a_service_is_left_alone() {
+    fn kubernetes_service_variables_are_ignored() {
         for key in [
             "SERVICE_HOST",
             "SERVICE_PORT",

@@ -4,7 +4,7 @@ use std::fmt;
 
 use fancy_regex::Regex;
 
-/// What a text may be. Patterns are equal if they were written the same way.
+/// A pattern for texts. Patterns are equal if they were written the same way.
 #[derive(Clone)]
 pub struct Pattern {
     written: String,
@@ -37,11 +37,11 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// How often an expression may backtrack before it is abandoned; this limits the time spent on a value.
+/// How often an expression may backtrack, which limits the time spent on a value.
 const BACKTRACK_LIMIT: usize = 100_000;
 
 impl Pattern {
-    /// Reads `/regex/` or a literal text.
+    /// Parses `/regex/` or a literal text.
     ///
     /// # Errors
     /// The expression is invalid; the text says why.
@@ -50,7 +50,7 @@ impl Pattern {
             None => None,
             Some(rest) => Some(
                 rest.strip_suffix('/')
-                    .ok_or("it begins with `/` like an expression, and does not end with it")?,
+                    .ok_or("it begins with `/` like an expression, but does not end with `/`")?,
             ),
         };
         let kind = match inside {
@@ -84,28 +84,28 @@ impl Pattern {
     ///
     /// # Errors
     /// The expression backtracked too often.
-    pub fn fits(&self, text: &str) -> Result<bool, TooHard> {
+    pub fn matches(&self, text: &str) -> Result<bool, BacktrackLimitExceeded> {
         match &self.kind {
             Kind::Exact => Ok(text == self.written),
-            Kind::Regex(regex) => regex.is_match(text).map_err(|_| TooHard),
+            Kind::Regex(regex) => regex.is_match(text).map_err(|_| BacktrackLimitExceeded),
         }
     }
 }
 
 /// A regular expression was abandoned because it backtracked too often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooHard;
+pub struct BacktrackLimitExceeded;
 
 /// An expression that matches whole texts only.
 fn whole(expression: &str) -> Result<Regex, String> {
-    // checked on its own first: a lone `)` would close the group that is put around it
-    Regex::new(expression).map_err(|error| not_valid(&error))?;
+    // checked on its own first, because an unbalanced `)` would close the group around it
+    Regex::new(expression).map_err(|error| invalid(&error))?;
     let mut builder = fancy_regex::RegexBuilder::new(&format!(r"\A(?:{expression})\z"));
-    builder.backtrack_limit(BACKTRACK_LIMIT).build().map_err(|error| not_valid(&error))
+    builder.backtrack_limit(BACKTRACK_LIMIT).build().map_err(|error| invalid(&error))
 }
 
-/// The error on one line, like every message.
-fn not_valid(error: &fancy_regex::Error) -> String {
+/// The error on one line, as all messages are.
+fn invalid(error: &fancy_regex::Error) -> String {
     let text = error.to_string();
     let reason = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ");
     format!("not a regular expression: {reason}")
@@ -116,27 +116,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_fits_as_a_whole_or_not() {
-        let fits = |pattern: &str, text: &str| Pattern::parse(pattern).unwrap().fits(text).unwrap();
-        assert!(fits("order", "order") && !fits("order", "orders") && !fits("order", "Order"));
-        assert!(fits("/order|basket/", "basket") && !fits("/order|basket/", "baskets"));
-        assert!(fits(r"/(?<a>.)x\k<a>/", "oxo") && !fits(r"/(?<a>.)x\k<a>/", "oxa"));
-        assert!(fits("/(?!test).*/", "order") && !fits("/(?!test).*/", "test.order"));
-        assert!(!fits("/.*/", "a\nb"), "a dot is no line break");
-        assert!(fits("//", "") && fits("/\\/x/", "/x"));
+    fn a_pattern_matches_the_whole_text() {
+        let matches = |pattern: &str, text: &str| Pattern::parse(pattern).unwrap().matches(text).unwrap();
+        assert!(matches("order", "order") && !matches("order", "orders") && !matches("order", "Order"));
+        assert!(matches("/order|basket/", "basket") && !matches("/order|basket/", "baskets"));
+        assert!(matches(r"/(?<a>.)x\k<a>/", "oxo") && !matches(r"/(?<a>.)x\k<a>/", "oxa"));
+        assert!(matches("/(?!test).*/", "order") && !matches("/(?!test).*/", "test.order"));
+        assert!(!matches("/.*/", "a\nb"), "a dot does not match a line break");
+        assert!(matches("//", "") && matches("/\\/x/", "/x"));
         assert!(Pattern::parse("/").is_err() && Pattern::parse("/x").is_err());
     }
 
     #[test]
-    fn a_star_stands_for_any_characters_of_a_topic() {
-        let fits = |pattern: &str, text: &str| Pattern::parse_topics(pattern).unwrap().fits(text).unwrap();
-        assert!(fits("outbox.*", "outbox.order") && !fits("outbox.*", "outbox-order"));
-        assert!(fits("*.v1", "a.b.v1") && !fits("*.v1", "a.v1x"));
-        assert!(fits("a.b", "a.b") && !fits("a.b", "axb") && fits("/a.b/", "axb"));
+    fn a_star_matches_any_characters_of_a_topic() {
+        let matches =
+            |pattern: &str, text: &str| Pattern::parse_topics(pattern).unwrap().matches(text).unwrap();
+        assert!(matches("outbox.*", "outbox.order") && !matches("outbox.*", "outbox-order"));
+        assert!(matches("*.v1", "a.b.v1") && !matches("*.v1", "a.v1x"));
+        assert!(matches("a.b", "a.b") && !matches("a.b", "axb") && matches("/a.b/", "axb"));
     }
 
     #[test]
-    fn what_is_no_expression_says_why() {
+    fn an_invalid_expression_says_why() {
         for expression in ["/(/", "/)(/", "/[/", r"/\/"] {
             let error = Pattern::parse(expression).unwrap_err();
             assert!(error.starts_with("not a regular expression: ") && !error.contains('\n'), "{error}");
@@ -144,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_that_takes_too_many_steps_is_given_up() {
+    fn an_expression_that_backtracks_too_often_is_an_error() {
         let pattern = Pattern::parse(r"/(?:(a*)*)*\1(?=b)c/").unwrap();
-        assert_eq!(pattern.fits(&"a".repeat(64)), Err(TooHard));
+        assert_eq!(pattern.matches(&"a".repeat(64)), Err(BacktrackLimitExceeded));
     }
 }

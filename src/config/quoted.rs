@@ -1,6 +1,6 @@
 //! Strings in TOML.
 
-/// Quotes a text, with escapes where needed.
+/// The text as a TOML string.
 pub(super) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }

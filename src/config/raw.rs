@@ -187,13 +187,13 @@ pub(super) struct RawShards {
     pub(super) only: Value,
 }
 
-/// What serde says it expected where a table must be.
+/// What serde's error says was expected where a table must be.
 pub(super) const TABLE: &str = "a table of keys and values";
 
-/// What serde says it expected where an array of tables must be.
+/// What serde's error says was expected where an array of tables must be.
 pub(super) const TABLES: &str = "a sequence";
 
-/// A section, which is read from a table only; serde would also accept an array of the fields in their order.
+/// A section, which must be a table; serde would also accept an array of the fields in their order.
 #[derive(Default)]
 pub(super) struct Table<T>(pub(super) T);
 
@@ -227,7 +227,7 @@ pub(super) enum Node {
     Boolean(bool),
     Table(Properties),
     Array(Vec<Spanned<Node>>),
-    /// The name of a type that no key takes.
+    /// The name of a type that no key accepts.
     Other(&'static str),
 }
 

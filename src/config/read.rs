@@ -1,4 +1,4 @@
-//! Reads single values as text, number, switch, duration or size, or notes why they are not.
+//! Reads single values as text, number, boolean, duration or size, and records problems.
 
 use std::fs;
 use std::ops::{Range, RangeInclusive};
@@ -11,8 +11,8 @@ use super::raw::{Node, Properties, Value};
 use super::source::{Problems, Sources};
 use super::units::{self, DURATION_FORM, SIZE_FORM};
 
-/// Reads values and notes what is wrong with them. An invalid value becomes `None`, like a missing one; the noted problems
-/// keep the result from being used.
+/// Reads values and records problems. An invalid value becomes `None`, like a missing one; the recorded problem prevents the
+/// result from being used.
 pub(super) struct Reader<'a> {
     pub(super) sources: &'a Sources<'a>,
     pub(super) problems: Problems,
@@ -22,15 +22,15 @@ pub(super) struct Reader<'a> {
 pub(super) struct Located {
     pub(super) text: String,
     pub(super) span: Range<usize>,
-    /// It was written in the configuration file itself, not in a variable or a file of its own.
+    /// Whether it was written in the configuration file itself, not in a variable or a file of its own.
     pub(super) inline: bool,
-    /// The file that holds only this value.
+    /// The file that contains only this value.
     pub(super) file: Option<PathBuf>,
 }
 
 impl Reader<'_> {
-    /// Notes a problem with the value of `key`.
-    pub(super) fn fault(
+    /// Records a problem with the value of `key`.
+    pub(super) fn problem(
         &mut self,
         span: &Range<usize>,
         key: &str,
@@ -40,7 +40,7 @@ impl Reader<'_> {
         self.problems.push(self.sources.place(span), format!("`{key}`: {}", what.as_ref()), remedy);
     }
 
-    /// Notes that something required is missing.
+    /// Records that a required key is missing.
     pub(super) fn missing(&mut self, key: &str, remedy: &str) {
         let what = format!("`{key}` is not set: {}", self.sources.searched());
         self.problems.push(super::source::Place::Nowhere, what, remedy);
@@ -51,14 +51,14 @@ impl Reader<'_> {
         self.text_expecting(key, value, "a text in quotes")
     }
 
-    /// One text, or an array. A variable has a list with commas, which `split` separates.
+    /// One text, or an array of texts. In a variable, the list is one text, which `split` separates.
     pub(super) fn texts(
         &mut self,
         key: &str,
         list: Value,
         split: impl Fn(&str) -> Vec<&str>,
     ) -> Option<Vec<Located>> {
-        const EXPECTED: &str = "a text in quotes, or an array of such";
+        const EXPECTED: &str = "a text in quotes, or an array of them";
         let list = list?;
         let span = list.span();
         let items = match list.into_inner() {
@@ -85,16 +85,16 @@ impl Reader<'_> {
         let inline = !self.sources.is_variable(&span);
         if let Some(path) = value.get_ref().as_file() {
             let text = self.read_file(key, path, &span)?;
-            let file = self.beside_the_file(Path::new(path), &span);
+            let file = self.resolve_path(Path::new(path), &span);
             return Some(Located { text, span, inline: false, file: Some(file) });
         }
         match value.into_inner() {
             Node::Text(text) => Some(Located { text, span, inline, file: None }),
-            other => self.wrong_kind(key, &span, &other, expected),
+            other => self.wrong_type(key, &span, &other, expected),
         }
     }
 
-    /// A text that the check accepts; otherwise the check says what is expected.
+    /// A text that `check` accepts; its error says what is expected.
     pub(super) fn checked(
         &mut self,
         key: &str,
@@ -103,7 +103,7 @@ impl Reader<'_> {
     ) -> Option<String> {
         let Located { text, span, .. } = self.text(key, value)?;
         let checked = check(&text).map(|()| text);
-        checked.map_err(|expected| self.fault(&span, key, expected, "Correct the name")).ok()
+        checked.map_err(|expected| self.problem(&span, key, expected, "Correct the name")).ok()
     }
 
     /// A whole number within a range.
@@ -119,8 +119,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads something else than a text. `read` gives `None` for a kind of value that the key does not take, and `Some(None)` for
-    /// a wrong value of the right kind.
+    /// A value other than a text. `read` returns `None` for a value of the wrong type, and `Some(None)` for an invalid value of
+    /// the right type.
     fn scalar<T>(
         &mut self,
         key: &str,
@@ -134,7 +134,7 @@ impl Reader<'_> {
         match read(&scalar) {
             Some(Some(read)) => Some(read),
             Some(None) => self.expected(key, &span, expected),
-            None => self.wrong_kind(key, &span, &scalar, expected),
+            None => self.wrong_type(key, &span, &scalar, expected),
         }
     }
 
@@ -153,7 +153,7 @@ impl Reader<'_> {
         let value = value?;
         let span = value.span();
         if matches!(value.get_ref(), Node::Integer(number) if *number != 0) {
-            self.fault(&span, key, "a duration needs a unit", format!("Write {DURATION_FORM}"));
+            self.problem(&span, key, "a duration needs a unit", format!("Write {DURATION_FORM}"));
             return None;
         }
         let duration = self.scalar(key, Some(value), DURATION_FORM, |scalar| match scalar {
@@ -163,7 +163,12 @@ impl Reader<'_> {
         })?;
         if !(least..=MOST).contains(&duration) {
             let (least, most) = (units::format_duration(least), units::format_duration(MOST));
-            self.fault(&span, key, "out of range", format!("Set it to at least {least} and at most {most}"));
+            self.problem(
+                &span,
+                key,
+                "out of range",
+                format!("Set it to at least {least} and at most {most}"),
+            );
             return None;
         }
         Some(duration)
@@ -187,7 +192,7 @@ impl Reader<'_> {
         let size = match self.resolve_file(key, value)? {
             Node::Text(text) => units::parse_size(&text),
             Node::Integer(number) => u64::try_from(number).ok(),
-            other => return self.wrong_kind(key, &span, &other, SIZE_FORM),
+            other => return self.wrong_type(key, &span, &other, SIZE_FORM),
         };
         let size = size.filter(|size| *size > 0).and_then(|size| usize::try_from(size).ok());
         size.or_else(|| self.expected(key, &span, &format!("{SIZE_FORM}, and more than 0")))
@@ -225,8 +230,8 @@ impl Reader<'_> {
         Some((!off).then_some(located))
     }
 
-    /// The entries of a table whose keys may be quoted or dotted, each with its full name, sorted by name. A variable
-    /// overrides the file however the file spells the key.
+    /// The entries of a table whose keys may be quoted or dotted, each with its full name, sorted by name. A variable overrides
+    /// the file whichever alias of the name the file uses.
     pub(super) fn properties(
         &mut self,
         section: &str,
@@ -248,8 +253,8 @@ impl Reader<'_> {
                 (true, false) => {}
                 _ => {
                     let key = format!("{section}.{name}");
-                    let what = "it is set twice, by two spellings of one name";
-                    self.fault(&located.span, &key, what, "Keep one of them");
+                    let what = "it is set twice, under two spellings of its name";
+                    self.problem(&located.span, &key, what, "Keep one of them");
                 }
             }
         }
@@ -278,7 +283,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The value itself; for `{ file = "..." }` the content of the file.
+    /// The value itself, or for `{ file = "..." }` the content of the file.
     fn resolve_file(&mut self, key: &str, value: Spanned<Node>) -> Option<Node> {
         match value.get_ref().as_file() {
             Some(path) => self.read_file(key, path, &value.span()).map(Node::Text),
@@ -287,16 +292,16 @@ impl Reader<'_> {
     }
 
     fn read_file(&mut self, key: &str, path: &str, span: &Range<usize>) -> Option<String> {
-        let text = fs::read_to_string(self.beside_the_file(Path::new(path), span));
+        let text = fs::read_to_string(self.resolve_path(Path::new(path), span));
         let read = text.map_err(|error| {
             let what = format!("cannot read the file {path}: {error}");
-            self.fault(span, key, what, "Name a file that the router's user can read");
+            self.problem(span, key, what, "Name a file that the router's user can read");
         });
         read.ok().map(|text| text.trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    /// Resolves a path: in the file it is relative to the file's directory, in a variable to the working directory.
-    pub(super) fn beside_the_file(&self, path: &Path, span: &Range<usize>) -> PathBuf {
+    /// Resolves a path. One in the file is relative to the file's directory, one in a variable to the working directory.
+    pub(super) fn resolve_path(&self, path: &Path, span: &Range<usize>) -> PathBuf {
         match self.sources.directory() {
             Some(directory) if !self.sources.is_variable(span) => directory.join(path),
             _ => path.to_owned(),
@@ -304,11 +309,11 @@ impl Reader<'_> {
     }
 
     fn expected<T>(&mut self, key: &str, span: &Range<usize>, expected: &str) -> Option<T> {
-        self.fault(span, key, format!("expected {expected}"), "Correct the value");
+        self.problem(span, key, format!("expected {expected}"), "Correct the value");
         None
     }
 
-    fn wrong_kind<T>(&mut self, key: &str, span: &Range<usize>, found: &Node, expected: &str) -> Option<T> {
+    fn wrong_type<T>(&mut self, key: &str, span: &Range<usize>, found: &Node, expected: &str) -> Option<T> {
         let found = match found {
             Node::Text(_) => "a text",
             Node::Integer(_) => "a number",
@@ -317,12 +322,12 @@ impl Reader<'_> {
             Node::Array(_) => "an array",
             Node::Other(kind) => kind,
         };
-        self.fault(span, key, format!("expected {expected}, found {found}"), "Correct the value");
+        self.problem(span, key, format!("expected {expected}, found {found}"), "Correct the value");
         None
     }
 }
 
-/// Names of librdkafka's properties may end in `.file`: dotted, they look like `{ file = "..." }`.
+/// Whether `name.file` is a property of librdkafka; as a dotted key, it looks like `{ file = "..." }`.
 fn ends_in_file(name: &str) -> bool {
     super::kafka_properties::is_known(&format!("{name}.file"))
 }

@@ -8,7 +8,7 @@ use super::template::{Name, Template};
 pub struct Route {
     /// `topic`: a template over the row's columns, default `outbox.event.${aggregate_type}`.
     pub topic: Template,
-    /// `partition`: computes the number of the partition. `None`: the key decides.
+    /// `partition`: a template for the partition number. `None`: the key decides.
     pub partition: Option<Template>,
     /// `key = "json"`: the key is written as a JSON value, as Connect's `JsonConverter` does. Default false: as text.
     pub key_as_json: bool,
@@ -32,7 +32,7 @@ pub struct Route {
     pub ignore_missing_columns: bool,
     /// `unmatched`
     pub unmatched: Unmatched,
-    /// `rules`: the first rule that matches overrides parts of the above.
+    /// `rules`: the first rule that matches an event overrides parts of the above.
     pub rules: Vec<Rule>,
 }
 
@@ -59,7 +59,7 @@ impl Default for Route {
 
 impl Route {
     /// Whether `value` or a rule produces values of this form.
-    pub fn makes(&self, form: ValueForm) -> bool {
+    pub fn produces(&self, form: ValueForm) -> bool {
         self.value == form
             || self
                 .rules
@@ -68,8 +68,8 @@ impl Route {
     }
 
     /// Whether some values are CloudEvents.
-    pub fn makes_cloudevents(&self) -> bool {
-        self.makes(ValueForm::CloudEventsBinary) || self.makes(ValueForm::CloudEventsStructured)
+    pub fn produces_cloudevents(&self) -> bool {
+        self.produces(ValueForm::CloudEventsBinary) || self.produces(ValueForm::CloudEventsStructured)
     }
 
     /// All templates for topics without duplicates, starting with `topic`.
@@ -91,7 +91,7 @@ impl Route {
 pub struct NamedTemplate {
     /// Its name.
     pub name: String,
-    /// Its value. If it is a single value that is NULL, the result is null.
+    /// Its template. If it consists of a single value that is NULL, the result is null.
     pub value: Template,
 }
 
@@ -137,7 +137,7 @@ impl ValueForm {
     ];
 }
 
-/// What happens to a payload that is JSON.
+/// How a JSON payload is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadJson {
     /// It is sent unchanged (the default).
@@ -167,16 +167,16 @@ pub enum Unmatched {
 /// One of `[[route.rules]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// `match`: all of them must hold.
+    /// `match`: all of them must be met.
     pub conditions: Vec<Condition>,
     /// What happens to the events that match.
     pub action: Action,
 }
 
-/// A value of the event, and what it may be.
+/// A value of the event, and what it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// Which value.
+    /// The value's name.
     pub name: Name,
     /// At least one of them must match.
     pub any_of: Vec<Accepted>,

@@ -1,4 +1,4 @@
-//! `[shards]`: several slots read one outbox, each for some of its aggregates.
+//! `[shards]`: several slots share one outbox, each with some of its aggregates.
 
 use std::fmt::{self, Write};
 
@@ -12,7 +12,7 @@ use crate::reserved::handover_key;
 use crate::shards::Shard;
 
 /// The maximum number of shards. Each has a slot, a walsender and a producer.
-const MOST: u32 = 64;
+const MAX_SHARDS: u32 = 64;
 
 /// `[shards]`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,15 +34,15 @@ impl Config {
     pub fn every_shard(&self) -> Vec<Config> {
         match self.shard {
             Some(_) => vec![self.clone()],
-            None => (0..self.shards.count).map(|number| self.of_shard(number)).collect(),
+            None => (0..self.shards.count).map(|number| self.for_shard(number)).collect(),
         }
     }
 
-    /// The same for the shards that this process runs.
-    pub fn shards_here(&self) -> Vec<Config> {
+    /// The configuration of each shard that this process runs.
+    pub fn local_shards(&self) -> Vec<Config> {
         match self.shards.only.as_slice() {
             [] => self.every_shard(),
-            only => only.iter().map(|number| self.of_shard(*number)).collect(),
+            only => only.iter().map(|number| self.for_shard(*number)).collect(),
         }
     }
 
@@ -51,7 +51,7 @@ impl Config {
         Config { shards: Shards { count, only: Vec::new() }, ..self.clone() }
     }
 
-    fn of_shard(&self, number: u32) -> Config {
+    fn for_shard(&self, number: u32) -> Config {
         let of = self.shards.count;
         if of == 1 {
             return self.clone();
@@ -59,8 +59,8 @@ impl Config {
         let mut config = self.clone();
         let shard = Shard { number, of };
         config.name = name_of(&self.name, shard);
-        config.postgres.slot = object_of(&self.postgres.slot, shard);
-        config.postgres.publication = object_of(&self.postgres.publication, shard);
+        config.postgres.slot = shard_object(&self.postgres.slot, shard);
+        config.postgres.publication = shard_object(&self.postgres.publication, shard);
         config.shard = Some(shard);
         config
     }
@@ -69,24 +69,24 @@ impl Config {
     pub fn slots_of_all_shards(&self) -> Vec<String> {
         match self.shards.count {
             1 => vec![self.postgres.slot.clone()],
-            of => (0..of).map(|number| object_of(self.slot_of_all(), Shard { number, of })).collect(),
+            of => (0..of).map(|number| shard_object(self.base_slot(), Shard { number, of })).collect(),
         }
     }
 
-    /// This configuration under a name that belongs to no router: the key of the handover record.
-    pub fn of_handover(&self) -> Config {
-        Config { name: handover_key(self.name_of_all()), ..self.clone() }
+    /// This configuration under the name for the handover record, which no router has.
+    pub fn for_handover(&self) -> Config {
+        Config { name: handover_key(self.base_name()), ..self.clone() }
     }
 
     /// The name of the router without the number of the shard.
-    fn name_of_all(&self) -> &str {
+    fn base_name(&self) -> &str {
         let name = &self.name;
         let number = self.shard.map(|shard| format!("/{}", shard.number));
         number.and_then(|number| name.strip_suffix(&number)).unwrap_or(name)
     }
 
     /// The name of the slot without the suffix of the shard.
-    pub fn slot_of_all(&self) -> &str {
+    pub fn base_slot(&self) -> &str {
         let slot = &self.postgres.slot;
         self.shard.and_then(|shard| slot.strip_suffix(&suffix(shard))).unwrap_or(slot)
     }
@@ -96,24 +96,24 @@ fn name_of(name: &str, shard: Shard) -> String {
     format!("{name}/{}", shard.number)
 }
 
-fn object_of(name: &str, shard: Shard) -> String {
+fn shard_object(name: &str, shard: Shard) -> String {
     name.to_owned() + &suffix(shard)
 }
 
-/// The suffix includes the number of shards, so that two sets can coexist while it is changed.
+/// The suffix includes the number of shards, so that two sets of slots can coexist while that number changes.
 fn suffix(Shard { number, of }: Shard) -> String {
     format!("_{number}_of_{of}")
 }
 
 pub(super) fn shards(reader: &mut Reader<'_>, raw: RawShards) -> Shards {
-    let count = reader.integer("shards.count", raw.count, 1..=MOST.into());
+    let count = reader.integer("shards.count", raw.count, 1..=MAX_SHARDS.into());
     let count = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
     let mut only = Vec::new();
     let Some(listed) = raw.only else { return Shards { count, only } };
     let span = listed.span();
-    let mut fault = |what: String| {
+    let mut problem = |what: String| {
         let last = count - 1;
-        reader.fault(
+        reader.problem(
             &span,
             "shards.only",
             what,
@@ -124,10 +124,10 @@ pub(super) fn shards(reader: &mut Reader<'_>, raw: RawShards) -> Shards {
     };
     for number in numbers(listed) {
         match number {
-            Some(number) if number >= count => fault(format!("there is no shard {number} of {count}")),
-            Some(number) if only.contains(&number) => fault(format!("shard {number} is named twice")),
+            Some(number) if number >= count => problem(format!("there is no shard {number} of {count}")),
+            Some(number) if only.contains(&number) => problem(format!("shard {number} is listed twice")),
             Some(number) => only.push(number),
-            None => fault("it is not a list of whole numbers".to_owned()),
+            None => problem("it is not a list of whole numbers".to_owned()),
         }
     }
     Shards { count, only }
@@ -144,7 +144,7 @@ fn numbers(listed: Spanned<Node>) -> Vec<Option<u32>> {
     }
 }
 
-/// A change of the number is recorded in the positions topic, so there must be one.
+/// Several shards need a positions topic, because a change of their number is recorded there.
 pub(super) fn check_positions(reader: &mut Reader<'_>, shards: &Shards, positions_topic: Option<&str>) {
     if shards.count > 1 && positions_topic.is_none() {
         reader.problems.push(
@@ -155,13 +155,14 @@ pub(super) fn check_positions(reader: &mut Reader<'_>, shards: &Shards, position
     }
 }
 
-/// Refuses names that would be too long with the suffix of the last shard, which is the longest.
+/// Refuses names that are too long with the suffix of the last shard, which is the longest.
 pub(super) fn check_names(reader: &mut Reader<'_>, shards: &Shards, name: &str, postgres: &Postgres) {
     if shards.count == 1 {
         return;
     }
     let shard = Shard { number: shards.count - 1, of: shards.count };
-    let (slot, publication) = (object_of(&postgres.slot, shard), object_of(&postgres.publication, shard));
+    let (slot, publication) =
+        (shard_object(&postgres.slot, shard), shard_object(&postgres.publication, shard));
     for (key, checked, long) in [
         ("postgres.slot", check_slot(&slot), slot.as_str()),
         ("postgres.publication", check_name(&publication), publication.as_str()),
@@ -190,21 +191,21 @@ mod tests {
     use crate::config::minimal_with;
 
     #[test]
-    fn each_shard_has_names_of_its_own() {
+    fn each_shard_has_its_own_names() {
         let config = minimal_with("shards.count = 12\nshards.only = [3, 11]\n");
-        let here = config.shards_here();
+        let here = config.local_shards();
         let names: Vec<&str> = here.iter().map(|shard| shard.name.as_str()).collect();
         assert_eq!(names, ["shop.outbox_router/3", "shop.outbox_router/11"]);
         assert_eq!(here[0].postgres.slot, "outbox_router_3_of_12");
         assert_eq!(here[0].postgres.publication, "outbox_router_3_of_12");
-        assert_eq!(here[0].slot_of_all(), "outbox_router");
+        assert_eq!(here[0].base_slot(), "outbox_router");
         assert_eq!(config.every_shard().len(), 12);
     }
 
     #[test]
-    fn one_shard_is_none() {
+    fn with_one_shard_the_names_do_not_change() {
         let config = minimal_with("shards.count = 1\n");
         assert_eq!(config.every_shard().as_slice(), std::slice::from_ref(&config));
-        assert_eq!(config.slot_of_all(), "outbox_router");
+        assert_eq!(config.base_slot(), "outbox_router");
     }
 }

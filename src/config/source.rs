@@ -1,7 +1,7 @@
-//! Where a value was written, in a line of the file or in a variable, and the problems with it.
+//! Where a value was written (a line of the file, or a variable), and the problems found.
 //!
-//! The parsed tree only knows byte ranges of the file. Values from the environment get ranges beyond its end, so that both
-//! kinds can be in one tree.
+//! The parsed tree only has byte ranges of the file. Values from the environment get ranges beyond the end of the file, so that
+//! both can be in one tree.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Where a configuration file is looked for if none is named, in this order.
+/// The configuration files to try, in this order, if none is named.
 pub(super) const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];
 
 /// The ranges of one variable: one for each level of its name, and the last for its value.
 const RANGES_PER_VARIABLE: usize = 32;
 
-/// The texts that make up a configuration.
+/// The file and the variables that a configuration is read from.
 pub(super) struct Sources<'a> {
     path: Option<&'a Path>,
     text: &'a str,
@@ -41,7 +41,7 @@ impl<'a> Sources<'a> {
         span.start > self.text.len()
     }
 
-    /// The place of this range, as shown to a person.
+    /// The place of this range, for a message.
     pub(super) fn place(&self, span: &Range<usize>) -> Place {
         if self.is_variable(span) {
             let variable = self.variables.get((span.start - self.text.len() - 1) / RANGES_PER_VARIABLE);
@@ -62,7 +62,7 @@ impl<'a> Sources<'a> {
         self.path.and_then(Path::parent)
     }
 
-    /// Where a missing value was looked for.
+    /// Where a missing key was searched for, for a message.
     pub(super) fn searched(&self) -> String {
         match self.path {
             Some(path) => format!("neither in {} nor in the environment", path.display()),
@@ -73,7 +73,7 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// The ranges of one variable. All differ, so a range identifies one entry of the tree.
+/// The ranges of one variable. No two are equal, so a range identifies one entry of the tree.
 pub(super) struct VariableRanges {
     start: usize,
 }
@@ -119,12 +119,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// All problems of a configuration, so that they can be fixed at once.
+/// All problems of a configuration, so that the user can fix them at once.
 #[derive(Default)]
 pub(super) struct Problems(Vec<(Place, String, String)>);
 
 impl Problems {
-    /// Notes one problem: place, what, and remedy. Neither sentence ends in a full stop or contains a secret.
+    /// Records a problem: its place, what is wrong, and the remedy. Neither sentence ends in a full stop or contains a secret.
     pub(super) fn push(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
         self.0.push((place, what.into(), remedy.into()));
     }
@@ -137,8 +137,8 @@ impl Problems {
         if self.0.is_empty() {
             return Err(Error::usage(last, last_remedy));
         }
-        // the last problem becomes the error's own text and remedy, so that the whole reads as a list
-        let mut list = format!("The configuration has {} faults:", self.0.len() + 1);
+        // the remedy of the last problem becomes that of the error, so that the message reads as a list
+        let mut list = format!("The configuration has {} problems:", self.0.len() + 1);
         for (place, what, remedy) in self.0 {
             list.push_str(&format!("\n  {place}{what}. {remedy}"));
         }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_has_a_range_of_its_own() {
+    fn each_variable_has_its_own_range() {
         let mut sources = Sources::new(Some((Path::new("c.toml"), "a = 1")));
         let first = sources.add_variable("A").key(0);
         let second = sources.add_variable("B").value();

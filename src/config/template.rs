@@ -18,8 +18,8 @@ pub enum TemplateError {
     /// A filter that does not exist.
     #[error("there is no filter {0:?}: there are `lower`, `kebab` and `default('text')`")]
     Filter(String),
-    /// `source.` with something that the source does not have.
-    #[error("there is no {0:?}: there are `source.` {names}", names = SourceValue::names())]
+    /// An unknown name after `source.`.
+    #[error("there is no {0:?}: `source.` has {names}", names = SourceValue::names())]
     Source(String),
     /// No text at all.
     #[error("it is empty")]
@@ -65,7 +65,7 @@ pub enum Name {
     Match(String),
 }
 
-/// What is known about every event besides its row. The names are from Debezium's `source` block.
+/// Values of every event that are not in its row. The names are from Debezium's `source` block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceValue {
     /// `source.schema`
@@ -202,8 +202,8 @@ impl Template {
         }
     }
 
-    /// Whether the result may be this text, as far as its beginning shows.
-    pub fn may_make(&self, text: &str) -> bool {
+    /// Whether the result may be this text. Only the prefix is compared.
+    pub fn may_produce(&self, text: &str) -> bool {
         match self.fixed() {
             Some(fixed) => text == fixed,
             None => text.starts_with(self.prefix()),
@@ -230,7 +230,7 @@ fn closing(expression: &str) -> Option<usize> {
 
 impl Value {
     fn parse(expression: &str, at: usize) -> Result<Self, TemplateError> {
-        let mut pieces = split_at_bars(expression).into_iter();
+        let mut pieces = split_at_pipes(expression).into_iter();
         let name = pieces.next().unwrap_or_default().trim();
         if name.is_empty() {
             return Err(TemplateError::Empty(at));
@@ -257,13 +257,13 @@ impl Name {
     }
 }
 
-fn split_at_bars(expression: &str) -> Vec<&str> {
+fn split_at_pipes(expression: &str) -> Vec<&str> {
     let mut quoted = false;
-    let unquoted_bar = |character: char| {
+    let unquoted_pipe = |character: char| {
         quoted ^= character == '\'';
         character == '|' && !quoted
     };
-    expression.split(unquoted_bar).collect()
+    expression.split(unquoted_pipe).collect()
 }
 
 impl Filter {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_says_why_and_where() {
+    fn an_invalid_template_says_why_and_where() {
         let wrong = |text: &str| Template::parse(text).unwrap_err().to_string();
         insta::assert_snapshot!(
             [

@@ -46,13 +46,13 @@ fn property(config: &Config, name: &str) -> Option<String> {
 }
 
 #[test]
-fn a_table_is_quoted_in_sql_where_it_must_be() {
+fn a_table_name_is_quoted_in_sql_where_needed() {
     let table = TableName { schema: "public".into(), name: "My Table".into() };
     assert_eq!(table.in_sql(), "public.\"My Table\"");
 }
 
 #[test]
-fn two_keys_are_enough_and_the_rest_has_defaults() {
+fn two_keys_are_enough_and_the_others_have_defaults() {
     let config = good(&minimal(""), &env());
     assert_eq!(config.name, "shop.outbox_router");
     assert_eq!(config.postgres.slot, "outbox_router");
@@ -129,8 +129,8 @@ fn every_key_is_read() {
     assert_eq!(config.outbox.tables, [TableName { schema: "shop".to_owned(), name: "Out Box".to_owned() }]);
     let columns = &config.outbox.columns;
     assert_eq!((columns.id.as_str(), columns.payload.as_str()), ("Id", "p"));
-    assert_eq!((columns.headers.as_deref(), columns.headers_named), (None, false));
-    assert_eq!((columns.created_at.as_deref(), columns.created_at_named), (Some("ts"), true));
+    assert_eq!((columns.headers.as_deref(), columns.headers_required), (None, false));
+    assert_eq!((columns.created_at.as_deref(), columns.created_at_required), (Some("ts"), true));
     assert_eq!(
         (config.route.topic.to_string(), config.route.timestamp),
         ("orders".to_owned(), RecordTimestamp::CreatedAt)
@@ -149,7 +149,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn the_printed_configuration_reads_back_to_the_same() {
+fn the_printed_configuration_loads_as_the_same() {
     let config = good(
         r#"
         name = "or\"ders"
@@ -185,7 +185,7 @@ fn the_printed_configuration_reads_back_to_the_same() {
 }
 
 #[test]
-fn the_printed_configuration_holds_no_secret() {
+fn the_printed_configuration_contains_no_secret() {
     let config = good(
         r#"
         [postgres]
@@ -241,7 +241,7 @@ fn a_heartbeat_is_off_unless_it_has_an_interval() {
 }
 
 #[test]
-fn messages_for_values_of_the_wrong_kind() {
+fn messages_for_values_of_the_wrong_type() {
     insta::assert_snapshot!(messages(&[
         "name = 5",
         "name = [\"x\"]",
@@ -329,7 +329,7 @@ fn messages_for_broken_syntax() {
 }
 
 #[test]
-fn messages_for_what_is_missing() {
+fn messages_for_missing_keys() {
     let nothing = message("", &env());
     let no_file = parse(None, &env(), Brokers::Required).map(|_| ()).unwrap_err();
     let empty = message("postgres.url = \"\"\nkafka.bootstrap.servers = \" \"", &env());
@@ -366,13 +366,13 @@ fn messages_for_variables() {
 }
 
 #[test]
-fn all_faults_are_told_at_once_in_the_order_of_the_file() {
+fn all_problems_are_reported_at_once_in_the_order_of_the_file() {
     let text = "[kafka]\nacks = 0\n[postgres]\nslott = 1\nslot = \"X\"\n[topics]\npartitions = 0\n";
     insta::assert_snapshot!(message(text, &with(&[("ADMIN__LISTEN", "x")])));
 }
 
 #[test]
-fn no_message_holds_a_secret() {
+fn no_message_contains_a_secret() {
     for case in [
         "postgres.url = \"postgres://u:hunter2/x@h/d\"",
         "postgres.url = \"postgres://u:p@hunter2@h/d\"",
@@ -392,7 +392,7 @@ fn no_message_holds_a_secret() {
 }
 
 #[test]
-fn the_error_is_one_of_usage() {
+fn the_exit_code_is_that_of_a_usage_error() {
     let error = parse(None, &env(), Brokers::Required).map(|_| ()).unwrap_err();
     let crate::error::Error::Definite(definite) = error else { panic!("{error}") };
     assert_eq!(definite.exit, crate::error::Exit::Usage);

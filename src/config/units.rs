@@ -25,8 +25,8 @@ pub(super) const DURATION_FORM: &str = "a duration like \"500ms\", \"10s\" or \"
 /// What a size looks like, for an error.
 pub(super) const SIZE_FORM: &str = "a size like \"512KiB\", \"32MiB\" or a number of bytes";
 
-/// Reads a duration: the sum of numbers with the units d, h, m, s and ms. A bare `0` is zero; any other number without a unit
-/// is refused as ambiguous.
+/// Parses a duration: the sum of numbers with the units d, h, m, s and ms. `0` needs no unit; any other number without one is
+/// refused as ambiguous.
 pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest == "0" {
@@ -51,7 +51,7 @@ pub(super) fn format_duration(duration: Duration) -> String {
     unit.map_or_else(|| "0s".to_owned(), |(name, scale)| format!("{}{name}", millis / scale))
 }
 
-/// Reads a size: a whole number with a unit, or a number of bytes.
+/// Parses a size: a whole number with a unit, or a number of bytes.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = split_number(text.trim())?;
     match unit.trim_start() {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_duration() {
+    fn refuses_malformed_durations() {
         for text in ["", " ", "5", "s", "-5s", "5 parsecs", "1.5s", "5s5", "99999999999999999999s"] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_size() {
+    fn refuses_malformed_sizes() {
         for text in ["", "MiB", "-1", "1.5MiB", "32 megs", "99999999999GiB"] {
             assert_eq!(parse_size(text), None, "{text}");
         }
@@ -128,18 +128,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_written_duration_reads_back(millis in 0..u64::MAX / 2) {
+        fn a_formatted_duration_parses_to_the_same(millis in 0..u64::MAX / 2) {
             let duration = Duration::from_millis(millis);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Some(duration));
         }
 
         #[test]
-        fn a_written_size_reads_back(bytes: u64) {
+        fn a_formatted_size_parses_to_the_same(bytes: u64) {
             prop_assert_eq!(parse_size(&format_size(bytes)), Some(bytes));
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*") {
+        fn any_text_is_parsed_or_refused(text in "\\PC*") {
             let _ = (parse_duration(&text), parse_size(&text));
         }
     }

@@ -1,4 +1,4 @@
-//! The words of the configuration file that stand for one of a few choices, as they are read and printed.
+//! The words for choices in the configuration file, for reading and printing.
 
 use super::quoted::quoted;
 use super::{CatchUp, OnUpdate, RecordTimestamp, TextForm, Unmatched};

@@ -1,28 +1,28 @@
 //! A histogram with fixed buckets.
 //!
-//! The exporter's own histogram stores every value until it is scraped: at 100,000 events a second, more memory than the rest
-//! of the router. This one adds up in place, and a thousand equal values cost as much as one.
+//! The exporter's own histogram stores every value until it is scraped, which at 100,000 events a second takes more memory than
+//! the rest of the router. This one counts in place, and a thousand equal values cost as much as one.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Metric, SHARD};
 
-/// The upper bounds in seconds, from half a millisecond, faster than any broker answers, to a minute.
+/// The upper bounds in seconds, from half a millisecond, in which no broker answers, to a minute.
 pub(crate) const BOUNDS: [f64; 16] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 /// Counts of durations by bucket.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
-    /// The count for each bucket: above the previous bound, up to this one.
+    /// The counts of values above the previous bound and up to this one.
     buckets: [AtomicU64; BOUNDS.len()],
     beyond: AtomicU64,
     sum_micros: AtomicU64,
 }
 
 impl Histogram {
-    /// Counts `count` durations of `seconds`. Negative durations, from clocks that disagree, count as 0.
+    /// Adds `count` durations of `seconds`. Negative durations, from clocks that disagree, count as 0.
     pub(crate) fn record(&self, seconds: f64, count: u64) {
         let bucket = BOUNDS.iter().zip(&self.buckets).find(|(bound, _)| seconds <= **bound);
         bucket.map_or(&self.beyond, |(_, bucket)| bucket).fetch_add(count, Relaxed);

@@ -1,6 +1,6 @@
-//! The metrics by name, kind, unit and meaning. Names are stable: they follow semantic versioning.
+//! The metrics: names, kinds, units and help texts. Names follow semantic versioning.
 //!
-//! The monitor has their values and renders them.
+//! The monitor stores their values and renders them.
 
 pub(crate) mod histogram;
 
@@ -31,7 +31,7 @@ pub struct Metric {
     pub unit: Option<Unit>,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// Its meaning, as in the `# HELP` line.
+    /// The text of its `# HELP` line.
     pub help: &'static str,
 }
 
@@ -59,9 +59,9 @@ metrics! {
     BYTES_TOTAL = Counter "bytes_total" ["topic"], Some(Unit::Bytes),
         "Bytes of keys, values and headers of the events that the broker acknowledged, by topic.";
     LAG_SECONDS = Gauge "lag_seconds" [], Some(Unit::Seconds),
-        "Age of the oldest commit that is not wholly acknowledged; 0 if there is none.";
+        "Age of the oldest commit that is not fully acknowledged; 0 if there is none.";
     LAG_BYTES = Gauge "lag_bytes" [], Some(Unit::Bytes),
-        "Write-ahead log between the acknowledged position and the server's end; 0 until the stream has started.";
+        "Write-ahead log between the acknowledged position and the end of the server's log; 0 until the stream has started.";
     IN_FLIGHT_RECORDS = Gauge "in_flight_records" [], Some(Unit::Count),
         "Records sent to the broker and not yet acknowledged.";
     IN_FLIGHT_BYTES = Gauge "in_flight_bytes" [], Some(Unit::Bytes),
@@ -71,47 +71,47 @@ metrics! {
     RECONNECTS_TOTAL = Counter "reconnects_total" ["peer"], Some(Unit::Count),
         "Sessions that failed, or failed to open, and were tried again, by the peer that failed: postgres or kafka.";
     STATE = Gauge "state" ["state"], None,
-        "1 for the state that the router is in, 0 for the others.";
+        "1 for the current state of the router, 0 for the others.";
     SLOT_RETAINED_BYTES = Gauge "slot_retained_bytes" [], Some(Unit::Bytes),
-        "Write-ahead log that the replication slot holds back; 0 until Postgres was asked.";
+        "Write-ahead log that the replication slot retains; 0 until the first check.";
     HEARTBEAT_LAG_SECONDS = Gauge "heartbeat_lag_seconds" [], Some(Unit::Seconds),
         "Time from the writing of the last heartbeat that came back to its arrival in the stream; only with a heartbeat.";
     HEARTBEAT_AGE_SECONDS = Gauge "heartbeat_age_seconds" [], Some(Unit::Seconds),
         "Time since the writing of the last heartbeat that came back; only with a heartbeat.";
     SLOT_SAFE_WAL_BYTES = Gauge "slot_safe_wal_bytes" [], Some(Unit::Bytes),
-        "Write-ahead log that may be written until the replication slot may be lost; +Inf without a limit.";
+        "Write-ahead log that may be written before the replication slot may be lost; +Inf without a limit.";
     SLOT_SAFE_WAL_SECONDS = Gauge "slot_safe_wal_seconds" [], Some(Unit::Seconds),
-        "How long that lasts at the rate of the last minute; +Inf while it does not shrink.";
+        "Time until slot_safe_wal_bytes is used up at the rate of the last minute; +Inf while it does not decrease.";
     SLOT_WAL_STATUS = Gauge "slot_wal_status" ["wal_status"], None,
-        "1 for the replication slot's present wal_status, 0 for the others: reserved, extended, unreserved, lost.";
+        "1 for the replication slot's current wal_status, 0 for the others: reserved, extended, unreserved, lost.";
     EVENTS_DROPPED_TOTAL = Counter "events_dropped_total" [], Some(Unit::Count),
         "Events dropped by a rule, or because no rule matches them.";
     KEYLESS_EVENTS_TOTAL = Counter "keyless_events_total" [], Some(Unit::Count),
         "Events with a NULL aggregate id: sent without a key, so without order.";
     HEADERS_DROPPED_TOTAL = Counter "headers_dropped_total" [], Some(Unit::Count),
-        "Members of the headers column left out because they are named like one of the router's own headers.";
+        "Members of the headers column left out because their name is that of one of the router's own headers.";
     TIMESTAMPS_REPLACED_TOTAL = Counter "timestamps_replaced_total" [], Some(Unit::Count),
         "Timestamps outside the topic's bounds, replaced by the commit time.";
     PARTITIONS_GROWN_TOTAL = Counter "partitions_grown_total" [], Some(Unit::Count),
         "Times that a topic was found to have more partitions than before, so that keys moved.";
     BITES_TOTAL = Counter "bites_total" [], Some(Unit::Count),
-        "Bulk reads of a slot that lagged.";
+        "Bulk reads of a lagging slot.";
     CONTRACT_VIOLATIONS_TOTAL = Counter "contract_violations_total" [], Some(Unit::Count),
-        "Events sent although their payload is not as its contract says.";
+        "Events sent although their payload violates their contract.";
     DEAD_LETTERS = Gauge "dead_letters" [], Some(Unit::Count),
-        "Parked events, now.";
+        "Events that are parked now.";
     DEAD_LETTERS_AGGREGATES = Gauge "dead_letters_aggregates" [], Some(Unit::Count),
-        "Aggregates whose events are parked, now.";
+        "Aggregates that have parked events now.";
     EVENTS_PARKED_TOTAL = Counter "events_parked_total" ["reason"], Some(Unit::Count),
-        "Events that were parked, by reason; `behind`: for an earlier one of their aggregate, or because they came again.";
+        "Events that were parked, by reason; `behind`: because of an earlier one of their aggregate, or because they were read again.";
     DEAD_LETTERS_RETRIED_TOTAL = Counter "dead_letters_retried_total" [], Some(Unit::Count),
         "Records of parked events that were acknowledged; in exactly-once before the commit of their transaction.";
     DEAD_LETTERS_DISCARDED_TOTAL = Counter "dead_letters_discarded_total" [], Some(Unit::Count),
-        "Parked events that were thrown away, as a person decided.";
+        "Parked events that were discarded by `dead-letters discard`.";
     IGNORED_CHANGES_TOTAL = Counter "ignored_changes_total" [], Some(Unit::Count),
-        "Changes in the stream that are no events: of other tables, or not inserts.";
+        "Changes in the stream that are not events: of other tables, or not inserts.";
     BUILD_INFO = Gauge "build_info" ["version"], None,
-        "1, with the version of the program as a label.";
+        "Always 1, with the version of the program as a label.";
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_have_one_name() {
+    fn names_are_unique() {
         let names: std::collections::BTreeSet<_> = ALL.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), ALL.len());
     }

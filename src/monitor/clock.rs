@@ -1,17 +1,17 @@
-//! The monitor's clock, which a test can set.
+//! The monitor's clock, which a test can control.
 
 use std::time::{Duration, Instant};
 
 use pg_logical::PgTimestamp;
 
-/// Two ways to tell the time: how long the process has run, which never jumps, and the date.
+/// A monotonic clock and a wall clock.
 #[derive(Debug)]
 pub(crate) enum Clock {
     /// The machine's.
     System(Instant),
     /// A test's.
     #[cfg(test)]
-    Set(std::sync::Arc<SetClock>),
+    Test(std::sync::Arc<TestClock>),
 }
 
 /// The machine's clock, counting from now.
@@ -22,32 +22,32 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Since the clock was made.
+    /// The time since the clock was created.
     pub(crate) fn elapsed(&self) -> Duration {
         match self {
             Clock::System(start) => start.elapsed(),
             #[cfg(test)]
-            Clock::Set(clock) => clock.elapsed(),
+            Clock::Test(clock) => clock.elapsed(),
         }
     }
 
-    /// The date.
+    /// The wall clock.
     pub(crate) fn now(&self) -> PgTimestamp {
         match self {
             Clock::System(_) => PgTimestamp::now(),
             #[cfg(test)]
-            Clock::Set(clock) => clock.now(),
+            Clock::Test(clock) => clock.now(),
         }
     }
 }
 
-/// A clock that stands until it is moved. It starts at 2026-01-01 00:00 UTC.
+/// A clock that only moves when the test advances it. It starts at 2026-01-01 00:00 UTC.
 #[cfg(test)]
 #[derive(Debug, Default)]
-pub(crate) struct SetClock(std::sync::atomic::AtomicU64);
+pub(crate) struct TestClock(std::sync::atomic::AtomicU64);
 
 #[cfg(test)]
-impl SetClock {
+impl TestClock {
     pub(crate) fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_micros() as u64, std::sync::atomic::Ordering::SeqCst);
     }

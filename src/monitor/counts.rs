@@ -1,8 +1,8 @@
-//! What is counted since the process started.
+//! Counters since the process started.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::report::{ParkedFor, TopicReport, Totals};
+use super::report::{ParkedCount, TopicReport, Totals};
 use crate::error::Peer;
 use crate::unsendable::Reason;
 
@@ -28,7 +28,7 @@ pub struct Counts {
     pub events_dropped: Counter,
     /// Events whose aggregate id is NULL: sent without a key, so without order.
     pub keyless_events: Counter,
-    /// Members of a headers column left out because they are named like one of the router's own headers.
+    /// Members of the headers column left out because their name is that of one of the router's own headers.
     pub headers_dropped: Counter,
     /// Timestamps that the topic would have refused and that the commit time replaced.
     pub timestamps_replaced: Counter,
@@ -36,13 +36,13 @@ pub struct Counts {
     pub partitions_grown: Counter,
     /// Bulk reads that have ended.
     pub bulk_reads: Counter,
-    /// Changes in the stream that are no events: of other tables, or not inserts.
+    /// Changes in the stream that are not events: of other tables, or not inserts.
     pub ignored_changes: Counter,
-    /// Events sent although their payload is not as their contract says.
+    /// Events sent although their payload violates their contract.
     pub contract_violations: Counter,
     /// Parked events that were sent.
     pub dead_letters_retried: Counter,
-    /// Parked events that were thrown away.
+    /// Parked events that were discarded.
     pub dead_letters_discarded: Counter,
     parked: [Counter; Reason::ALL.len()],
     pub(super) reconnects_postgres: Counter,
@@ -57,7 +57,7 @@ impl Counts {
         }
     }
 
-    /// A lost connection with `peer` stands again.
+    /// A lost connection to `peer` was restored.
     pub fn reconnected(&self, peer: Peer) {
         let counter = match peer {
             Peer::Postgres => &self.reconnects_postgres,
@@ -66,8 +66,8 @@ impl Counts {
         counter.add(1);
     }
 
-    pub(super) fn parked(&self) -> Vec<ParkedFor> {
-        let of = |(reason, count): (Reason, &Counter)| ParkedFor {
+    pub(super) fn parked(&self) -> Vec<ParkedCount> {
+        let of = |(reason, count): (Reason, &Counter)| ParkedCount {
             reason: reason.name().to_owned(),
             events: count.get(),
         };

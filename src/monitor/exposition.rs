@@ -1,7 +1,7 @@
-//! From the monitors' numbers to Prometheus's text format, by way of the `metrics` exporter.
+//! Renders the monitors' numbers in Prometheus's text format, with the `metrics` exporter.
 //!
-//! Each text has a recorder of its own rather than the process's one global, so that two routers in one process, and two
-//! tests, do not count into each other.
+//! Each rendering uses its own recorder rather than the global one, so that two routers in one process, and two tests, do not
+//! share counters.
 
 use ::metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
@@ -11,7 +11,7 @@ use super::report::StatusReport;
 use super::state::StateKind;
 use crate::metrics::{self, Kind, Metric, SHARD, histogram};
 
-/// What `pg_replication_slots.wal_status` may be, the worst last.
+/// The values of `pg_replication_slots.wal_status`, the worst last.
 pub(crate) const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
 /// All metrics of these monitors as text.
@@ -23,7 +23,7 @@ pub(super) fn render(monitors: &[Monitor]) -> String {
         match metric.kind {
             Kind::Counter => recorder.describe_counter(name, metric.unit, help),
             Kind::Gauge => recorder.describe_gauge(name, metric.unit, help),
-            // rendered without the exporter
+            // histograms are rendered without the exporter
             Kind::Histogram => {}
         }
     }
@@ -84,7 +84,7 @@ impl Samples<'_> {
                 self.gauge(&metrics::HEARTBEAT_LAG_SECONDS, None).set(lag);
             }
         }
-        // so that an alert on little room stays silent where there is no limit
+        // infinity, so that an alert on little headroom does not fire where there is no limit
         let safe_bytes = report.slot.safe_wal_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
         self.gauge(&metrics::SLOT_SAFE_WAL_BYTES, None).set(safe_bytes);
         let safe_seconds = report.slot.safe_wal_seconds.unwrap_or(f64::INFINITY);
@@ -108,7 +108,7 @@ impl Samples<'_> {
         self.recorder.register_gauge(&self.key(metric, label), &METADATA)
     }
 
-    /// No metric has more than one label of its own.
+    /// A metric has at most one label besides the shard.
     fn key(&self, metric: &Metric, value: Option<&str>) -> Key {
         let own = metric.labels.iter().zip(value).map(|(name, value)| Label::new(*name, value.to_owned()));
         let shard = self.shard.iter().map(|number| Label::new(SHARD, number.to_string()));
@@ -116,5 +116,5 @@ impl Samples<'_> {
     }
 }
 
-/// The exporter does not look at it.
+/// The exporter does not use it.
 static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);

@@ -1,4 +1,4 @@
-//! What is shown of the heartbeat.
+//! The heartbeat in the status report and the metrics.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use pg_logical::PgTimestamp;
 
 use super::report::Heartbeat;
 
-/// What is known of it.
+/// The state of the heartbeat.
 #[derive(Debug)]
-pub(super) struct Beat {
+pub(super) struct HeartbeatState {
     interval: Duration,
-    /// When the newest that came back was written; before the first, when the heartbeat was switched on.
+    /// When the newest heartbeat that came back was written; before the first, when the heartbeat was enabled.
     newest: PgTimestamp,
     lag: Option<Duration>,
     pub(super) refused: Option<String>,
 }
 
-impl Beat {
+impl HeartbeatState {
     pub(super) fn new(interval: Duration, now: PgTimestamp) -> Self {
-        Beat { interval, newest: now, lag: None, refused: None }
+        HeartbeatState { interval, newest: now, lag: None, refused: None }
     }
 
-    /// A heartbeat in a backlog shows the lag. It may be older than one that was seen in an earlier session.
+    /// A heartbeat came back. In a backlog, it may be older than one of an earlier session.
     pub(super) fn seen(&mut self, written: PgTimestamp, lag: Duration) {
         self.newest = self.newest.max(written);
         self.lag = Some(lag);

@@ -1,12 +1,12 @@
-//! The live picture of a running router: the relay paints it, the admin endpoint shows it.
+//! The live status of a running router: its parts report to the monitor, and the admin endpoint shows it.
 //!
 //! ```text
 //!   relay, sink, supervisor --numbers--> Monitor --StatusReport--> /status, /readyz, /healthz
 //!                                            \----text-----------> /metrics
 //! ```
 //!
-//! [`Monitor`] holds the truth in atomics; the metrics exporter is filled from them when somebody asks, so what is
-//! called per event costs an addition and never waits for a reader.
+//! [`Monitor`] stores everything in atomics, from which the metrics exporter is filled on request. So a call per event costs an
+//! addition and never waits for a reader.
 
 mod clock;
 mod counts;
@@ -14,7 +14,7 @@ mod exposition;
 mod heartbeat;
 mod positions;
 mod report;
-mod several;
+mod shards;
 mod state;
 mod topics;
 
@@ -31,28 +31,28 @@ use crate::utc::Utc;
 
 pub(crate) use clock::Clock;
 #[cfg(test)]
-pub(crate) use clock::SetClock;
+pub(crate) use clock::TestClock;
 pub use counts::{Counter, Counts};
 pub use report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Problem, Reconnects, Slot, StatusReport,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Problem, Reconnects, Slot, StatusReport,
     TopicReport, Totals,
 };
-pub use several::Monitors;
+pub use shards::Monitors;
 pub use state::{State, StateKind};
 pub use topics::{OTHER_TOPICS, TOPIC_LIMIT, TopicCounters};
 
-/// The main loop is healthy if it turned within this time. It must turn at least every second or so,
-/// whatever it waits for.
-pub const HEARTBEAT_LIMIT: Duration = Duration::from_secs(10);
+/// The main loop is healthy if its last iteration is at most this long ago. It must iterate about once a second, whatever it
+/// waits for.
+pub const MAIN_LOOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many topics the status report names.
 pub const TOPICS_REPORTED: usize = 20;
 
-/// "No commit is unacknowledged" among the timestamps.
+/// The timestamp that means that no commit is unacknowledged.
 const NONE: i64 = i64::MIN;
 
-/// A handle to the picture; a clone shows the same one. No method blocks on anything slow, and those that say
-/// nothing else are a store or an addition to an atomic.
+/// A handle to the status; clones share it. No method blocks on anything slow, and unless documented otherwise, a method only
+/// stores to an atomic or adds to it.
 #[derive(Debug, Clone)]
 pub struct Monitor(Arc<Inner>);
 
@@ -61,8 +61,8 @@ struct Inner {
     name: String,
     shard: Option<u32>,
     clock: Clock,
-    state: Mutex<Stated>,
-    last_turn_micros: AtomicU64,
+    state: Mutex<StateSince>,
+    last_iteration_micros: AtomicU64,
     positions: positions::Positions,
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
@@ -71,60 +71,60 @@ struct Inner {
     counts: Counts,
     parked_aggregates: AtomicU64,
     parked_events: AtomicU64,
-    in_bites: AtomicBool,
-    contracts_broken: Mutex<BTreeSet<String>>,
+    bulk_reading: AtomicBool,
+    violated_contracts: Mutex<BTreeSet<String>>,
     topics: topics::Topics,
     slot: Mutex<Slot>,
-    heartbeat: Mutex<Option<heartbeat::Beat>>,
+    heartbeat: Mutex<Option<heartbeat::HeartbeatState>>,
     last_problem: Mutex<Option<Problem>>,
 }
 
 #[derive(Debug, Default)]
-struct Stated {
+struct StateSince {
     state: State,
     since: PgTimestamp,
 }
 
-/// What a probe is answered, and the sentence that goes with it.
+/// The answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// Status 200 or 503.
+    /// Whether the HTTP status is 200 or 503.
     pub ok: bool,
     /// Why, as one sentence without a full stop.
     pub text: String,
 }
 
 impl Monitor {
-    /// The picture of a router called `name` that has just started.
+    /// The status of a router called `name` that has just started.
     pub fn new(name: impl Into<String>) -> Self {
-        Self::of_shard(name, None)
+        Self::for_shard(name, None)
     }
 
-    /// The same of one shard, whose metrics say so.
-    pub fn of_shard(name: impl Into<String>, shard: Option<u32>) -> Self {
+    /// The same for one shard; its number is a label of the metrics.
+    pub fn for_shard(name: impl Into<String>, shard: Option<u32>) -> Self {
         Self::with_clock(name.into(), shard, Clock::default())
     }
 
-    /// The same with a clock that the test sets.
+    /// The same with a clock that the test controls.
     #[cfg(test)]
-    pub(crate) fn for_test(name: &str) -> (Self, Arc<SetClock>) {
-        let clock = Arc::new(SetClock::default());
-        (Self::with_clock(name.to_owned(), None, Clock::Set(Arc::clone(&clock))), clock)
+    pub(crate) fn for_test(name: &str) -> (Self, Arc<TestClock>) {
+        let clock = Arc::new(TestClock::default());
+        (Self::with_clock(name.to_owned(), None, Clock::Test(Arc::clone(&clock))), clock)
     }
 
     fn with_clock(name: String, shard: Option<u32>, clock: Clock) -> Self {
-        let state = Mutex::new(Stated { state: State::Starting, since: clock.now() });
+        let state = Mutex::new(StateSince { state: State::Starting, since: clock.now() });
         let oldest_unacknowledged = AtomicI64::new(NONE);
         Monitor(Arc::new(Inner { name, shard, clock, state, oldest_unacknowledged, ..Inner::default() }))
     }
 
-    /// What the router does from now on. A new reason for the same state leaves its `since` as it was.
-    /// Takes a short lock; meant for changes, not for every turn.
+    /// Sets the state. A new reason for the same state keeps its `since`. Takes a short lock; meant for changes, not for every
+    /// iteration.
     pub fn state(&self, state: State) {
         let now = self.0.clock.now();
-        let mut stated = lock(&self.0.state);
-        let since = if state.continues(&stated.state) { stated.since } else { now };
-        *stated = Stated { state, since };
+        let mut current = lock(&self.0.state);
+        let since = if state.continues(&current.state) { current.since } else { now };
+        *current = StateSince { state, since };
     }
 
     /// What the router is doing.
@@ -132,12 +132,12 @@ impl Monitor {
         lock(&self.0.state).state.clone()
     }
 
-    /// The main loop has turned once more. Reads the monotonic clock.
-    pub fn turned(&self) {
-        self.0.last_turn_micros.store(micros(self.0.clock.elapsed()), Relaxed);
+    /// The main loop has run another iteration. Reads the monotonic clock.
+    pub fn main_loop_ran(&self) {
+        self.0.last_iteration_micros.store(micros(self.0.clock.elapsed()), Relaxed);
     }
 
-    /// The end of the log at the server, as a message of the stream said.
+    /// The end of the server's log, according to a message of the stream.
     pub fn server_wal_end(&self, lsn: Lsn) {
         self.0.positions.server_wal_end.set(lsn);
     }
@@ -147,46 +147,45 @@ impl Monitor {
         self.0.positions.received.set(lsn);
     }
 
-    /// Everything up to here is acknowledged. Say so at the start of the stream too: before that there is no lag.
+    /// Everything up to here is acknowledged. Call it at the start of the stream too: without it, the lag is unknown.
     pub fn flushed(&self, lsn: Lsn) {
         self.0.positions.flushed.set(lsn);
     }
 
-    /// Everything up to here is durable in the positions topic, or need not be.
-    pub fn remembered(&self, lsn: Lsn) {
+    /// A checkpoint up to here is durable in the positions topic, or there is no such topic.
+    pub fn checkpointed(&self, lsn: Lsn) {
         self.0.positions.remembered.set(lsn);
     }
 
-    /// Why positions cannot be written; `None` if they can. Takes a short lock.
-    pub fn positions_failed(&self, reason: Option<&str>) {
+    /// Why checkpoints cannot be written; `None` if they can. Takes a short lock.
+    pub fn checkpoints_failed(&self, reason: Option<&str>) {
         self.0.positions.failed(reason);
     }
 
-    /// Postgres was told that it needs nothing before this position.
+    /// The router confirmed this position to Postgres.
     pub fn confirmed(&self, lsn: Lsn) {
         self.0.positions.confirmed.set(lsn);
     }
 
-    /// What is sent and not yet acknowledged, now; `bytes` of keys, values and headers.
+    /// How many records are in flight now; `bytes` of keys, values and headers.
     pub fn in_flight(&self, records: usize, bytes: usize) {
         self.0.in_flight_records.store(records as u64, Relaxed);
         self.0.in_flight_bytes.store(bytes as u64, Relaxed);
     }
 
-    /// The producer is closed and the stream ended: nothing is under way. What is not acknowledged stays so.
-    pub fn session_over(&self) {
+    /// The producer is closed and the stream has ended, so nothing is in flight. The lag remains.
+    pub fn session_ended(&self) {
         self.in_flight(0, 0);
-        self.reads_in_bulk(false);
+        self.set_bulk_reading(false);
     }
 
-    /// Another session reads the slot: the position that this router has reached is history, and how far behind it is nobody knows
-    /// here.
-    pub fn waits(&self) {
+    /// Another session reads the slot: the positions of this router are outdated, and its lag is unknown.
+    pub fn became_standby(&self) {
         self.0.positions.forget();
         self.oldest_unacknowledged(None);
     }
 
-    /// The commit time of the oldest transaction that is not wholly acknowledged; `None` if all are.
+    /// The commit time of the oldest transaction that is not fully acknowledged; `None` if all are.
     pub fn oldest_unacknowledged(&self, commit: Option<PgTimestamp>) {
         self.0.oldest_unacknowledged.store(commit.map_or(NONE, |commit| commit.0), Relaxed);
     }
@@ -201,102 +200,101 @@ impl Monitor {
         self.0.commit_to_ack.record(seconds, count as u64);
     }
 
-    /// What is counted, to be added to.
+    /// The counters.
     pub fn counts(&self) -> &Counts {
         &self.0.counts
     }
 
-    /// So many aggregates are parked, with so many events in all.
+    /// How many aggregates have parked events, and how many events are parked.
     pub fn dead_letters(&self, aggregates: usize, events: u64) {
         self.0.parked_aggregates.store(aggregates as u64, Relaxed);
         self.0.parked_events.store(events, Relaxed);
     }
 
-    /// How the slot is read.
-    pub fn reads_in_bulk(&self, bulk_reads: bool) {
-        self.0.in_bites.store(bulk_reads, Relaxed);
+    /// Whether the slot is read in bulk.
+    pub fn set_bulk_reading(&self, bulk_reads: bool) {
+        self.0.bulk_reading.store(bulk_reads, Relaxed);
     }
 
-    /// An event was sent whose payload is not as `contract` says. True for the first one of this contract. Takes a short
-    /// lock.
+    /// An event was sent whose payload violates `contract`. True for the first one of this contract. Takes a short lock.
     pub fn contract_violated(&self, contract: &str) -> bool {
         self.0.counts.contract_violations.add(1);
-        let mut broken = lock(&self.0.contracts_broken);
+        let mut broken = lock(&self.0.violated_contracts);
         !broken.contains(contract) && broken.insert(contract.to_owned())
     }
 
-    /// What the last look said of the slot. Takes a short lock.
+    /// What the catalogue watch found out about the slot. Takes a short lock.
     pub fn slot(&self, slot: Slot) {
         *lock(&self.0.slot) = slot;
     }
 
-    /// The room of the slot as of the last look, of this session or an earlier one.
-    pub fn slot_room(&self) -> Level {
+    /// The slot headroom at the last check, in this session or an earlier one.
+    pub fn slot_headroom_level(&self) -> Level {
         lock(&self.0.slot).room
     }
 
-    /// The heartbeat is on. Until one comes back, its age is counted from now.
-    pub fn heartbeat_on(&self, interval: Duration) {
-        *lock(&self.0.heartbeat) = Some(heartbeat::Beat::new(interval, self.0.clock.now()));
+    /// The heartbeat is enabled. Until one comes back, its age is measured from now.
+    pub fn heartbeat_enabled(&self, interval: Duration) {
+        *lock(&self.0.heartbeat) = Some(heartbeat::HeartbeatState::new(interval, self.0.clock.now()));
     }
 
-    /// One that was `written` then has come back, and was under way for `lag`. Takes a short lock.
-    pub fn heartbeat_seen(&self, written: PgTimestamp, lag: Duration) {
+    /// A heartbeat that was `written` at this time came back after `lag`. Takes a short lock.
+    pub fn heartbeat_received(&self, written: PgTimestamp, lag: Duration) {
         if let Some(beat) = lock(&self.0.heartbeat).as_mut() {
             beat.seen(written, lag);
         }
     }
 
-    /// Why none can be written, if so. Takes a short lock.
-    pub fn heartbeat_refused(&self, reason: Option<String>) {
+    /// Why heartbeats cannot be written; `None` if they can. Takes a short lock.
+    pub fn heartbeat_failed(&self, reason: Option<String>) {
         if let Some(beat) = lock(&self.0.heartbeat).as_mut() {
             beat.refused = reason;
         }
     }
 
-    /// The log between what is acknowledged and the server's end; `None` until the stream has started.
+    /// Bytes of log between the flush LSN and the end of the server's log; `None` until the stream has started.
     pub fn lag_bytes(&self) -> Option<u64> {
         self.lag().bytes
     }
 
-    /// Something went wrong: one sentence for the operator, without secrets or payloads. Kept, with the time, until
-    /// the next one. Takes a short lock.
+    /// Stores a problem with the time, until the next one: one sentence for the operator, without secrets or payloads. Takes a
+    /// short lock.
     pub fn last_problem(&self, what: impl Into<String>) {
         let problem = Problem { at: rfc3339(self.0.clock.now()), what: what.into() };
         *lock(&self.0.last_problem) = Some(problem);
     }
 
-    /// Whether the main loop turns, whatever its peers do.
+    /// Whether the main loop is running, whatever the state of Postgres and Kafka.
     pub fn health(&self) -> Probe {
         let silence = self.silence();
-        let ok = silence <= HEARTBEAT_LIMIT;
+        let ok = silence <= MAIN_LOOP_TIMEOUT;
         let text = if ok {
-            "the main loop turns".to_owned()
+            "the main loop is running".to_owned()
         } else {
-            format!("the main loop has not turned for {} s", silence.as_secs())
+            format!("the main loop has been stuck for {} s", silence.as_secs())
         };
         Probe { ok, text }
     }
 
-    /// Whether the router is active, or a standby that waits its turn.
+    /// Whether the router is active, or a standby that waits for the slot.
     pub fn readiness(&self) -> Probe {
         let state = self.current_state();
         Probe { ok: state.kind().is_ready(), text: state.to_string() }
     }
 
-    /// The whole picture, with the [`TOPICS_REPORTED`] topics of most events.
+    /// The status report, with the [`TOPICS_REPORTED`] topics with the most events.
     pub fn snapshot(&self) -> StatusReport {
         let mut report = self.report();
         topics::keep_busiest(&mut report.topics);
         report
     }
 
-    /// The whole picture, with all topics by name.
+    /// The status report with all topics, sorted by name.
     fn report(&self) -> StatusReport {
         let inner = &*self.0;
         let (state, since) = {
-            let stated = lock(&inner.state);
-            (stated.state.clone(), stated.since)
+            let current = lock(&inner.state);
+            (current.state.clone(), current.since)
         };
         let topics = inner.topics.report();
         StatusReport {
@@ -311,7 +309,7 @@ impl Monitor {
             last_turn_seconds: self.silence().as_secs_f64(),
             positions: inner.positions.report(),
             lag: self.lag(),
-            in_bites: inner.in_bites.load(Relaxed),
+            in_bites: inner.bulk_reading.load(Relaxed),
             in_flight: InFlight {
                 records: inner.in_flight_records.load(Relaxed),
                 bytes: inner.in_flight_bytes.load(Relaxed),
@@ -343,9 +341,9 @@ impl Monitor {
         Lag { bytes: self.0.positions.lag_bytes(), seconds: age_micros as f64 / 1e6 }
     }
 
-    /// How long ago the main loop turned; before its first turn, how long ago the router started.
+    /// How long ago the main loop ran its last iteration, or the router started.
     fn silence(&self) -> Duration {
-        let last = Duration::from_micros(self.0.last_turn_micros.load(Relaxed));
+        let last = Duration::from_micros(self.0.last_iteration_micros.load(Relaxed));
         self.0.clock.elapsed().saturating_sub(last)
     }
 }
@@ -358,7 +356,7 @@ fn rfc3339(at: PgTimestamp) -> String {
     Utc(at.unix_micros()).to_string()
 }
 
-/// What is behind these locks is whole at any time, so a panic elsewhere does not spoil it.
+/// Ignores poisoning, because the data behind these locks is consistent at any time.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,15 +16,15 @@ pub struct StatusReport {
     pub state: StateKind,
     /// `postgres` or `kafka`, if the state is about a connection.
     pub peer: Option<String>,
-    /// Why it is in this state, if there is more to say.
+    /// Why it is in this state, if there is a reason.
     pub reason: Option<String>,
-    /// Since when it is in this state, RFC 3339.
+    /// Since when it has been in this state, RFC 3339.
     pub since: String,
     /// What `/readyz` answers.
     pub ready: bool,
     /// What `/healthz` answers.
     pub healthy: bool,
-    /// How long ago the main loop turned, in seconds.
+    /// How long ago the main loop ran its last iteration, in seconds.
     pub last_turn_seconds: f64,
     /// Positions in the write-ahead log.
     pub positions: Positions,
@@ -33,7 +33,7 @@ pub struct StatusReport {
     /// Whether the slot is read in bulk, because it lags.
     #[serde(default)]
     pub in_bites: bool,
-    /// What was sent and is not yet acknowledged.
+    /// The records in flight.
     pub in_flight: InFlight,
     /// The replication slot as Postgres describes it.
     pub slot: Slot,
@@ -47,12 +47,12 @@ pub struct StatusReport {
     pub totals: Totals,
     /// The topics with the most events, most first.
     pub topics: Vec<TopicReport>,
-    /// How often a lost connection was made again.
+    /// How often a lost connection was restored.
     pub reconnects: Reconnects,
-    /// The last thing that went wrong, even if all is well again.
+    /// The last problem, even if it is solved.
     pub last_problem: Option<Problem>,
-    /// Each shard that runs in this process, where there are several; what stands above is their sum then, or what is
-    /// worst or furthest behind.
+    /// Each shard that runs in this process, if there are several. The fields above are then their sum, or those of the worst
+    /// shard.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<StatusReport>,
 }
@@ -60,19 +60,19 @@ pub struct StatusReport {
 /// Positions in the write-ahead log, in Postgres's own form `16/B374D848`; null while unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Positions {
-    /// The end of the log at the server, as its last message said.
+    /// The end of the server's log, according to its last message.
     pub server_wal_end: Option<String>,
-    /// What has been received.
+    /// Everything up to here has been received.
     pub received: Option<String>,
     /// Everything up to here is acknowledged by the broker.
     pub flushed: Option<String>,
-    /// Everything up to here is in the positions topic too.
+    /// The position of the last checkpoint in the positions topic.
     #[serde(default)]
     pub remembered: Option<String>,
-    /// Why positions cannot be written to it now; null if they can. Until then Postgres is told no later one.
+    /// Why checkpoints cannot be written now; null if they can. Until then no later position is confirmed to Postgres.
     #[serde(default)]
     pub not_remembered: Option<String>,
-    /// What Postgres was told last, and may remove.
+    /// The position that was last confirmed to Postgres, which may remove the log before it.
     pub confirmed: Option<String>,
 }
 
@@ -85,43 +85,43 @@ pub struct Lag {
     pub seconds: f64,
 }
 
-/// What was sent and is not yet acknowledged.
+/// The records in flight: sent and not yet acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InFlight {
-    /// Records.
+    /// How many.
     pub records: u64,
     /// Their bytes of keys, values and headers.
     pub bytes: u64,
 }
 
-/// The replication slot as `pg_replication_slots` describes it; null while it was not asked.
+/// The replication slot according to `pg_replication_slots`; null until the first check.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Slot {
-    /// How many bytes of log the slot holds back.
+    /// How many bytes of log the slot retains.
     pub retained_bytes: Option<u64>,
     /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
-    /// How many bytes of log may be written until the slot may be lost; null: no limit is set.
+    /// How many bytes of log may be written before the slot may be lost; null: no limit is set.
     #[serde(default)]
     pub safe_wal_bytes: Option<u64>,
-    /// How long that lasts at the present rate, in seconds; null while it does not shrink.
+    /// How long that lasts at the present rate, in seconds; null while it does not decrease.
     #[serde(default)]
     pub safe_wal_seconds: Option<f64>,
-    /// What follows from these: `ample`, `extended`, `short` or `unreserved`.
+    /// The slot headroom that follows from these: `ample`, `extended`, `short` or `unreserved`.
     #[serde(default)]
     pub room: Level,
 }
 
-/// The heartbeat: a message that the router writes into the log and meets in its stream.
+/// The heartbeat: a logical message that the router writes to the log and receives in its stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// How often one is written, in seconds.
     pub interval_seconds: f64,
-    /// How long the last one that came back was under way; null until one has.
+    /// The time from writing the last one that came back to its arrival; null until one has come back.
     pub lag_seconds: Option<f64>,
-    /// How long ago it was written; until one has come back, how long the router runs.
+    /// How long ago that one was written; until one has come back, how long the heartbeat has been enabled.
     pub age_seconds: f64,
-    /// Why none can be written; null if that is not so.
+    /// Why heartbeats cannot be written; null if they can.
     pub problem: Option<String>,
 }
 
@@ -133,17 +133,17 @@ pub struct DeadLetters {
     /// Their events, and those without an aggregate.
     pub events: u64,
     /// Events that were parked, by reason.
-    pub parked: Vec<ParkedFor>,
+    pub parked: Vec<ParkedCount>,
     /// Parked events that were sent.
     pub retried: u64,
-    /// Parked events that were thrown away.
+    /// Parked events that were discarded.
     pub discarded: u64,
 }
 
 /// How many events were parked for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ParkedFor {
-    /// In a word.
+pub struct ParkedCount {
+    /// The reason in a word.
     pub reason: String,
     /// How many.
     pub events: u64,
@@ -160,7 +160,7 @@ pub struct Totals {
     pub events_dropped: u64,
     /// Events with a NULL aggregate id, which have no key and so no order.
     pub keyless_events: u64,
-    /// Members of a headers column that were named like one of the router's own headers.
+    /// Members of the headers column left out because their name is that of one of the router's own headers.
     pub headers_dropped: u64,
     /// Timestamps that the topic would have refused, replaced by the commit time.
     pub timestamps_replaced: u64,
@@ -170,10 +170,10 @@ pub struct Totals {
     /// Bulk reads of a slot that lagged.
     #[serde(default)]
     pub bites: u64,
-    /// Events whose payload was not as its contract says, and that were sent all the same.
+    /// Events sent although their payload violates their contract.
     #[serde(default)]
     pub contract_violations: u64,
-    /// Changes in the stream that are no events: other tables, updates, deletes.
+    /// Changes in the stream that are not events: of other tables, updates, deletes.
     pub ignored_changes: u64,
 }
 
@@ -188,16 +188,16 @@ pub struct TopicReport {
     pub bytes: u64,
 }
 
-/// How often a lost connection was made again.
+/// How often a lost connection was restored.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Reconnects {
-    /// With Postgres.
+    /// To Postgres.
     pub postgres: u64,
-    /// With Kafka.
+    /// To Kafka.
     pub kafka: u64,
 }
 
-/// Something that went wrong.
+/// A problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// When, RFC 3339.

@@ -1,4 +1,4 @@
-//! What the router is doing, in one word and a reason.
+//! The state of the router, and its reason.
 
 use std::fmt;
 
@@ -9,29 +9,29 @@ use crate::error::Peer;
 /// What the router is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum State {
-    /// The process has begun and has not tried to reach anybody.
+    /// The process has started and has not tried to connect.
     #[default]
     Starting,
-    /// The first connection is being made.
+    /// It makes the first connection.
     Connecting {
-        /// With whom.
+        /// To which server.
         peer: Peer,
     },
-    /// Connected on both sides; events flow as they are committed.
+    /// Connected to both servers; events are sent as they are committed.
     Active,
-    /// All is well, but another router holds the slot; this one takes over when it is free.
+    /// A standby: another router holds the slot, and this one takes over when it is free.
     Waiting {
         /// Who holds it.
         reason: String,
     },
-    /// A connection was lost and is being made again.
+    /// A connection was lost, and the router tries to restore it.
     Reconnecting {
-        /// With whom.
+        /// To which server.
         peer: Peer,
-        /// What was lost, or why the last attempt failed.
+        /// Why it was lost, or why the last attempt failed.
         reason: String,
     },
-    /// Asked to stop: intake has ended, the records in flight are waited for.
+    /// Asked to stop: the router reads no more events and waits for the records in flight.
     Stopping,
     /// A person has to act before the router can go on.
     Refused {
@@ -40,8 +40,8 @@ pub enum State {
     },
 }
 
-/// [`State`] without its particulars: the value of the metric label `state`, and of `state` in the status report. What asks
-/// for a person comes first, what is well last.
+/// [`State`] without its fields: the value of the metric label `state`, and of `state` in the status report. Sorted from states
+/// that need a person to healthy ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateKind {
@@ -63,7 +63,7 @@ pub enum StateKind {
 }
 
 impl StateKind {
-    /// Every kind, from what asks for a person to what is well.
+    /// Every kind, in their order.
     pub const ALL: [StateKind; 7] = [
         StateKind::Refused,
         StateKind::Stopping,
@@ -87,14 +87,14 @@ impl StateKind {
         }
     }
 
-    /// Whether a router in this state is where it should be: active, or a standby that waits its turn.
+    /// Whether a router in this state is ready: active, or a standby that waits for the slot.
     pub fn is_ready(self) -> bool {
         matches!(self, StateKind::Active | StateKind::Waiting)
     }
 }
 
 impl State {
-    /// The state without its particulars.
+    /// The state without its fields.
     pub fn kind(&self) -> StateKind {
         match self {
             State::Starting => StateKind::Starting,
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// Whether `self` only gives a new reason for what `before` was already.
+    /// Whether `self` differs from `before` only in its reason.
     pub(super) fn continues(&self, before: &State) -> bool {
         self.kind() == before.kind() && self.peer() == before.peer()
     }
@@ -149,14 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_label_is_what_the_report_says() {
+    fn the_label_is_the_word_in_the_report() {
         for kind in StateKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.label());
         }
     }
 
     #[test]
-    fn says_with_whom_and_why() {
+    fn display_includes_the_peer_and_the_reason() {
         let state = State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() };
         assert_eq!(state.to_string(), "reconnecting to kafka: all brokers are down");
         assert_eq!(State::Connecting { peer: Peer::Postgres }.to_string(), "connecting to postgres");

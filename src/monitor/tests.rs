@@ -10,7 +10,7 @@ fn secs(seconds: u64) -> Duration {
 }
 
 #[test]
-fn ready_when_active_or_waiting_and_at_no_other_time() {
+fn ready_only_when_active_or_waiting() {
     let (monitor, _) = Monitor::for_test("shop.outbox_router");
     let reason = || "slot outbox_router is active for PID 41".to_owned();
     for (state, ok, text) in [
@@ -32,20 +32,20 @@ fn ready_when_active_or_waiting_and_at_no_other_time() {
 }
 
 #[test]
-fn healthy_while_the_main_loop_turns_whatever_the_state() {
+fn healthy_while_the_main_loop_runs_whatever_the_state() {
     let (monitor, clock) = Monitor::for_test("r");
     monitor.state(State::Reconnecting { peer: Peer::Kafka, reason: "down".to_owned() });
     clock.advance(secs(10));
     assert!(monitor.health().ok);
     clock.advance(secs(1));
-    let stuck = Probe { ok: false, text: "the main loop has not turned for 11 s".to_owned() };
+    let stuck = Probe { ok: false, text: "the main loop has been stuck for 11 s".to_owned() };
     assert_eq!(monitor.health(), stuck);
-    monitor.turned();
+    monitor.main_loop_ran();
     assert!(monitor.health().ok);
 }
 
 #[test]
-fn a_new_reason_for_the_same_state_keeps_its_beginning() {
+fn a_new_reason_for_the_same_state_keeps_its_since() {
     let (monitor, clock) = Monitor::for_test("r");
     let down = |reason: &str| State::Reconnecting { peer: Peer::Postgres, reason: reason.to_owned() };
     clock.advance(secs(5));
@@ -97,8 +97,8 @@ fn the_report_names_the_busiest_topics() {
     assert_eq!(report.totals.events, (0..25).sum::<u64>(), "totals count all of them");
 }
 
-/// A router in the middle of its work.
-pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
+/// A router that is sending events.
+pub(crate) fn busy() -> (Monitor, Arc<TestClock>) {
     let (monitor, clock) = Monitor::for_test("shop.outbox_router");
     monitor.state(State::Connecting { peer: Peer::Postgres });
     clock.advance(secs(1));
@@ -122,8 +122,8 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
     let first =
         ["order/A.json", "order/A.json", "order/B.json"].map(|contract| monitor.contract_violated(contract));
     assert_eq!(first, [true, false, true]);
-    monitor.heartbeat_on(secs(10));
-    monitor.heartbeat_seen(clock.now(), Duration::from_millis(3));
+    monitor.heartbeat_enabled(secs(10));
+    monitor.heartbeat_received(clock.now(), Duration::from_millis(3));
     monitor.slot(Slot {
         retained_bytes: Some(1 << 24),
         wal_status: Some("reserved".to_owned()),
@@ -131,7 +131,7 @@ pub(crate) fn busy() -> (Monitor, Arc<SetClock>) {
         safe_wal_seconds: Some(720.5),
         room: Level::Ample,
     });
-    monitor.turned();
+    monitor.main_loop_ran();
     clock.advance(Duration::from_millis(250));
     (monitor, clock)
 }
@@ -143,19 +143,19 @@ fn the_report_as_json() {
 }
 
 #[test]
-fn the_report_survives_its_json() {
+fn the_report_deserializes_from_its_json() {
     let report = busy().0.snapshot();
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<StatusReport>(&json).unwrap(), report);
 }
 
 #[test]
-fn every_metric_is_there_from_the_start_with_its_meaning() {
-    // those by topic appear with their first topic, those of the heartbeat with the first that comes back
+fn every_metric_is_present_from_the_start_with_its_help() {
+    // metrics by topic appear with the first topic, those of the heartbeat with the first that comes back
     let (monitor, clock) = Monitor::for_test("r");
     monitor.topic_counters("t");
-    monitor.heartbeat_on(secs(1));
-    monitor.heartbeat_seen(clock.now(), secs(0));
+    monitor.heartbeat_enabled(secs(1));
+    monitor.heartbeat_received(clock.now(), secs(0));
     let text = metrics_of(&monitor);
     for metric in crate::metrics::ALL {
         let kind = format!("{:?}", metric.kind).to_lowercase();
@@ -166,7 +166,7 @@ fn every_metric_is_there_from_the_start_with_its_meaning() {
 
 #[test]
 fn the_metrics_as_text() {
-    // the exporter keeps them in hash maps
+    // the exporter's hash maps have no order
     let text = metrics_of(&busy().0);
     let mut lines: Vec<&str> =
         text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
@@ -175,7 +175,7 @@ fn the_metrics_as_text() {
 }
 
 #[test]
-fn metrics_are_those_of_the_moment() {
+fn metrics_show_current_values() {
     let (monitor, _) = Monitor::for_test("r");
     let counters = monitor.topic_counters("t");
     counters.delivered(1, 1);
@@ -209,7 +209,7 @@ fn topics_beyond_a_thousand_are_counted_as_other() {
 }
 
 #[test]
-fn two_monitors_count_apart() {
+fn two_monitors_do_not_share_counters() {
     let (one, _) = Monitor::for_test("one");
     let (two, _) = Monitor::for_test("two");
     one.counts().keyless_events.add(7);
@@ -218,21 +218,21 @@ fn two_monitors_count_apart() {
 }
 
 #[test]
-fn a_router_that_has_lost_its_session_claims_nothing_that_it_does_not_know() {
+fn a_router_without_a_session_shows_no_outdated_numbers() {
     let (monitor, clock) = Monitor::for_test("r");
     monitor.server_wal_end(Lsn(9));
     monitor.flushed(Lsn(7));
     monitor.confirmed(Lsn(5));
     monitor.in_flight(3, 300);
-    monitor.reads_in_bulk(true);
+    monitor.set_bulk_reading(true);
     monitor.oldest_unacknowledged(Some(clock.now()));
     clock.advance(secs(2));
-    monitor.session_over();
+    monitor.session_ended();
     let report = monitor.snapshot();
     assert_eq!((report.in_flight.records, report.in_flight.bytes, report.in_bites), (0, 0, false));
-    // it goes on there, and what is not acknowledged gets older
+    // the next session resumes there, and unacknowledged commits get older
     assert_eq!((report.lag.bytes, report.lag.seconds), (Some(2), 2.0));
-    monitor.waits();
+    monitor.became_standby();
     let report = monitor.snapshot();
     assert_eq!((report.lag.bytes, report.lag.seconds), (None, 0.0));
     let positions = report.positions;

@@ -1,4 +1,4 @@
-//! How much went to each topic.
+//! Counters for each topic.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,13 +8,13 @@ use super::TOPICS_REPORTED;
 use super::counts::Counter;
 use super::report::TopicReport;
 
-/// How many topics are counted by name. A template over a column of ids could make millions of them.
+/// How many topics are counted by name. A topic template with a column of ids could produce millions.
 pub const TOPIC_LIMIT: usize = 1_000;
 
-/// The name that all topics beyond [`TOPIC_LIMIT`] are counted under.
+/// The name under which topics beyond [`TOPIC_LIMIT`] are counted.
 pub const OTHER_TOPICS: &str = "other";
 
-/// The counters of one topic. A clone counts into the same ones; keep one for as long as the topic is in use.
+/// The counters of one topic. Clones share them; keep one while the topic is in use.
 #[derive(Debug, Clone, Default)]
 pub struct TopicCounters(Arc<Counts>);
 
@@ -59,7 +59,7 @@ impl Topics {
     }
 }
 
-/// Leaves the [`TOPICS_REPORTED`] topics with the most events, most first.
+/// Keeps the [`TOPICS_REPORTED`] topics with the most events, most first.
 pub(super) fn keep_busiest(topics: &mut Vec<TopicReport>) {
     // stable, so that equal topics stay in the order of their names
     topics.sort_by_key(|topic| Reverse(topic.events));

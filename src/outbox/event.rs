@@ -39,7 +39,7 @@ impl ColumnType {
 
     /// A user-defined type, or one of an extension.
     pub fn own(id: Oid, name: &str) -> ColumnType {
-        ColumnType { id, connect: ConnectType::of_own(name) }
+        ColumnType { id, connect: ConnectType::user_defined(name) }
     }
 
     /// The type of a column.

@@ -67,8 +67,8 @@ impl Field {
     /// Whether the column may be missing: `headers` and `created_at`, unless the user set their names.
     pub fn optional(self, columns: &Columns) -> bool {
         match self {
-            Field::Headers => !columns.headers_named,
-            Field::CreatedAt => !columns.created_at_named,
+            Field::Headers => !columns.headers_required,
+            Field::CreatedAt => !columns.created_at_required,
             _ => false,
         }
     }

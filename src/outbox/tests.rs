@@ -124,7 +124,7 @@ fn a_missing_column_is_named_unless_it_may_be_missing() {
 
 #[test]
 fn a_column_that_the_user_named_must_be_there() {
-    let columns = Columns { headers: Some("meta".into()), headers_named: true, ..Columns::default() };
+    let columns = Columns { headers: Some("meta".into()), headers_required: true, ..Columns::default() };
     let error = describe(&mut outbox(columns, &[]), 7, ("public", "outbox"), &TABLE).unwrap_err();
     assert!(error.to_string().contains("no column \"meta\""), "{error}");
     let error = describe(&mut outbox(Columns::default(), &["region"]), 7, ("public", "outbox"), &TABLE);

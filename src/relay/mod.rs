@@ -101,7 +101,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
     async fn run_loop(&mut self, stop: &CancellationToken) -> Result<(), Error> {
         let mut source_first = false;
         loop {
-            self.monitor.turned();
+            self.monitor.main_loop_ran();
             if let Some(refusal) = self.take_reports() {
                 self.end_intake(Outcome::Refused(refusal));
                 return Ok(());

@@ -42,6 +42,6 @@ impl<S: Source, K: Sink> Relay<S, K> {
         self.monitor.oldest_unacknowledged(certain.oldest.or(self.window.oldest()).or(waits));
         self.monitor.received(received);
         self.monitor.flushed(certain.position.flush);
-        self.monitor.remembered(certain.durable);
+        self.monitor.checkpointed(certain.durable);
     }
 }

@@ -51,7 +51,7 @@ impl Allowed {
             return Ok(());
         }
         // a pattern that takes too many steps allows nothing
-        if !self.patterns.iter().any(|pattern| pattern.fits(topic) == Ok(true)) {
+        if !self.patterns.iter().any(|pattern| pattern.matches(topic) == Ok(true)) {
             return Err(Unroutable::NotAllowed { name: topic.to_owned() });
         }
         if self.known.len() < CACHE_SIZE {

@@ -126,7 +126,8 @@ impl Router {
         let headers = named(IN_ROUTE_HEADERS, &route.headers);
         let envelope = named(IN_ENVELOPE, &route.envelope);
         let rules = route.rules.iter().map(|rule| BoundRule::new(rule, &mut binder)).collect();
-        let attributes = route.makes_cloudevents().then(|| Attributes::new(&route.cloudevents, &mut binder));
+        let attributes =
+            route.produces_cloudevents().then(|| Attributes::new(&route.cloudevents, &mut binder));
         let value =
             ValueBuilder { payload_json: route.payload_json, envelope, column: columns.payload.clone() };
         let plan = Plan {

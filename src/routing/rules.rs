@@ -6,7 +6,7 @@ use super::captures::Captures;
 use super::row::{Binder, Place, Row};
 use super::template::Bound;
 use super::unroutable::{Purpose, Unroutable};
-use crate::config::pattern::TooHard;
+use crate::config::pattern::BacktrackLimitExceeded;
 use crate::config::template::{Name, Template};
 use crate::config::{Accepted, Action, NamedTemplate, Rule, ValueForm};
 use crate::outbox::IN_ROUTE_RULES;
@@ -96,9 +96,10 @@ impl BoundRule {
             (Accepted::Text(_), None) => return Ok(false),
             (Accepted::Text(pattern), Some(text)) => (pattern, text.as_ref()),
         };
-        let too_hard = || Unroutable::TooHard { pattern: pattern.to_string(), name: name.to_string() };
+        let too_hard =
+            || Unroutable::BacktrackLimitExceeded { pattern: pattern.to_string(), name: name.to_string() };
         let Some(regex) = pattern.regex().filter(|_| self.wants_captures) else {
-            return pattern.fits(text).map_err(|TooHard| too_hard());
+            return pattern.matches(text).map_err(|BacktrackLimitExceeded| too_hard());
         };
         let Some(found) = regex.captures(text).map_err(|_| too_hard())? else { return Ok(false) };
         for (number, group) in regex.capture_names().enumerate() {

@@ -115,7 +115,7 @@ pub enum Unroutable {
     Unmatched,
     /// A rule's regular expression took too many steps.
     #[error("the regular expression {pattern} of a rule takes too many steps for `{name}`")]
-    TooHard {
+    BacktrackLimitExceeded {
         /// The expression as it is in the configuration.
         pattern: String,
         /// The name of the value that it was matched against.
@@ -169,7 +169,7 @@ impl Unroutable {
                  on_violation = \"warn\" under [contracts]"
             }
             Unroutable::Unmatched => "Add a rule for it, or set `[route] unmatched` to \"route\" or \"drop\"",
-            Unroutable::TooHard { .. } => {
+            Unroutable::BacktrackLimitExceeded { .. } => {
                 "Write the expression so that it takes fewer steps, for instance without nested repetition"
             }
             _ => {

@@ -146,7 +146,7 @@ impl SlotWait {
         if self.previous == Some(pid) {
             return;
         }
-        monitor.waits();
+        monitor.became_standby();
         // Another router reads the slot and may move it. Without positions topic our own position is outdated then.
         if config.delivery.positions_topic.is_none() {
             state.checkpoint = None;

@@ -70,7 +70,7 @@ pub async fn run(
     let mut state = SessionState { contracts, accepted_gap, until, ..SessionState::default() };
     let mut backoff = Backoff::default();
     loop {
-        monitor.turned();
+        monitor.main_loop_ran();
         let started = Instant::now();
         let quiet = state.no_progress;
         let mut ran = false;
@@ -127,7 +127,7 @@ fn stopped_without_session() -> Result<(), Definite> {
 
 async fn pause(mut left: Duration, monitor: &Monitor) {
     while !left.is_zero() {
-        monitor.turned();
+        monitor.main_loop_ran();
         let step = left.min(LIVENESS_INTERVAL);
         tokio::time::sleep(step).await;
         left -= step;

@@ -96,7 +96,7 @@ pub(super) async fn run(
     } else {
         relay.await
     };
-    monitor.session_over();
+    monitor.session_ended();
     Ok(ended)
 }
 
@@ -136,7 +136,7 @@ fn new_relay<K: Sink>(
 /// Reports to the monitor that the main task is alive while a start waits for servers.
 async fn report_liveness(monitor: &Monitor) -> Infallible {
     loop {
-        monitor.turned();
+        monitor.main_loop_ran();
         tokio::time::sleep(LIVENESS_INTERVAL).await;
     }
 }

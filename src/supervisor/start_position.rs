@@ -172,7 +172,7 @@ async fn beside_other_shards(
     before: Option<&Checkpoint>,
     slots: &[String],
 ) -> Result<(), Error> {
-    let handover = look_up(&config.of_handover(), None).await?;
+    let handover = look_up(&config.for_handover(), None).await?;
     let (others, count) = (slots.join(", "), config.shards.count);
     if Handover::is_under_way(handover.as_ref()) {
         return Err(Error::not_safe(
@@ -183,7 +183,7 @@ async fn beside_other_shards(
         ));
     }
     // the checkpoint may be older than the last change: a slot of the same name may have been created again
-    let owner = Handover::owner(handover.as_ref(), config.slot_of_all());
+    let owner = Handover::owner(handover.as_ref(), config.base_slot());
     if let Some(owner) = owner.filter(|owner| *owner != count) {
         return Err(Error::not_safe(
             format!(

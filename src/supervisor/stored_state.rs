@@ -45,6 +45,6 @@ fn show_slot(slot: &Slot, monitor: &Monitor) {
         safe_wal_bytes: safe_bytes(slot),
         // needs several observations, which the streaming session makes
         safe_wal_seconds: None,
-        room: monitor.slot_room(),
+        room: monitor.slot_headroom_level(),
     });
 }

@@ -75,7 +75,7 @@ async fn check_shard(
     };
     Ok((
         shard,
-        catalog::slots_of_other_shards(session, config.slot_of_all(), &config.slots_of_all_shards()).await?,
+        catalog::slots_of_other_shards(session, config.base_slot(), &config.slots_of_all_shards()).await?,
     ))
 }
 

@@ -91,7 +91,7 @@ impl Setting {
         asks(router).await;
     }
 
-    /// Waits until the log has `text`. Meanwhile the probe has to say that the main loop turns.
+    /// Waits until the log has `text`. Meanwhile the probe has to say that the main loop is running.
     async fn healthy_until(&self, router: &mut Router, text: &str) {
         eventually(&format!("the log says {text:?}"), async || {
             router.assert_running();

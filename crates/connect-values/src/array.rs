@@ -1,4 +1,4 @@
-//! The elements of an array as Postgres prints it: `{a,"b c",NULL}`.
+//! Splits an array as Postgres prints it, `{a,"b c",NULL}`, into its elements.
 
 use crate::Unwritable;
 
@@ -50,7 +50,7 @@ pub(crate) fn elements(
     }
 }
 
-/// The content of the quoted string at the start of the text, with its backslashes, and what follows it.
+/// The content of the quoted string at the start of the text, with its backslashes, and the rest of the text.
 pub(crate) fn quoted(text: &str) -> Option<(&str, &str)> {
     let inside = text.strip_prefix('"')?;
     let mut escaped = false;
@@ -62,7 +62,7 @@ pub(crate) fn quoted(text: &str) -> Option<(&str, &str)> {
     Some((inside.get(..end)?, inside.get(end + 1..)?))
 }
 
-/// The characters that the content of a quoted string stands for.
+/// The content of a quoted string, with its escapes resolved.
 pub(crate) fn unescaped(text: &str) -> impl Iterator<Item = char> + '_ {
     let mut characters = text.chars();
     std::iter::from_fn(move || match characters.next() {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_flat_array() {
+    fn refuses_malformed_and_nested_arrays() {
         assert_eq!(read("{{1,2},{3,4}}"), Err(Unwritable::Dimensions));
         for text in ["", "{", "1", "{1,}", "{,1}", "{\"a}", "{\"a\"b}", "[1:2]", "[1:2]{1}"] {
             assert_eq!(read(text), Err(Unwritable::Malformed), "{text}");

@@ -39,9 +39,9 @@ pub(crate) fn point(text: &str) -> Result<(f64, f64), Unwritable> {
     Ok((x.parse().map_err(|_| Unwritable::Malformed)?, y.parse().map_err(|_| Unwritable::Malformed)?))
 }
 
-/// A point as well-known binary, little-endian.
-pub(crate) fn well_known(x: f64, y: f64) -> Vec<u8> {
-    // Java has one NaN
+/// A point in the well-known binary format, little-endian.
+pub(crate) fn well_known_binary(x: f64, y: f64) -> Vec<u8> {
+    // Java has only one NaN
     let bytes = |number: f64| (if number.is_nan() { f64::NAN } else { number }).to_le_bytes();
     [1, 1, 0, 0, 0].into_iter().chain(bytes(x)).chain(bytes(y)).collect()
 }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_bytes_and_bits_that_are_none() {
+    fn refuses_malformed_bytes_and_bits() {
         for text in ["", "00", "\\x0", "\\x0g", "\\xé"] {
             assert!(write_bytea(text, &mut String::new()).is_err(), "{text}");
         }

@@ -18,7 +18,7 @@ pub(crate) struct Decimal<'a> {
 }
 
 impl<'a> Decimal<'a> {
-    /// A `numeric` with a scale, which Java's number has as well.
+    /// A `numeric` with a scale, which becomes the scale of the `BigDecimal`.
     pub(crate) fn with_scale(text: &'a str, scale: u16) -> Result<Self, Unwritable> {
         let parsed = Decimal::parse(text)?;
         let scale = usize::from(scale);
@@ -55,7 +55,7 @@ impl<'a> Decimal<'a> {
         self.fraction.len() + self.padding
     }
 
-    /// `BigDecimal.toString`: scientific notation from six zeros after the point on.
+    /// Writes it as `BigDecimal.toString` does: in scientific notation if six or more zeros follow the point.
     pub(crate) fn write(&self, into: &mut String) {
         let significant = self.fraction.trim_start_matches('0');
         let zero = self.whole.is_empty() && significant.is_empty();
@@ -160,7 +160,7 @@ fn big_bytes(digits: impl Iterator<Item = u8>, negative: bool) -> Vec<u8> {
         }
     }
     add(factor, chunk);
-    // a zero limb keeps the sign bit free
+    // an additional zero limb leaves the sign bit clear
     limbs.push(0);
     if negative {
         let mut carry = true;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn is_scientific_where_java_is() {
+    fn uses_scientific_notation_where_java_does() {
         for (number, scale, expected) in [
             ("0", 0, "0"),
             ("12345", 0, "12345"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_java_would_have_to_round_or_cannot_hold() {
+    fn refuses_numbers_that_java_would_round_or_cannot_represent() {
         for (number, error) in [
             ("1.55", Unwritable::Malformed),
             ("", Unwritable::Malformed),

@@ -14,10 +14,10 @@ pub(crate) fn write<T: LowerExp + Copy + Into<f64>>(value: T, into: &mut String)
         return into.push_str(if wide > 0.0 { "Infinity" } else { "-Infinity" });
     }
     let mut scratch = Scratch::new();
-    // neither form exceeds the scratch
+    // neither form is longer than the scratch buffer
     let _ = write!(scratch, "{value:e}");
     if scratch.as_str().split_once('e').is_some_and(|(mantissa, _)| !mantissa.contains('.')) {
-        // Java picks the closest of two digits where one would do: 4.9E-324, not 5.0E-324
+        // Java writes the closest number of two digits where one digit would suffice: 4.9E-324, not 5.0E-324
         scratch = Scratch::new();
         let _ = write!(scratch, "{value:.1e}");
     }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_to_the_scientific_form_where_java_does() {
+    fn uses_scientific_notation_where_java_does() {
         for (value, expected) in [
             (0.0, "0.0"),
             (-0.0, "-0.0"),

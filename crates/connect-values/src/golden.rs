@@ -1,4 +1,4 @@
-//! Tables of what Debezium and Kafka Connect wrote.
+//! Reads the tables with the output of Debezium and Kafka Connect.
 
 /// The rows of a golden file; a backslash escapes tab, line feed, carriage return and itself.
 pub(crate) fn rows<const COLUMNS: usize>(file: &str) -> impl Iterator<Item = [String; COLUMNS]> + '_ {

@@ -1,4 +1,4 @@
-//! `hstore`: pairs of texts in Postgres, JSON in Debezium (`hstore.handling.mode=json`), in the order of Java's `HashMap`.
+//! Writes `hstore` pairs as Debezium does (`hstore.handling.mode=json`): as JSON, in the order of Java's `HashMap`.
 
 use crate::Unwritable;
 use crate::array::{quoted, unescaped};
@@ -7,7 +7,7 @@ use crate::json::write_unit;
 /// The initial capacity of a `HashMap`.
 const CAPACITY: usize = 16;
 
-/// One pair; its texts still have the backslashes of Postgres.
+/// One pair. Its texts still contain the backslashes of Postgres.
 struct Pair<'t> {
     hash: u32,
     key: &'t str,
@@ -36,8 +36,8 @@ pub(crate) fn write(text: &str, into: &mut String) -> Result<(), Unwritable> {
     Ok(())
 }
 
-/// The number of buckets of a map with this many pairs: it doubles whenever three quarters are exceeded. (A map with nine
-/// keys in one bucket grows further or has trees in it; that is not imitated.)
+/// The number of buckets of a map with this many pairs: it doubles whenever three quarters are exceeded. (With nine keys in
+/// one bucket, Java's map grows further or turns the bucket into a tree, which this does not imitate.)
 fn capacity(pairs: usize) -> usize {
     let mut capacity = CAPACITY;
     while pairs > capacity / 4 * 3 {
@@ -69,7 +69,7 @@ fn pairs(text: &str) -> Result<Vec<Pair<'_>>, Unwritable> {
     Ok(pairs)
 }
 
-/// `String.hashCode`, spread as in `HashMap`.
+/// `String.hashCode`, with the bits spread as in `HashMap.hash`.
 fn hash(key: &str) -> u32 {
     let mut units = [0; 2];
     let mut hash: u32 = 0;
@@ -81,7 +81,7 @@ fn hash(key: &str) -> u32 {
     hash ^ hash >> 16
 }
 
-/// Debezium's own Jackson writes characters, not bytes, so those beyond the basic plane are not escaped here.
+/// Debezium writes this JSON to a character stream, so Jackson does not escape characters beyond the basic plane here.
 fn write_string(text: &str, into: &mut String) {
     into.push('"');
     for character in unescaped(text) {
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_what_debezium_writes() {
+    fn pairs_are_written_as_debezium_writes_them() {
         for [text, expected] in rows(HSTORES) {
             assert_eq!(json(&text), Ok(expected), "{text}");
         }
     }
 
     #[test]
-    fn a_text_that_is_no_hstore_is_refused() {
+    fn malformed_hstores_are_refused() {
         for text in [
             " ",
             "a=>1",
@@ -156,7 +156,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_json_or_refused(text in "([a\"\\\\,=> ]|NULL){0,20}|.*") {
+        fn any_text_is_written_or_refused(text in "([a\"\\\\,=> ]|NULL){0,20}|.*") {
             if let Ok(written) = json(&text) {
                 prop_assert!(serde_json::from_str::<serde::de::IgnoredAny>(&written).is_ok(), "{}", written);
             }

@@ -1,21 +1,21 @@
-//! The text form of `java.util.Properties`: what a Connect worker in standalone mode and Debezium Server read, and what
-//! their tracing keeps in a column.
+//! Parses the text form of `java.util.Properties`: the configuration of a Connect worker in standalone mode and of Debezium
+//! Server, and the column in which Debezium's tracing stores its context.
 //!
-//! After the documentation of `Properties.load(Reader)`. The crates for it read bytes as ISO 8859-1, which makes
-//! two characters of each umlaut in a file that was saved as UTF-8, as Connect's and Quarkus' files are.
+//! It follows the documentation of `Properties.load(Reader)`. Existing crates decode ISO 8859-1, which turns each umlaut of a
+//! UTF-8 file into two characters; Connect's and Quarkus' files are UTF-8.
 
 /// A line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: `\\u` is not followed by four hexadecimal digits")]
 pub struct PropertiesError {
-    /// Counted from 1, where the entry begins.
+    /// The line where the entry begins, counted from 1.
     line: usize,
 }
 
-/// Reads names and values in the order of the file. A name may come more than once; the last one counts in Java.
+/// Returns names and values in the order of the file. A name may occur more than once; Java uses the last one.
 ///
 /// # Errors
-/// A `\u` without its four digits, the one thing that Java refuses too.
+/// A `\u` without its four digits, which Java refuses too.
 pub fn parse(text: &str) -> Result<Vec<(String, String)>, PropertiesError> {
     let mut entries = Vec::new();
     let mut lines = natural_lines(text).enumerate();
@@ -48,8 +48,8 @@ fn ends_in_odd_backslashes(line: &str) -> bool {
     (line.len() - line.trim_end_matches('\\').len()) % 2 == 1
 }
 
-/// The name ends at the first `=`, `:` or blank that is not escaped; one `=` or `:` among the blanks behind it
-/// belongs to neither side.
+/// The name ends at the first `=`, `:` or blank that is not escaped. Blanks after it, and one `=` or `:` among them, are part
+/// of neither the name nor the value.
 fn entry(line: &str) -> Option<(String, String)> {
     let mut escaped = false;
     let end = line.char_indices().find(|(_, character)| {
@@ -64,7 +64,7 @@ fn entry(line: &str) -> Option<(String, String)> {
     Some((unescape(name)?, unescape(value)?))
 }
 
-/// A backslash before any other character than those named here stands for nothing. `\u` names a unit of UTF-16.
+/// Resolves escapes. A backslash before a character without a special meaning is dropped. `\u` is a UTF-16 unit.
 fn unescape(text: &str) -> Option<String> {
     let mut units: Vec<u16> = Vec::with_capacity(text.len());
     let mut rest = text.chars();
@@ -81,13 +81,13 @@ fn unescape(text: &str) -> Option<String> {
             Some('r') => '\r',
             Some('f') => '\x0C',
             Some(other) => other,
-            // the last backslash of all
+            // a backslash at the end of the text
             None if character == '\\' => continue,
             None => character,
         };
         units.extend_from_slice(meant.encode_utf16(&mut [0; 2]));
     }
-    // half a pair is a question mark in Java's UTF-8
+    // Java's UTF-8 encoder writes half a surrogate pair as a question mark
     Some(char::decode_utf16(units).map(|character| character.unwrap_or('?')).collect())
 }
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_ends_at_the_first_sign_or_blank() {
+    fn a_name_ends_at_the_first_separator_or_blank() {
         for line in ["a=b", "a:b", "a b", " a = b", "a\t:\tb", "a  b", "\ta=b"] {
             assert_eq!(one(line), ("a".into(), "b".into()), "{line:?}");
         }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_empty_lines_are_none() {
+    fn comments_and_empty_lines_are_skipped() {
         assert_eq!(pairs("# a=b\\\nc=d\n\n  ! e=f\n \t\ng=h").len(), 2);
         assert_eq!(pairs("a=b # c").remove(0).1, "b # c");
         assert_eq!(pairs("a=1\rb=2\r\nc=3").len(), 3);
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_escaped_reads_back(name in "[^\\x00]{1,8}", value in "\\PC{0,12}") {
+        fn escaped_text_parses_to_the_original(name in "[^\\x00]{1,8}", value in "\\PC{0,12}") {
             let escape = |text: &str| -> String {
                 text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
             };
@@ -159,7 +159,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in r"(\\|u|0041|=|:| |#|\n|\r|a)*") {
+        fn any_text_is_parsed_or_refused(text in r"(\\|u|0041|=|:| |#|\n|\r|a)*") {
             let _ = parse(&text);
         }
     }

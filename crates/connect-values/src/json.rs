@@ -2,8 +2,8 @@
 
 use crate::binary;
 
-/// Writes a JSON string as Jackson does: it escapes only what it has to, and characters beyond the basic plane (such as
-/// emoji) as two `\uXXXX`.
+/// Writes a JSON string as Jackson does: it escapes only where JSON requires it, and writes characters beyond the basic plane
+/// (such as emoji) as two `\uXXXX`.
 pub fn write_json_string(text: &str, into: &mut String) {
     into.reserve(text.len() + 2);
     into.push('"');
@@ -18,7 +18,7 @@ pub fn write_json_bytes(bytes: &[u8], into: &mut String) {
     into.push('"');
 }
 
-/// The content of [`write_json_string`].
+/// The same without the quotation marks.
 pub(crate) fn write_escaped(text: &str, into: &mut String) {
     let mut rest = text;
     while let Some(plain) = rest.bytes().position(needs_escape) {
@@ -41,7 +41,7 @@ pub(crate) fn needs_escape(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\' || byte >= 0xf0
 }
 
-/// One UTF-16 unit of a string, which may be half a pair.
+/// Writes one UTF-16 unit of a string, which may be half a surrogate pair.
 pub(crate) fn write_unit(unit: u16, into: &mut String) {
     let short = match unit {
         0x08 => "\\b",

@@ -1,4 +1,4 @@
-//! Dates, times and intervals: from the ISO text of Postgres to Debezium's numbers and texts.
+//! Converts dates, times and intervals from the ISO text of Postgres to Debezium's numbers and texts.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::types::Unit;
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// The rest of a text that is read from the front.
+/// The unread rest of a text.
 struct Cursor<'a>(&'a [u8]);
 
 impl Cursor<'_> {
@@ -21,7 +21,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// A number with this many digits, at most eighteen.
+    /// Reads a number with this many digits, at most eighteen.
     fn number(&mut self, digits: std::ops::RangeInclusive<usize>) -> Option<i64> {
         let length = self.0.iter().take(*digits.end()).take_while(|byte| byte.is_ascii_digit()).count();
         if length < *digits.start() {
@@ -36,7 +36,7 @@ impl Cursor<'_> {
         self.take(separator).then(|| self.number(2..=2)).flatten()
     }
 
-    /// Days since 1970-01-01, for the year AD and for the same year BC, which a suffix may still turn it into.
+    /// Days since 1970-01-01, for the year AD and for the same year BC, because a `BC` may follow at the end of the text.
     fn date(&mut self) -> Option<(i64, i64)> {
         let year = self.number(4..=10)?;
         let month = self.two_digits_after(b"-")?;
@@ -48,7 +48,8 @@ impl Cursor<'_> {
         Some((days(year, month, day), days(1 - year, month, day)))
     }
 
-    /// `HH:MM:SS` with up to six digits of a fraction. Hours end at 24, or later in an interval.
+    /// Reads `HH:MM:SS` with up to six digits of a fraction. `hours` is the number of digits of the hours, because those of an
+    /// interval may exceed 24.
     fn time(&mut self, hours: std::ops::RangeInclusive<usize>) -> Option<(i64, i64, i64, i64)> {
         let hours = self.number(hours)?;
         let minutes = self.two_digits_after(b":")?;
@@ -86,7 +87,7 @@ impl Cursor<'_> {
 
 /// Days since 1970-01-01 in the proleptic Gregorian calendar; years before 1 are 0 and negative.
 fn days(year: i64, month: i64, day: i64) -> i64 {
-    // years begin in March here, so that a leap day is the last day
+    // years are counted from March here, so that a leap day is the last day
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -105,7 +106,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (if month <= 2 { year + 1 } else { year }, month, day)
 }
 
-/// Days since 1970-01-01. Infinities get Debezium's numbers.
+/// Days since 1970-01-01. Infinities become the numbers that Debezium uses for them.
 pub(crate) fn date(text: &str) -> Result<i64, Unwritable> {
     match text {
         "infinity" => return Ok(-2_147_472_692),
@@ -118,7 +119,7 @@ pub(crate) fn date(text: &str) -> Result<i64, Unwritable> {
     cursor.at_end().map(|()| days).ok_or(Unwritable::Malformed)
 }
 
-/// A `timestamp` since 1970-01-01. Infinities get Debezium's numbers.
+/// A `timestamp` since 1970-01-01. Infinities become the numbers that Debezium uses for them.
 pub(crate) fn timestamp(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     match (text, unit) {
         ("infinity", Unit::Milliseconds) => return Ok(9_223_372_036_825_200),
@@ -139,7 +140,7 @@ fn in_unit(unit: Unit, seconds: i64, microseconds: i64) -> i64 {
     }
 }
 
-/// A `timestamptz` in UTC: `2024-02-29T12:34:56.700Z`, with `digits` for the fraction; 0: as many as needed.
+/// A `timestamptz` in UTC: `2024-02-29T12:34:56.700Z`. The fraction has this many `digits`; 0: as many as needed.
 pub(crate) fn write_timestamp_tz(text: &str, digits: u8, into: &mut String) -> Result<(), Unwritable> {
     if matches!(text, "infinity" | "-infinity") {
         into.push_str(text);
@@ -165,7 +166,7 @@ pub(crate) fn time(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     Ok(in_unit(unit, hours * 3600 + minutes * 60 + seconds, microseconds))
 }
 
-/// The same in an array: whole milliseconds within a day.
+/// A `time` in an array: whole milliseconds, less than a day.
 pub(crate) fn time_in_array(text: &str, unit: Unit) -> Result<i64, Unwritable> {
     let milliseconds = time(text, Unit::Milliseconds)? % (SECONDS_PER_DAY * 1_000);
     Ok(match unit {
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_what_postgres_does_not_print() {
+    fn refuses_forms_that_postgres_does_not_print() {
         for text in [
             "",
             "2024-1-01",

@@ -21,7 +21,7 @@ fn json(connect_type: ConnectType, value: &str) -> Result<String, Unwritable> {
 }
 
 #[test]
-fn values_are_what_debezium_writes() {
+fn values_are_written_as_debezium_writes_them() {
     let mut count = 0;
     for [name, oid, modifier, value, as_key, as_header, as_json] in rows(VALUES) {
         let connect_type = ConnectType::of(oid.parse().unwrap(), modifier.parse().unwrap());
@@ -37,7 +37,7 @@ fn values_are_what_debezium_writes() {
 }
 
 #[test]
-fn json_strings_are_jacksons() {
+fn json_strings_are_escaped_as_by_jackson() {
     let mut into = String::new();
     write_json_string("\"\\/\u{0}\u{8}\t\n\u{c}\r\u{1f}\u{7f}é\u{2028}😀", &mut into);
     assert_eq!(into, "\"\\\"\\\\/\\u0000\\b\\t\\n\\f\\r\\u001F\u{7f}é\u{2028}\\uD83D\\uDE00\"");
@@ -51,7 +51,7 @@ fn null_is_null_in_json() {
 }
 
 #[test]
-fn types_of_postgres_itself_are_found_by_name_too() {
+fn built_in_types_are_found_by_name() {
     for (name, oid) in [("int4", 23), ("_int4", 1007), ("timestamptz", 1184), ("varbit", 1562), ("xml", 142)]
     {
         assert_eq!(oid_of(name), Some(oid), "{name}");
@@ -65,7 +65,7 @@ fn types_of_postgres_itself_are_found_by_name_too() {
 }
 
 #[test]
-fn types_of_the_users_own_are_known_by_name() {
+fn user_defined_types_are_recognized_by_name() {
     let pairs = r#""b"=>"x\"y", "a"=>NULL"#;
     let moods = r#"{happy,"so so",NULL}"#;
     for (name, value, as_key, as_header, as_json) in [
@@ -90,17 +90,17 @@ fn types_of_the_users_own_are_known_by_name() {
             r#"["{\"a\":\"1\"}",null]"#,
         ),
     ] {
-        let connect_type = ConnectType::of_own(name);
+        let connect_type = ConnectType::user_defined(name);
         assert_eq!(key(connect_type, value).as_deref(), Ok(as_key), "{name} {value} as key");
         assert_eq!(header(connect_type, value).as_deref(), Ok(as_header), "{name} {value} as header");
         assert_eq!(json(connect_type, value).as_deref(), Ok(as_json), "{name} {value} as JSON");
     }
-    assert!(ConnectType::of_own("mood").is_string());
-    assert_eq!(header(ConnectType::of_own("hstore"), "a=>1"), Err(Unwritable::Malformed));
+    assert!(ConnectType::user_defined("mood").is_string());
+    assert_eq!(header(ConnectType::user_defined("hstore"), "a=>1"), Err(Unwritable::Malformed));
 }
 
 #[test]
-fn a_value_that_cannot_be_written_leaves_the_buffer() {
+fn a_value_that_cannot_be_written_leaves_the_buffer_unchanged() {
     for (oid, value, error) in [
         (16, "true", Unwritable::Malformed),
         (23, "1.0", Unwritable::Malformed),
@@ -123,7 +123,7 @@ fn a_value_that_cannot_be_written_leaves_the_buffer() {
     }
 }
 
-/// Values that resemble those of some type, and some that do not.
+/// Values that resemble those of some type, and arbitrary texts.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -153,13 +153,13 @@ proptest! {
     }
 
     #[test]
-    fn integers_stay_as_they_are(number in any::<i64>()) {
+    fn integers_are_written_unchanged(number in any::<i64>()) {
         let text = number.to_string();
         prop_assert_eq!(json(ConnectType::of(20, -1), &text), Ok(text));
     }
 
     #[test]
-    fn json_strings_read_back(text in any::<String>()) {
+    fn json_strings_parse_to_the_original(text in any::<String>()) {
         let mut into = String::new();
         write_json_string(&text, &mut into);
         prop_assert_eq!(serde_json::from_str::<String>(&into).unwrap(), text);

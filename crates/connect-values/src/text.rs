@@ -13,7 +13,7 @@ enum Form {
     Key,
     /// In a header: `Values.convertToString`.
     Header,
-    /// In an array in a header: texts are quoted.
+    /// In an array in a header, where texts are quoted.
     HeaderElement,
     /// As a JSON value.
     Json,
@@ -59,7 +59,7 @@ pub fn write_json(
 /// Writes a value, or an array of values.
 fn write(connect_type: ConnectType, form: Form, value: &str, into: &mut String) -> Result<(), Unwritable> {
     let start = into.len();
-    // a user-defined type that is no array may have a name that begins with `_`
+    // the name of a user-defined type may begin with `_` even if it is not an array
     let array = connect_type.array && (connect_type.scalar != Scalar::String || value.ends_with('}'));
     let written = if array {
         write_array(connect_type.scalar, form, value, into)
@@ -123,14 +123,16 @@ fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> R
         Scalar::TimeInArray(unit) => write_number(temporal::time_in_array(value, unit)?, into),
         Scalar::Interval => write_number(temporal::interval(value)?, into),
         Scalar::TimestampTz(digits) => {
-            quoted_in(form, into, |into| temporal::write_timestamp_tz(value, digits, into))?;
+            write_unescaped(form, into, |into| temporal::write_timestamp_tz(value, digits, into))?;
         }
-        Scalar::TimeTz => quoted_in(form, into, |into| temporal::write_time_tz(value, true, into))?,
-        Scalar::TimeTzInArray => quoted_in(form, into, |into| temporal::write_time_tz(value, false, into))?,
+        Scalar::TimeTz => write_unescaped(form, into, |into| temporal::write_time_tz(value, true, into))?,
+        Scalar::TimeTzInArray => {
+            write_unescaped(form, into, |into| temporal::write_time_tz(value, false, into))?
+        }
         Scalar::Decimal(scale) => write_decimal(form, &decimal::Decimal::with_scale(value, scale)?, into),
         Scalar::Money => decimal::money(value, |amount| write_decimal(form, amount, into))?,
-        Scalar::Bytes => quoted_in(form, into, |into| binary::write_bytea(value, into))?,
-        Scalar::Bits => quoted_in(form, into, |into| binary::write_bits(value, into))?,
+        Scalar::Bytes => write_unescaped(form, into, |into| binary::write_bytea(value, into))?,
+        Scalar::Bits => write_unescaped(form, into, |into| binary::write_bits(value, into))?,
         // a Struct is JSON in headers as well
         Scalar::VariableDecimal => {
             let number = decimal::Decimal::stripped(value)?;
@@ -147,14 +149,14 @@ fn write_scalar(scalar: Scalar, form: Form, value: &str, into: &mut String) -> R
             into.push_str(",\"y\":");
             write_float(form, y, into);
             into.push_str(",\"wkb\":\"");
-            binary::write_base64(&binary::well_known(x, y), into);
+            binary::write_base64(&binary::well_known_binary(x, y), into);
             into.push_str("\",\"srid\":null}");
         }
     }
     Ok(())
 }
 
-/// Digits as they are, after a check that they are valid in JSON.
+/// The digits unchanged, if they are a valid JSON number.
 fn integer(value: &str) -> Result<&str, Unwritable> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -192,8 +194,8 @@ fn write_string(form: Form, value: &str, into: &mut String) {
     }
 }
 
-/// Texts that need no escapes.
-fn quoted_in(
+/// Writes a text that needs no escapes, in quotes where `form` requires them.
+fn write_unescaped(
     form: Form,
     into: &mut String,
     write: impl FnOnce(&mut String) -> Result<(), Unwritable>,

@@ -1,8 +1,8 @@
-//! The context of a span in a column, as in Debezium's `tracingspancontext`.
+//! Reads the span context in a column such as Debezium's `tracingspancontext`.
 
 use crate::java_properties;
 
-/// The entries of a span's context that become headers. They are not checked, because propagators ignore invalid ones.
+/// The entries of a span context that become headers. They are not validated, because propagators ignore invalid ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpanContext {
     /// W3C Trace Context's `traceparent`.
@@ -11,7 +11,7 @@ pub struct SpanContext {
     pub tracestate: Option<String>,
 }
 
-/// Reads a text in the format of `java.util.Properties`; empty if Java refuses it. The last of duplicate names counts.
+/// Parses a text in the format of `java.util.Properties`; empty if Java refuses it. Of duplicate names, the last one is used.
 pub fn span_context(text: &str) -> SpanContext {
     let mut context = SpanContext::default();
     for (name, value) in java_properties::parse(text).unwrap_or_default() {
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_java_stores() {
+    fn reads_the_output_of_properties_store() {
         let stored = "#\n#Thu Feb 29 12:34:56 UTC 2024\ntraceparent=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\ntracestate=a\\=1,b\\:2\n";
         assert_eq!(
             read(stored),
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_every_separator_and_escape() {
+    fn accepts_every_separator_and_escape() {
         for (text, value) in [
             ("traceparent=x", "x"),
             ("  traceparent : x ", "x "),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_is_not_there_or_unreadable() {
+    fn missing_and_malformed_entries_are_none() {
         for text in [
             "",
             "\n\n",

@@ -12,7 +12,7 @@ pub struct ConnectType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scalar {
     Boolean,
-    /// With two, four or eight bytes: the text is the same.
+    /// Of two, four or eight bytes, which have the same text.
     Integer,
     Float32,
     Float64,
@@ -26,21 +26,21 @@ pub(crate) enum Scalar {
     Date,
     /// Since 1970-01-01.
     Timestamp(Unit),
-    /// ISO 8601 in UTC with this many digits of a fraction; 0: as many as needed.
+    /// ISO 8601 in UTC, with a fraction of this many digits; 0: as many as needed.
     TimestampTz(u8),
     /// Since midnight.
     Time(Unit),
-    /// Since midnight, in milliseconds only, because arrays contain `java.sql.Time`.
+    /// Since midnight, in whole milliseconds, because arrays contain `java.sql.Time`.
     TimeInArray(Unit),
     /// ISO 8601 in UTC.
     TimeTz,
-    /// The same without a fraction, in arrays.
+    /// The same without a fraction, for arrays.
     TimeTzInArray,
     /// Microseconds, with months of 30.4375 days.
     Interval,
     /// One bit, as a boolean.
     Bit,
-    /// Bytes, beginning with the last bit.
+    /// Several bits, as bytes; the last bit is the lowest bit of the first byte.
     Bits,
     Bytes,
     /// `io.debezium.data.geometry.Point`.
@@ -57,8 +57,8 @@ pub(crate) enum Unit {
     Microseconds,
 }
 
-/// The OID, the OID of the array type (0: Debezium leaves such columns out), and the name in `pg_type`. Everything else is a
-/// string.
+/// The OID, the OID of the array type (0: Debezium leaves such columns out), and the name in `pg_type`. All other types are
+/// strings.
 const TYPES: &[(u32, u32, &str)] = &[
     (16, 1000, "bool"),
     (17, 1001, "bytea"),
@@ -107,8 +107,8 @@ impl ConnectType {
     /// Bytes.
     pub const BYTES: ConnectType = ConnectType { scalar: Scalar::Bytes, array: false };
 
-    /// From a Relation message's type OID and type modifier (-1: none). Types that are not built in, and those that Debezium
-    /// leaves out, are strings.
+    /// For the type OID and type modifier (-1: none) of a Relation message. Types that are not built in, and those that
+    /// Debezium leaves out, are strings.
     pub fn of(type_oid: u32, type_modifier: i32) -> ConnectType {
         TYPES
             .iter()
@@ -121,9 +121,9 @@ impl ConnectType {
             .map_or(ConnectType::STRING, |(name, array)| ConnectType::new(name, array, type_modifier))
     }
 
-    /// From the name of a type that does not belong to Postgres. The name of an array type begins with `_`, but so may that
-    /// of another type, so a text that is no array counts as a string.
-    pub fn of_own(name: &str) -> ConnectType {
+    /// For the name of a user-defined type. The names of array types begin with `_`, but those of other types may too, so a
+    /// text that is not an array is written as a string.
+    pub fn user_defined(name: &str) -> ConnectType {
         let (element, array) = element(name);
         let scalar = if element == "hstore" { Scalar::Hstore } else { Scalar::String };
         ConnectType { scalar, array }
@@ -134,7 +134,7 @@ impl ConnectType {
         self == ConnectType::STRING
     }
 
-    /// Whether a key of this type is the same text each time in Kafka Connect; if not, [`write_key`] refuses it.
+    /// Whether equal keys of this type have equal texts in Kafka Connect; if not, [`write_key`] refuses them.
     ///
     /// [`write_key`]: crate::write_key
     pub fn has_key_text(self) -> bool {
@@ -148,7 +148,7 @@ impl ConnectType {
             "float4" => Scalar::Float32,
             "float8" => Scalar::Float64,
             "numeric" if modifier < 4 => Scalar::VariableDecimal,
-            // as in Debezium's driver, a negative scale -n becomes 2048 - n zeros after the point
+            // in Debezium's driver, a negative scale -n becomes a scale of 2048 - n
             "numeric" => Scalar::Decimal(((modifier - 4) & 0x7ff) as u16),
             "money" => Scalar::Money,
             "date" => Scalar::Date,
@@ -175,8 +175,8 @@ fn unit(modifier: i32) -> Unit {
     if (0..=3).contains(&modifier) { Unit::Milliseconds } else { Unit::Microseconds }
 }
 
-/// The OID of a type in `pg_catalog` by its name, which a Type message of pgoutput gives for the base type of a domain. The
-/// domain's own type modifier is not in the stream, so a `numeric` then has no scale.
+/// The OID of a type in `pg_catalog` by its name. For a domain, the Type message of pgoutput has the name of the base type,
+/// but not the domain's type modifier, so a `numeric` has no scale.
 pub fn oid_of(name: &str) -> Option<u32> {
     let (element, array) = element(name);
     let (oid, array_oid, _) = TYPES.iter().find(|(_, _, listed)| *listed == element)?;
@@ -184,7 +184,7 @@ pub fn oid_of(name: &str) -> Option<u32> {
     (oid != 0).then_some(oid)
 }
 
-/// The name of the element type, and whether the type is an array at all.
+/// The name of the element type, and whether the type may be an array.
 fn element(name: &str) -> (&str, bool) {
     name.strip_prefix('_').map_or((name, false), |element| (element, true))
 }

@@ -120,7 +120,7 @@ async fn ask_cluster(
         None => None,
     };
     cluster.topics.retain(|topic| {
-        let made = |template: &&Template| template.may_make(&topic.name);
+        let made = |template: &&Template| template.may_produce(&topic.name);
         let own = config.delivery.positions_topic.as_deref() == Some(topic.name.as_str());
         templates.iter().any(made) && !topic.name.starts_with("__") && !own
     });

@@ -24,7 +24,7 @@ pub(super) async fn judge(
         let fine = format!("{} publications take every aggregate exactly once", shards.len());
         findings.verdict("shards", verdict, fine);
     }
-    let left = slots_of_other_shards(session, config.slot_of_all(), &config.slots_of_all_shards()).await?;
+    let left = slots_of_other_shards(session, config.base_slot(), &config.slots_of_all_shards()).await?;
     if !left.is_empty() {
         findings.error(
             "shards",

@@ -43,7 +43,7 @@ fn judge_room(name: &str, slot: &Slot, findings: &mut Findings) {
     let (level, what, remedy) = slot_headroom::describe_once(name, slot);
     match level {
         Level::Ample => {}
-        Level::Unreserved => findings.error("slot_room", what, remedy),
-        Level::Extended | Level::Short => findings.warning("slot_room", what, remedy),
+        Level::Unreserved => findings.error("slot_headroom_level", what, remedy),
+        Level::Extended | Level::Short => findings.warning("slot_headroom_level", what, remedy),
     }
 }

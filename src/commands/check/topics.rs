@@ -48,7 +48,7 @@ fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Fi
     let allowed = &config.topics.allow;
     if let Some(fixed) = template.fixed()
         && !allowed.is_empty()
-        && !allowed.iter().any(|pattern| pattern.fits(fixed) == Ok(true))
+        && !allowed.iter().any(|pattern| pattern.matches(fixed) == Ok(true))
     {
         return findings.error(
             "topics",
@@ -56,7 +56,7 @@ fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Fi
             "Add it, or correct the topic that `[route]` and its rules make",
         );
     }
-    let count = seen.topics.iter().filter(|(topic, _)| template.may_make(&topic.name)).count();
+    let count = seen.topics.iter().filter(|(topic, _)| template.may_produce(&topic.name)).count();
     match (template.fixed(), count) {
         (Some(fixed), 0) if !config.topics.create => {
             findings.error(

@@ -14,7 +14,7 @@ use pg_logical::Environment;
 
 use crate::cli::contracts::{ContractsAsyncapiArgs, ContractsCommand};
 use crate::commands::Verdict;
-use crate::config::contracts::ForContracts;
+use crate::config::contracts::ContractConfig;
 use crate::config::load::load_for_contracts;
 use crate::contracts::asyncapi::{self, Info};
 use crate::contracts::{Contract, Contracts, Topic};
@@ -45,7 +45,7 @@ pub fn contracts(
     }
 }
 
-fn directory(named: &Option<PathBuf>, settings: &ForContracts) -> Result<PathBuf, Error> {
+fn directory(named: &Option<PathBuf>, settings: &ContractConfig) -> Result<PathBuf, Error> {
     let configured = || settings.contracts.as_ref().map(|contracts| contracts.directory.clone());
     named.clone().or_else(configured).ok_or_else(|| {
         Error::usage(
@@ -59,14 +59,14 @@ fn load(directory: &Path) -> Result<Contracts, Error> {
     Contracts::load(directory).map_err(|faults| faults.into_error(directory))
 }
 
-fn topic_of(contract: &Contract, settings: &ForContracts) -> Topic {
+fn topic_of(contract: &Contract, settings: &ContractConfig) -> Topic {
     contract_topic(contract, &settings.topic, &settings.columns)
 }
 
 fn write_asyncapi(
     contracts: &Contracts,
     args: &ContractsAsyncapiArgs,
-    settings: &ForContracts,
+    settings: &ContractConfig,
 ) -> Result<(), Error> {
     let info = Info { title: args.title.clone(), version: args.document_version.clone() };
     let document = asyncapi::document(contracts, &info, |contract| topic_of(contract, settings));

@@ -46,7 +46,7 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(),
 async fn mention_other_shards(config: &Config) -> Result<(), Error> {
     let mut session = connect(config, "dead-letters", Startup::default()).await?;
     let others =
-        slots_of_other_shards(&mut session, config.slot_of_all(), &config.slots_of_all_shards()).await?;
+        slots_of_other_shards(&mut session, config.base_slot(), &config.slots_of_all_shards()).await?;
     session.close().await;
     if others.is_empty() {
         return Ok(());

@@ -192,7 +192,7 @@ impl<'a> Init<'a> {
         };
         let open: Vec<&str> = open.iter().filter_map(|row| row.get(0)).collect();
         let ours = config.slots_of_all_shards();
-        let others = slots_of_other_shards(&mut self.session, config.slot_of_all(), &ours).await?;
+        let others = slots_of_other_shards(&mut self.session, config.base_slot(), &ours).await?;
         self.say_what_is_next(&open, !others.is_empty())
     }
 

@@ -64,7 +64,7 @@ pub(super) async fn ask(config: &Config) -> Result<Known, Error> {
         return Ok(Known::One(ask_one(config).await?));
     }
     let mut slots = Vec::new();
-    for shard in config.shards_here() {
+    for shard in config.local_shards() {
         slots.push(ask_one(&shard).await?);
     }
     Ok(Known::Shards(slots))

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::admin::Serving;
+use crate::admin::AdminServer;
 use crate::error::Peer;
 use crate::monitor::{Monitor, Slot, State};
 
@@ -46,7 +46,7 @@ fn colours_only_if_wanted() {
 
 #[tokio::test]
 async fn a_router_that_answers_is_believed() {
-    let serving = Serving::start("127.0.0.1:0", busy()).unwrap();
+    let serving = AdminServer::start("127.0.0.1:0", busy()).unwrap();
     let asked = async || -> Result<String, Error> { panic!("Postgres must not be asked") };
     let found = find(Some(&serving.address().to_string()), asked).await;
     assert_eq!(found.router, Some(busy().snapshot()));
@@ -61,7 +61,7 @@ async fn without_a_router_postgres_is_asked() {
     let found = find(Some(&at), async || Ok("slot outbox_router: not active".to_owned())).await;
     let text = show(&found, "shop.outbox_router", &PLAIN).replace(&at, "<listen>");
     insta::assert_snapshot!(text, @r"
-    no router answers at <listen>: nobody listens there
+    no router answers at <listen>: nothing is listening there
 
     slot outbox_router: not active
     ");

@@ -4,7 +4,7 @@ use super::templates::Templates;
 use crate::config::CloudEvents;
 use crate::config::raw::{RawCloudEvents, Value};
 
-/// Attributes that the specification defines. No extension may have these names.
+/// Attributes that the specification defines, which no extension may be named after.
 const DEFINED: [&str; 10] = [
     "id",
     "source",
@@ -36,11 +36,11 @@ pub(super) fn cloudevents(templates: &mut Templates<'_, '_>, raw: RawCloudEvents
         dataschema,
         extensions: templates.named("route.cloudevents.extensions", raw.extensions.0, |name| {
             if DEFINED.contains(&name) {
-                return Some("the specification gives this attribute a meaning of its own");
+                return Some("the specification defines an attribute of this name");
             }
             let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
             let named = !name.is_empty() && name.bytes().all(legal);
-            (!named).then_some("the name of an attribute has lower-case letters and digits only")
+            (!named).then_some("the name of an attribute may contain only lower-case letters and digits")
         }),
     }
 }

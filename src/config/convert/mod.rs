@@ -1,4 +1,4 @@
-//! From the keys of the file to the typed configuration: fills in defaults and checks every value.
+//! Converts the keys of the file to the typed configuration: fills in defaults and checks every value.
 
 mod cloudevents;
 mod preset;
@@ -14,7 +14,7 @@ use pg_logical::conninfo::{ConnInfo, Password};
 use pg_logical::{Environment, Secret, conninfo};
 
 use crate::advice;
-use crate::config::contracts::ForContracts;
+use crate::config::contracts::ContractConfig;
 use crate::config::identifiers::{check_name, check_router_name, check_slot, parse_table, split_tables};
 use crate::config::kafka_properties::{self, Refusal};
 use crate::config::load::Brokers;
@@ -34,22 +34,22 @@ use crate::error::Error;
 use crate::reserved::HEARTBEAT_PREFIX;
 use crate::topic_name;
 
-/// A configuration, and where its secrets are written.
+/// A configuration, and where its secrets are stored.
 pub(in crate::config) struct Parsed {
     pub(in crate::config) config: Config,
-    pub(in crate::config) secrets: WhereSecretsAre,
+    pub(in crate::config) secrets: SecretLocations,
 }
 
 /// Where secrets are stored.
 #[derive(Debug, Default)]
-pub(in crate::config) struct WhereSecretsAre {
+pub(in crate::config) struct SecretLocations {
     /// Whether the configuration file itself contains one.
     pub(in crate::config) inline: bool,
-    /// Files that are referred to.
+    /// Other files that contain one.
     pub(in crate::config) files: Vec<PathBuf>,
 }
 
-/// Reads everything before it fails, so that all faults are reported at once.
+/// Converts everything before it returns an error, so that all problems are reported at once.
 pub(super) fn convert(
     raw: RawConfig,
     sources: &Sources<'_>,
@@ -58,7 +58,7 @@ pub(super) fn convert(
     brokers: Brokers,
 ) -> Result<Parsed, Error> {
     let mut reader = Reader { sources, problems };
-    let mut secrets = WhereSecretsAre::default();
+    let mut secrets = SecretLocations::default();
     let postgres = postgres(&mut reader, raw.postgres.0, env, &mut secrets);
     let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
     let delivery = delivery(&mut reader, raw.delivery.0);
@@ -76,7 +76,7 @@ pub(super) fn convert(
         if check_router_name(&default).is_err() {
             reader.missing(
                 "name",
-                "Set it: the default, made of database and slot, is too long or has control characters",
+                "Set it: the default, which consists of database and slot, is too long or contains control characters",
             );
         }
     }
@@ -86,7 +86,7 @@ pub(super) fn convert(
         crate::config::shards::check_names(&mut reader, &shards, &name, postgres);
     }
     reader.problems.into_result()?;
-    // without a conninfo there is a problem, which was returned above
+    // cannot fail: without a connection string, the problem was returned above
     let postgres = postgres.ok_or_else(|| Error::usage("`postgres.url` is not set", "Set it"))?;
     Ok(Parsed {
         secrets,
@@ -109,20 +109,20 @@ pub(super) fn convert(
     })
 }
 
-/// Reads only what contracts need.
+/// Converts only the keys for contracts.
 pub(super) fn for_contracts(
     raw: RawConfig,
     sources: &Sources<'_>,
     problems: Problems,
-) -> Result<ForContracts, Error> {
+) -> Result<ContractConfig, Error> {
     let mut reader = Reader { sources, problems };
     let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
     let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts.0);
     reader.problems.into_result()?;
-    Ok(ForContracts { contracts, topic: route.topic, columns: outbox.columns })
+    Ok(ContractConfig { contracts, topic: route.topic, columns: outbox.columns })
 }
 
-/// The sections that decide what becomes of a row; a preset changes the defaults of both.
+/// Converts `[outbox]` and `[route]`, whose defaults a preset changes.
 fn outbox_and_route(
     reader: &mut Reader<'_>,
     preset: Value,
@@ -144,12 +144,12 @@ fn postgres(
     reader: &mut Reader<'_>,
     raw: RawPostgres,
     env: &Environment,
-    secrets: &mut WhereSecretsAre,
+    secrets: &mut SecretLocations,
 ) -> Option<Postgres> {
     let password_file = reader.text("postgres.password_file", raw.password_file);
     let password_file = password_file
         .filter(|file| !file.text.is_empty())
-        .map(|file| reader.beside_the_file(file.text.as_ref(), &file.span));
+        .map(|file| reader.resolve_path(file.text.as_ref(), &file.span));
     let was_set = raw.url.is_some();
     let url = reader.text("postgres.url", raw.url);
     let conninfo = match url {
@@ -160,7 +160,7 @@ fn postgres(
             }
             let parsed = ConnInfo::parse_with(&text, password_file.as_deref(), env).map_err(|error| {
                 let remedy = advice::connection_string_remedy(&error);
-                reader.fault(&span, "postgres.url", error.what, remedy);
+                reader.problem(&span, "postgres.url", error.what, remedy);
             });
             parsed.ok().map(ConnInfo::prefer_primary)
         }
@@ -195,12 +195,12 @@ fn postgres(
 fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) -> Outbox {
     let message_prefix = match reader.text_or_off("outbox.message_prefix", raw.message_prefix).flatten() {
         Some(Located { text, span, .. }) if text.contains('\0') => {
-            reader.fault(&span, "outbox.message_prefix", "it contains a zero byte", "Correct the prefix");
+            reader.problem(&span, "outbox.message_prefix", "it contains a zero byte", "Correct the prefix");
             None
         }
         Some(Located { text, span, .. }) if text.starts_with(HEARTBEAT_PREFIX) => {
-            let what = "messages with such a prefix are the heartbeats of routers";
-            reader.fault(&span, "outbox.message_prefix", what, "Choose another prefix");
+            let what = "this prefix is reserved for the heartbeats of routers";
+            reader.problem(&span, "outbox.message_prefix", what, "Choose another prefix");
             None
         }
         prefix => prefix.map(|prefix| prefix.text),
@@ -212,15 +212,15 @@ fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) 
     for Located { text, span, .. } in listed.into_iter().flatten() {
         match parse_table(&text) {
             Ok(table) if tables.contains(&table) => {
-                reader.fault(&span, "outbox.table", format!("{table} is named twice"), "Name it once");
+                reader.problem(&span, "outbox.table", format!("{table} is named twice"), "Name it once");
             }
             Ok(table) => tables.push(table),
-            Err(what) => reader.fault(&span, "outbox.table", what, "Write it as schema.name"),
+            Err(what) => reader.problem(&span, "outbox.table", what, "Write it as schema.name"),
         }
     }
     match place {
         Some(span) if names_none && message_prefix.is_none() => {
-            reader.fault(&span, "outbox.table", "it names no table", "Name one as schema.name");
+            reader.problem(&span, "outbox.table", "the list is empty", "Name a table as schema.name");
         }
         Some(_) => {}
         None => tables.push(TableName { schema: "public".to_owned(), name: "outbox".to_owned() }),
@@ -241,7 +241,7 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Colum
     let aggregate_type = required("aggregate_type", raw.aggregate_type, defaults.aggregate_type);
     let aggregate_id = required("aggregate_id", raw.aggregate_id, defaults.aggregate_id);
     let payload = required("payload", raw.payload, defaults.payload);
-    // a column that the user names must exist; a default may be missing from the table
+    // a column that the user sets must exist; a default may be missing from the table
     let mut optional = |key: &str, value: Value, default: Option<String>| {
         let key = format!("outbox.columns.{key}");
         match reader.text_or_off(&key, value) {
@@ -249,18 +249,18 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Colum
             Some(None) => (None, false),
             Some(Some(Located { text, span, .. })) => {
                 if let Err(expected) = check_name(&text) {
-                    reader.fault(&span, &key, expected, "Correct the name");
+                    reader.problem(&span, &key, expected, "Correct the name");
                 }
                 (Some(text), true)
             }
         }
     };
-    // has no default that may be missing: the column exists, or it is switched off
+    // these two may not be missing from the table: they exist or are switched off
     let (event_type, _) = optional("event_type", raw.event_type, defaults.event_type);
     let (tracing_span_context, _) =
         optional("tracing_span_context", raw.tracing_span_context, defaults.tracing_span_context);
-    let (headers, headers_named) = optional("headers", raw.headers, defaults.headers);
-    let (created_at, created_at_named) = optional("created_at", raw.created_at, defaults.created_at);
+    let (headers, headers_required) = optional("headers", raw.headers, defaults.headers);
+    let (created_at, created_at_required) = optional("created_at", raw.created_at, defaults.created_at);
     Columns {
         id,
         aggregate_type,
@@ -270,8 +270,8 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Colum
         headers,
         created_at,
         tracing_span_context,
-        headers_named,
-        created_at_named,
+        headers_required,
+        created_at_required,
     }
 }
 
@@ -280,21 +280,26 @@ fn kafka(
     raw: Properties,
     delivery: &Delivery,
     brokers: Brokers,
-    secrets: &mut WhereSecretsAre,
+    secrets: &mut SecretLocations,
 ) -> Kafka {
     let mut properties = BTreeMap::new();
     for (name, located) in reader.properties("kafka", raw, kafka_properties::canonical) {
         let Located { text, span, inline, file } = located;
         if name == "bootstrap.servers" && text.trim().is_empty() {
-            reader.fault(&span, "kafka.\"bootstrap.servers\"", "it is empty", "Name a broker: \"host:9092\"");
+            reader.problem(
+                &span,
+                "kafka.\"bootstrap.servers\"",
+                "it is empty",
+                "Name a broker: \"host:9092\"",
+            );
         }
-        match kafka_properties::judge(&name, &text, delivery.window_records, delivery.window_bytes) {
+        match kafka_properties::check(&name, &text, delivery.window_records, delivery.window_bytes) {
             Ok(()) => {
                 if kafka_properties::is_secret(&name) {
                     secrets.inline |= inline;
                     secrets.files.extend(file);
                 } else if kafka_properties::names_secret_file(&name) {
-                    // librdkafka opens it, relative to the working directory
+                    // librdkafka opens the file, relative to the working directory
                     secrets.files.push(text.as_str().into());
                 }
                 properties.insert(name, Secret::new(text));
@@ -341,13 +346,13 @@ fn allowed_topics(reader: &mut Reader<'_>, raw: Value) -> Vec<Pattern> {
     let listed = reader.texts("topics.allow", raw, split_at_commas);
     let mut pattern = |Located { text, span, .. }: Located| match Pattern::parse_topics(&text) {
         Ok(pattern) if pattern.regex().is_none() && topic_name::check(&text).is_err() => {
-            let what = format!("{text:?} is no topic's name");
-            let remedy = "Write a topic's name, one with * in it, or \"/a regular expression/\"";
-            reader.fault(&span, "topics.allow", what, remedy);
+            let what = format!("{text:?} is not a topic name");
+            let remedy = "Write a topic name, a name with * in it, or \"/a regular expression/\"";
+            reader.problem(&span, "topics.allow", what, remedy);
             None
         }
         pattern => {
-            pattern.map_err(|what| reader.fault(&span, "topics.allow", what, "Correct the expression")).ok()
+            pattern.map_err(|what| reader.problem(&span, "topics.allow", what, "Correct the expression")).ok()
         }
     };
     listed.into_iter().flatten().filter_map(&mut pattern).collect()
@@ -361,7 +366,7 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
     let bytes = reader.size("delivery.window.bytes", raw.window.0.bytes);
     let positions_topic = positions_topic(reader, raw.positions_topic);
     if let (Some(DeliveryMode::ExactlyOnce), Some(None), Some(span)) = (mode, &positions_topic, mode_span) {
-        reader.fault(
+        reader.problem(
             &span,
             "delivery.mode",
             "\"exactly-once\" commits the position together with the events, and `positions_topic` is switched off",
@@ -385,8 +390,8 @@ fn positions_topic(reader: &mut Reader<'_>, raw: Value) -> Option<Option<String>
     let key = "delivery.positions_topic";
     let Some(Located { text, span, .. }) = reader.text_or_off(key, raw)? else { return Some(None) };
     let checked = topic_name::check_own(&text).map_err(|error| {
-        let remedy = "Write the name of a topic that is the routers' alone; an empty text switches it off";
-        reader.fault(&span, key, error.to_string(), remedy);
+        let remedy = "Write the name of a topic that only routers use; an empty text switches it off";
+        reader.problem(&span, key, error.to_string(), remedy);
     });
     checked.ok().map(|()| Some(text))
 }
@@ -397,7 +402,7 @@ fn admin(reader: &mut Reader<'_>, raw: RawAdmin) -> Admin {
         Some(None) => Admin { listen: None },
         Some(Some(Located { text, span, .. })) => {
             if !is_host_and_port(&text) {
-                reader.fault(
+                reader.problem(
                     &span,
                     "admin.listen",
                     "expected host:port",

@@ -17,7 +17,7 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
     let headers = templates.headers("route.headers", raw.headers.0);
     let envelope_span = raw.envelope.0.values().next().map(toml::Spanned::span);
     let envelope = templates.named("route.envelope", raw.envelope.0, |name| match name {
-        "payload" => Some("this member holds the payload"),
+        "payload" => Some("this member contains the payload"),
         "" => Some("a member needs a name"),
         _ => None,
     });
@@ -25,7 +25,7 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
     let span = raw.timestamp.as_ref().map(toml::Spanned::span);
     let timestamp = reader.choice_or("route.timestamp", raw.timestamp, &words::TIMESTAMP, defaults.timestamp);
     if let (RecordTimestamp::CreatedAt, None, Some(span)) = (timestamp, &columns.created_at, span) {
-        reader.fault(
+        reader.problem(
             &span,
             "route.timestamp",
             "\"created_at\" needs that column, and `outbox.columns` switches it off",
@@ -61,39 +61,42 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
         Action::Route { headers, .. } => headers.as_slice(),
         Action::Drop => &[],
     });
-    let belongs = |header: &&NamedTemplate| header.name.starts_with("ce_") || header.name == "content-type";
+    let is_reserved =
+        |header: &&NamedTemplate| header.name.starts_with("ce_") || header.name == "content-type";
     if let (true, Some(header)) =
-        (route.makes_cloudevents(), route.headers.iter().chain(of_rules).find(belongs))
+        (route.produces_cloudevents(), route.headers.iter().chain(of_rules).find(is_reserved))
     {
         let what = format!("a CloudEvent sets the header {} itself", header.name);
         let remedy = "Set the attribute under `[route.cloudevents]`";
-        reader.fault(&value_span.clone().unwrap_or(0..0), "route.headers", what, remedy);
+        reader.problem(&value_span.clone().unwrap_or(0..0), "route.headers", what, remedy);
     }
     if let (true, Unmatched::Drop | Unmatched::Stop, Some(span)) =
         (route.rules.is_empty(), route.unmatched, &unmatched_span)
     {
-        let remedy = "Add a rule under `[[route.rules]]`, or leave it out";
-        reader.fault(span, "route.unmatched", "there are no rules that could match", remedy);
+        let remedy = "Add a rule under `[[route.rules]]`, or remove it";
+        reader.problem(span, "route.unmatched", "it has no effect without rules", remedy);
     }
-    if let (false, Some(span)) = (route.makes(ValueForm::Envelope), &envelope_span) {
-        reader.fault(
+    if let (false, Some(span)) = (route.produces(ValueForm::Envelope), &envelope_span) {
+        reader.problem(
             span,
             "route.envelope",
             "no record has an envelope",
-            "Set `[route] value = \"envelope\"`, or leave the members out",
+            "Set `[route] value = \"envelope\"`, or remove the members",
         );
     }
     let names_type = |template: &Template| {
         template.values().any(|value| value.name == Name::Column("event_type".to_owned()))
     };
-    if columns.event_type.is_none() && route.makes_cloudevents() && names_type(&route.cloudevents.event_type)
+    if columns.event_type.is_none()
+        && route.produces_cloudevents()
+        && names_type(&route.cloudevents.event_type)
     {
         let span = value_span.unwrap_or(0..0);
-        reader.fault(
+        reader.problem(
             &span,
             "route.cloudevents.type",
             "a CloudEvent needs a type, and `outbox.columns.event_type` is switched off",
-            "Set it, for instance to the column that holds the type: \"${type}\"",
+            "Set it, for instance to the column with the type: \"${type}\"",
         );
     }
     route
@@ -113,8 +116,8 @@ fn payload_json(reader: &mut Reader<'_>, value: Value, expand: RawExpand) -> Pay
     let chosen = reader.choice_or("route.payload_json", value, &choices, PayloadJson::Raw);
     if let (PayloadJson::Raw | PayloadJson::String, Some(span)) = (chosen, spans.into_iter().flatten().next())
     {
-        let what = "it says how payloads are expanded, and none is";
-        reader.fault(&span, "route.expand", what, "Set `[route] payload_json = \"expand\"`, or leave it out");
+        let what = "it has no effect, because payloads are not expanded";
+        reader.problem(&span, "route.expand", what, "Set `[route] payload_json = \"expand\"`, or remove it");
     }
     chosen
 }

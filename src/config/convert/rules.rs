@@ -1,4 +1,4 @@
-//! `[[route.rules]]`: conditions, and what happens to the events that meet them.
+//! `[[route.rules]]`: conditions, and what happens to the events that match them.
 
 use toml::Spanned;
 
@@ -17,16 +17,16 @@ fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule
     let Some(conditions) = raw.conditions else {
         let place = [&raw.topic, &raw.partition, &raw.value, &raw.drop];
         let span = place.into_iter().flatten().map(Spanned::span).next().unwrap_or(0..0);
-        let remedy = "Say which events it is for: match = { event_type = \"OrderPlaced\" }";
-        reader.fault(&span, "route.rules.match", "a rule without it would take every event", remedy);
+        let remedy = "Select events: match = { event_type = \"OrderPlaced\" }";
+        reader.problem(&span, "route.rules.match", "a rule without it would match every event", remedy);
         return None;
     };
     let span = conditions.span();
     let mut found = Vec::new();
     collect(reader, "", conditions.into_inner(), columns, &mut found);
     if found.is_empty() {
-        let remedy = "Name a value and what it may be: { event_type = \"OrderPlaced\" }";
-        reader.fault(&span, "route.rules.match", "it names nothing to match", remedy);
+        let remedy = "Name a value and what it must be: { event_type = \"OrderPlaced\" }";
+        reader.problem(&span, "route.rules.match", "it has no conditions", remedy);
     }
     let groups = groups(&found);
     let drop_span = raw.drop.as_ref().map(Spanned::span);
@@ -36,13 +36,13 @@ fn rule(reader: &mut Reader<'_>, raw: RawRule, columns: &Columns) -> Option<Rule
     match (drops, makes_something) {
         (true, true) => {
             let span = drop_span.unwrap_or(span);
-            let what = "what is dropped has no topic, partition, headers or value";
-            reader.fault(&span, "route.rules.drop", what, "Leave out either `drop` or the others");
+            let what = "a dropped event has no topic, partition, headers or value";
+            reader.problem(&span, "route.rules.drop", what, "Remove either `drop` or the others");
         }
         (false, false) => {
             let what = "the rule changes nothing";
             let remedy = "Set its topic, partition, headers or value, or drop = true";
-            reader.fault(&span, "route.rules", what, remedy);
+            reader.problem(&span, "route.rules", what, remedy);
         }
         _ => {}
     }
@@ -81,22 +81,22 @@ fn collect(
             node => vec![Spanned::new(span.clone(), node)],
         };
         if items.is_empty() {
-            reader.fault(&span, &full, "nothing would match it", ACCEPTED_FORM);
+            reader.problem(&span, &full, "an empty array matches nothing", ACCEPTED_FORM);
         }
         let any_of: Vec<Accepted> =
             items.into_iter().filter_map(|item| accepted(reader, &full, item)).collect();
         match Name::parse(&name) {
             Ok(Name::Header(_)) if columns.headers.is_none() => {
                 let what = "`outbox.columns` switches the headers column off";
-                reader.fault(&span, &full, what, "Name a column of the table");
+                reader.problem(&span, &full, what, "Name a column of the table");
             }
             Ok(name @ (Name::Column(_) | Name::OwnColumn(_) | Name::Header(_) | Name::Source(_))) => {
                 found.push(Condition { name, any_of });
             }
             Ok(Name::Match(_)) => {
-                reader.fault(&span, &full, "it is not a value of the event", "Name a column of the table");
+                reader.problem(&span, &full, "it is not a value of the event", "Name a column of the table");
             }
-            Err(error) => reader.fault(&span, &full, error.to_string(), "Name a column of the table"),
+            Err(error) => reader.problem(&span, &full, error.to_string(), "Name a column of the table"),
         }
     }
 }
@@ -110,16 +110,16 @@ fn accepted(reader: &mut Reader<'_>, key: &str, item: Spanned<Node>) -> Option<A
         Node::Text(text) => text,
         Node::Integer(number) => number.to_string(),
         _ => {
-            reader.fault(&span, key, "it cannot be matched", ACCEPTED_FORM);
+            reader.problem(&span, key, "a value of this type cannot be matched", ACCEPTED_FORM);
             return None;
         }
     };
     let pattern = Pattern::parse(&text);
-    let pattern = pattern.map_err(|what| reader.fault(&span, key, what, "Correct the expression"));
+    let pattern = pattern.map_err(|what| reader.problem(&span, key, what, "Correct the expression"));
     pattern.ok().map(Accepted::Text)
 }
 
-/// What `${match.x}` can refer to: groups by name, or by number if only one pattern has groups.
+/// The groups that `${match.x}` can name: named ones, and numbers if there is only one expression.
 fn groups(conditions: &[Condition]) -> Vec<String> {
     let patterns = conditions.iter().flat_map(|condition| &condition.any_of);
     let expressions: Vec<_> = patterns

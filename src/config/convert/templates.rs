@@ -10,13 +10,13 @@ use crate::topic_name;
 const TOPIC_FORM: &str =
     "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"";
 
-const PARTITION_FORM: &str = "Write a number, or a column that holds one, as in \"${shard}\"";
+const PARTITION_FORM: &str = "Write a number, or a column that contains one, as in \"${shard}\"";
 
-/// Reads templates, and refuses names in them that cannot stand for anything.
+/// Parses templates, and refuses names in them that do not exist.
 pub(super) struct Templates<'a, 's> {
     pub(super) reader: &'a mut Reader<'s>,
     pub(super) columns: &'a Columns,
-    /// The groups in the patterns of the surrounding rule.
+    /// The groups in the patterns of the current rule.
     pub(super) groups: &'a [String],
 }
 
@@ -25,8 +25,8 @@ impl Templates<'_, '_> {
     pub(super) fn topic(&mut self, key: &str, value: Value) -> Option<Template> {
         let columns = self.columns;
         self.checked(key, value, TOPIC_FORM, |template| {
-            names_no_payload(template, columns)?;
-            may_be_topic(template)
+            check_no_payload(template, columns)?;
+            check_topic_text(template)
         })
     }
 
@@ -40,7 +40,7 @@ impl Templates<'_, '_> {
         })
     }
 
-    /// Any template that the check accepts.
+    /// A template that `check` accepts.
     pub(super) fn checked(
         &mut self,
         key: &str,
@@ -50,7 +50,7 @@ impl Templates<'_, '_> {
     ) -> Option<Template> {
         let Located { text, span, .. } = self.reader.text(key, value)?;
         let checked = self.parsed(&text).and_then(|template| check(&template).map(|()| template));
-        checked.map_err(|what| self.reader.fault(&span, key, what, form)).ok()
+        checked.map_err(|what| self.reader.problem(&span, key, what, form)).ok()
     }
 
     /// Named templates, in the order of the file.
@@ -61,28 +61,28 @@ impl Templates<'_, '_> {
         refused: impl Fn(&str) -> Option<&'static str>,
     ) -> Vec<NamedTemplate> {
         let mut entries = self.reader.properties(section, raw, |name| name);
-        // the map has them sorted by name
+        // the map is sorted by name
         entries.sort_by_key(|(_, located)| located.span.start);
         let mut convert = |(name, Located { text, span, .. }): (String, Located)| {
             let key = format!("{section}.{name}");
             if let Some(what) = refused(&name) {
-                self.reader.fault(&span, &key, what, "Choose another name");
+                self.reader.problem(&span, &key, what, "Choose another name");
             }
             let remedy = "Write text, with values as in \"${aggregate_id}\"";
-            let value = self.parsed(&text).map_err(|what| self.reader.fault(&span, &key, what, remedy));
+            let value = self.parsed(&text).map_err(|what| self.reader.problem(&span, &key, what, remedy));
             Some(NamedTemplate { name, value: value.ok()? })
         };
         entries.into_iter().filter_map(&mut convert).collect()
     }
 
-    /// Further headers.
+    /// Headers in addition to the router's own.
     pub(super) fn headers(&mut self, section: &str, raw: Properties) -> Vec<NamedTemplate> {
         let has_type = self.columns.event_type.is_some();
         self.named(section, raw, |name| match name {
             "id" | REPLAY_HEADER => Some("the router itself sets this header"),
             "type" if has_type => Some("the router itself sets this header"),
             name if name.is_empty() || name.contains('\0') => {
-                Some("a header needs a name, without a zero character")
+                Some("a header needs a name without zero bytes")
             }
             _ => None,
         })
@@ -90,12 +90,12 @@ impl Templates<'_, '_> {
 
     fn parsed(&self, text: &str) -> Result<Template, String> {
         let template = Template::parse(text).map_err(|error| error.to_string())?;
-        names_exist(&template, self.columns, self.groups)?;
+        check_names_exist(&template, self.columns, self.groups)?;
         Ok(template)
     }
 }
 
-fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Result<(), String> {
+fn check_names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Result<(), String> {
     for value in template.values() {
         match &value.name {
             Name::Header(_) if columns.headers.is_none() => {
@@ -106,7 +106,7 @@ fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Res
             Name::Match(group) if !groups.contains(group) => {
                 return Err(match groups {
                     [] => format!(
-                        "`match.{group}` stands for a group of the rule's expression, by name, or by number if the rule has only \
+                        "`match.{group}` names a group of the rule's expression, by name, or by number if the rule has only \
                          one expression; there is no such group here"
                     ),
                     groups => format!(
@@ -121,28 +121,28 @@ fn names_exist(template: &Template, columns: &Columns, groups: &[String]) -> Res
     Ok(())
 }
 
-/// Refuses the payload in a topic template: errors about topics would show it.
-fn names_no_payload(template: &Template, columns: &Columns) -> Result<(), String> {
+/// Refuses the payload in a topic template, because errors about topics would show it.
+fn check_no_payload(template: &Template, columns: &Columns) -> Result<(), String> {
     let is_payload = |name: &Name| match name {
         Name::Column(name) => name == "payload" || *name == columns.payload,
         Name::OwnColumn(name) => *name == columns.payload,
         _ => false,
     };
     match template.values().any(|value| is_payload(&value.name)) {
-        true => Err("a payload cannot make a topic".to_owned()),
+        true => Err("the payload cannot be part of a topic name".to_owned()),
         false => Ok(()),
     }
 }
 
 /// Refuses a template whose fixed parts are invalid in a topic name.
-fn may_be_topic(template: &Template) -> Result<(), String> {
+fn check_topic_text(template: &Template) -> Result<(), String> {
     for part in template.parts() {
         let Part::Text(text) = part else { continue };
         if let Some(other) = text.chars().find(|c| !u8::try_from(*c).is_ok_and(topic_name::legal)) {
-            return Err(format!("{other:?} cannot stand in a topic name"));
+            return Err(format!("{other:?} is not allowed in a topic name"));
         }
     }
-    // the beginning that all its topics share
+    // the prefix that all its topics share
     let known = template.fixed().or(Some(template.prefix()).filter(|prefix| prefix.starts_with("__")));
     known.map_or(Ok(()), topic_name::check).map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Which properties of librdkafka may be set, and why the others may not.
+//! Checks librdkafka's properties: which ones may be set, and why the others may not.
 
 mod names;
 
@@ -9,7 +9,7 @@ use rdkafka::types::RDKafkaConfRes;
 use names::{ALIASES, CONSUMER, PRODUCER};
 use pg_logical::conninfo::nearest;
 
-/// Properties that the router sets itself, or that would break one of its promises: names and aliases, the reason, and the
+/// Properties that the router sets itself, or that would break one of its guarantees: names and aliases, the reason, and the
 /// remedy.
 const REFUSED: &[(&[&str], &str, &str)] = &[
     (
@@ -30,7 +30,7 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     (
         &["max.in.flight.requests.per.connection", "max.in.flight"],
         "order per key depends on it, so the router sets it",
-        "Remove it; how much is in flight is set by `window` in [delivery]",
+        "Remove it; `window` in [delivery] limits the records in flight",
     ),
     (
         &["retries", "message.send.max.retries"],
@@ -40,11 +40,11 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     (
         &["delivery.timeout.ms", "message.timeout.ms"],
         "a record that times out would be overtaken by its successors, so the router sets it",
-        "Remove it; while the broker is away the router waits",
+        "Remove it; the router waits while the broker is unreachable",
     ),
     (
         &["partitioner"],
-        "the router sets murmur2_random, so that a key lands where Java producers put it",
+        "the router sets murmur2_random, so that a key gets the same partition as from Java producers",
         "Remove it",
     ),
     (
@@ -55,7 +55,7 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     (
         &["allow.auto.create.topics"],
         "the first records to a topic that the broker creates on the fly can vanish, so the router sets it to false",
-        "Remove it; topics are created as [topics] says",
+        "Remove it; [topics] configures how topics are created",
     ),
     (
         &["queuing.strategy"],
@@ -82,7 +82,7 @@ pub fn is_secret(property: &str) -> bool {
     words.iter().any(|word| property.contains(word))
 }
 
-/// Whether the value names a file with a private key. librdkafka does not warn if others can read it.
+/// Whether the value names a file with a secret, such as a private key. librdkafka does not warn if others can read it.
 pub(super) fn names_secret_file(property: &str) -> bool {
     let words = ["key.location", "keystore.location", "private.key.file", "assertion.file", "keytab"];
     words.iter().any(|word| property.ends_with(word))
@@ -93,22 +93,22 @@ pub(super) fn is_known(property: &str) -> bool {
     PRODUCER.contains(&property)
 }
 
-/// The one name under which a property is stored, if librdkafka accepts two.
+/// The name under which a property is stored if librdkafka accepts two.
 pub(super) fn canonical(property: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == property).map_or(property, |(_, name)| name)
 }
 
-/// The property that a variable's `sasl_password` stands for. Underscores stand for dots, except in the few names that
-/// contain underscores.
+/// The property for this part of a variable's name, such as `sasl_password`. Underscores stand for dots, except in the few
+/// property names that contain underscores.
 pub(super) fn from_variable(part: &str) -> String {
     let dotted = part.replace('_', ".");
     let known = PRODUCER.iter().chain(CONSUMER).find(|name| name.replace('_', ".") == dotted);
     known.map_or(dotted, |name| (*name).to_owned())
 }
 
-/// Checks one property's name and value. `window_records` and `window_bytes` are the limits of `[delivery]`, which the
-/// producer's own queue must not undercut.
-pub(super) fn judge(
+/// Checks one property's name and value. `window_records` and `window_bytes` are the limits in `[delivery]`; the limits of the
+/// producer's own queue must not be lower.
+pub(super) fn check(
     property: &str,
     value: &str,
     window_records: usize,
@@ -123,12 +123,12 @@ pub(super) fn judge(
     if CONSUMER.contains(&property) {
         return Err(Refusal {
             what: format!(
-                "`{property}` has no effect: it is a consumer's property, and the router only produces"
+                "`{property}` has no effect: it is a consumer property, and the router has no consumer"
             ),
             remedy: "Remove it".to_owned(),
         });
     }
-    judged_by_librdkafka(property, value)?;
+    check_by_librdkafka(property, value)?;
     // 0 means no limit on messages
     let too_small = |unit: u64, needed: usize| {
         let limit = value.trim().parse::<u64>().unwrap_or(u64::MAX).saturating_mul(unit);
@@ -147,7 +147,7 @@ pub(super) fn judge(
     }
 }
 
-fn judged_by_librdkafka(property: &str, value: &str) -> Result<(), Refusal> {
+fn check_by_librdkafka(property: &str, value: &str) -> Result<(), Refusal> {
     let mut config = ClientConfig::new();
     config.set(property, value);
     match config.create_native_config() {
@@ -156,7 +156,7 @@ fn judged_by_librdkafka(property: &str, value: &str) -> Result<(), Refusal> {
             what: format!("librdkafka has no property `{property}`"),
             remedy: match nearest(property, PRODUCER.iter().copied()) {
                 Some(name) => format!("Did you mean `{name}`?"),
-                None => "Look the name up in librdkafka's CONFIGURATION.md".to_owned(),
+                None => "Look up the name in librdkafka's CONFIGURATION.md".to_owned(),
             },
         }),
         // librdkafka's message repeats the value
@@ -183,8 +183,8 @@ fn judged_by_librdkafka(property: &str, value: &str) -> Result<(), Refusal> {
 mod tests {
     use super::*;
 
-    fn judged(property: &str, value: &str) -> String {
-        match judge(property, value, 50_000, 16 << 20) {
+    fn checked(property: &str, value: &str) -> String {
+        match check(property, value, 50_000, 16 << 20) {
             Ok(()) => "accepted".to_owned(),
             Err(Refusal { what, remedy }) => format!("{what}. {remedy}"),
         }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_an_underscore_comes_back_from_a_variable() {
+    fn every_property_can_be_set_by_a_variable() {
         for name in PRODUCER.iter().chain(CONSUMER) {
             assert_eq!(from_variable(&name.replace('.', "_")), *name);
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_known_by_their_names() {
+    fn secrets_are_recognized_by_their_names() {
         for name in [
             "sasl.password",
             "ssl.key.password",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_properties_pass() {
+    fn ordinary_properties_are_accepted() {
         for (name, value) in [
             ("bootstrap.servers", "a:1,b:2"),
             ("linger.ms", "20"),
@@ -251,17 +251,17 @@ mod tests {
             ("queue.buffering.max.messages", "50000"),
             ("queue.buffering.max.kbytes", "16384"),
         ] {
-            assert_eq!(judged(name, value), "accepted", "{name}={value}");
+            assert_eq!(checked(name, value), "accepted", "{name}={value}");
         }
     }
 
     #[test]
-    fn every_refused_name_is_librdkafkas_and_says_why() {
+    fn every_refused_property_is_known_and_says_why() {
         let mut all = String::new();
         for (names, _, _) in REFUSED {
             for name in *names {
                 assert!(PRODUCER.contains(name), "{name}");
-                all.push_str(&judged(name, "1"));
+                all.push_str(&checked(name, "1"));
                 all.push('\n');
             }
         }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_name_or_value_gets_a_sentence() {
+    fn messages_for_bad_names_and_values() {
         let cases = [
             ("group.id", "x"),
             ("bootstrap.server", "x"),
@@ -283,7 +283,7 @@ mod tests {
             ("queue.buffering.max.kbytes", "16383"),
         ];
         let all: Vec<String> =
-            cases.iter().map(|(name, value)| format!("{name} = {value}: {}", judged(name, value))).collect();
+            cases.iter().map(|(name, value)| format!("{name} = {value}: {}", checked(name, value))).collect();
         insta::assert_snapshot!(all.join("\n"));
     }
 }

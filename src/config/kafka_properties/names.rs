@@ -173,7 +173,7 @@ pub(super) const CONSUMER: &[&str] = &[
     "session.timeout.ms",
 ];
 
-/// Aliases that librdkafka accepts, each with the name that is used here.
+/// Aliases that librdkafka accepts, each with the name under which the router stores the property.
 pub(super) const ALIASES: &[(&str, &str)] = &[
     ("metadata.broker.list", "bootstrap.servers"),
     ("sasl.mechanisms", "sasl.mechanism"),

@@ -15,8 +15,8 @@ use crate::config::units::{format_duration, format_size};
 use crate::config::words::{CATCH_UP, ON_UPDATE, word};
 
 impl Config {
-    /// The effective configuration, including defaults and the environment, as a file that reads back to the same. Passwords,
-    /// secrets and private keys are replaced by asterisks.
+    /// The effective configuration, including defaults and the environment, as a file that loads as the same configuration.
+    /// Passwords, secrets and private keys are replaced by asterisks.
     pub fn to_redacted_toml(&self) -> String {
         let mut text = String::new();
         // writing to a String cannot fail
@@ -57,13 +57,13 @@ impl Config {
         optional_name(out, "event_type", columns.event_type.as_deref())?;
         writeln!(out, "payload = {}", quoted(&columns.payload))?;
         for (key, column, named) in [
-            ("headers", &columns.headers, columns.headers_named),
-            ("created_at", &columns.created_at, columns.created_at_named),
+            ("headers", &columns.headers, columns.headers_required),
+            ("created_at", &columns.created_at, columns.created_at_required),
         ] {
             match column {
                 None => writeln!(out, "{key} = false")?,
                 Some(column) if named => writeln!(out, "{key} = {}", quoted(column))?,
-                // as a setting, it would require the column to exist
+                // a comment, because as a setting it would require the column to exist
                 Some(column) => writeln!(out, "# {key} = {}, if the table has it", quoted(column))?,
             }
         }

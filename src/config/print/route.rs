@@ -1,4 +1,4 @@
-//! `[route]` and its rules.
+//! Prints `[route]` and its rules.
 
 use std::fmt::{self, Write};
 
@@ -38,7 +38,7 @@ pub(super) fn write(out: &mut String, route: &Route) -> fmt::Result {
     writeln!(out, "unmatched = {}", word(&words::UNMATCHED, route.unmatched))?;
     section(out, "route.headers", &route.headers)?;
     section(out, "route.envelope", &route.envelope)?;
-    if route.makes_cloudevents() {
+    if route.produces_cloudevents() {
         cloudevents(out, &route.cloudevents)?;
     }
     route.rules.iter().try_for_each(|one| rule(out, one))

@@ -11,7 +11,7 @@ fn the_environment_alone_is_enough() {
 }
 
 #[test]
-fn the_environment_is_laid_over_the_file() {
+fn the_environment_overrides_the_file() {
     let env = with(&[
         ("POSTGRES__SLOT", "from_env"),
         ("OUTBOX__COLUMNS__PAYLOAD", "body"),
@@ -44,7 +44,7 @@ fn the_environment_is_laid_over_the_file() {
 }
 
 #[test]
-fn postgres_variables_lie_under_the_url() {
+fn the_url_overrides_postgres_variables() {
     let env = env()
         .with_variable("PGUSER", "somebody")
         .with_variable("PGPASSWORD", "secret")
@@ -56,7 +56,7 @@ fn postgres_variables_lie_under_the_url() {
 }
 
 #[test]
-fn of_several_hosts_the_primary_is_wanted_unless_the_url_says_otherwise() {
+fn with_several_hosts_the_primary_is_preferred_unless_the_url_says_otherwise() {
     use pg_logical::conninfo::TargetSessionAttrs;
     for (url, wanted) in [
         ("postgres://db/shop", TargetSessionAttrs::Any),

@@ -18,7 +18,7 @@ fn example_in_full() -> String {
 }
 
 #[test]
-fn the_example_reads_and_changes_no_default() {
+fn the_example_loads_and_changes_no_default() {
     let config = good(EXAMPLE, &env());
     let url = "postgres://outbox_router@localhost/shop";
     let bare = format!("postgres.url = \"{url}\"\nkafka.\"bootstrap.servers\" = \"localhost:9092\"");
@@ -40,9 +40,9 @@ fn the_example_uncommented_shows_the_defaults() {
     assert_eq!(config.route.headers.len(), 2);
     config.route.headers.clear();
     config.postgres.conninfo.password = None;
-    assert!(config.outbox.columns.headers_named && config.outbox.columns.created_at_named);
-    config.outbox.columns.headers_named = false;
-    config.outbox.columns.created_at_named = false;
+    assert!(config.outbox.columns.headers_required && config.outbox.columns.created_at_required);
+    config.outbox.columns.headers_required = false;
+    config.outbox.columns.created_at_required = false;
     assert_eq!(config, defaults);
 }
 

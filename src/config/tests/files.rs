@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn any_text_may_stand_in_a_file_of_its_own_beside_the_configuration() {
+fn any_text_may_be_in_a_separate_file_beside_the_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     write("url", &format!("{URL}\n"));
@@ -39,7 +39,7 @@ fn any_text_may_stand_in_a_file_of_its_own_beside_the_configuration() {
 }
 
 #[test]
-fn a_property_whose_name_ends_in_file_is_not_taken_for_a_file_to_read() {
+fn a_property_whose_name_ends_in_file_is_not_a_reference_to_a_file() {
     let text = minimal("kafka.sasl.oauthbearer.assertion.file = \"/nowhere\"\n");
     match parse_file(&text, &env()) {
         Ok(config) => assert_eq!(property(&config, "sasl.oauthbearer.assertion.file").unwrap(), "/nowhere"),
@@ -49,7 +49,7 @@ fn a_property_whose_name_ends_in_file_is_not_taken_for_a_file_to_read() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_says_so() {
+fn messages_for_files_that_cannot_be_read() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("none.toml");
     let binary = directory.path().join("binary.toml");
@@ -67,7 +67,7 @@ fn a_file_that_cannot_be_read_says_so() {
 
 #[test]
 #[cfg(unix)]
-fn a_password_in_a_file_for_everybody_is_warned_about() {
+fn a_world_readable_configuration_with_a_password_is_warned_about() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("outbox-router.toml");
@@ -91,7 +91,7 @@ fn a_password_in_a_file_for_everybody_is_warned_about() {
 /// The configuration can be read by everybody, and refers to the secrets.
 #[test]
 #[cfg(unix)]
-fn a_file_with_a_secret_for_everybody_is_warned_about() {
+fn world_readable_files_with_secrets_are_warned_about() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().unwrap();
     let (path, secret) = (directory.path().join("outbox-router.toml"), directory.path().join("secret"));

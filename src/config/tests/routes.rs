@@ -44,7 +44,7 @@ fn messages_for_routes_and_rules() {
 }
 
 #[test]
-fn rules_are_printed_and_read_back() {
+fn printed_rules_load_as_the_same() {
     let config = good(
         &minimal(
             r#"
@@ -80,7 +80,7 @@ fn rules_are_printed_and_read_back() {
 }
 
 #[test]
-fn the_preset_changes_defaults_and_every_key_still_wins() {
+fn the_preset_changes_defaults_and_every_key_overrides_it() {
     let config = good(&minimal("preset = \"debezium\""), &env());
     let columns = &config.outbox.columns;
     assert_eq!(

@@ -249,7 +249,7 @@ impl Checkpointer {
     /// Publishes why checkpoints cannot be written.
     pub(super) fn show(&self, monitor: &Monitor) {
         if let Mode::Separate(topic) = &self.mode {
-            monitor.positions_failed(topic.failed());
+            monitor.checkpoints_failed(topic.failed());
         }
     }
 

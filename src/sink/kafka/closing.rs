@@ -44,7 +44,7 @@ impl<'a> Closing<'a> {
         loop {
             tokio::select! {
                 () = &mut clients => return,
-                () = tokio::time::sleep(ALIVE_INTERVAL) => self.monitor.turned(),
+                () = tokio::time::sleep(ALIVE_INTERVAL) => self.monitor.main_loop_ran(),
             }
             if self.stop.is_cancelled() {
                 let leave_by = *self.leave_by.get_or_insert_with(|| Instant::now() + STOP_TIMEOUT);

@@ -291,7 +291,7 @@ impl<S: Transport> SlotSource<S> {
             }
             (Step::StartingStream, Answer::Streaming) => {
                 self.bulk_reads.step = Step::Streaming;
-                self.monitor.reads_in_bulk(false);
+                self.monitor.set_bulk_reading(false);
                 let position = self.delivered.position.flush;
                 if self.bulk_reads.bound.is_some() && position >= self.bulk_reads.stream_until {
                     tracing::info!(%position, "near the end of the log: streaming");
@@ -317,7 +317,7 @@ impl<S: Transport> SlotSource<S> {
             let postgres = &self.config.postgres;
             let copied = slot_functions::copy(&postgres.slot, &copy, true);
             self.stream.query(&format!("{copied}; {}", bulk_read::position_query(&copy)));
-            self.monitor.reads_in_bulk(true);
+            self.monitor.set_bulk_reading(true);
             self.bulk_reads.step = Step::CopyingSlot;
         }
     }

@@ -59,7 +59,7 @@ impl<S: Transport> SlotSource<S> {
         self.catalog_check.checked(Instant::now());
         if let (Some(heartbeat), Some(written)) = (&mut self.heartbeat, written) {
             heartbeat.written(written.last);
-            self.monitor.heartbeat_refused(written.refused);
+            self.monitor.heartbeat_failed(written.refused);
         }
         self.monitor.server_wal_end(checked);
         self.server_end = checked;
@@ -105,7 +105,7 @@ impl<S: Transport> SlotSource<S> {
     /// Shows the slot headroom, and logs changes of its level.
     fn show_headroom(&mut self, slot: &Slot) {
         let changed = self.headroom.add_sample(std::time::Instant::now(), slot);
-        let (before, room) = (self.monitor.slot_room(), self.headroom.level());
+        let (before, room) = (self.monitor.slot_headroom_level(), self.headroom.level());
         self.monitor.slot(monitor::Slot {
             retained_bytes: slot.retained_bytes,
             wal_status: slot.wal_status.clone(),

@@ -163,7 +163,7 @@ impl<S: Transport> SlotSource<S> {
                 } else if let Some(heartbeat) = &mut self.heartbeat {
                     let LogicalMessage { prefix, content, .. } = message;
                     if let Some(seen) = heartbeat.received(prefix, content, PgTimestamp::now()) {
-                        self.monitor.heartbeat_seen(seen.written, seen.lag);
+                        self.monitor.heartbeat_received(seen.written, seen.lag);
                         if seen.after_miss {
                             tracing::info!(peer = "postgres", lag = ?seen.lag, "heartbeats come back again");
                         }

@@ -192,14 +192,14 @@ impl<S: Transport> SlotSource<S> {
         let every = STATUS_INTERVAL.min(parts.config.postgres.wal_sender_timeout / 8);
         let mut status_timer = interval(every);
         status_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        parts.monitor.reads_in_bulk(false);
+        parts.monitor.set_bulk_reading(false);
         SlotSource {
             bulk_reads: BulkReads::new(&parts),
             lease: Lease::new(lease::silence(&parts.config), Clocks::now()),
             confirmation: Confirmation::new(parts.confirmed),
             resume: ResumeState::new(parts.resume_check, parts.gap_accepted),
             heartbeat: Heartbeat::of(&parts.config, pg_logical::PgTimestamp::now()),
-            headroom: SlotHeadroom::new(parts.monitor.slot_room()),
+            headroom: SlotHeadroom::new(parts.monitor.slot_headroom_level()),
             standby_wait: StandbyWait::new(now),
             catalog_check: CatalogCheck::new(now),
             throttle: ReadThrottle::new(now),

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// From this many on, names are looked up by hash.
-const SMALL: usize = 16;
+/// With this many members or more, names are looked up by hash.
+const INDEX_FROM: usize = 16;
 
 /// The members of a JSON object, or the fields of its schema.
 #[derive(Debug)]
 pub(super) struct Members<'a, T> {
     entries: Vec<(Cow<'a, str>, T)>,
-    /// Boxed so that the many small objects stay small: a thousand may be open on the stack.
+    /// Boxed to keep small objects small: a thousand of them may be on the stack.
     #[expect(clippy::box_collection)]
     index: Option<Box<HashMap<Cow<'a, str>, usize>>>,
 }
@@ -28,7 +28,7 @@ impl<'a, T> Members<'a, T> {
         self.entries.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
-    /// The value of a name; `hint` is its position among members in the same order.
+    /// The value of a name; `hint` is the position where it probably is.
     pub(super) fn get(&self, name: &str, hint: usize) -> Option<&T> {
         if let Some((_, value)) = self.entries.get(hint).filter(|(here, _)| here == name) {
             return Some(value);
@@ -43,7 +43,7 @@ impl<'a, T> Members<'a, T> {
             *former = value;
             return;
         }
-        if self.index.is_none() && self.entries.len() >= SMALL {
+        if self.index.is_none() && self.entries.len() >= INDEX_FROM {
             let names = self.entries.iter().enumerate();
             let index = names.map(|(position, (name, _))| (name.clone(), position)).collect();
             self.index = Some(Box::new(index));

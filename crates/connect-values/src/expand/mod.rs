@@ -1,8 +1,8 @@
 //! JSON payloads as Debezium's `table.expand.json.payload` and `JsonConverter` write them.
 //!
-//! Debezium infers a Connect schema from each document (`JsonSchemaData`) and fills it. A member that is null or an empty
-//! array has no type and is left out, numbers become 32 or 64 bit integers or doubles, the elements of an array must be of
-//! one kind, and the objects in an array get all members that any of them has. A document without a schema stays a string.
+//! Debezium infers a Connect schema from each document (`JsonSchemaData`) and writes the document by it. A member that is null
+//! or an empty array has no type and is left out. Numbers become integers of 32 or 64 bits or doubles. The elements of an array
+//! must be of one kind, and its objects get all members that any of them has. A document without a schema stays a string.
 
 mod members;
 mod scan;
@@ -17,7 +17,7 @@ use crate::json::write_json_string;
 use members::Members;
 use scan::Node;
 
-/// What becomes of members without a type. By default they are left out.
+/// What happens to members without a type. By default they are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Behaviour {
     /// `table.json.payload.null.behavior` is `optional_bytes`: a null stays a null.
@@ -26,22 +26,22 @@ pub struct Behaviour {
     pub keep_empty_arrays: bool,
 }
 
-/// Documents for which Debezium finds a schema and then fails, so that its task stops.
+/// Why Debezium finds a schema for a document but fails to write it, which stops its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unexpandable {
     /// An integer that needs more than 64 bits.
-    #[error("holds an integer of more than 64 bits, which cannot be expanded")]
+    #[error("contains an integer of more than 64 bits, which cannot be expanded")]
     Integer,
     /// Array elements that differ: objects in the type of a member, arrays in the type of their elements, or objects in their
     /// members while there is a null among them.
-    #[error("holds an array whose elements do not have one type in common, which cannot be expanded")]
+    #[error("contains an array whose elements have different types, which cannot be expanded")]
     Mixed,
 }
 
 /// Writes a payload as a JSON value. A text that is neither object nor array, is not JSON, or has no schema becomes a JSON
-/// string. A top-level array, at which Debezium 3.4 stops, is written like a nested one. The
-/// objects of an array have their members in the order of their first occurrence; in Debezium that order changes from one
-/// process to the next, and so does the choice between two structures of a member.
+/// string. A top-level array is written like a nested one; Debezium 3.4 stops at it. The objects of an array have their members
+/// in the order of their first occurrence. In Debezium that order differs between processes, and so does the choice between two
+/// structures of a member.
 ///
 /// # Errors
 /// [`Unexpandable`]; `into` is unchanged then.
@@ -53,7 +53,7 @@ pub fn expand(text: &str, behaviour: Behaviour, into: &mut String) -> Result<(),
         Some(node) => match behaviour.write(&node, into) {
             Ok(true) => return Ok(()),
             Ok(false) | Err(Failure::Schema) => Failure::Schema,
-            // Debezium looks for a schema of the whole document first
+            // Debezium infers the schema of the whole document first
             Err(failure) => behaviour.schema(&node).err().unwrap_or(failure),
         },
     };
@@ -67,7 +67,7 @@ pub fn expand(text: &str, behaviour: Behaviour, into: &mut String) -> Result<(),
     }
 }
 
-/// What a Connect schema says about a value.
+/// The Connect schema of a value.
 #[derive(Debug)]
 enum Schema<'n> {
     String,
@@ -92,7 +92,7 @@ enum Schema<'n> {
 enum Failure {
     /// There is no schema.
     Schema,
-    /// The value does not fit its schema.
+    /// The value does not match its schema.
     Value(Unexpandable),
 }
 
@@ -206,8 +206,8 @@ impl PartialEq for Schema<'_> {
     }
 }
 
-/// Adds fields that `fields` lacks. A field that was null so far takes the type of one that is not. A field that was an empty
-/// array takes the type of one with elements, which in Debezium depends on chance.
+/// Adds the fields that `fields` lacks. A field that was always null takes the type of a later value. A field that was an empty
+/// array takes the type of one with elements; in Debezium this depends on chance.
 fn merge<'n>(fields: &mut Members<'n, Schema<'n>>, further: Members<'n, Schema<'n>>) {
     for (position, (name, schema)) in further.into_iter().enumerate() {
         match (fields.get(&name, position), &schema) {
@@ -220,10 +220,10 @@ fn merge<'n>(fields: &mut Members<'n, Schema<'n>>, further: Members<'n, Schema<'
     }
 }
 
-/// What all elements of an array must have in common.
+/// The kind of a value, which all elements of an array must share.
 fn kind<'n>(node: &Node<'n>) -> Discriminant<Node<'n>> {
     match node {
-        // its schema is that of a double
+        // it has the schema of a double
         Node::BigInteger => discriminant(&Node::Double(0.0)),
         _ => discriminant(node),
     }

@@ -1,7 +1,7 @@
 //! Parses JSON into a tree like Jackson's default parser, borrowing from the text.
 //!
-//! serde_json does not fit: the type of a number depends on its digits, Jackson accepts half a surrogate pair, ignores what
-//! follows the first value, and has limits of its own.
+//! serde_json cannot be used: the type of a number depends on its digits, and Jackson accepts half a surrogate pair, ignores
+//! text after the first value, and has limits of its own.
 
 use std::borrow::Cow;
 
@@ -28,12 +28,12 @@ pub(super) enum Node<'a> {
     Double(f64),
     String(Quoted<'a>),
     Array(Vec<Node<'a>>),
-    /// Members by name as Jackson writes it, without quotation marks. With duplicate names, the last value takes the place of
-    /// the first.
+    /// Members by name as Jackson writes it, without quotation marks. Of duplicate names, the last value replaces the first, at
+    /// the place of the first.
     Object(Members<'a, Node<'a>>),
 }
 
-/// The content of a string as it was in the text, without its quotation marks.
+/// The content of a string as written in the text, without its quotation marks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quoted<'a> {
     raw: &'a str,
@@ -157,7 +157,7 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Reads what stands between commas until the closing bracket. The opening one is the next byte.
+    /// Reads items separated by commas, up to the closing bracket. The opening one is the next byte.
     fn list(
         &mut self,
         depth: usize,
@@ -242,7 +242,7 @@ impl<'a> Scanner<'a> {
     fn number(&mut self) -> Option<Node<'a>> {
         let start = self.at;
         let negative = self.take(b'-');
-        // a zero must end the number, so 01 fails as a missing comma
+        // no digit may follow a leading zero, so 01 fails as a missing comma
         let mut length = if self.take(b'0') { 1 } else { self.digits() };
         let mut integer = true;
         if length == 0 {

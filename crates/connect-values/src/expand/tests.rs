@@ -16,7 +16,7 @@ fn is_text(written: String) -> bool {
 }
 
 #[test]
-fn documents_are_what_debezium_writes() {
+fn documents_are_expanded_as_by_debezium() {
     let with_nulls = Behaviour { keep_nulls: true, ..Behaviour::default() };
     let mut count = 0;
     for [document, ignored, kept] in rows(DOCUMENTS) {
@@ -41,7 +41,7 @@ fn objects_of_an_array_have_their_members_in_the_order_of_the_document() {
 }
 
 #[test]
-fn an_array_at_the_top_is_expanded() {
+fn a_top_level_array_is_expanded() {
     for (document, expected) in
         [("[1]", "[1]"), (r#"[{"a":null,"b":1.0}]"#, r#"[{"b":1.0}]"#), ("[[1],[],null]", "[[1],[],null]")]
     {
@@ -50,7 +50,7 @@ fn an_array_at_the_top_is_expanded() {
 }
 
 #[test]
-fn empty_arrays_stay_if_they_are_to() {
+fn empty_arrays_are_kept_if_configured() {
     let behaviour = Behaviour { keep_empty_arrays: true, ..Behaviour::default() };
     for (document, expected) in [
         (r#"{"a":[],"b":null}"#, Ok(r#"{"a":[]}"#)),
@@ -65,7 +65,7 @@ fn empty_arrays_stay_if_they_are_to() {
 }
 
 #[test]
-fn what_cannot_be_expanded_says_why_and_leaves_the_buffer() {
+fn a_failed_expansion_says_why_and_leaves_the_buffer_unchanged() {
     for (document, error) in [
         (r#"{"a":9223372036854775808}"#, Unexpandable::Integer),
         (r#"{"a":[{"x":1},{"x":"y"}]}"#, Unexpandable::Mixed),
@@ -81,7 +81,7 @@ fn what_cannot_be_expanded_says_why_and_leaves_the_buffer() {
 }
 
 #[test]
-fn jacksons_limits_are_kept() {
+fn jacksons_limits_apply() {
     let nested = |depth: usize| format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
     let named = |name: String| format!("{{\"{name}\":1}}");
     let number = |digits: usize| format!("{{\"a\":1{}.5}}", "0".repeat(digits - 2));
@@ -124,7 +124,7 @@ fn document() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn what_is_expanded_is_json(document in document(), nulls in any::<bool>(), arrays in any::<bool>()) {
+    fn an_expanded_document_is_json(document in document(), nulls in any::<bool>(), arrays in any::<bool>()) {
         let behaviour = Behaviour { keep_nulls: nulls, keep_empty_arrays: arrays };
         let mut into = String::from("x");
         if expand(&document, behaviour, &mut into).is_ok() {
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn an_expanded_document_stays_as_it_is(document in document()) {
+    fn expanding_twice_changes_nothing(document in document()) {
         let behaviour = Behaviour { keep_nulls: true, keep_empty_arrays: true };
         let mut once = String::new();
         // numbers out of the range of a double, and nulls from merged schemas, are read differently
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn integers_stay_as_they_are(number in any::<i64>()) {
+    fn integers_are_written_unchanged(number in any::<i64>()) {
         let document = format!("{{\"a\":{number}}}");
         prop_assert_eq!(expanded(&document, Behaviour::default()), Ok(document));
     }

@@ -1,4 +1,4 @@
-//! The routers of one process, one for each shard, seen as one.
+//! Combines the monitors of the shards of one process.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use pg_logical::Lsn;
 
 use super::exposition;
 use super::report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedFor, Positions, Reconnects, Slot, StatusReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Reconnects, Slot, StatusReport, Totals,
 };
 use super::topics::keep_busiest;
 use super::{Monitor, Probe, TopicReport};
@@ -25,17 +25,17 @@ impl From<Monitor> for Monitors {
 }
 
 impl Monitors {
-    /// Those of the shards of the router `name`.
-    pub fn of_shards(name: &str, each: Vec<Monitor>) -> Self {
+    /// The monitors of the shards of the router `name`.
+    pub fn for_shards(name: &str, each: Vec<Monitor>) -> Self {
         Monitors { name: name.to_owned(), each }
     }
 
-    /// As [`Monitor::health`], of all.
+    /// As [`Monitor::health`], for all shards.
     pub fn health(&self) -> Probe {
         self.probe(Monitor::health)
     }
 
-    /// As [`Monitor::readiness`], of all.
+    /// As [`Monitor::readiness`], for all shards.
     pub fn readiness(&self) -> Probe {
         self.probe(Monitor::readiness)
     }
@@ -53,7 +53,7 @@ impl Monitors {
         Probe { ok, text: named.collect::<Vec<_>>().join("; ") }
     }
 
-    /// The whole picture: of one router, or the sum of all shards with each of them.
+    /// The status report of one router, or the sum of all shards with the report of each.
     pub fn snapshot(&self) -> StatusReport {
         match self.each.as_slice() {
             [only] => only.snapshot(),
@@ -71,7 +71,7 @@ impl Monitors {
     }
 }
 
-/// Adds up the counts of all shards. For everything else, the shard that needs most attention stands for all.
+/// Adds up the counts of all shards. All other fields are those of the shard that needs most attention.
 fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
     let worst = shards.iter().min_by_key(|shard| shard.state).cloned().unwrap_or_default();
     let total = |count: fn(&StatusReport) -> u64| shards.iter().map(count).sum();
@@ -124,14 +124,14 @@ fn greatest(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     numbers.max_by(f64::total_cmp)
 }
 
-/// Positions that hold for every shard: the least of each, and the furthest end of the log that any shard has seen.
+/// The lowest of each position, which all shards have reached, and the highest end of the server's log.
 fn positions(shards: &[StatusReport]) -> Positions {
     let all = |position: fn(&Positions) -> &Option<String>| -> Vec<Lsn> {
         shards.iter().filter_map(|shard| position(&shard.positions).as_ref()?.parse().ok()).collect()
     };
     let least = |position: fn(&Positions) -> &Option<String>| {
         let known = all(position);
-        // a position that is not known yet may be lower than the others
+        // an unknown position may be lower than the others
         let all_known = known.len() == shards.len();
         known.into_iter().min().filter(|_| all_known).map(|lsn| lsn.to_string())
     };
@@ -145,20 +145,20 @@ fn positions(shards: &[StatusReport]) -> Positions {
     }
 }
 
-/// The slot that retains the most log, or has the least room.
+/// The worst value of each field over all slots.
 fn slot(shards: &[StatusReport]) -> Slot {
     let slots = || shards.iter().map(|shard| &shard.slot);
-    let badness = |status: &String| exposition::WAL_STATUSES.iter().position(|known| known == status);
+    let severity = |status: &String| exposition::WAL_STATUSES.iter().position(|known| known == status);
     Slot {
         retained_bytes: slots().filter_map(|slot| slot.retained_bytes).max(),
-        wal_status: slots().filter_map(|slot| slot.wal_status.clone()).max_by_key(badness),
+        wal_status: slots().filter_map(|slot| slot.wal_status.clone()).max_by_key(severity),
         safe_wal_bytes: slots().filter_map(|slot| slot.safe_wal_bytes).min(),
         safe_wal_seconds: slots().filter_map(|slot| slot.safe_wal_seconds).min_by(f64::total_cmp),
         room: slots().map(|slot| slot.room).max().unwrap_or_default(),
     }
 }
 
-/// The oldest heartbeat.
+/// The shard's heartbeat with the greatest age.
 fn heartbeat(shards: &[StatusReport]) -> Option<Heartbeat> {
     let beats = shards.iter().filter_map(|shard| shard.heartbeat.clone());
     beats.max_by(|one, other| one.age_seconds.total_cmp(&other.age_seconds))
@@ -171,10 +171,10 @@ fn dead_letters(shards: &[StatusReport]) -> DeadLetters {
         all.events += one.events;
         all.retried += one.retried;
         all.discarded += one.discarded;
-        for ParkedFor { reason, events } in &one.parked {
+        for ParkedCount { reason, events } in &one.parked {
             match all.parked.iter_mut().find(|known| known.reason == *reason) {
                 Some(known) => known.events += events,
-                None => all.parked.push(ParkedFor { reason: reason.clone(), events: *events }),
+                None => all.parked.push(ParkedCount { reason: reason.clone(), events: *events }),
             }
         }
     }
@@ -203,12 +203,12 @@ mod tests {
     use crate::monitor::{State, StateKind};
 
     fn two() -> (Monitors, Vec<Monitor>) {
-        let each = vec![Monitor::of_shard("shop/0", Some(0)), Monitor::of_shard("shop/1", Some(1))];
-        (Monitors::of_shards("shop", each.clone()), each)
+        let each = vec![Monitor::for_shard("shop/0", Some(0)), Monitor::for_shard("shop/1", Some(1))];
+        (Monitors::for_shards("shop", each.clone()), each)
     }
 
     #[test]
-    fn counts_are_added_up_and_the_worst_state_stands_for_all() {
+    fn counts_are_added_up_and_the_worst_state_is_shown() {
         let (all, each) = two();
         each[0].state(State::Active);
         each[0].topic_counters("a").delivered(3, 30);
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(report.reason.as_deref(), Some("shop/1: all brokers are down"));
         assert_eq!((report.totals.events, report.totals.bytes), (12, 120));
         assert_eq!(report.topics[0], TopicReport { topic: "a".to_owned(), events: 7, bytes: 70 });
-        assert_eq!(report.positions.flushed, None, "that of the other shard is not known");
+        assert_eq!(report.positions.flushed, None, "that of the other shard is unknown");
         each[1].flushed(Lsn(5));
         assert_eq!(all.snapshot().positions.flushed.as_deref(), Some("0/5"));
         assert_eq!(all.snapshot().positions.server_wal_end.as_deref(), Some("0/9"));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn all_have_to_be_ready() {
+    fn all_shards_must_be_ready() {
         let (all, each) = two();
         each.iter().for_each(|monitor| monitor.state(State::Active));
         assert_eq!(all.readiness(), Probe { ok: true, text: "active".to_owned() });
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn each_metric_stands_once_with_the_samples_of_every_shard() {
+    fn each_metric_has_one_heading_and_the_samples_of_every_shard() {
         let (all, each) = two();
         each[0].topic_counters("a").delivered(3, 30);
         each[1].commit_to_ack(0.001, 2);
