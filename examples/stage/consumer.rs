@@ -20,10 +20,14 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// A client that has brought nothing for so long is asked whether it still knows the topics.
+/// A client that has received nothing for this long is asked whether it still knows the topics.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// So many times in a row it does not, and another takes its place: librdkafka may forget its brokers for good (its issue 5301).
+/// How long it may take to answer.
+const STILL_KNOWN: Duration = Duration::from_secs(1);
+
+/// After this many failures in a row the client is replaced: librdkafka may forget its brokers for good (its issue 5301). It is
+/// replaced long before the campaign calls it a standstill of the router.
 const MISSES: u32 = 3;
 
 /// One record as it arrived.
@@ -207,19 +211,22 @@ impl Worker {
 
     /// To ask is enough where the client has only heard that a topic is gone, from a broker that had just come back.
     fn look_after_client(&mut self) -> anyhow::Result<()> {
-        let known = self.consumer.fetch_metadata(None, QUIET).is_ok_and(|metadata| {
+        let known = self.consumer.fetch_metadata(None, STILL_KNOWN).is_ok_and(|metadata| {
             let there =
                 |wanted: &Assigned| metadata.topics().iter().any(|topic| topic.name() == wanted.topic);
             self.assigned.iter().all(there)
         });
-        self.misses = if known { 0 } else { self.misses + 1 };
-        self.heard = Instant::now();
+        if known {
+            (self.misses, self.heard) = (0, Instant::now());
+            return Ok(());
+        }
+        self.misses += 1;
         if self.misses < MISSES { Ok(()) } else { self.begin_anew() }
     }
 
     /// Reads on with a new client.
     fn begin_anew(&mut self) -> anyhow::Result<()> {
-        self.misses = 0;
+        (self.misses, self.heard) = (0, Instant::now());
         self.consumer = self.config.create().context("create a consumer")?;
         let mut list = TopicPartitionList::new();
         for assigned in &self.assigned {

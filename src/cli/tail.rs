@@ -22,7 +22,8 @@ Exit codes:
   0  stopped by a signal, or nobody reads the output any more
   1  Postgres refuses or cannot be reached, or the slot no longer has the log at the position
   2  usage or configuration
-  3  a row cannot be read, or the publication or a table has changed so that events could be missed
+  3  a row cannot be read, or events could be missed: the router's slot is lost, or the publication
+     or a table has changed
 
 Examples:
   outbox-router tail

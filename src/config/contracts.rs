@@ -71,7 +71,8 @@ pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load::{Brokers, load_for_contracts, parse};
+    use crate::config::convert::Brokers;
+    use crate::config::load::{load_for_contracts, parse};
     use pg_logical::Environment;
 
     fn read(text: &str) -> Result<Config, String> {

@@ -14,7 +14,7 @@ use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 use super::Config;
 use super::contracts::ContractConfig;
-use super::convert::{self, Parsed};
+use super::convert::{self, Brokers, Parsed};
 use super::environment::PREFIX;
 use super::overlay;
 use super::raw::{RawConfig, TABLE, TABLES};
@@ -31,13 +31,6 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
     /// Warnings for the user, each as a sentence without a full stop.
     pub warnings: Vec<String>,
-}
-
-/// Whether the configuration must name brokers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Brokers {
-    Required,
-    Optional,
 }
 
 /// Reads the configuration: the file at `path`, else the first of `outbox-router.toml` and

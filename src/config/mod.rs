@@ -336,6 +336,6 @@ const REQUIRED: &str =
 #[cfg(test)]
 fn read_back(text: &str) -> Config {
     let env = pg_logical::Environment::empty();
-    let parsed = load::parse(Some((std::path::Path::new("c.toml"), text)), &env, load::Brokers::Required);
+    let parsed = load::parse(Some((std::path::Path::new("c.toml"), text)), &env, convert::Brokers::Required);
     parsed.map(|parsed| parsed.config).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -12,7 +12,8 @@ use pg_logical::conninfo::{HostAddr, Password, SslMode};
 use pg_logical::{Environment, Secret};
 
 use super::bookmarks::Bookmarks;
-use super::load::{Brokers, Loaded, load, parse};
+use super::convert::Brokers;
+use super::load::{Loaded, load, parse};
 use super::*;
 
 const URL: &str = "postgres://outbox_router@db/shop";

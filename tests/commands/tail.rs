@@ -395,7 +395,7 @@ async fn tail_says_what_is_wrong_before_it_shows_anything() {
         (&settings.clone().set("shards.count", 2), &[], 2, "tail shows one shard at a time. Add --shard"),
         (&renamed("postgres.publication"), &[], 1, "the publication nowhere does not exist"),
         (&renamed("outbox.table"), &[], 1, "nowhere does not exist"),
-        (&renamed("postgres.slot"), &["--since", "0/1"], 1, "\"nowhere\" does not exist"),
+        (&renamed("postgres.slot"), &["--since", "0/1"], 3, "slot nowhere does not exist"),
     ] {
         let ran = settings.run(&[&["tail"], arguments].concat());
         assert_eq!(ran.code, code, "{arguments:?}: {ran:?}");

@@ -17,7 +17,6 @@ use crate::advice;
 use crate::config::contracts::ContractConfig;
 use crate::config::identifiers::{check_name, check_router_name, check_slot, parse_table, split_tables};
 use crate::config::kafka_properties::{self, Refusal};
-use crate::config::load::Brokers;
 use crate::config::pattern::Pattern;
 use crate::config::raw::{
     Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute, RawTopics,
@@ -33,6 +32,13 @@ use crate::config::{
 use crate::error::Error;
 use crate::reserved::HEARTBEAT_PREFIX;
 use crate::topic_name;
+
+/// Whether the configuration must name brokers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::config) enum Brokers {
+    Required,
+    Optional,
+}
 
 /// A configuration, and where its secrets are stored.
 pub(in crate::config) struct Parsed {
