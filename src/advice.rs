@@ -1,5 +1,4 @@
-//! Turns failures of [`pg_logical`] into the router's own sentences and advice. Only this module knows what the router's settings
-//! and commands are called.
+//! Turns errors of [`pg_logical`] into errors of the router. The remedies name the router's settings and commands.
 
 use std::borrow::Cow;
 
@@ -26,7 +25,7 @@ impl From<pg_logical::Error> for Error {
             }
             pg_logical::Error::Definite(pg_logical::Definite { mut what, remedy, server }) => {
                 if remedy == Remedy::TlsVersion {
-                    // of the two sides, this one has a name here
+                    // the client is the router
                     what =
                         what.replacen("the server and the client have", "the server and the router have", 1);
                 }
@@ -47,14 +46,14 @@ impl From<QueryError> for Error {
     }
 }
 
-/// An error of [`pg_logical`] as the router says it.
+/// The text of an error of [`pg_logical`], with the router's remedy.
 pub fn in_words(error: &pg_logical::Error) -> String {
     Error::from(error.clone()).to_string()
 }
 
-/// A refusal as a failure of either kind, with a remedy that the caller knows.
+/// Converts an error of a query, with a remedy from the caller.
 pub trait OrRemedy {
-    /// `remedy` counts only for a refusal that stays.
+    /// `remedy` is used only if the server's error is definite.
     fn or_remedy(self, remedy: impl Into<String>) -> Error;
 }
 
@@ -67,8 +66,7 @@ impl OrRemedy for QueryError {
     }
 }
 
-/// What a server refused, as a failure of either kind. `at` says where, as "postgres at db:5432"; `remedy` counts only for a refusal
-/// that stays.
+/// Converts a server's error. `at` names the server, as "Postgres at db:5432"; `remedy` is used only if the error is definite.
 pub fn refusal(error: &ServerError, at: &str, remedy: impl Into<String>) -> Error {
     let what = format!("{at}: {error}");
     match error.kind() {
@@ -81,19 +79,19 @@ pub fn refusal(error: &ServerError, at: &str, remedy: impl Into<String>) -> Erro
 pub fn not_started(error: NotStarted, slot: &str) -> Error {
     match error {
         NotStarted::Failed(error) => error.into(),
-        // somebody was faster between the look and the start
+        // another client started the slot after it was checked
         NotStarted::Server(error) if error.code == SqlState::OBJECT_IN_USE => {
-            Error::transient(Peer::Postgres, format!("the slot {slot} was taken by another: {error}"))
+            Error::transient(Peer::Postgres, format!("another client reads the slot {slot}: {error}"))
         }
-        // what concerns the slot itself: invalidated, not a logical one
+        // the slot itself is unusable: invalidated, or not a logical one
         NotStarted::Server(error) if matches!(error.code.code(), "55000" | "42704") => Error::not_safe(
             format!("Postgres does not start the slot {slot}: {error}"),
-            "Run `outbox-router check`, which says what state it is in",
+            "Run `outbox-router check`, which shows the state of the slot",
         ),
         NotStarted::Server(error) => refusal(
             &error,
             "START_REPLICATION",
-            "Run `outbox-router check`, which looks at privileges, slot and publication",
+            "Run `outbox-router check`, which checks privileges, slot and publication",
         ),
     }
 }
@@ -120,7 +118,7 @@ pub fn connection_string_remedy(error: &InvalidConnInfo) -> String {
     }
 }
 
-/// If the holder of the lock is known, adds what to do about it.
+/// Adds a remedy if the error names the session that holds the lock.
 fn with_lock_remedy(what: String, error: &ServerError) -> String {
     if error.code == SqlState::LOCK_NOT_AVAILABLE && error.detail.is_some() {
         return format!("{what}. {LOCK_REMEDY}");
@@ -137,10 +135,10 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         }
         Remedy::CheckServer => "Check host and port: is that a Postgres server?".into(),
         Remedy::CheckServerAndProxies => {
-            "Check host and port: is that a Postgres server, and nothing in between?".into()
+            "Check host and port: is that a Postgres server, without a proxy in between?".into()
         }
         Remedy::AvoidPooler => {
-            "Connect to Postgres itself: a pooler such as PgBouncer carries no replication session".into()
+            "Connect to Postgres directly: a pooler such as PgBouncer does not support replication".into()
         }
         Remedy::RemoveZeroByte => {
             "Remove the zero byte from user, database, password, application_name or options".into()
@@ -156,7 +154,7 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         }
         Remedy::ChannelBinding => "Connect by TLS to a server that offers it, or relax channel_binding".into(),
         Remedy::BypassTlsTermination => {
-            "Something in between seems to end TLS with a certificate of its own: connect to Postgres itself, or, if that is meant to be so, set channel_binding=disable".into()
+            "A proxy in between seems to terminate TLS with its own certificate: connect to Postgres directly or, if the proxy is intended, set channel_binding=disable".into()
         }
         Remedy::CheckServerIdentity => {
             "Make sure that this is the right server and that nothing rewrites the connection".into()
@@ -208,21 +206,23 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         )
         .into(),
         Remedy::StreamEnded { recovery_sql } => format!(
-                "The stream cannot be read past this place, and nothing was skipped. Run `outbox-router check`. What the log \
-             holds from here on can be read from a copy of the slot; once it is seen to, `outbox-router slot advance \
-             --to LSN` leaves out what was committed before LSN. In one session: {recovery_sql}"
+                "The stream cannot be read past this position, and nothing was skipped. Run `outbox-router check`. The changes from here \
+             on can be read from a copy of the slot; after that, `outbox-router slot advance --to LSN` skips the events committed \
+             before LSN. In one session: {recovery_sql}"
         )
         .into(),
     }
 }
 
-/// What to do, where nothing better is known than the server's own hint and the SQLSTATE.
+/// The remedy from the server's hint or the SQLSTATE.
 fn general_remedy(error: &ServerError) -> Cow<'static, str> {
     if let Some(hint) = &error.hint {
         return hint.trim_end_matches('.').to_owned().into();
     }
     let by_code = match error.code.code() {
-        "42501" => "Grant the router's role this privilege: init --print-sql shows all that it needs",
+        "42501" => {
+            "Grant the router's role this privilege: `outbox-router init --print-sql` prints all that it needs"
+        }
         "42P01" | "3F000" => "Create it with outbox-router init, or correct the name in the configuration",
         "42704" | "42703" => {
             "Correct the name in the configuration, or create what is missing with outbox-router init"

@@ -30,8 +30,7 @@ Configuration, the first of these that exists:
   ./outbox-router.toml
   /etc/outbox-router/outbox-router.toml
 
-Variables of the environment are laid over it, or do without a file. A key is written in capitals, its levels apart \
-by two underscores:
+Environment variables override the file, or replace it. A key is written in capitals, with two underscores between its levels:
   OUTBOX_ROUTER_POSTGRES__URL=postgres://outbox_router@db/shop
   OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS=kafka:9092
 
@@ -41,7 +40,7 @@ Exit codes:
   0      stopped as asked
   1      a server gave a definite answer at start: password, privilege, wal_level, a missing table
   2      usage or configuration
-  3      going on could lose events; a person has to look first
+  3      continuing could lose events; operator action is needed
   128+n  ended at once by a second signal n
 
 To begin:
@@ -50,11 +49,11 @@ To begin:
   outbox-router run";
 
 const INIT_HELP: &str = "\
-What is there already is left as it is, so it can be run again at any time. An outbox table of your own, with other \
-column names, is left alone too.
+Existing objects are left unchanged, so it can be run again at any time. That includes an outbox table of your own with other \
+column names.
 
 Exit codes:
-  0  all is there
+  0  everything exists
   1  Postgres refused, or cannot be reached
   2  usage or configuration
 
@@ -65,20 +64,19 @@ Examples:
   outbox-router init --print-acls          the Kafka ACLs to grant";
 
 const RUN_HELP: &str = "\
-A server that cannot be reached is no reason to end: connections are made again for ever, without a restart, and the \
-log says why. SIGTERM, SIGINT and SIGQUIT stop it: no more events are taken, those in flight are waited for up to \
-`shutdown_timeout`. A second of these signals ends it at once. Nothing is lost either way; what was in flight is sent \
-again at the next start. SIGHUP, SIGUSR1 and SIGUSR2 are ignored with a line in the log: a changed configuration needs \
-a restart.
+While a server is unreachable, the router keeps reconnecting and logs why; it needs no restart. SIGTERM, SIGINT and SIGQUIT \
+stop it: it reads no more events, and waits up to `shutdown_timeout` for those in flight. A second of these signals ends it at \
+once. Nothing is lost either way; events that were in flight may be sent again at the next start. SIGHUP, SIGUSR1 and SIGUSR2 are \
+ignored with a line in the log: a changed configuration needs a restart.
 
 Exit codes:
   0      stopped as asked
   1      a server gave a definite answer at start: password, privilege, wal_level, a missing table
-  2      usage or configuration, or the address of the admin endpoint is taken
-  3      going on could lose events: slot missing, foreign, lost or moved, publication gone, an event that cannot be sent
+  2      usage or configuration, or the address of the admin endpoint is in use
+  3      continuing could lose events: slot missing, foreign, lost or moved, publication missing, an event that cannot be sent
   128+n  ended at once by a second signal n
 
-After 1 a restart helps once the server is put right. After 2 and 3 a person has to look first, at the last line \
+After 1, restart once the server is fixed. After 2 and 3 an operator has to act first, on the last line of the log \
 (systemd: RestartPreventExitStatus=2 3).
 
 Examples:
@@ -87,10 +85,10 @@ Examples:
   outbox-router -c /etc/shop/outbox.toml --log-format json run";
 
 const CHECK_HELP: &str = "\
-Nothing is changed and nothing is sent. Each finding comes with its remedy. It can be run beside a running router.
+It changes nothing and sends nothing, and can run beside a running router. Each problem is printed with its remedy.
 
 Exit codes:
-  0  nothing stands in the way
+  0  no errors
   1  something would lose or block events, or a server cannot be reached
   2  usage or configuration
 
@@ -100,12 +98,12 @@ Examples:
   outbox-router check --print-config    what is in effect, without secrets";
 
 const STATUS_HELP: &str = "\
-The router is asked at `listen` in [admin], by default 127.0.0.1:8084. If none answers, that is said, together with \
-what Postgres knows of the slot.
+The report comes from the router at `listen` in [admin], by default 127.0.0.1:8084. If no router answers, the command shows the \
+slot as Postgres knows it.
 
 Exit codes:
-  0  a router answers and all is well: it is active, or a standby that waits its turn
-  1  no router answers, or the one that does is not connected, stuck, stopping or refused to go on
+  0  a router answers and is active, or a standby
+  1  no router answers, or it is not connected, stuck, stopping or has refused to continue
   2  usage or configuration
 
 Examples:
@@ -114,9 +112,9 @@ Examples:
   outbox-router status --json | jq .router.lag";
 
 const ROUTE_HELP: &str = "\
-Rows are read from the outbox table, the newest first, which takes the SELECT privilege; with --stdin they are JSON \
-objects, one on each line, with members named like the columns. All lines are read unless --limit is given. Neither \
-the slot nor a broker is touched. What is only known of a committed transaction, such as source.lsn, is shown as zero, and the present stands for the commit time.
+Rows are read from the outbox table, the newest first, which needs the SELECT privilege; with --stdin they are JSON objects, one \
+on each line, with members named like the columns. All lines are read unless --limit is given. The command uses neither the slot \
+nor Kafka. Values that only the log has, such as source.lsn, are shown as zero, and the commit time is the present.
 
 Exit codes:
   0  every row has an outcome
@@ -163,19 +161,19 @@ pub enum Command {
     /// Send events from Postgres to Kafka until stopped
     #[command(after_long_help = RUN_HELP)]
     Run(RunArgs),
-    /// Look at the position, go back to a bookmark, or leave events out
+    /// Show the position, go back to a bookmark, or skip events
     #[command(after_long_help = slot::HELP)]
     Slot(SlotArgs),
-    /// Deal the outbox out to another number of shards
+    /// Change the number of shards
     #[command(subcommand, after_long_help = shards::HELP)]
     Shards(ShardsCommand),
-    /// Look at parked events, send them again, or throw them away
+    /// Show, retry or discard parked events
     #[command(after_long_help = dead_letters::HELP)]
     DeadLetters(DeadLettersArgs),
-    /// Look at configuration, Postgres and Kafka, and say what is wrong or risky
+    /// Check configuration, Postgres and Kafka for problems and risks
     #[command(after_long_help = CHECK_HELP)]
     Check(CheckArgs),
-    /// Ask the running router how it is
+    /// Show the state of the running router
     #[command(after_long_help = STATUS_HELP)]
     Status(StatusArgs),
     /// Show the records that `run` would send, without Kafka
@@ -195,10 +193,9 @@ pub enum Command {
 /// `run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Go on at this position although events may be missing before it: the one that the router said it would go on at
+    /// Resume at this position although events before it may be missing
     ///
-    /// For one start, after the router has ended with exit code 3 and said what it found. Anything else that it finds
-    /// stops it again.
+    /// For one start after exit code 3, with the position from the router's message. Any other problem stops the router again.
     #[arg(long, value_name = "LSN")]
     pub accept_gap: Option<Lsn>,
 
@@ -210,12 +207,12 @@ pub struct RunArgs {
 /// `init`
 #[derive(Debug, Clone, Args)]
 pub struct InitArgs {
-    /// Connect as an administrator, to the same database. Leave its password to PGPASSWORD or the passfile: others can
-    /// read what is typed here
+    /// Connect as an administrator, to the same database. Give the password with PGPASSWORD or the passfile, because other users
+    /// can read command lines
     #[arg(long, value_parser = secret, conflicts_with_all = ["print_sql", "print_acls"])]
     pub url: Option<Secret>,
 
-    /// The role that `run` connects as: created unless it exists, and granted what it needs, no more
+    /// The role that `run` connects as: created unless it exists, and granted only what it needs
     #[arg(long)]
     pub role: Option<String>,
 
@@ -251,7 +248,7 @@ pub struct StatusArgs {
 /// `route`
 #[derive(Debug, Clone, Args)]
 pub struct RouteArgs {
-    /// Only show, send nothing: the one way in which this command works
+    /// Show records without sending them; required
     #[arg(long, required = true)]
     pub dry_run: bool,
 
@@ -272,7 +269,7 @@ pub struct RouteArgs {
     pub json: bool,
 }
 
-/// Kept out of `Debug`, for it may hold a password after all.
+/// A `Secret` is not shown by `Debug`, in case the URL contains a password.
 fn secret(text: &str) -> Result<Secret, Infallible> {
     Ok(Secret::new(text))
 }

@@ -26,7 +26,7 @@ use crate::terminal;
 use crate::utc::Utc;
 use queue::Queue;
 
-/// The default of `RUST_LOG`: quiet when all is well. What librdkafka logs at `info`, the router says itself.
+/// The default of `RUST_LOG`. The router logs itself what librdkafka logs at `info`.
 const DEFAULT_FILTER: &str = "info,librdkafka=warn";
 
 /// The target of the lines of `pg-logical`.
@@ -85,14 +85,14 @@ pub fn init(format: LogFormat, writes: Writes) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits until the log is written, but not for long: perhaps nobody reads it.
+/// Waits until the log is written, with a timeout in case nobody reads it.
 pub fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush(FLUSH_TIMEOUT);
     }
 }
 
-/// The line that tells how many were dropped, whatever `RUST_LOG` says.
+/// The line with the number of dropped lines, logged regardless of `RUST_LOG`.
 fn dropped(format: LogFormat, colours: bool, lines: u64) -> Vec<u8> {
     let text = Arc::new(Queue::default());
     let subscriber = subscriber(format, EnvFilter::new("warn"), colours, now, Arc::clone(&text));
@@ -106,7 +106,7 @@ fn filter(rust_log: Option<&str>) -> Result<EnvFilter, Error> {
     let directives = rust_log.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(DEFAULT_FILTER);
     EnvFilter::builder().parse(with_parts(directives)).map_err(|error| {
         Error::usage(
-            format!("RUST_LOG={directives} cannot be understood: {error}"),
+            format!("RUST_LOG={directives} is invalid: {error}"),
             "Set it to a level (error, warn, info, debug, trace), to target=level pairs with commas between, or unset it",
         )
     })
@@ -230,7 +230,7 @@ impl<W: Write> Write for Indented<W> {
     }
 }
 
-/// Says on standard error why the process ends: as `error: <what>. <remedy>`, or as one more JSON line.
+/// Writes to standard error why the process ends: `error: <what>. <remedy>`, or a JSON line.
 pub fn report(format: LogFormat, error: &Error) {
     // makes room for this line in case the queue is full
     flush();
@@ -240,7 +240,7 @@ pub fn report(format: LogFormat, error: &Error) {
         return;
     }
     let line = format!("error: {}\n", terminal::harmless(&error.to_string()));
-    // if this fails, nobody can be told
+    // if this fails, the message is lost
     let _ = match QUEUE.get() {
         Some(queue) => (&**queue).write_all(line.as_bytes()),
         None => io::stderr().write_all(line.as_bytes()),
@@ -270,10 +270,14 @@ fn log_panics() {
         // a message formatted at run time may quote values, perhaps a payload
         let what = info.payload().downcast_ref::<&'static str>().copied().unwrap_or_default();
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(place, what, "a fault in the program itself; please report it with this line");
+        tracing::error!(
+            place,
+            what,
+            "outbox-router has panicked, which is a bug; please report it with this line"
+        );
         let backtrace = Backtrace::capture();
         if backtrace.status() == BacktraceStatus::Captured {
-            tracing::error!(%backtrace, "where it came from");
+            tracing::error!(%backtrace, "backtrace of the panic");
         }
     }));
 }

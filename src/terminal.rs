@@ -1,4 +1,4 @@
-//! What differs between a terminal, a pipe and a file.
+//! Output to terminals, pipes and files.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -18,8 +18,8 @@ fn allowed(terminal: bool, no_color: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
-/// A text from outside for a terminal: no control character acts on it, and no line after the first can be taken for one that
-/// begins by itself.
+/// Makes a text from outside safe for a terminal: control characters are escaped, and lines after the first are indented, so
+/// that none looks like a line of the router.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return text.into();
@@ -59,7 +59,7 @@ pub fn shortened(text: &str, limit: usize) -> Cow<'_, str> {
     }
 }
 
-/// Writes `text` to standard output. A reader that has seen enough, as `head` does, is no error.
+/// Writes `text` to standard output. A reader that closes the pipe early, as `head` does, is not an error.
 ///
 /// # Errors
 /// It cannot be written, for instance to a full disk.
@@ -73,7 +73,9 @@ pub fn print(text: &str) -> Result<(), Error> {
 /// As [`print()`].
 pub fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
     let json = serde_json::to_string_pretty(value);
-    let json = json.map_err(|error| Error::usage(format!("No JSON: {error}"), "Leave out --json"))?;
+    let json = json.map_err(|error| {
+        Error::usage(format!("The result cannot be written as JSON: {error}"), "Omit --json")
+    })?;
     print(&(json + "\n"))
 }
 
@@ -81,15 +83,16 @@ fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// What has become of something written to standard output.
+/// Converts the result of a write to standard output.
 ///
 /// # Errors
-/// It could not be written; a reader that has seen enough is none.
+/// The write failed, except because the reader closed the pipe.
 pub fn written(result: io::Result<()>) -> Result<(), Error> {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::usage(format!("Cannot write to standard output: {error}"), "Look at where it leads"))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::usage(
+            format!("Cannot write to standard output: {error}"),
+            "Check where it is redirected to",
+        )),
         _ => Ok(()),
     }
 }

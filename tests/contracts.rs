@@ -50,7 +50,7 @@ async fn contracts_that_are_broken_are_counted_and_said_once() {
     let said = |id: &str| log.lines().find(|line| line.contains(id));
     let line = said(&first).unwrap();
     assert!(
-        line.contains("order/placed.json says: at /total it breaks \"type\": integer is wanted"),
+        line.contains("order/placed.json: at /total it violates \"type\": it must be of type integer"),
         "{line}"
     );
     assert!(said(&second).is_none(), "only the first of each contract\n{log}");
@@ -67,7 +67,9 @@ async fn contracts_that_are_broken_stop_the_router_that_rejects() {
     insert(&outbox, "placed", r#"{"total": 6}"#).await;
     let ended = Router::start(&rejecting).exits(3).await;
     ended.says(&[
-        &format!("the event with id {bad} cannot be sent: the payload is not as the contract order/placed.json says"),
+        &format!(
+            "the event with id {bad} cannot be sent: the payload violates the contract order/placed.json"
+        ),
         "\"required\": \"total\" is missing",
         "Nothing was skipped",
         "on_violation",

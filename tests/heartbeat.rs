@@ -100,8 +100,8 @@ async fn heartbeat_that_may_not_be_written_is_said_once_and_init_grants_it() {
     let role = format!("{}_router", place.name);
     let made = place.run(&["init", "--role", &role]);
     assert_eq!(made.code, 0, "{made:?}");
-    assert!(made.out.contains("to write heartbeats: is there already"), "{made:?}");
-    assert_eq!(Found::at(&place).of("heartbeat"), "ok: can be written\n");
+    assert!(made.out.contains("to write heartbeats: exists already"), "{made:?}");
+    assert_eq!(Found::at(&place).of("heartbeat"), "ok: the role may write it\n");
 
     place.psql(
         "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = 'pg_logical_emit_message' \

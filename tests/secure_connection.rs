@@ -109,7 +109,7 @@ async fn secure_connection_for_every_command_with_verify_full_and_channel_bindin
     assert_eq!(status.code, 0, "{status:?}");
     // its sessions are there before the position is refused
     let tail = setting.place.run(&["tail", "--since", "FFFF/0"]);
-    assert!(tail.code == 1 && tail.err.contains("lies past the end"), "{tail:?}");
+    assert!(tail.code == 1 && tail.err.contains("is past the end"), "{tail:?}");
     router.stop().await;
     let status = setting.place.run(&["status"]);
     assert_eq!(status.code, 1, "{status:?}");

@@ -38,7 +38,7 @@ async fn slot_reset_sends_again_what_followed_a_bookmark_and_marks_it() {
     let router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..6).await;
     outbox.all_confirmed().await;
-    done(settings.run(&["slot", "bookmark", "before"]), &["bookmark before made at", "slot drop before"]);
+    done(settings.run(&["slot", "bookmark", "before"]), &["bookmark before created at", "slot drop before"]);
     refused(&settings.run(&["slot", "bookmark", "before"]), 1, "already");
     outbox.insert_numbers("order", "a", 6..16).await;
     outbox.all_confirmed().await;
@@ -49,9 +49,9 @@ async fn slot_reset_sends_again_what_followed_a_bookmark_and_marks_it() {
         settings.run(&["slot", "reset", "--to", "before", "--dry-run"]),
         &["10 events", "committed from"],
     );
-    assert!(!shown.out.contains("goes on"), "{}", shown.out);
+    assert!(!shown.out.contains("resumes"), "{}", shown.out);
     refused(&settings.run(&["slot", "reset", "--to", "before"]), 2, "--yes");
-    refused(&settings.run(&["slot", "reset", "--to", "after", "--yes"]), 1, "There are: before");
+    refused(&settings.run(&["slot", "reset", "--to", "after", "--yes"]), 1, "Use one of these: before");
     let router = Router::active(&settings).await;
     router.stop().await;
     assert_eq!(kafka.count(&outbox.name).await, Ok(15), "nothing was to happen yet");
@@ -70,7 +70,7 @@ async fn slot_reset_sends_again_what_followed_a_bookmark_and_marks_it() {
     // the bookmark is still there, and can be gone back to once more
     done(settings.run(&["slot", "reset", "--to", "before", "--dry-run"]), &["12 events"]);
     done(settings.run(&["slot", "drop", "before"]), &["dropped"]);
-    refused(&settings.run(&["slot", "reset", "--to", "before", "--yes"]), 1, "There are none");
+    refused(&settings.run(&["slot", "reset", "--to", "before", "--yes"]), 1, "There are no bookmarks");
 }
 
 /// A walsender that has read the present publication would decode with it, and pass over what an earlier one published.
@@ -132,11 +132,11 @@ async fn slot_reset_works_under_load_with_the_router_running() {
     let mut router = Router::active(&settings).await;
     let writers = Writers::start(&outbox, 4, &mut random).await;
     kafka.holds(&outbox.name, 200).await;
-    done(settings.run(&["slot", "bookmark", "here"]), &["made at"]);
+    done(settings.run(&["slot", "bookmark", "here"]), &["created at"]);
     for round in 1..3 {
         let now = kafka.count(&outbox.name).await.unwrap();
         kafka.holds(&outbox.name, now + 300).await;
-        done(settings.run(&["slot", "reset", "--to", "here", "--yes"]), &["goes on at"]);
+        done(settings.run(&["slot", "reset", "--to", "here", "--yes"]), &["resumes at"]);
         let what = format!("events are sent again, round {round}");
         eventually(&what, async || (marked(&kafka, &outbox).await >= round * 300).then_some(())).await;
     }
@@ -190,7 +190,10 @@ async fn slot_reset_and_advance_are_noticed_where_positions_are_not_in_kafka() {
     outbox.insert_numbers("order", "a", 3..13).await;
     outbox.all_confirmed().await;
     for round in 1..4 {
-        done(settings.run(&["slot", "reset", "--to", "here", "--yes"]), &["10 events", "bears no mark"]);
+        done(
+            settings.run(&["slot", "reset", "--to", "here", "--yes"]),
+            &["10 events", "do not carry a replay header"],
+        );
         kafka.holds(&outbox.name, 12 + round * 10).await;
         outbox.all_confirmed().await;
     }
@@ -304,7 +307,7 @@ async fn slot_advance_leaves_out_what_it_said_it_would() {
     let to = outbox.lsn().await.to_string();
     outbox.insert_numbers("order", "a", 3..5).await;
     done(settings.run(&["slot", "advance", "--to", &to, "--dry-run"]), &["7 events", "never sent"]);
-    done(settings.run(&["slot", "advance", "--to", &to, "--yes"]), &["7 events", "goes on at"]);
+    done(settings.run(&["slot", "advance", "--to", &to, "--yes"]), &["7 events", "resumes at"]);
     refused(&settings.run(&["slot", "advance", "--to", &to, "--yes"]), 1, "past");
     refused(&settings.run(&["slot", "advance", "--to", "FFFF/0", "--yes"]), 1, "beyond the end");
     let router = Router::active(&settings).await;

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 pub(super) const HELP: &str = "\
-A contract is a file <aggregate>/<event>.json in the directory that `directory` in [contracts] names, or that stands \
-on the command line: a JSON Schema of the event's payload, and what consumers should know besides. Neither Postgres nor \
-Kafka is needed, and nothing is fetched from the network.
+A contract is a file <aggregate>/<event>.json in the directory that `directory` in [contracts] or the command line names: a \
+JSON Schema of the event's payload, with notes for consumers. Neither Postgres nor Kafka is needed, and nothing is fetched from \
+the network.
 
 Exit codes:
-  0  all is well
-  1  check: something is wrong with the contracts or breaks consumers; docs --check: pages are not up to date
-  2  usage or configuration; docs, asyncapi: something is wrong with the contracts
+  0  no problems
+  1  check: a contract is faulty, or a change breaks consumers; docs --check: pages are not up to date
+  2  usage or configuration; docs, asyncapi: a contract is faulty
 
 Examples:
   outbox-router contracts check
@@ -21,22 +21,22 @@ Examples:
   outbox-router contracts asyncapi --output asyncapi.json";
 
 const CHECK_HELP: &str = "\
-Reads every file, and judges the examples by their schemas. With --against, each contract is compared with its former \
-version by its rule, `x-compatibility`: backward, forward, full (without it) or none.
+Reads every file, and checks the examples against their schemas. With --against, each contract is compared with its former \
+version under its rule, `x-compatibility`: backward, forward, full (the default) or none.
 
-The former version is another directory, for instance what the main branch has:
+The former version is another directory, for instance that of the main branch:
   mkdir /tmp/former && git archive origin/main contracts | tar -x -C /tmp/former
   outbox-router contracts check contracts --against /tmp/former/contracts
 
 Exit codes:
-  0  nothing stands in the way
-  1  something is wrong with the contracts, breaks consumers, or cannot be judged
+  0  no errors
+  1  a contract is faulty, or a change breaks consumers or cannot be judged
   2  usage or configuration; the former version cannot be read";
 
 /// `contracts ...`
 #[derive(Debug, Clone, Subcommand)]
 pub enum ContractsCommand {
-    /// Look for what is wrong with them, and for changes that break consumers
+    /// Check the contracts for faults, and for changes that break consumers
     #[command(after_long_help = CHECK_HELP)]
     Check(ContractsCheckArgs),
     /// Write a Markdown page for each, and one that lists them
@@ -55,7 +55,7 @@ pub struct ContractsCheckArgs {
     #[arg(long, value_name = "DIRECTORY")]
     pub against: Option<PathBuf>,
 
-    /// Let changes pass that cannot be judged, after a person has looked at them
+    /// Accept changes that cannot be judged automatically, after you have checked them
     #[arg(long, requires = "against")]
     pub allow_unjudged: bool,
 
@@ -70,11 +70,11 @@ pub struct ContractsDocsArgs {
     /// The directory of the contracts, instead of `directory` in `[contracts]`
     pub directory: Option<PathBuf>,
 
-    /// The directory of the pages, AGGREGATE/EVENT.md. Pages of contracts that are gone are removed
+    /// The directory of the pages, AGGREGATE/EVENT.md. Pages of removed contracts are deleted
     #[arg(long, value_name = "DIRECTORY", default_value = "docs/events")]
     pub output: PathBuf,
 
-    /// Write nothing, and say which pages are not up to date
+    /// Write nothing, and list the pages that are not up to date
     #[arg(long)]
     pub check: bool,
 }

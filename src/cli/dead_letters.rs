@@ -6,14 +6,14 @@ use super::shards::ShardArgs;
 use crate::unsendable::Reason;
 
 pub(super) const HELP: &str = "\
-With `policy = \"park\"` in [dead_letters] an event that cannot be sent is put into the table outbox_router.dead_letters, and \
-every later event of its aggregate behind it, so that their order is kept; other aggregates flow.
+With `policy = \"park\"` in [dead_letters] an event that cannot be sent is stored in the table outbox_router.dead_letters, and so \
+is every later event of its aggregate, to preserve their order; events of other aggregates are sent.
 
-`retry` and `discard` mark rows, and the running router acts on the marks. An aggregate flows again when none of its events is \
-left. What was parked only because it came behind another (reason `behind`) is sent by itself when that one is gone. An event is \
-sent as the configuration of the running router says: correct that, the topic or the broker first.
+`retry` and `discard` mark rows, and the running router acts on the marks. Once an aggregate has no parked events left, its new \
+events are sent again. An event that was parked only because of an earlier one (reason `behind`) is sent automatically after it. \
+A retried event is routed with the configuration of the running router: correct that, the topic or the broker first.
 
-Reasons: unroutable (no record can be made of it), contract, too-large, topic (it cannot be had), refused (by the broker), behind.
+Reasons: unroutable (no record can be built), contract, too-large, topic (it is not usable), refused (by the broker), behind.
 
 Exit codes:
   0  done, or shown
@@ -57,14 +57,14 @@ pub enum DeadLettersCommand {
         /// Which.
         #[command(flatten)]
         choose: ChooseArgs,
-        /// How many at most
+        /// The largest number of events to show
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: u32,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show all of an event, also its payload
+    /// Show events in full, with their payloads
     Show {
         /// Which.
         #[command(flatten)]
@@ -73,14 +73,14 @@ pub enum DeadLettersCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Have events sent again by the running router, and what waits behind them after that
+    /// Have the running router send events again, followed by those parked behind them
     Retry(DecideArgs),
-    /// Have events thrown away by the running router: they are never sent
+    /// Have the running router discard events: they are never sent
     Discard {
         /// What.
         #[command(flatten)]
         decide: DecideArgs,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long, conflicts_with = "dry_run")]
         yes: bool,
     },
@@ -92,10 +92,10 @@ pub struct ChooseArgs {
     /// The event with this id
     #[arg(long)]
     pub id: Option<String>,
-    /// Those of the aggregate with this id
+    /// The events of the aggregate with this id
     #[arg(long, value_name = "ID")]
     pub aggregate: Option<String>,
-    /// Those that were parked for this reason
+    /// The events that were parked for this reason
     #[arg(long, value_parser = reason)]
     pub reason: Option<Reason>,
 }
@@ -118,10 +118,10 @@ pub struct DecideArgs {
     /// Which.
     #[command(flatten)]
     pub choose: ChooseArgs,
-    /// All of them
+    /// All parked events
     #[arg(long, conflicts_with_all = ["id", "aggregate", "reason"])]
     pub all: bool,
-    /// Only show which events it concerns
+    /// Only show which events would be marked
     #[arg(long)]
     pub dry_run: bool,
     /// Print JSON

@@ -6,17 +6,17 @@ use clap::Args;
 
 pub(super) const HELP: &str = "\
 FILE is the JSON that was sent to Kafka Connect's REST interface, its `config` alone, the properties file of a \
-standalone worker, or the application.properties of Debezium Server. Which of them it is shows in what is in it. \
-Nothing is asked of a server, and nothing is changed.
+standalone worker, or the application.properties of Debezium Server; the format is recognised by the content. The command \
+connects to no server and changes nothing.
 
-The configuration goes to standard output, what there is to know of the settings to standard error: no equivalent and \
-differs (records would change, or something would be lost), to do, note, ignored. A password is not printed: it is \
-said where to put it.
+The configuration goes to standard output, and the findings about settings to standard error: no equivalent and differs \
+(records would change, or something would be lost), to do, note, ignored. Passwords are not printed; a finding says where \
+to put them.
 
 Exit codes:
-  0  the router does all that the connector did, once what is to do is done
+  0  the router does everything that the connector did, once the findings marked \"to do\" are done
   1  something differs or has no equivalent
-  2  the file cannot be read, or there is no outbox event router in it
+  2  the file cannot be read, or does not configure the outbox event router
 
 Examples:
   outbox-router import-debezium outbox-connector.json --bootstrap-servers kafka:9092 > outbox-router.toml

@@ -6,18 +6,18 @@ use pg_logical::Lsn;
 use super::shards::ShardArgs;
 
 pub(super) const HELP: &str = "\
-The position is kept twice: in the slot, and in the topic that `positions_topic` in [delivery] names. These commands move \
-both, and so that the router goes on rightly if they are cut off in the middle. One that runs lets go of the slot, and goes \
-on at the new position by itself; no restart is needed.
+The position is stored twice: in the slot, and in the topic that `positions_topic` in [delivery] names. These commands move \
+both, in an order that is safe if they are interrupted. A running router releases the slot and resumes at the new position \
+without a restart.
 
-A bookmark is a copy of the slot that stays where it is. Postgres keeps the log from there on until it is dropped: have an \
-eye on `list`. `[bookmarks] every` makes them by itself and drops the oldest.
+A bookmark is a copy of the slot that does not move. Postgres retains the log from there on until the bookmark is dropped: \
+check `list` regularly. With `[bookmarks] every` the router creates bookmarks and drops the oldest.
 
-What a reset sends again bears the header outbox-router-replay, with the time of the reset.
+Events that a reset sends again carry the header outbox-router-replay, with the time of the reset.
 
 Exit codes:
   0  done, or with --dry-run: shown
-  1  a server refuses or cannot be reached, or there is no such bookmark
+  1  a server refuses or cannot be reached, or the bookmark does not exist
   2  usage or configuration
   3  the slot is missing, foreign or lost
 
@@ -43,34 +43,34 @@ pub struct SlotArgs {
 /// What to do with the position.
 #[derive(Debug, Subcommand)]
 pub enum SlotCommand {
-    /// Show the slot, what is remembered of it, and its bookmarks
+    /// Show the slot, its checkpoint and its bookmarks
     List {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Make a bookmark where the slot is now: a copy to go back to
+    /// Create a bookmark at the slot's position: a copy to go back to
     Bookmark {
-        /// What to call it: lower-case letters, digits and underscores
+        /// Its name: lower-case letters, digits and underscores
         name: String,
     },
-    /// Drop a bookmark, so that Postgres need not keep the log from there any longer
+    /// Drop a bookmark, so that Postgres no longer retains the log for it
     Drop {
         /// The bookmark, as `list` shows it
         name: String,
     },
-    /// Go back to a bookmark: what was committed since then is sent again
+    /// Go back to a bookmark: events committed since then are sent again
     Reset {
-        /// The bookmark's name, or a time in UTC such as 14:05 or 2026-11-21T14:05: the last bookmark made by then
+        /// The bookmark's name, or a time in UTC such as 14:05 or 2026-11-21T14:05: the last bookmark created by then
         #[arg(long, value_name = "NAME|TIME")]
         to: String,
         /// How.
         #[command(flatten)]
         how: MoveArgs,
     },
-    /// Leave out what was committed before a position and not sent yet
+    /// Skip the events that were committed before a position and not sent yet
     Advance {
-        /// The position to go on at
+        /// The position to resume at
         #[arg(long, value_name = "LSN")]
         to: Lsn,
         /// How.
@@ -82,10 +82,10 @@ pub enum SlotCommand {
 /// `slot reset`, `slot advance`
 #[derive(Debug, Args)]
 pub struct MoveArgs {
-    /// Only say how many events and bytes it concerns, from when to when
+    /// Only show how many events and bytes are affected, and when they were committed
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, conflicts_with = "dry_run")]
     pub yes: bool,
 }

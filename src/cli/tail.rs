@@ -8,7 +8,7 @@ use super::shards::ShardArgs;
 pub(super) const HELP: &str = "\
 Reads through a temporary slot, builds the records that `run` would send, and prints them. It does not connect to Kafka and moves \
 neither the router's slot nor its position, so it can run beside routers. While it runs, the slot takes one of \
-max_replication_slots and one of max_wal_senders, and keeps the log that is not printed yet. Without --since, Postgres creates the \
+max_replication_slots and one of max_wal_senders, and retains the log that is not printed yet. Without --since, Postgres creates the \
 slot once every transaction that is open on the server has ended.
 
 A line names the topic, the key, the partition if a route chooses it, the size of the value, and the event's position in the log; \
@@ -19,7 +19,7 @@ Messages go to standard error. To continue from an event, pass the part of its p
 the size limits of client and topic, and whether an earlier event of the aggregate is parked.
 
 Exit codes:
-  0  stopped by a signal, or nobody reads the output any more
+  0  stopped by a signal, or the reader of the output has closed it
   1  Postgres refuses or cannot be reached, or the slot no longer has the log at the position
   2  usage or configuration
   3  a row cannot be read, or events could be missed: the router's slot is lost, or the publication
@@ -33,7 +33,7 @@ Examples:
 /// `tail`
 #[derive(Debug, Clone, Args)]
 pub struct TailArgs {
-    /// Start with what was committed from this position on, if the router's slot still has it [default: now]
+    /// Start with events committed from this position on, if the router's slot still has them [default: now]
     #[arg(long, value_name = "LSN")]
     pub since: Option<Lsn>,
 

@@ -47,7 +47,7 @@ pub(super) async fn columns(
     config: &Config,
     table: &TableName,
 ) -> Result<Vec<Column>, Error> {
-    // the last two are the base type of a domain, or the type itself, and that type's name unless it belongs to Postgres
+    // the last two are the type (of a domain, its base type), and the type's name unless it is built in
     let sql = format!(
         "SELECT a.attname, a.atttypid::pg_catalog.oid, a.attnotnull, {}, a.atttypmod, \
          b.oid, CASE WHEN b.typnamespace <> 'pg_catalog'::pg_catalog.regnamespace THEN b.typname END \

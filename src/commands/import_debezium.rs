@@ -6,18 +6,18 @@ use std::path::Path;
 
 use comfy_table::{Cell, Color};
 
-use super::table::{Look, bold, trimmed};
+use super::table::{TableStyle, bold, trimmed};
 use crate::cli::import_debezium::ImportDebeziumArgs;
-use crate::commands::Verdict;
+use crate::commands::Completion;
 use crate::error::Error;
 use crate::import::{Finding, Level, Surroundings, import};
 use crate::terminal;
 
-/// Translates and prints. The exit code is 1 if the router would not do everything that the connector did.
+/// Translates and prints the configuration. The exit code is 1 if the router would not do everything that the connector did.
 ///
 /// # Errors
 /// A file cannot be read, or it has no outbox event router.
-pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Verdict, Error> {
+pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Completion, Error> {
     let text = read(&args.file)?;
     let worker = args.worker_config.as_deref().map(read).transpose()?;
     let surroundings = Surroundings { bootstrap_servers: args.bootstrap_servers.clone(), worker };
@@ -26,11 +26,11 @@ pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Verdict, Error> {
         terminal::print_json(&import)?;
     } else {
         terminal::print(&import.configuration)?;
-        let report = report(&import.findings, &Look::of_stderr());
-        // if standard error is closed, nobody wants the report
+        let report = report(&import.findings, &TableStyle::for_stderr());
+        // a closed standard error is not a failure
         let _ = io::stderr().lock().write_all(report.as_bytes());
     }
-    Ok(if import.is_complete() { Verdict::Fine } else { Verdict::Amiss })
+    Ok(if import.is_complete() { Completion::Success } else { Completion::ProblemsFound })
 }
 
 fn read(path: &Path) -> Result<String, Error> {
@@ -49,8 +49,8 @@ fn read(path: &Path) -> Result<String, Error> {
     })
 }
 
-fn report(findings: &[Finding], look: &Look) -> String {
-    let mut table = look.table_of(["level", "setting", "value", "what it means"]);
+fn report(findings: &[Finding], style: &TableStyle) -> String {
+    let mut table = style.table_with_headings(["level", "setting", "value", "what it means"]);
     for Finding { level, setting, value, meaning } in findings {
         let label = bold(level.label()).fg(colour(*level));
         let value = value.as_deref().map_or("(not set)".to_owned(), in_table);
@@ -71,11 +71,11 @@ fn summary(findings: &[Finding]) -> String {
     let count = |wanted: &[Level]| findings.iter().filter(|finding| wanted.contains(&finding.level)).count();
     let to_do = match count(&[Level::ToDo]) {
         0 => String::new(),
-        1 => " 1 thing is to do first.".to_owned(),
-        several => format!(" {several} things are to do first."),
+        1 => " 1 task is left to do first.".to_owned(),
+        several => format!(" {several} tasks are left to do first."),
     };
     let bad = match count(&[Level::NoEquivalent, Level::Differs]) {
-        0 => "The router does all that the connector did.".to_owned(),
+        0 => "The router does everything that the connector did.".to_owned(),
         1 => "1 setting differs or has no equivalent.".to_owned(),
         several => format!("{several} settings differ or have no equivalent."),
     };
@@ -112,7 +112,7 @@ mod tests {
             finding(Level::ToDo, "database.password", Some("********"), "Write it into a file"),
             finding(Level::Ignored, "tasks.max", Some(&long), "Only concerns Connect's worker"),
         ];
-        insta::assert_snapshot!(report(&findings, &Look { colours: false, width: None }));
+        insta::assert_snapshot!(report(&findings, &TableStyle { colours: false, width: None }));
     }
 
     #[test]
@@ -120,10 +120,12 @@ mod tests {
         let to_do = finding(Level::ToDo, "a", None, "b");
         let one = summary(std::slice::from_ref(&to_do));
         assert!(
-            one.starts_with("The router does all that the connector did. 1 thing is to do first. "),
+            one.starts_with(
+                "The router does everything that the connector did. 1 task is left to do first. "
+            ),
             "{one}"
         );
-        assert!(summary(&[]).starts_with("The router does all that the connector did. Run"));
+        assert!(summary(&[]).starts_with("The router does everything that the connector did. Run"));
     }
 
     #[test]

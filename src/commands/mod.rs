@@ -40,21 +40,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long Postgres may take to answer a question about the catalogues.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the exit code of a completed command says.
+/// How a command that completed ended, as its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Verdict {
-    /// Nothing is wrong.
-    Fine = 0,
+pub enum Completion {
+    /// No problem was found.
+    Success = 0,
     /// The command found something for which its help promises this code.
-    Amiss = 1,
+    ProblemsFound = 1,
 }
 
-/// Does what the command line says.
+/// Runs the command of the command line.
 ///
 /// # Errors
 /// What stopped the command; [`exit_code`] turns it into the process's exit code.
-pub fn execute(cli: Cli) -> Result<Verdict, Error> {
+pub fn execute(cli: Cli) -> Result<Completion, Error> {
     // the one command that needs no configuration, because it writes one
     if let Command::ImportDebezium(args) = &cli.command {
         return import_debezium::import_debezium(args);
@@ -91,7 +91,7 @@ pub fn execute(cli: Cli) -> Result<Verdict, Error> {
             // handled above, without a complete configuration
             Command::ImportDebezium(_) | Command::Contracts(_) => {}
         }
-        Ok(Verdict::Fine)
+        Ok(Completion::Success)
     })
 }
 
@@ -104,8 +104,8 @@ pub fn exit_code(error: &Error) -> u8 {
     exit as u8
 }
 
-/// A session for a command that gives up where `run` would wait, named after `command`. Each attempt to connect is limited,
-/// unless the user set a limit, and so is each answer. It says which session it waits for.
+/// A session named after `command`. Unlike `run`, a command gives up: attempts to connect time out (unless the user set a
+/// timeout), and so do queries. While a query waits for a lock, the session that holds it is reported.
 async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result<Session, Error> {
     let application_name = format!("{} {command}", config.name);
     let startup = Startup { application_name: &application_name, ..startup };
@@ -139,7 +139,7 @@ fn chosen_shards(config: &Config, ShardArgs { chosen }: &ShardArgs) -> Result<Ve
         chosen.iter().find(|chosen| !shards.iter().any(|shard| number(shard) == Some(**chosen)))
     {
         let (what, remedy) = match count {
-            1 => ("there are no shards".to_owned(), "Leave out --shard, or set `[shards] count`".to_owned()),
+            1 => ("there are no shards".to_owned(), "Omit --shard, or set `[shards] count`".to_owned()),
             _ => {
                 (format!("there is no shard {none} of {count}"), format!("Name one from 0 to {}", count - 1))
             }
@@ -158,16 +158,16 @@ fn heading(config: &Config) -> Result<(), Error> {
     }
 }
 
-/// Asks the user to type the number of affected events, after the text `before`. Returns false if nobody can be asked.
-fn typed_out(before: &str, events: u64) -> Result<bool, Error> {
+/// Asks the user to type the number of affected events, after the text `before`. Returns false if the answer differs.
+fn confirm_by_count(before: &str, events: u64) -> Result<bool, Error> {
     if !io::stdin().is_terminal() {
         return Err(Error::usage(
-            "Nobody can be asked: standard input is no terminal",
-            "Add --yes to do it, or --dry-run to see only what it would do",
+            "Cannot ask for confirmation: standard input is not a terminal",
+            "Add --yes to proceed without confirmation, or --dry-run to see what the command would do",
         ));
     }
     terminal::print(&format!("{before}Type the number of events, {events}, to go on: "))?;
-    // the question does not end in a line break
+    // the prompt has no line break, so it would stay in the buffer
     let _ = io::stdout().flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
@@ -179,7 +179,7 @@ fn typed_out(before: &str, events: u64) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// One thread is enough: commands mostly wait.
+/// Runs a command on one thread, because commands mostly wait.
 fn block_on<T>(command: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         Error::usage(format!("Cannot start: {error}"), "Raise the limit of the process on open files")

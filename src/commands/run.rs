@@ -16,8 +16,8 @@ use crate::logging;
 use crate::monitor::{Monitor, Monitors};
 use crate::supervisor::{self, Router, RunOptions};
 
-/// The number of files that a router opens at most with one Kafka broker; at its start there are about fifty.
-const FILES: u64 = 64;
+/// The number of files that a router may open with one Kafka broker. It opens about fifty at its start.
+const FILES_PER_ROUTER: u64 = 64;
 
 /// Runs until stopped.
 ///
@@ -27,11 +27,11 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     let shards = super::chosen_shards(config, &args.shards)?;
     if shards.len() > 1 && args.accept_gap.is_some() {
         return Err(Error::usage(
-            "--accept-gap is for one shard, the one that has named the position",
-            "Add --shard with its number",
+            "--accept-gap applies to one shard",
+            "Add --shard with the number of the shard that reported the position",
         ));
     }
-    enough_files(shards.len())?;
+    check_open_files(shards.len())?;
     let contracts = Contracts::configured(config)?.map(Arc::new);
     let mut routers = Vec::new();
     for shard in shards {
@@ -60,10 +60,10 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     result
 }
 
-/// With too few file descriptors, Kafka clients wait silently.
-fn enough_files(routers: usize) -> Result<(), Error> {
+/// Refuses a low limit, because a Kafka client without file descriptors waits silently.
+fn check_open_files(routers: usize) -> Result<(), Error> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let needed = u64::try_from(routers).unwrap_or(u64::MAX).saturating_mul(FILES);
+    let needed = u64::try_from(routers).unwrap_or(u64::MAX).saturating_mul(FILES_PER_ROUTER);
     if limit >= needed {
         return Ok(());
     }

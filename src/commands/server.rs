@@ -1,4 +1,4 @@
-//! What commands have to know about the server, and what they advise where it lacks something.
+//! The server's version and settings, and the remedies for those that the router cannot use.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,63 +8,63 @@ use pg_logical::session::Session;
 use crate::error::Error;
 use crate::postgres::slot_functions::BULK_READ_COPIES;
 
-/// The catalogues of earlier versions lack what the router asks for.
+/// The oldest supported version: catalogues of earlier ones lack columns that the router reads.
 pub(super) const OLDEST_POSTGRES: u32 = 140_000;
 
 /// The first version in which standbys can keep a copy of a slot, and a slot has a flag for it.
 pub(super) const FAILOVER_SLOTS: u32 = 170_000;
 
-/// How `wal_level` is set.
+/// How to set `wal_level`.
 pub(super) const WAL_LEVEL_REMEDY: &str = "Run ALTER SYSTEM SET wal_level = logical and restart Postgres. On Amazon RDS \
      and Aurora set rds.logical_replication = 1 in the parameter group, on Cloud SQL the flag \
      cloudsql.logical_decoding, and reboot";
 
-/// What to do if there is no room for one more slot.
-pub(super) const SLOTS_REMEDY: &str = "Raise max_replication_slots and restart Postgres, or drop a slot that nobody needs: \
+/// What to do if no replication slot is free.
+pub(super) const SLOTS_REMEDY: &str = "Raise max_replication_slots and restart Postgres, or drop a slot that is not needed: \
      SELECT slot_name, active FROM pg_replication_slots";
 
 /// What to do about a server that is a standby.
 pub(super) const STANDBY_REMEDY: &str =
-    "Connect to the primary: name it in the URL too, or take target_session_attrs out";
+    "Connect to the primary: add its host to the URL, or remove target_session_attrs";
 
-/// What the server says about itself.
+/// The server's version and settings.
 pub(super) struct Server {
     /// `server_version`
     pub(super) version: String,
     /// `server_version_num`
     pub(super) number: u32,
     pub(super) wal_level: String,
-    pub(super) slots: Places,
-    pub(super) senders: Places,
-    /// How many slots are copies for bulk reads.
-    pub(super) copies: u32,
-    /// `max_slot_wal_keep_size` in bytes; `None`: no limit.
-    pub(super) keep_bytes: Option<u64>,
-    /// `idle_replication_slot_timeout`, from 18 on, as the server writes it.
-    pub(super) idle_timeout: Option<String>,
+    pub(super) slots: Usage,
+    pub(super) senders: Usage,
+    /// The number of slots that are copies for bulk reads.
+    pub(super) bulk_read_copies: u32,
+    /// In bytes; `None` if there is no limit.
+    pub(super) max_slot_wal_keep_size: Option<u64>,
+    /// From Postgres 18 on, with the unit; `None` if there is no timeout.
+    pub(super) idle_replication_slot_timeout: Option<String>,
     pub(super) standby: bool,
-    /// How far its clock is ahead of ours, in seconds.
-    pub(super) ahead: f64,
+    /// How far its clock is ahead of this machine's, in seconds.
+    pub(super) clock_offset: f64,
 }
 
-/// How many there may be, and how many are in use.
-pub(super) struct Places {
-    pub(super) taken: u32,
+/// How much of a limited resource is in use.
+pub(super) struct Usage {
+    pub(super) used: u32,
     pub(super) max: u32,
 }
 
-impl Places {
+impl Usage {
     pub(super) fn left(&self) -> u32 {
-        self.max.saturating_sub(self.taken)
+        self.max.saturating_sub(self.used)
     }
 
-    pub(super) fn none_left(&self) -> bool {
+    pub(super) fn exhausted(&self) -> bool {
         self.left() == 0
     }
 }
 
 impl Server {
-    pub(super) async fn look(session: &mut Session) -> Result<Self, Error> {
+    pub(super) async fn query(session: &mut Session) -> Result<Self, Error> {
         let before = now();
         let rows = session
             .query(&format!(
@@ -88,18 +88,20 @@ impl Server {
             version: text(0),
             number: number(1),
             wal_level: text(2),
-            slots: Places { max: number(3), taken: number(4) },
-            senders: Places { max: number(5), taken: number(6) },
-            copies: number(11),
+            slots: Usage { max: number(3), used: number(4) },
+            senders: Usage { max: number(5), used: number(6) },
+            bulk_read_copies: number(11),
             // -1 means no limit, and does not parse as u64
-            keep_bytes: value(7).and_then(|text| text.parse().ok()),
-            idle_timeout: value(8).filter(|timeout| !matches!(*timeout, "" | "0")).map(str::to_owned),
+            max_slot_wal_keep_size: value(7).and_then(|text| text.parse().ok()),
+            idle_replication_slot_timeout: value(8)
+                .filter(|timeout| !matches!(*timeout, "" | "0"))
+                .map(str::to_owned),
             standby: value(9) == Some("t"),
-            ahead: there.map_or(0.0, |there| there - here),
+            clock_offset: there.map_or(0.0, |there| there - here),
         })
     }
 
-    /// What is wrong if it is too old.
+    /// A message if the version is not supported.
     pub(super) fn too_old(&self) -> Option<String> {
         (self.number < OLDEST_POSTGRES)
             .then(|| format!("the server is Postgres {}, and the router needs 14 or later", self.version))

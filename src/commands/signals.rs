@@ -1,4 +1,4 @@
-//! What signals do to a command that runs for long.
+//! Signal handlers of commands that run for long.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -8,7 +8,7 @@ use crate::error::Error;
 /// Calls `act` for each signal of this kind.
 ///
 /// # Errors
-/// The process has no room for one more.
+/// The process cannot open another file.
 pub(super) fn at_signal(kind: SignalKind, mut act: impl FnMut() + Send + 'static) -> Result<(), Error> {
     let mut signals = signal(kind).map_err(|error| {
         Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")

@@ -23,40 +23,41 @@ use crate::sink::kafka::checkpoint_topic::{CheckpointTopic, look_up};
 /// How long Kafka may take to create or open the positions topic.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The state before a move.
-pub(super) struct Kept {
+/// What Postgres and Kafka store about the position, before it is moved.
+pub(super) struct StoredPosition {
     /// A walsender session.
     pub(super) session: Session,
     pub(super) system: System,
     pub(super) catalog: Catalog,
     pub(super) topic: Option<CheckpointTopic>,
-    pub(super) remembered: Option<Checkpoint>,
+    pub(super) checkpoint: Option<Checkpoint>,
 }
 
-impl Kept {
-    pub(super) async fn look(config: &Arc<Config>) -> Result<Self, Error> {
+impl StoredPosition {
+    pub(super) async fn load(config: &Arc<Config>) -> Result<Self, Error> {
         let walsender = Startup { replication: true, ..Startup::default() };
         let mut session = connect(config, "slot", walsender).await?;
         let system = timeline::identify(&mut session).await?;
         let catalog = Catalog::query(&mut session, &config.postgres, &config.outbox).await?;
-        // does not create the topic: a command that only shows something leaves no trace
+        // reads without creating the topic, because a dry run must not change anything
         let confirmed = catalog.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
-        let remembered = look_up(config, confirmed).await?;
-        Ok(Kept { session, system, catalog, topic: None, remembered })
+        let checkpoint = look_up(config, confirmed).await?;
+        Ok(StoredPosition { session, system, catalog, topic: None, checkpoint })
     }
 
     /// Opens the positions topic for writing. Unlike the router, a command does not wait long for a broker.
     pub(super) async fn open(&mut self, config: &Arc<Config>) -> Result<(), Error> {
-        let late =
-            |_| Err(Error::transient(Peer::Kafka, "the topic of the positions is not to be had: no answer"));
+        let late = |_| {
+            Err(Error::transient(Peer::Kafka, "the positions topic cannot be opened: Kafka does not answer"))
+        };
         let opened = tokio::time::timeout(OPEN_TIMEOUT, CheckpointTopic::open(config)).await;
         self.topic = opened.unwrap_or_else(late)?;
         Ok(())
     }
 
-    /// Reads the position again, when nobody else can write it.
-    pub(super) async fn read(&mut self) -> Result<(), Error> {
-        self.remembered = match &self.topic {
+    /// Reads the checkpoint again. Call it while holding the slot's lock, so that no router can write it afterwards.
+    pub(super) async fn read_again(&mut self) -> Result<(), Error> {
+        self.checkpoint = match &self.topic {
             Some(topic) => topic.read(self.confirmed()).await?,
             None => None,
         };
@@ -71,8 +72,8 @@ impl Kept {
         self.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID)
     }
 
-    /// The shard of `config` and the type of its aggregate ids. `None` if there are no shards, or no messages to assign to
-    /// them.
+    /// The shard of `config` and the type of its aggregate ids, which decide whether a logical message belongs to the shard.
+    /// `None` without shards or without messages.
     pub(super) async fn shard(&mut self, config: &Config) -> Result<Option<(Shard, Ids)>, Error> {
         let Some(shard) = config.shard.filter(|_| config.outbox.message_prefix.is_some()) else {
             return Ok(None);
@@ -82,15 +83,15 @@ impl Kept {
         Ok(Some((shard, ids)))
     }
 
-    /// The acknowledged position, as far as it is known.
+    /// The position of the checkpoint or, without one, of the slot.
     pub(super) fn position(&self) -> Position {
-        match &self.remembered {
-            Some(remembered) => remembered.position,
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.position,
             None => Position { flush: self.confirmed(), partial: None },
         }
     }
 
-    /// Writes the position at which the router continues.
+    /// Writes a checkpoint at which the router resumes.
     pub(super) async fn write(
         &mut self,
         config: &Config,
@@ -99,33 +100,33 @@ impl Kept {
         definition: Option<StreamDefinition>,
     ) -> Result<(), Error> {
         let Some(topic) = &mut self.topic else { return Ok(()) };
-        let known = self.remembered.as_ref();
+        let known = self.checkpoint.as_ref();
         let definition = definition.unwrap_or_else(|| self.catalog.stream_definition(&config.outbox));
         topic
             .begin(&Checkpoint {
-                // if the topic was deleted: greater than any epoch that a running router has
+                // without a checkpoint, greater than the epoch of any running router
                 epoch: known.map_or_else(seconds, Checkpoint::epoch_of_reset),
                 slot: config.postgres.slot.clone(),
                 system_identifier: self.system.identifier.clone(),
                 timeline: self.system.timeline,
                 position,
-                // slot and position agree
+                // the slot is moved to the same position
                 fingerprint: LogFingerprint::Quiet { from: position.flush },
                 definition,
                 replay,
-                // the rows of parked events do not move
+                // a move does not affect parked events
                 parked: known.and_then(|known| known.parked),
                 retried: known.map(|known| known.retried.clone()).unwrap_or_default(),
                 // the record is not part of a transaction
                 exactly_once: false,
             })
             .await?;
-        // the slot now belongs to this router
+        // a start in exactly-once mode must not take the slot for a new one
         Ok(slot_record::claim(&mut self.session, &config.postgres.slot, &config.name).await?)
     }
 
-    /// Standbys keep no copy of a copied slot, even if they kept one of the original. A failure to change that is returned as
-    /// a sentence, because the slot can be used all the same.
+    /// Sets `failover` on a slot that replaced one with `failover`, because a copied slot does not have it. A failure is
+    /// returned as a warning, because the router can use the slot without it.
     pub(super) async fn allow_failover(&mut self, slot: &str) -> String {
         if self.slot().and_then(|slot| slot.failover) != Some(true) {
             return String::new();
@@ -133,8 +134,8 @@ impl Kept {
         match self.session.query(&alter_failover(slot)).await {
             Ok(_) => String::new(),
             Err(error) => format!(
-                " No standby keeps a copy of the slot any more, as it did before: {error}. Stop the router and run \
-                 `outbox-router init`, which lets them."
+                " Standbys no longer keep a copy of the slot, because `failover` could not be set: {error}. Stop the router and run \
+                 `outbox-router init`, which sets it."
             ),
         }
     }

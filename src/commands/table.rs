@@ -6,24 +6,24 @@ use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, pre
 
 use crate::terminal;
 
-/// What the output can show.
+/// How tables are rendered for an output.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
-    /// Whether it shows colours and bold text.
+pub(super) struct TableStyle {
+    /// Whether to use colours and bold text.
     pub(super) colours: bool,
-    /// The number of columns; `None` if it is no terminal, where lines may have any length.
+    /// The width of the terminal in characters; `None` if the output is not a terminal, and lines may have any length.
     pub(super) width: Option<u16>,
 }
 
-impl Look {
-    /// What standard output can show.
-    pub(super) fn of_stdout() -> Self {
-        Look { colours: terminal::colours(&io::stdout()), width: Table::new().width() }
+impl TableStyle {
+    /// The style for standard output.
+    pub(super) fn for_stdout() -> Self {
+        TableStyle { colours: terminal::colours(&io::stdout()), width: Table::new().width() }
     }
 
-    /// What standard error can show.
-    pub(super) fn of_stderr() -> Self {
-        Look { colours: terminal::colours(&io::stderr()), width: Table::new().use_stderr().width() }
+    /// The style for standard error.
+    pub(super) fn for_stderr() -> Self {
+        TableStyle { colours: terminal::colours(&io::stderr()), width: Table::new().use_stderr().width() }
     }
 
     /// An empty table in this style.
@@ -44,14 +44,14 @@ impl Look {
     }
 
     /// A table with these headings.
-    pub(super) fn table_of<const N: usize>(&self, headings: [&str; N]) -> Table {
+    pub(super) fn table_with_headings<const N: usize>(&self, headings: [&str; N]) -> Table {
         let mut table = self.table();
         table.add_row(headings.map(bold));
         table
     }
 }
 
-/// A heading, or the name of a line.
+/// A heading of a column or a row.
 pub(super) fn bold(text: &str) -> Cell {
     Cell::new(text).add_attribute(Attribute::Bold)
 }

@@ -1,4 +1,4 @@
-//! `tail`: shows the records that `run` would send. It reads a slot that ends with the command, and touches nothing else.
+//! `tail`: shows the records that `run` would send. It reads a temporary slot, and changes nothing else.
 
 use std::io;
 use std::sync::Arc;
@@ -36,14 +36,14 @@ use crate::source::slot::{SlotParts, SlotSource};
 use crate::supervisor::connections::connect;
 use crate::terminal;
 
-/// The prefix of the names of its slots.
-const SLOTS: &str = "outbox_router_tail_";
+/// The prefix of the names of its temporary slots.
+const SLOT_PREFIX: &str = "outbox_router_tail_";
 
 /// How many events may wait to be printed, and how many bytes of them.
 const WINDOW: (usize, usize) = (1_000, 8 << 20);
 
-/// How long to wait at the end for a reader of standard output that has stopped.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait at the end for standard output to accept the last records.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Prints what is committed from now on, or from a given position on, until it is stopped.
 ///
@@ -56,7 +56,7 @@ pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
     let relay = tokio::select! {
         relay = open(one_shard(config, args)?, args, sink) => relay?,
         () = stop.cancelled() => {
-            say_end(Printed::default());
+            log_end(Printed::default());
             return Ok(());
         }
     };
@@ -68,14 +68,14 @@ pub async fn tail(config: &Config, args: &TailArgs) -> Result<(), Error> {
         Outcome::Failed(error) => Err(error),
         Outcome::Refused(refusal) => Err(Error::refused(refusal.why.what, refusal.why.remedy)),
         Outcome::Stopped | Outcome::SourceEnded => {
-            say_end(ended.sink);
+            log_end(ended.sink);
             Ok(())
         }
     }
 }
 
-/// Says how many events were printed, unless the reader has left, as `head` does.
-fn say_end(printed: Printed) {
+/// Logs how many events were printed, unless the reader has closed standard output, as `head` does.
+fn log_end(printed: Printed) {
     match printed {
         Printed { reader_gone: true, .. } => {}
         Printed { events: 1, .. } => tracing::info!("stopped; 1 event was shown"),
@@ -83,14 +83,14 @@ fn say_end(printed: Printed) {
     }
 }
 
-/// The configuration of the one shard to show, without what only concerns a router that sends.
+/// The configuration of the one shard to show, without settings that only apply to a router that sends.
 fn one_shard(config: &Config, args: &TailArgs) -> Result<Config, Error> {
     let shards = super::chosen_shards(config, &args.shards)?;
     let [shard] = shards.as_slice() else {
         return Err(Error::usage("tail shows one shard at a time", "Add --shard with its number"));
     };
     let mut config = shard.clone();
-    // so that pg_stat_activity tells its sessions from the router's
+    // distinguishes its sessions from the router's in pg_stat_activity
     config.name.push_str(" tail");
     config.heartbeat = None;
     config.postgres.catch_up = CatchUp::Stream;
@@ -100,7 +100,7 @@ fn one_shard(config: &Config, args: &TailArgs) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Makes the slot, and joins it with the sink.
+/// Creates the slot, and connects its stream with the sink.
 async fn open(
     mut config: Config,
     args: &TailArgs,
@@ -108,8 +108,8 @@ async fn open(
 ) -> Result<Relay<SlotSource<Stream>, StdoutSink>, Error> {
     let mut session = connect(&config, None).await?;
     session.query(&bulk_read::prepare(config.postgres.wal_sender_timeout)).await?;
-    let mut looks = connect(&config, Some(session.info().host.clone())).await?;
-    let catalog = Catalog::query(&mut looks, &config.postgres, &config.outbox).await?;
+    let mut catalog_session = connect(&config, Some(session.info().host.clone())).await?;
+    let catalog = Catalog::query(&mut catalog_session, &config.postgres, &config.outbox).await?;
     catalog.check_publication(config.source(), Missing::AtStart)?;
     if args.since.is_some() {
         catalog.check_slot(config.source())?;
@@ -118,17 +118,18 @@ async fn open(
     let shard = match config.shard {
         Some(shard) => {
             let ids =
-                catalog::check_shards(&mut looks, &[(config.source(), &catalog)], Missing::AtStart).await?;
+                catalog::check_shards(&mut catalog_session, &[(config.source(), &catalog)], Missing::AtStart)
+                    .await?;
             Some((shard, ids))
         }
         None => None,
     };
-    let slot = format!("{SLOTS}{}", session.backend_pid());
-    let begins = make_slot(&mut session, &slot, &config, args.since.is_some()).await?;
+    let slot = format!("{SLOT_PREFIX}{}", session.backend_pid());
+    let slot_start = create_slot(&mut session, &slot, &config, args.since.is_some()).await?;
     let system = timeline::identify(&mut session).await?;
     let from = match args.since {
-        Some(since) => within(since, begins, system.flush, &config.postgres.slot)?,
-        None => begins,
+        Some(since) => check_since(since, slot_start, system.flush, &config.postgres.slot)?,
+        None => slot_start,
     };
     config.postgres.slot = slot;
     let config = Arc::new(config);
@@ -145,7 +146,7 @@ async fn open(
     let slot = SlotParts {
         stream,
         watch: Watch::start(&config.name, config.source(), None, host, backend_pid, definition),
-        confirmed: begins,
+        confirmed: slot_start,
         resume_check: None,
         gap_accepted: false,
         head: system.flush,
@@ -161,34 +162,32 @@ async fn open(
         publication = config.postgres.publication, position = %start.flush,
         "showing what is committed from here on; nothing is sent or moved"
     );
-    Ok(Relay::new(SlotSource::new(slot, start), pipeline, sink, start, window, monitor, PATIENCE))
+    Ok(Relay::new(SlotSource::new(slot, start), pipeline, sink, start, window, monitor, DRAIN_TIMEOUT))
 }
 
-/// Creates a slot that ends with its session, at the end of the log or as a copy of the router's. Returns where it starts.
-async fn make_slot(session: &mut Session, slot: &str, config: &Config, copied: bool) -> Result<Lsn, Error> {
+/// Creates a temporary slot, at the end of the log or as a copy of the router's. Returns its position.
+async fn create_slot(session: &mut Session, slot: &str, config: &Config, copied: bool) -> Result<Lsn, Error> {
     let sql = if copied { slot_functions::copy(&config.postgres.slot, slot, true) } else { create(slot) };
     if !copied {
-        // Postgres first waits for every open transaction, for which there is no limit
+        // Postgres first waits until all open transactions end, however long that takes
         session.set_answer_timeout(None);
     }
     let watcher = LockWatcher::new(&config.postgres.conninfo, session.info(), &config.name);
     session.set_watcher(watcher.describing_errors_with(advice::in_words).reporting_to(say_slot_wait));
-    let made = session.query_one(&sql).await.map_err(not_made)?.unwrap_or_default();
+    let created = session.query_one(&sql).await.map_err(not_created)?.unwrap_or_default();
     session.set_answer_timeout(Some(config.postgres.wal_sender_timeout));
-    made.parse().map_err(|_| {
-        Error::transient(Peer::Postgres, format!("the position of the slot {slot} cannot be read: {made}"))
+    created.parse().map_err(|_| {
+        Error::transient(Peer::Postgres, format!("the position of the slot {slot} cannot be read: {created}"))
     })
 }
 
 /// Why the slot could not be created.
-fn not_made(error: QueryError) -> Error {
+fn not_created(error: QueryError) -> Error {
     match error.code().map(|code| code.code()) {
         Some("53400") => {
-            Error::refused("all replication slots are taken, and tail needs one while it runs", SLOTS_REMEDY)
+            Error::refused("all replication slots are in use, and tail needs one while it runs", SLOTS_REMEDY)
         }
-        Some("55000") => {
-            error.or_remedy("Run `outbox-router check`, which looks at wal_level and at the slot")
-        }
+        Some("55000") => error.or_remedy("Run `outbox-router check`, which checks wal_level and the slot"),
         _ => error.into(),
     }
 }
@@ -201,17 +200,17 @@ fn create(slot: &str) -> String {
 }
 
 /// The position to start from, if the log from there on is still available.
-fn within(since: Lsn, kept: Lsn, end: Lsn, slot: &str) -> Result<Lsn, Error> {
-    if since < kept {
+fn check_since(since: Lsn, earliest: Lsn, end: Lsn, slot: &str) -> Result<Lsn, Error> {
+    if since < earliest {
         return Err(Error::refused(
-            format!("--since {since} lies before what the slot {slot} still holds"),
-            format!("The earliest position is {kept}: outbox-router tail --since {kept}"),
+            format!("--since {since} is before the position of the slot {slot}"),
+            format!("The earliest position is {earliest}: outbox-router tail --since {earliest}"),
         ));
     }
     if since > end {
         return Err(Error::refused(
-            format!("--since {since} lies past the end of the server's log, {end}"),
-            "Leave out --since to see what is committed from now on",
+            format!("--since {since} is past the end of the server's log, {end}"),
+            "Omit --since to see events committed from now on",
         ));
     }
     Ok(since)

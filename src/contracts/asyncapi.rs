@@ -114,7 +114,7 @@ fn message(contract: &Contract, name: &str) -> Value {
             "required": ["id", "type"],
         },
         "payload": reference(&["components", "schemas", name]),
-        "correlationId": {"location": "$message.header#/id", "description": "By it a repetition is known"},
+        "correlationId": {"location": "$message.header#/id", "description": "Identifies a repeated delivery"},
         "bindings": {"kafka": {"key": key, "bindingVersion": "0.5.0"}},
         "x-compatibility": contract.rule().word(),
     });
@@ -161,7 +161,7 @@ fn names(documents: &Documents) -> Vec<String> {
     names
 }
 
-/// Replaces what a key of `components` must not contain.
+/// Replaces characters that a key of `components` must not contain.
 fn identifier(text: &str) -> String {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     text.chars().map(|c| if legal(c) { c } else { '_' }).collect()

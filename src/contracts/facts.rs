@@ -1,4 +1,4 @@
-//! What a contract says besides its schema, with keywords that JSON Schema ignores.
+//! The annotations of a contract: keywords that do not affect validation.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::keywords::{COMPATIBILITY, GUARANTEES, IDEMPOTENCY_KEY, ORDERING_KEY, OWNER, TOPIC, join, names};
 use crate::topic_name;
 
-/// Their values.
+/// The values of the annotations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Facts {
     /// `title`
@@ -35,7 +35,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads them from a contract's root and notes what is wrong.
+    /// Reads the annotations from a contract's root, and adds faults for invalid values.
     pub(super) fn of(root: Node<'_>, path: &str, faults: &mut Vec<Fault>) -> Self {
         let mut reader = Reader { root, path, faults };
         let facts = Facts {
@@ -84,7 +84,7 @@ impl Reader<'_> {
         match self.root.schema.get(key)? {
             Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
             _ => {
-                self.fault(key, "it is not a text", "Write a text in quotes, or leave it out");
+                self.fault(key, "it is not a string", "Write it in quotes, or remove it");
                 None
             }
         }
@@ -99,7 +99,7 @@ impl Reader<'_> {
             Some(_) => None,
         };
         read.filter(|texts| !texts.is_empty()).unwrap_or_else(|| {
-            self.fault(key, "it is neither a text nor a list of texts", "Write it as [\"...\", \"...\"]");
+            self.fault(key, "it is neither a string nor a list of strings", "Write it as [\"...\", \"...\"]");
             Vec::new()
         })
     }
@@ -117,18 +117,18 @@ impl Reader<'_> {
     /// Checks that a key is in every event.
     fn check_property(&mut self, key: &str, pointer: &str) {
         if !pointer.starts_with('/') {
-            let what = format!("{pointer:?} is no JSON pointer");
+            let what = format!("{pointer:?} is not a JSON pointer");
             self.fault(key, what, "Write the property's place in the payload: \"/order_id\"");
             return;
         }
         match presence(self.root, pointer) {
             Some(true) => {}
             Some(false) => {
-                let what = format!("`{pointer}` is not in every event");
-                self.fault(key, what, "Put each name on the way to it into `required`");
+                let what = format!("`{pointer}` is not required in every event");
+                self.fault(key, what, "Add each property on its path to `required`");
             }
             None => {
-                let what = format!("`{pointer}` is no property of the schema");
+                let what = format!("`{pointer}` is not a property of the schema");
                 self.fault(key, what, "Declare it under `properties`, or correct the pointer");
             }
         }

@@ -61,7 +61,7 @@ impl Faults {
                 directory.display(),
                 if number == 1 { "" } else { "s" }
             ),
-            "`outbox-router contracts check` looks at them without a server",
+            "`outbox-router contracts check` checks them without a server",
         )
     }
 }

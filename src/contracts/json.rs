@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::keywords::join;
 
-/// What was read.
+/// A parsed text.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     pub(super) value: Value,

@@ -1,4 +1,4 @@
-//! The structure of a JSON Schema: which keywords hold schemas, and how a place in a schema is written.
+//! The structure of a JSON Schema: which keywords contain schemas, and JSON pointers to places in a schema.
 
 use serde_json::{Map, Value};
 
@@ -96,7 +96,7 @@ pub(super) fn nearest(typed: &str, among: &[&'static str]) -> Option<&'static st
     best.filter(|(_, score)| *score >= 0.9).map(|(name, _)| name)
 }
 
-/// The same among the keywords of the drafts.
+/// The keyword of the drafts that `typed` was probably meant to be.
 pub(super) fn nearest_keyword(typed: &str) -> Option<&'static str> {
     const HOLDING: &[&str] = &[
         "additionalProperties",
@@ -160,7 +160,7 @@ pub(super) fn walk<'a>(schema: &'a Value, at: &str, see: &mut impl FnMut(&str, &
     }
 }
 
-/// The same for schemas that `change` may alter.
+/// Like [`walk`], for schemas that `change` may alter.
 pub(super) fn walk_mut(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
     let Value::Object(members) = schema else { return };
     change(members);

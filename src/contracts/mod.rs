@@ -1,13 +1,13 @@
-//! Contracts: what the payload of an event looks like, as a JSON Schema for each event type.
+//! Contracts: a JSON Schema for the payload of each event type.
 //!
 //! ```text
-//!   contracts/<aggregate>/<event>.json --load--> Contracts --judge--> Verdict    for each event, in `routing`
+//!   contracts/<aggregate>/<event>.json --load--> Contracts --check--> Verdict    for each event, in `routing`
 //!                                                    |
 //!                                                    +--> compatibility          against the former version
 //!                                                    +--> markdown, asyncapi     for people and tools
 //! ```
 //!
-//! Reading a directory is the only IO. References lead within the directory; nothing is fetched from the network.
+//! Reading the directory is the only I/O: references stay within the directory, and nothing is fetched from the network.
 
 pub mod asyncapi;
 pub mod compatibility;
@@ -41,7 +41,7 @@ pub use rule::Rule;
 pub use topic::Topic;
 use violation::KnownNames;
 
-/// The contracts of a directory, ready to judge.
+/// The contracts of a directory, with their validators.
 #[derive(Debug, Default)]
 pub struct Contracts {
     documents: Documents,
@@ -50,7 +50,7 @@ pub struct Contracts {
     warnings: Vec<Fault>,
 }
 
-/// The contract of one event type: what its payload looks like.
+/// The contract of one event type.
 #[derive(Debug)]
 pub struct Contract {
     /// The aggregate's type: the directory's name.
@@ -59,7 +59,7 @@ pub struct Contract {
     pub event_type: String,
     /// The file, relative to the directory.
     pub path: String,
-    /// What it says besides the schema.
+    /// Its annotations.
     pub facts: Facts,
     document: usize,
     validator: Validator,
@@ -83,9 +83,9 @@ pub enum Verdict {
     /// The event type has no contract.
     NoContract,
     /// The payload satisfies its contract.
-    Kept,
-    /// It violates its contract.
-    Broken(Violation),
+    Valid,
+    /// The payload violates its contract.
+    Violated(Violation),
 }
 
 /// How a payload violates its contract. It quotes nothing from the payload.
@@ -99,7 +99,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the payload is not as the contract {} says: {}", self.contract, self.what)
+        write!(f, "the payload violates the contract {}: {}", self.contract, self.what)
     }
 }
 
@@ -124,7 +124,7 @@ impl Contracts {
         contracts.map(Some).map_err(|faults| faults.into_error(&settings.directory))
     }
 
-    /// The same from files that were already read.
+    /// Builds contracts from files that were already read.
     ///
     /// # Errors
     /// All their faults.
@@ -138,7 +138,7 @@ impl Contracts {
         check_against_the_drafts(&documents, &mut faults);
         let mut by_event: BTreeMap<String, BTreeMap<String, Contract>> = BTreeMap::new();
         let mut names = KnownNames::default();
-        // otherwise the drafts would report the same faults again in other words
+        // otherwise the meta-schemas would report the same faults again
         if faults.is_empty() {
             for contract in compile(&documents, &mut faults) {
                 let events = by_event.entry(contract.aggregate_type.clone()).or_default();
@@ -161,11 +161,11 @@ impl Contracts {
     }
 
     /// Checks the payload of one event. A NULL payload is checked as JSON `null`. Without a contract this costs one look-up.
-    pub fn judge(&self, aggregate_type: &str, event_type: &str, payload: Option<&[u8]>) -> Verdict {
+    pub fn check(&self, aggregate_type: &str, event_type: &str, payload: Option<&[u8]>) -> Verdict {
         let Some(contract) = self.get(aggregate_type, event_type) else { return Verdict::NoContract };
         let what = match payload.map_or(Ok(Value::Null), serde_json::from_slice) {
             Ok(value) => match contract.validator.validate(&value) {
-                Ok(()) => return Verdict::Kept,
+                Ok(()) => return Verdict::Valid,
                 Err(error) => self.names.sentence(&error),
             },
             Err(error) => {
@@ -176,20 +176,19 @@ impl Contracts {
                 )
             }
         };
-        Verdict::Broken(Violation { contract: contract.path.clone(), what })
+        Verdict::Violated(Violation { contract: contract.path.clone(), what })
     }
 
-    /// The same for the columns of a row: how the payload violates its contract, if it does. A value that is NULL or not text
-    /// names no contract.
+    /// Checks the columns of a row, and returns the violation, if any. A type that is NULL or not UTF-8 has no contract.
     pub fn violation(
         &self,
         aggregate_type: Option<&[u8]>,
         event_type: Option<&[u8]>,
         payload: Option<&[u8]>,
     ) -> Option<Violation> {
-        match self.judge(str::from_utf8(aggregate_type?).ok()?, str::from_utf8(event_type?).ok()?, payload) {
-            Verdict::Broken(violation) => Some(violation),
-            Verdict::NoContract | Verdict::Kept => None,
+        match self.check(str::from_utf8(aggregate_type?).ok()?, str::from_utf8(event_type?).ok()?, payload) {
+            Verdict::Violated(violation) => Some(violation),
+            Verdict::NoContract | Verdict::Valid => None,
         }
     }
 
@@ -203,7 +202,7 @@ impl Contracts {
         self.by_event.values().flat_map(BTreeMap::values)
     }
 
-    /// Oddities in the files that do no harm.
+    /// Warnings about the files, such as unknown keywords.
     pub fn warnings(&self) -> &[Fault] {
         &self.warnings
     }
@@ -213,7 +212,7 @@ impl Contracts {
     }
 }
 
-/// Notes where schemas break the rules of their draft.
+/// Adds a fault for each place where a schema is invalid under its draft.
 fn check_against_the_drafts(documents: &Documents, faults: &mut Vec<Fault>) {
     for (_, document) in documents.iter() {
         let Ok(validator) = jsonschema::meta::validator_for(&document.schema) else { continue };
@@ -221,8 +220,8 @@ fn check_against_the_drafts(documents: &Documents, faults: &mut Vec<Fault>) {
             faults.push(Fault::new(
                 &document.path,
                 error.instance_path().as_str(),
-                format!("this is no JSON Schema: {error}"),
-                "Correct it as the draft in `$schema` wants it",
+                format!("this is not a valid JSON Schema: {error}"),
+                "Correct it according to the draft in `$schema`",
             ));
         }
     }
@@ -238,7 +237,7 @@ fn compile(documents: &Documents, faults: &mut Vec<Fault>) -> Vec<Contract> {
             faults.push(Fault::new(
                 "",
                 "",
-                format!("The references cannot be followed: {error}"),
+                format!("the references cannot be resolved: {error}"),
                 "Correct them",
             ));
             return Vec::new();
@@ -252,7 +251,7 @@ fn compile(documents: &Documents, faults: &mut Vec<Fault>) -> Vec<Contract> {
                 &document.path,
                 "",
                 "a contract is a file <aggregate>/<event>.json",
-                "Move it, or let the name of a file with parts only begin with an underscore",
+                "Move it; the name of a file that only has shared parts must begin with an underscore",
             ));
             continue;
         };
@@ -270,7 +269,7 @@ fn compile(documents: &Documents, faults: &mut Vec<Fault>) -> Vec<Contract> {
             (Err(error), _) => faults.push(Fault::new(
                 &document.path,
                 error.instance_path().as_str(),
-                format!("this cannot be judged by: {error}"),
+                format!("no validator can be built from this schema: {error}"),
                 "Correct the schema",
             )),
             (Ok(_), None) => {}
@@ -285,8 +284,8 @@ fn check_examples(contract: &Contract, names: &KnownNames, faults: &mut Vec<Faul
             faults.push(Fault::new(
                 &contract.path,
                 format!("/examples/{number}"),
-                format!("the example is not as the schema says: {}", names.sentence(&error)),
-                "Correct the one or the other",
+                format!("the example violates the schema: {}", names.sentence(&error)),
+                "Correct the example or the schema",
             ));
         }
     }

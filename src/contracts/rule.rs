@@ -13,7 +13,7 @@ pub enum Rule {
     /// Both. The default, because events stay in their topic and consumers are upgraded at any time.
     #[default]
     Full,
-    /// In any way.
+    /// Any change is allowed.
     None,
 }
 

@@ -27,10 +27,10 @@ fn topic_of(contract: &Contract) -> Topic {
 }
 
 fn said(contracts: &Contracts, event_type: &str, payload: Option<&str>) -> String {
-    match contracts.judge("order", event_type, payload.map(str::as_bytes)) {
+    match contracts.check("order", event_type, payload.map(str::as_bytes)) {
         Verdict::NoContract => "no contract".to_owned(),
-        Verdict::Kept => "kept".to_owned(),
-        Verdict::Broken(violation) => violation.to_string(),
+        Verdict::Valid => "kept".to_owned(),
+        Verdict::Violated(violation) => violation.to_string(),
     }
 }
 
@@ -49,7 +49,7 @@ fn the_example_is_sound() {
 fn what_is_no_schema_at_all_is_said_once() {
     let faults = of(&[("order/OrderPlaced.json", json!([]))]).unwrap_err();
     let [fault] = faults.0.as_slice() else { panic!("{faults}") };
-    assert!(fault.what.starts_with("this is no JSON Schema: "), "{fault}");
+    assert!(fault.what.starts_with("this is not a valid JSON Schema: "), "{fault}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Why a payload violates its contract, without quoting the payload: neither values nor names of properties that no contract
-//! has.
+//! Describes how a payload violates its contract, without quoting the payload: no values, and no names of properties that no
+//! contract has.
 
 use std::collections::HashSet;
 
@@ -43,35 +43,35 @@ impl KnownNames {
             "" => "as a whole".to_owned(),
             place => format!("at {place}"),
         };
-        format!("{place} it breaks \"{}\": {}", kind.keyword(), demand(kind))
+        format!("{place} it violates \"{}\": {}", kind.keyword(), requirement(kind))
     }
 }
 
 /// What the schema requires. Only the parts of `kind` that come from the schema are used.
-fn demand(kind: &ValidationErrorKind) -> String {
+fn requirement(kind: &ValidationErrorKind) -> String {
     use ValidationErrorKind as Kind;
     match kind {
         Kind::Required { property } => format!("{property} is missing"),
-        Kind::Type { kind: TypeKind::Single(wanted) } => format!("{wanted} is wanted"),
+        Kind::Type { kind: TypeKind::Single(wanted) } => format!("it must be of type {wanted}"),
         Kind::Type { kind: TypeKind::Multiple(wanted) } => {
             let names: Vec<String> = wanted.iter().map(|wanted| wanted.to_string()).collect();
-            format!("one of {} is wanted", names.join(", "))
+            format!("it must be of one of the types {}", names.join(", "))
         }
-        Kind::Minimum { limit } => format!("at least {limit} is wanted"),
-        Kind::Maximum { limit } => format!("at most {limit} is wanted"),
-        Kind::ExclusiveMinimum { limit } => format!("more than {limit} is wanted"),
-        Kind::ExclusiveMaximum { limit } => format!("less than {limit} is wanted"),
-        Kind::MultipleOf { multiple_of } => format!("a multiple of {multiple_of} is wanted"),
-        Kind::MinLength { limit } => format!("at least {limit} characters are wanted"),
-        Kind::MaxLength { limit } => format!("at most {limit} characters are wanted"),
-        Kind::MinItems { limit } => format!("at least {limit} items are wanted"),
-        Kind::MaxItems { limit } => format!("at most {limit} items are wanted"),
-        Kind::MinProperties { limit } => format!("at least {limit} properties are wanted"),
-        Kind::MaxProperties { limit } => format!("at most {limit} properties are wanted"),
-        Kind::UniqueItems => "no two items may be the same".to_owned(),
+        Kind::Minimum { limit } => format!("it must be at least {limit}"),
+        Kind::Maximum { limit } => format!("it must be at most {limit}"),
+        Kind::ExclusiveMinimum { limit } => format!("it must be more than {limit}"),
+        Kind::ExclusiveMaximum { limit } => format!("it must be less than {limit}"),
+        Kind::MultipleOf { multiple_of } => format!("it must be a multiple of {multiple_of}"),
+        Kind::MinLength { limit } => format!("it must have at least {limit} characters"),
+        Kind::MaxLength { limit } => format!("it must have at most {limit} characters"),
+        Kind::MinItems { limit } => format!("it must have at least {limit} items"),
+        Kind::MaxItems { limit } => format!("it must have at most {limit} items"),
+        Kind::MinProperties { limit } => format!("it must have at least {limit} properties"),
+        Kind::MaxProperties { limit } => format!("it must have at most {limit} properties"),
+        Kind::UniqueItems => "its items must be unique".to_owned(),
         Kind::Format { format } => format!("it is not of the format {format}"),
         Kind::Pattern { pattern } => format!("it does not match {pattern}"),
-        Kind::Enum { .. } => "it is none of the values in the list".to_owned(),
+        Kind::Enum { .. } => "it is not one of the listed values".to_owned(),
         Kind::Constant { .. } => "it is another value".to_owned(),
         Kind::AdditionalProperties { .. } | Kind::UnevaluatedProperties { .. } => {
             "it has a property that the schema does not list".to_owned()
@@ -81,8 +81,8 @@ fn demand(kind: &ValidationErrorKind) -> String {
         }
         Kind::PropertyNames { .. } => "the name of a property is not allowed".to_owned(),
         Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => "none of its forms fits".to_owned(),
-        Kind::OneOfMultipleValid { .. } => "more than one of its forms fit".to_owned(),
-        Kind::Contains => "too few or too many items are of the wanted form".to_owned(),
+        Kind::OneOfMultipleValid { .. } => "more than one of the alternatives match".to_owned(),
+        Kind::Contains => "too few or too many items match".to_owned(),
         Kind::FalseSchema => "nothing may stand there".to_owned(),
         Kind::BacktrackLimitExceeded { .. } | Kind::RegexEngineFailure { .. } => {
             "matching it took too long".to_owned()

@@ -1,4 +1,4 @@
-//! Reads the four forms of a connector's configuration, told apart by their content.
+//! Reads the four forms of a connector's configuration, recognised by their content.
 
 use connect_values::java_properties;
 use serde_json::{Map, Value};
@@ -96,7 +96,7 @@ fn json(text: &str) -> Result<Settings, Error> {
     let not = |what: String| Error::usage(what, REMEDY);
     let mut root: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
         // serde_json's message could repeat a value
-        not(format!("Not JSON, from line {} column {} on", error.line(), error.column()))
+        not(format!("Not JSON: error at line {}, column {}", error.line(), error.column()))
     })?;
     if let Some(Value::Object(config)) = root.get_mut("config") {
         root = std::mem::take(config);
@@ -109,7 +109,7 @@ fn json(text: &str) -> Result<Settings, Error> {
             Value::Null => continue,
             Value::Array(_) | Value::Object(_) => {
                 return Err(not(format!(
-                    "Not a connector's configuration: `{name}` is no text, number, true or false"
+                    "Not a connector's configuration: `{name}` is not a string, number or boolean"
                 )));
             }
         };

@@ -1,8 +1,8 @@
-//! What the user should know about a setting besides its translation.
+//! Findings about settings that are not translated, or differ.
 
 use serde::Serialize;
 
-/// How much a finding matters, the worst first.
+/// The severity of a finding, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -39,7 +39,7 @@ impl Level {
 /// A finding about one setting. The members are the keys of `--json` and must not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How much it matters.
+    /// Its severity.
     pub level: Level,
     /// The setting's name as it is, or would be, in the file.
     pub setting: String,

@@ -20,7 +20,7 @@ impl Expression {
         let regex = Regex::new(&format!(r"\A(?:{text})\z")).map_err(|error| {
             let error = error.to_string();
             let reason = error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ");
-            format!("it is no regular expression here: {reason}")
+            format!("the router cannot compile it: {reason}")
         })?;
         Ok(Expression { text, regex })
     }
@@ -40,7 +40,7 @@ impl Expression {
     }
 
     /// Whether one group matches any text, as in the default expression of the outbox event router.
-    pub(super) fn takes_everything(&self) -> bool {
+    pub(super) fn matches_any_text(&self) -> bool {
         let inside = self.text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
         let inside =
             inside.map(|inside| match inside.strip_prefix("?<").and_then(|rest| rest.split_once('>')) {
@@ -80,7 +80,9 @@ impl Translator<'_> {
                 }
                 '(' if self.depth == 0 && self.rest.starts_with('?') => self.group()?,
                 '-' | '~' if self.depth > 0 && self.rest.starts_with(character) => {
-                    return Err(format!("`{character}{character}` in brackets means something else here"));
+                    return Err(format!(
+                        "`{character}{character}` in brackets has another meaning in the router"
+                    ));
                 }
                 other => self.text.push(other),
             }
@@ -94,7 +96,7 @@ impl Translator<'_> {
         let flags: String =
             self.rest.chars().skip(1).take_while(|c| c.is_ascii_alphabetic() || *c == '-').collect();
         match flags.chars().find(|flag| !matches!(flag, 'i' | 'm' | 's' | 'x' | '-')) {
-            Some(flag) => Err(format!("it sets the flag `{flag}`, which does not exist here")),
+            Some(flag) => Err(format!("it sets the flag `{flag}`, which the router does not support")),
             None => Ok(()),
         }
     }
@@ -119,7 +121,7 @@ impl Translator<'_> {
             't' | 'n' | 'r' | 'f' | 'a' | 'x' | 'u' => self.text.extend(['\\', escaped]),
             'b' | 'B' | 'A' | 'z' | 'k' | '1'..='9' if !in_class => self.text.extend(['\\', escaped]),
             other if other.is_ascii_alphanumeric() => {
-                return Err(format!("`\\{other}` does not exist here"));
+                return Err(format!("`\\{other}` is not supported by the router"));
             }
             other => push_literal(&mut self.text, other),
         }
@@ -158,7 +160,7 @@ impl Translator<'_> {
             "XDigit" => "0-9A-Fa-f",
             "Space" => r" \t\n\x0B\f\r",
             other if other.starts_with("java") => {
-                return Err(format!("`\\p{{{other}}}` does not exist here"));
+                return Err(format!("`\\p{{{other}}}` is not supported by the router"));
             }
             other => {
                 let letter = if negated { 'P' } else { 'p' };
@@ -307,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_everything_is_known() {
-        let takes = |java: &str| Expression::translate(java).unwrap().takes_everything();
+    fn an_expression_that_matches_any_text_is_known() {
+        let takes = |java: &str| Expression::translate(java).unwrap().matches_any_text();
         assert!(takes("(?<routedByValue>.*)") && takes("(.*)") && takes("(.+)"));
         assert!(!takes(".*") && !takes("(.*)x") && !takes("(a|.*)(.*)"));
     }

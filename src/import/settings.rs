@@ -67,7 +67,7 @@ impl Settings {
 }
 
 /// Whether a pattern names a setting; an asterisk at its end stands for anything.
-pub(super) fn fits(pattern: &str, name: &str) -> bool {
+pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }
 

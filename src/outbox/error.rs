@@ -2,7 +2,7 @@
 
 use super::{IN_PARTITION, IN_TOPIC};
 
-/// Why the stream cannot be read any further. Each error names the table or column.
+/// Why a table, row or message cannot be read as an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
     /// The table does not, or no longer, have this column.

@@ -66,7 +66,7 @@ impl ColumnType {
     }
 }
 
-/// Where the values of the additional columns are.
+/// Where the values of the extra columns are.
 #[derive(Clone, Copy)]
 pub(super) enum Extra<'a> {
     /// In the row, at these indexes; `None` for a missing column. `rest` is what follows the last field.
@@ -140,13 +140,13 @@ impl<'a> OutboxEvent<'a> {
         }
     }
 
-    /// The event's id for messages: printable, of bounded length.
+    /// The event's id for log lines and errors: printable, of bounded length.
     pub fn printable_id(&self) -> String {
         self.field(Field::Id).map_or_else(|| "NULL".to_owned(), printable)
     }
 }
 
-/// A value of a row for messages: control characters escaped, of bounded length.
+/// A value of a row for log lines and errors: control characters escaped, of bounded length.
 pub fn printable(value: &[u8]) -> String {
     const SHOWN: usize = 64;
     let text = String::from_utf8_lossy(value);

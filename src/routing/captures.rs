@@ -1,11 +1,11 @@
-//! What the groups of a pattern matched.
+//! The captured groups of a rule.
 
-/// What the groups in a rule's patterns matched, for `${match.x}`.
+/// The texts that the groups of a rule's patterns captured, for `${match.x}`.
 #[derive(Debug, Default)]
 pub(super) struct Captures(Vec<(String, Option<String>)>);
 
 impl Captures {
-    /// The groups of no rule.
+    /// Without groups.
     pub(super) const NONE: &'static Captures = &Captures(Vec::new());
 
     pub(super) fn get(&self, group: &str) -> Option<&str> {

@@ -60,7 +60,7 @@ impl Attributes {
         made_extensions.clear();
         values.clear();
         let id = row.field(Field::Id, Use::Other).map_err(|reason| attribute("id", reason))?;
-        values.push_str(&id.ok_or_else(|| attribute("id", "is NULL, and every event needs one"))?);
+        values.push_str(&id.ok_or_else(|| attribute("id", "is NULL, but it is required"))?);
         current.push(("id", values.len()));
         for (name, template) in [("source", &self.source), ("type", &self.event_type)] {
             let rendered = template.render(row, text);
@@ -206,7 +206,7 @@ fn attribute(name: &str, reason: &'static str) -> Unroutable {
 /// Checks the rules for every attribute, and those for two particular ones.
 fn check(name: &str, value: &str) -> Result<(), Unroutable> {
     if value.is_empty() {
-        return Err(attribute(name, "is empty, and every event needs it"));
+        return Err(attribute(name, "is empty, but it is required"));
     }
     let forbidden = |c: char| {
         c.is_control() || (u32::from(c) & 0xfffe) == 0xfffe || ('\u{fdd0}'..='\u{fdef}').contains(&c)
@@ -219,7 +219,7 @@ fn check(name: &str, value: &str) -> Result<(), Unroutable> {
     }
     let in_uri = |c: char| c.is_ascii_alphanumeric() || "-._~:/?#[]@!$&'()*+,;=%".contains(c);
     if matches!(name, "source" | "dataschema") && !value.chars().all(in_uri) {
-        return Err(attribute(name, "is no URI reference (RFC 3986)"));
+        return Err(attribute(name, "is not a URI reference (RFC 3986)"));
     }
     Ok(())
 }

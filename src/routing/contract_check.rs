@@ -23,7 +23,7 @@ impl ContractCheck {
         ContractCheck { contracts, rejects, violation: None }
     }
 
-    /// How the payload violates its contract, if it does and may be sent all the same.
+    /// The violation of an event that is sent although its payload violates the contract.
     pub(super) fn check(
         &mut self,
         event: &OutboxEvent<'_>,

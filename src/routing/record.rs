@@ -1,4 +1,4 @@
-//! What goes to the sink.
+//! The record that goes to the sink.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub struct Record<'a> {
     pub commit_timestamp: i64,
     /// How many members of the `headers` column had the name of one of the router's own headers.
     pub headers_dropped: u32,
-    /// How the payload violates its contract, if it does and is sent all the same.
+    /// How the payload violates its contract, if the record is sent although it does.
     pub violation: Option<&'a Violation>,
 }
 

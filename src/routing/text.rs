@@ -42,7 +42,7 @@ pub(super) fn written<'t>(
 pub(super) fn null_or(error: Unwritable) -> Result<(), &'static str> {
     match error {
         Unwritable::NotFinite => Ok(()),
-        Unwritable::Malformed => Err("holds a value that does not read as one of its type"),
+        Unwritable::Malformed => Err("has a value that is not valid for its type"),
         Unwritable::NoKeyText => {
             Err("has a type whose text as a key differs each time in Kafka Connect (text = \"connect\")")
         }

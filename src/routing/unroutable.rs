@@ -8,7 +8,7 @@ use crate::contracts::Violation;
 use crate::topic_name::TopicNameError;
 use crate::unsendable::{Reason, Unsendable};
 
-/// What the event's values were needed for.
+/// The part of the record for which a value is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
     /// The topic's name.
@@ -48,7 +48,7 @@ impl fmt::Display for Purpose {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unroutable {
     /// The template's result is not a valid topic name.
-    #[error("the topic \"{name}\" is not possible: {error}")]
+    #[error("the topic name \"{name}\" is not valid: {error}")]
     Topic {
         /// The template's result, with control characters escaped.
         name: String,
@@ -56,13 +56,13 @@ pub enum Unroutable {
         error: TopicNameError,
     },
     /// The topic is not one of those that may be written to.
-    #[error("the topic \"{name}\" is not among those that `[topics] allow` names")]
+    #[error("the topic \"{name}\" is not in `[topics] allow`")]
     NotAllowed {
         /// The template's result.
         name: String,
     },
-    /// A column that something needs has no usable value.
-    #[error("{purpose} cannot be made: `{name}` {reason}")]
+    /// A required value is missing or not usable.
+    #[error("{purpose} cannot be built: `{name}` {reason}")]
     NoValue {
         /// What needs it.
         purpose: Purpose,
@@ -101,7 +101,7 @@ pub enum Unroutable {
     NotExpanded {
         /// The payload's column.
         column: String,
-        /// What is in it.
+        /// Why the payload cannot be expanded.
         error: Unexpandable,
     },
     /// A `bytea` payload that is not in hexadecimal.
@@ -159,7 +159,7 @@ impl Unroutable {
                  rule that sets it"
             }
             Unroutable::NotAllowed { .. } => {
-                "Add it to `[topics] allow`, or correct the topic that `[route]` and its rules make"
+                "Add it to `[topics] allow`, or correct the topic in `[route]` and its rules"
             }
             Unroutable::NotJson { .. } | Unroutable::NotExpanded { .. } => {
                 "Correct what writes such rows; this one is in the log already, so set `[route] payload_json = \"string\"`"

@@ -91,7 +91,7 @@ fn check_is_happy_with_it() {
     };
     let ran = place.run(&["check"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.out.contains("is no superuser"), "{ran:?}");
+    assert!(ran.out.contains("is not a superuser"), "{ran:?}");
 }
 
 #[test]

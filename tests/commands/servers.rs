@@ -99,7 +99,7 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     let mut lines = BufReader::new(init.stderr.take().unwrap()).lines();
     let word = lines.find_map(|line| line.ok().filter(|line| line.contains("waiting for"))).unwrap();
     let expected = format!(
-        "the slot is made once every transaction that is open on the server has ended; waiting for the end of a transaction, \
+        "Postgres creates the slot once all transactions that are open on the server have ended; waiting for the end of a transaction, \
          blocked by server process {} (application_name hog, database postgres, role postgres, idle in transaction, \
          transaction since 2",
         hog.backend_pid()

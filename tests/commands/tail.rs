@@ -246,8 +246,7 @@ async fn tail_since_begins_where_the_slot_still_holds_the_log() {
     tail.stop(&outbox).await;
     let earliest = outbox.confirmed().await;
     let earliest = format!("The earliest position is {earliest}: outbox-router tail --since {earliest}");
-    for (position, reason) in
-        [("0/1", earliest.as_str()), ("FFFF/0", "lies past the end of the server's log")]
+    for (position, reason) in [("0/1", earliest.as_str()), ("FFFF/0", "is past the end of the server's log")]
     {
         let ran = settings.run_beside(&["tail", "--since", position]).await;
         assert_eq!(ran.code, 1, "{}", ran.err);
@@ -427,7 +426,7 @@ async fn tail_says_that_all_slots_are_taken() {
     let ran = Settings::new(&outbox, &Kafka::shared()).run_beside(&["tail"]).await;
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(
-        ran.err.contains("all replication slots are taken") && ran.err.contains("Raise max_"),
+        ran.err.contains("all replication slots are in use") && ran.err.contains("Raise max_"),
         "{}",
         ran.err
     );

@@ -139,7 +139,7 @@ async fn waiting_slot_advance_names_who_has_the_lock_of_the_slot() {
     advance.waits("an advisory lock", pid, &place).await;
     client.batch_execute("SELECT pg_advisory_unlock_all(); COMMIT").await.unwrap();
     let (code, out) = advance.ends();
-    assert!(code == 0 && out.contains("The router goes on at"), "{out}");
+    assert!(code == 0 && out.contains("The router resumes at"), "{out}");
 }
 
 /// What `init` makes on a table that an application writes to.

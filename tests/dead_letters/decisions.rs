@@ -20,13 +20,13 @@ async fn dead_letters_thrown_away_let_what_waits_behind_them_follow_in_order() {
         setting.parks(37).await;
         // what waits behind is not to be decided by itself
         let ran = setting.dead_letters(&["retry", "--reason", "behind"]);
-        assert!(ran.out.contains("waits behind an earlier event"), "{}", ran.out);
+        assert!(ran.out.contains("wait behind an earlier event"), "{}", ran.out);
         let ran = setting.dead_letters(&["discard", "--id", &id, "--dry-run"]);
         assert!(ran.out.contains(&id) && ran.out.contains("1 event of 1 aggregate"), "{}", ran.out);
         let ran = setting.settings.run(&["dead-letters", "discard", "--id", &id]);
         assert!(ran.code == 2 && ran.err.contains("--yes"), "nobody was there to be asked: {ran:?}");
         let ran = setting.dead_letters(&["discard", "--id", &id, "--yes"]);
-        assert!(ran.out.contains("1 event will be thrown away"), "{}", ran.out);
+        assert!(ran.out.contains("1 event will be discarded"), "{}", ran.out);
         setting.outbox.insert_numbers("order", "a", 40..60).await;
         setting.sees("a", (1..3).chain(4..60).collect()).await;
         setting.parks(0).await;
@@ -258,9 +258,9 @@ async fn dead_letters_are_listed_and_shown() {
     assert_eq!(shown[0]["event"]["columns"][0]["value"], id.as_str(), "{shown}");
     // nothing is chosen, and nobody can be asked
     for (arguments, says) in [
-        (&["discard"][..], "Choose by --id"),
+        (&["discard"][..], "Select events with --id"),
         (&["discard", "--all"], "Add --yes"),
-        (&["retry"], "Choose by --id"),
+        (&["retry"], "Select events with --id"),
         (&["retry", "--reason", "bad"], "expected one of unroutable"),
     ] {
         let ran = setting.settings.run(&[&["dead-letters"], arguments].concat());
@@ -283,7 +283,7 @@ async fn dead_letters_that_are_parked_while_it_is_asked_are_not_decided() {
     });
     let screen = screen.await;
     assert!(screen.contains("1 event of 1 aggregate"), "{screen}");
-    assert!(screen.contains("1 event will be thrown away"), "{screen}");
+    assert!(screen.contains("1 event will be discarded"), "{screen}");
     setting.parks(2).await;
     // some of what was shown may be gone by then
     let screen = setting.settings.asked(&["dead-letters", "discard", "--all"], "2", async || {
@@ -291,7 +291,7 @@ async fn dead_letters_that_are_parked_while_it_is_asked_are_not_decided() {
         setting.parks(1).await;
     });
     let screen = screen.await;
-    assert!(screen.contains("1 event will be thrown away"), "{screen}");
+    assert!(screen.contains("1 event will be discarded"), "{screen}");
     setting.parks(0).await;
     router.stop().await;
 }

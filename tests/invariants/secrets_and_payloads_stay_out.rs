@@ -153,7 +153,7 @@ async fn all_that_can_fail(setting: &Setting) {
 
     // events that cannot be sent: no topic, no headers, too large before and after it is compressed
     setting.insert("an order", HEADERS).await;
-    setting.run(settings, 3).await.says(&["is not possible"]);
+    setting.run(settings, 3).await.says(&["is not valid"]);
     setting.clear().await;
     setting.insert("order", "[\"pay10ad\"]").await;
     setting.run(settings, 3).await.says(&["headers"]);

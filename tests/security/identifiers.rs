@@ -71,7 +71,7 @@ async fn identifiers_that_look_like_sql_are_names_in_every_command() {
     }
     // the slot is copied before its position is known
     let ran = settings.run(&["tail", "--since", "FFFF/0"]);
-    assert!(ran.code == 1 && ran.err.contains("lies past the end"), "{ran:?}");
+    assert!(ran.code == 1 && ran.err.contains("is past the end"), "{ran:?}");
     assert_eq!(place.psql("SELECT count(*) FROM witness").trim(), "0");
 }
 

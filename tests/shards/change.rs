@@ -16,7 +16,7 @@ use crate::support::writers::Writers;
 
 async fn change(settings: &Settings, from: &str) {
     let ran = settings.run_beside(&["shards", "change", "--from", from]).await;
-    done(ran, &["before which everything is delivered", "DROP PUBLICATION"]);
+    done(ran, &["all earlier events are delivered", "DROP PUBLICATION"]);
 }
 
 /// A router of this number starts, and delivers what is written then.
@@ -119,11 +119,7 @@ async fn shards_that_have_handed_over_do_not_start_again() {
     assert_eq!(slots(&outbox).await.len(), 5);
     change(&three, "2").await;
     Router::start(&two).exits(3).await;
-    refused(
-        &two.run(&["shards", "change", "--from", "2"]),
-        2,
-        &["is the number of shards that the configuration says"],
-    );
+    refused(&two.run(&["shards", "change", "--from", "2"]), 2, &["equals `[shards] count`"]);
     delivers(&three, &outbox, 4..7).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
@@ -170,7 +166,7 @@ async fn shards_wait_for_the_end_of_a_transaction_that_was_cut_off() {
     let key = format!("{0}.{0}/shards", outbox.name);
     let _open = kafka.leave_open(&topic, &key, Duration::from_secs(5)).await;
     let ran = of(2).run_beside(&["shards", "change", "--from", "1"]).await;
-    let said = done(ran, &["before which everything is delivered"]).err;
+    let said = done(ran, &["all earlier events are delivered"]).err;
     assert!(said.contains("waiting for an interrupted transaction to end"), "{said}");
     delivers(&of(2), &outbox, 4..7).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
@@ -196,7 +192,7 @@ async fn shards_wait_for_routers_of_the_old_number() {
     outbox.insert_numbers("order", "a", 4..7).await;
     kafka.holds(&outbox.name, 6).await;
     router.stop().await;
-    done(handing_over.await.unwrap(), &["Waiting until the slot", "before which everything is delivered"]);
+    done(handing_over.await.unwrap(), &["Waiting for the slot", "all earlier events are delivered"]);
     delivers(&three, &outbox, 7..9).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
@@ -221,11 +217,11 @@ async fn shards_with_parked_events_are_not_changed() {
         &["shard 0 of 2", "shard 1 of 2", "2 shards: 1 event of 1 aggregate"],
     );
     done(of(3).run_beside(&["init"]).await, &[]);
-    done(of(3).run(&["dead-letters", "list"]), &["slots for another number of shards too", "_0_of_2"]);
+    done(of(3).run(&["dead-letters", "list"]), &["Slots for another number of shards exist", "_0_of_2"]);
     router.stop().await;
     refused(&of(3).run(&["shards", "change", "--from", "2"]), 3, &["events of", "are parked (1)"]);
     let router = Router::active(&of(2)).await;
-    done(of(2).run(&["dead-letters", "discard", "--all", "--yes"]), &["1 event will be thrown away"]);
+    done(of(2).run(&["dead-letters", "discard", "--all", "--yes"]), &["1 event will be discarded"]);
     eventually("none is parked", async || {
         let parked: i64 = outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await[0].get(0);
         (parked == 0).then_some(())
@@ -280,7 +276,7 @@ async fn shards_that_are_half_handed_over_wait_until_it_is_done() {
         ended.says(&["`outbox-router shards change` was interrupted", "Run it again"]);
     }
     change(&of(2), "1").await;
-    done(of(2).run(&["shards", "change", "--from", "1"]), &["nothing is left to do"]);
+    done(of(2).run(&["shards", "change", "--from", "1"]), &["is already complete"]);
     let ended = Router::start(&of(1)).exits(3).await;
     ended.says(&["does not exist"]);
     // whose filter was not known when that record was written by hand

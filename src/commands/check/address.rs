@@ -1,4 +1,4 @@
-//! Which machine an address belongs to, which decides whether connections to it should be encrypted.
+//! Whether an address is on this machine. Connections to other machines should be encrypted.
 
 /// Whether the address is on this machine, where nobody else can listen.
 pub(super) fn is_local(address: &str) -> bool {

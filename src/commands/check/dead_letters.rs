@@ -1,4 +1,4 @@
-//! Whether events can be parked, and whether some are.
+//! Whether the router can park events, and whether events are parked.
 
 use pg_logical::quoting;
 use pg_logical::session::{Row, Session};
@@ -14,13 +14,13 @@ use crate::postgres::dead_letters::sql::{
 /// How many other routers are listed by name.
 const NAMED: usize = 5;
 
-pub(super) async fn judge(
+pub(super) async fn check(
     session: &mut Session,
     config: &Config,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     if !config.dead_letters.park() {
-        return none_left(session, config, findings).await;
+        return check_none_parked(session, config, findings).await;
     }
     // the role may have no USAGE on the schema
     let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -49,19 +49,23 @@ pub(super) async fn judge(
     let rows = session.query(&count_both(&config.name, "true")).await?;
     let count = |n: usize| rows.first().and_then(|row| row.get(n)).unwrap_or("0").to_owned();
     if count(0) == "0" {
-        findings.ok("dead_letters", "no events are parked, and they can be");
+        findings.ok("dead_letters", "the router can park events, and none are parked");
     } else {
         findings.warning(
             "dead_letters",
             format!("{} events are parked, of {} aggregates", count(0), count(1)),
-            "Look at them: outbox-router dead-letters list; then `retry` or `discard` them",
+            "List them with `outbox-router dead-letters list`, then `retry` or `discard` them",
         );
     }
     others(session, config, findings).await
 }
 
 /// A router that does not park refuses to start while there are parked events.
-async fn none_left(session: &mut Session, config: &Config, findings: &mut Findings) -> Result<(), Error> {
+async fn check_none_parked(
+    session: &mut Session,
+    config: &Config,
+    findings: &mut Findings,
+) -> Result<(), Error> {
     if session.query_one(READABLE).await?.as_deref() != Some("t") {
         return Ok(());
     }
@@ -73,7 +77,7 @@ async fn none_left(session: &mut Session, config: &Config, findings: &mut Findin
     Ok(())
 }
 
-/// Rows that this router does not see: those of another router, or its own under an earlier name.
+/// Warns about rows that this router does not read: those of another router, or its own under an earlier name.
 async fn others(session: &mut Session, config: &Config, findings: &mut Findings) -> Result<(), Error> {
     let rows = session.query(&count_of_others(&config.name)).await?;
     let name = |row: &Row| {
@@ -88,8 +92,8 @@ async fn others(session: &mut Session, config: &Config, findings: &mut Findings)
         findings.warning(
             "dead_letters",
             format!("{TABLE} has events that other routers have parked, by `name`: {}", names.join(", ")),
-            "Nothing is wrong if routers of these names run. If this one had such a name, its events stay behind under it: set \
-             `name` to that until they are sent or thrown away",
+            "This is in order if routers of these names run. If this router had one of these names before, set `name` to it until its \
+             events are sent or discarded",
         );
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! Whether the slot survives the loss of the primary, as far as the primary and the standbys in the URL can tell.
+//! Whether the slot survives the loss of the primary, as far as the primary and the standbys in the URL show.
 //!
 //! From Postgres 17 on, a standby keeps a copy of a slot that has `failover` (Postgres manual, "Logical Decoding Concepts",
-//! "Replication Slot Synchronization"). The standby is only sure to have everything the router has sent if the primary waits
-//! for it (`synchronized_standby_slots`).
+//! "Replication Slot Synchronization"). The standby only has everything that the router has sent if the primary waits for the
+//! standby (`synchronized_standby_slots`).
 
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{Host, TargetSessionAttrs};
@@ -21,24 +21,24 @@ use crate::postgres::standby_slots;
 /// What the primary knows about its standbys.
 #[derive(Debug, Default)]
 struct Standbys {
-    /// Physical slots that are being read.
+    /// Active physical slots.
     slots: Vec<String>,
     /// Whether a standby is streaming, with or without a slot.
     streaming: bool,
-    /// The slots in `synchronized_standby_slots`, and whether each is being read.
-    waited_for: Vec<(String, bool)>,
+    /// The slots in `synchronized_standby_slots`, and whether each is active.
+    synchronized: Vec<(String, bool)>,
 }
 
-pub(super) async fn judge(
+pub(super) async fn check(
     session: &mut Session,
     config: &Config,
     server: &Server,
     catalog: &Catalog,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    // a connection to a standby already has a warning of its own
+    // check_version warns if the server is a standby
     let (false, Some(slot)) = (catalog.standby, &catalog.slot) else { return Ok(()) };
-    let standbys = Standbys::look(session).await?;
+    let standbys = Standbys::query(session).await?;
     if config.postgres.conninfo.hosts.len() < 2 && standbys.slots.is_empty() && !standbys.streaming {
         findings.ok("failover", unneeded(server, slot));
         return Ok(());
@@ -49,13 +49,13 @@ pub(super) async fn judge(
             "failover",
             "there are standbys, and before Postgres 17 none of them keeps a copy of a logical slot: after a promotion the \
              slot is missing, and the router stops (exit code 3)",
-            "Upgrade Postgres to 17 or later. Until then be prepared, after a promotion, to compare the outbox table with the \
-             topics and to run `outbox-router init` before applications write again",
+            "Upgrade Postgres to 17 or later. Until then, after a promotion, compare the outbox table with the topics and run \
+             `outbox-router init` before applications write again",
         ),
         Some(false) => findings.warning(
             "failover",
             format!(
-                "there are standbys, and the slot {name} was made without failover, so none of them keeps a copy: after a \
+                "there are standbys, and the slot {name} was created without failover, so none of them keeps a copy: after a \
                  promotion the slot is missing, and the router stops (exit code 3)"
             ),
             format!(
@@ -65,7 +65,7 @@ pub(super) async fn judge(
             ),
         ),
         Some(true) => {
-            standbys.judge(findings);
+            standbys.check(findings);
             ask_standbys(config, findings).await;
         }
     }
@@ -76,19 +76,19 @@ fn unneeded(server: &Server, slot: &Slot) -> &'static str {
     match slot.failover {
         Some(true) => "no standby is known; one may keep a copy of the slot",
         Some(false) => {
-            "no standby is known; before there is one, stop the router and run `outbox-router init`, which lets it keep a copy \
-             of the slot"
+            "no standby is known; before you add one, stop the router and run `outbox-router init`, so that the standby keeps a \
+             copy of the slot"
         }
         None if server.number < FAILOVER_SLOTS => {
-            "no standby is known; before Postgres 17 none keeps a copy of the slot, and after a promotion the router would \
-             stop (exit code 3)"
+            "no standby is known; before Postgres 17 a standby keeps no copy of the slot, and after a promotion the router \
+             would stop (exit code 3)"
         }
         None => "no standby is known",
     }
 }
 
 impl Standbys {
-    async fn look(session: &mut Session) -> Result<Self, Error> {
+    async fn query(session: &mut Session) -> Result<Self, Error> {
         let rows = session
             .query(
                 "SELECT s.slot_name, s.active FROM pg_catalog.pg_replication_slots s WHERE s.slot_type = 'physical' \
@@ -97,7 +97,7 @@ impl Standbys {
             .await?;
         let known: Vec<(String, bool)> =
             rows.iter().filter_map(|row| Some((row.get(0)?.to_owned(), row.get(1) == Some("t")))).collect();
-        // a role without pg_monitor sees no states; then only the slots show standbys
+        // a role without pg_monitor sees no states, so then only slots show that there are standbys
         let streaming = session
             .query_one(
                 "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r WHERE r.state IN ('streaming', 'catchup') \
@@ -105,11 +105,11 @@ impl Standbys {
                  AND s.slot_type = 'logical'))",
             )
             .await?;
-        let waited_for =
+        let synchronized =
             session.query_one("SELECT current_setting('synchronized_standby_slots', true)").await?;
-        let waited_for = standby_slots::names(&waited_for.unwrap_or_default()).into_iter();
+        let synchronized = standby_slots::names(&synchronized.unwrap_or_default()).into_iter();
         Ok(Standbys {
-            waited_for: waited_for
+            synchronized: synchronized
                 .map(|name| {
                     let active = known.contains(&(name.clone(), true));
                     (name, active)
@@ -120,55 +120,58 @@ impl Standbys {
         })
     }
 
-    fn judge(&self, findings: &mut Findings) {
-        for (name, _) in self.waited_for.iter().filter(|(_, active)| !active) {
+    fn check(&self, findings: &mut Findings) {
+        for (name, _) in self.synchronized.iter().filter(|(_, active)| !active) {
             findings.error(
                 "failover",
                 format!("synchronized_standby_slots names {name}, and no standby reads that slot: events wait until one does"),
                 format!(
-                    "Bring the standby back, whose primary_slot_name is {name}, or take it out of synchronized_standby_slots \
-                     and SELECT pg_reload_conf()"
+                    "Start the standby whose primary_slot_name is {name}, or remove the slot from synchronized_standby_slots and \
+                     SELECT pg_reload_conf()"
                 ),
             );
         }
-        if self.waited_for.iter().any(|(_, active)| !active) {
+        if self.synchronized.iter().any(|(_, active)| !active) {
             return;
         }
         if self.slots.is_empty() {
             findings.warning(
                 "failover",
-                "no standby reads a physical slot, and only one that does keeps a copy of the router's slot",
-                "Here SELECT pg_create_physical_replication_slot('standby', true), and on the standby \
-                 primary_slot_name = 'standby'",
+                "no standby reads a physical slot, and only a standby that does can keep a copy of the router's slot",
+                "Run SELECT pg_create_physical_replication_slot('standby', true) here, and set primary_slot_name = 'standby' on \
+                 the standby",
             );
-        } else if self.waited_for.is_empty() {
+        } else if self.synchronized.is_empty() {
             let names = self.slots.join(", ");
             findings.warning(
                 "failover",
                 format!(
-                    "no standby is waited for (slots: {names}): one that is promoted may lack what the router has sent, and \
-                     then the router stops (exit code 3)"
+                    "the primary does not wait for standbys (slots: {names}): a promoted standby may lack events that the router \
+                     has sent, and then the router stops (exit code 3)"
                 ),
                 format!(
-                    "ALTER SYSTEM SET synchronized_standby_slots = {}; SELECT pg_reload_conf(). Then an event is sent only when \
-                     these have it, and waits while one of them is away",
+                    "ALTER SYSTEM SET synchronized_standby_slots = {}; SELECT pg_reload_conf(). Then an event is sent only once \
+                     these standbys have it, and waits while one of them is down",
                     literal(&names)
                 ),
             );
         } else {
-            let names: Vec<&str> = self.waited_for.iter().map(|(name, _)| name.as_str()).collect();
-            findings.ok("failover", format!("events are sent when these have them: {}", names.join(", ")));
+            let names: Vec<&str> = self.synchronized.iter().map(|(name, _)| name.as_str()).collect();
+            findings.ok(
+                "failover",
+                format!("events are sent once these standbys have them: {}", names.join(", ")),
+            );
         }
     }
 }
 
-/// Asks the standbys among the hosts. If there are none, the finding explains what to look at.
+/// Checks the standbys among the hosts. If there are none, the finding explains what to check by hand.
 async fn ask_standbys(config: &Config, findings: &mut Findings) {
     let hosts = &config.postgres.conninfo.hosts;
     let mut known = false;
     for host in hosts.iter().filter(|_| hosts.len() > 1) {
         known |= ask(config, host, findings).await.unwrap_or_else(|error| {
-            findings.skipped("failover_standby", format!("a host cannot be asked: {error}"));
+            findings.skipped("failover_standby", format!("a host could not be checked: {error}"));
             true
         });
     }
@@ -176,7 +179,7 @@ async fn ask_standbys(config: &Config, findings: &mut Findings) {
         findings.skipped(
             "failover_standby",
             format!(
-                "no host of `[postgres] url` is a standby that could be asked. Each needs sync_replication_slots = on, \
+                "no host of `[postgres] url` is a standby that could be checked. Each needs sync_replication_slots = on, \
                  hot_standby_feedback = on, primary_slot_name, and dbname=... in primary_conninfo; then SELECT synced, \
                  temporary FROM pg_replication_slots WHERE slot_name = {} shows t and f there",
                 literal(&config.postgres.slot)
@@ -191,13 +194,13 @@ async fn ask(config: &Config, host: &Host, findings: &mut Findings) -> Result<bo
     config.postgres.conninfo.hosts = vec![host.clone()];
     config.postgres.conninfo.target_session_attrs = TargetSessionAttrs::Any;
     let mut session = connect(&config, "check", Startup::default()).await?;
-    let is_standby = judge_standby(&mut session, &config, findings).await;
+    let is_standby = check_standby(&mut session, &config, findings).await;
     session.close().await;
     is_standby
 }
 
-/// Judges the copy of the slot, if the server is a standby.
-async fn judge_standby(
+/// Checks the copy of the slot, if the server is a standby.
+async fn check_standby(
     session: &mut Session,
     config: &Config,
     findings: &mut Findings,
@@ -207,14 +210,13 @@ async fn judge_standby(
         return Ok(false);
     }
     let wrong = wrong_settings(session).await?;
-    judge_copy(&session.info().place, &config.postgres.slot, catalog.slot.as_ref(), &wrong, findings);
+    check_copy(&session.info().place, &config.postgres.slot, catalog.slot.as_ref(), &wrong, findings);
     Ok(true)
 }
 
-/// Settings of a standby that prevent a copy.
+/// The settings that a standby lacks to keep a copy.
 async fn wrong_settings(session: &mut Session) -> Result<Vec<&'static str>, Error> {
-    // primary_conninfo may hold a password, so it is evaluated on the server. A role that may not read it gets no answer
-    // about it
+    // primary_conninfo may contain a password, so the server evaluates it. For a role that may not read it, this setting passes
     let questions = [
         (
             "sync_replication_slots = on",
@@ -237,12 +239,12 @@ async fn wrong_settings(session: &mut Session) -> Result<Vec<&'static str>, Erro
     Ok(wrong)
 }
 
-fn judge_copy(place: &str, name: &str, slot: Option<&Slot>, wrong: &[&str], findings: &mut Findings) {
+fn check_copy(place: &str, name: &str, slot: Option<&Slot>, wrong: &[&str], findings: &mut Findings) {
     if !wrong.is_empty() {
         findings.warning(
             "failover_standby",
-            format!("the standby {place} keeps no copy of the slot {name}: its settings do not let it"),
-            format!("Set there {}, and SELECT pg_reload_conf()", wrong.join(", and ")),
+            format!("the standby {place} keeps no copy of the slot {name}, because its settings prevent it"),
+            format!("On the standby set {}, and SELECT pg_reload_conf()", wrong.join(", and ")),
         );
         return;
     }
@@ -256,18 +258,18 @@ fn judge_copy(place: &str, name: &str, slot: Option<&Slot>, wrong: &[&str], find
         }
         Some(slot) if slot.synced => findings.warning(
             "failover_standby",
-            format!("the standby {place} is still making its copy of the slot {name}, and would lose it if promoted now"),
-            "It is ready once the router has confirmed past what the standby keeps: let the router run, and check again",
+            format!("the standby {place} is still creating its copy of the slot {name}, and would lose it if promoted now"),
+            "The copy is ready once the router has confirmed past the log that the standby retains: let the router run, and check again",
         ),
         Some(_) => findings.warning(
             "failover_standby",
             format!("the standby {place} has a slot {name} of its own, so it keeps no copy of the primary's"),
-            format!("There SELECT pg_drop_replication_slot({})", literal(name)),
+            format!("On the standby run SELECT pg_drop_replication_slot({})", literal(name)),
         ),
         None => findings.warning(
             "failover_standby",
             format!("the standby {place} has no copy of the slot {name} yet"),
-            "It makes one within half a minute: check again, and look for \"slot sync\" in its log",
+            "The standby creates one within half a minute: check again, and search its log for \"slot sync\"",
         ),
     }
 }

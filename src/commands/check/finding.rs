@@ -1,11 +1,11 @@
-//! One thing that `check` looked at.
+//! The results of `check`.
 
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::terminal;
 
-/// How much it matters.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -15,7 +15,7 @@ pub enum Level {
     Skipped,
     /// It works, but carries a risk.
     Warning,
-    /// It would lose or block events, or that cannot be ruled out.
+    /// It would lose or block events, or might.
     Error,
 }
 
@@ -34,13 +34,13 @@ impl Level {
 /// One finding. The members are the keys of `--json` and must not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How much it matters.
+    /// Its severity.
     pub level: Level,
     /// What was checked, in snake case: `wal_level`. Several findings may share it.
     pub check: &'static str,
     /// The finding, a sentence without a full stop.
     pub what: String,
-    /// What to do about it, a sentence without a full stop; `None` if all is well.
+    /// What to do about it, a sentence without a full stop; `None` if nothing is to be done.
     pub remedy: Option<String>,
 }
 
@@ -75,23 +75,23 @@ impl Findings {
         self.add(Level::Error, check, what.into(), Some(remedy.into()));
     }
 
-    /// Findings quote servers and are read on terminals, so control characters are replaced.
+    /// Replaces control characters, because findings quote servers and are printed on terminals.
     fn add(&mut self, level: Level, check: &'static str, what: String, remedy: Option<String>) {
         let harmless = |text: String| terminal::harmless(&text).into_owned();
         self.0.push(Finding { level, check, what: harmless(what), remedy: remedy.map(harmless) });
     }
 
-    /// Adds a failure as a finding. `passing` is the remedy if the failure may pass by itself.
-    pub(super) fn failure(&mut self, check: &'static str, failure: Error, passing: &str) {
+    /// Adds a failure as a finding. A transient failure has no remedy of its own, and gets `remedy`.
+    pub(super) fn failure(&mut self, check: &'static str, failure: Error, remedy: &str) {
         match failure {
             Error::Definite(definite) => self.error(check, definite.what, definite.remedy),
-            Error::Transient(transient) => self.error(check, transient.what, passing),
+            Error::Transient(transient) => self.error(check, transient.what, remedy),
         }
     }
 
-    /// Adds the failure, or `fine` if there was none.
-    pub(super) fn verdict(&mut self, check: &'static str, verdict: Result<(), Error>, fine: String) -> bool {
-        match verdict {
+    /// Adds the failure, or `fine` if there was none. Returns whether there was none.
+    pub(super) fn result(&mut self, check: &'static str, result: Result<(), Error>, fine: String) -> bool {
+        match result {
             Ok(()) => {
                 self.ok(check, fine);
                 true

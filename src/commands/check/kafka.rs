@@ -1,4 +1,4 @@
-//! What the brokers say. `topics` judges it once the outbox is known too.
+//! The brokers and their topics. `topics` checks the topics once the outbox is known too.
 
 use super::address::{host, is_local};
 use super::finding::Findings;
@@ -12,11 +12,11 @@ use crate::sink::kafka::cluster_info::{ClusterInfo, Settings, TopicInfo};
 const UNREACHABLE: &str = "Check that the brokers run, that `bootstrap.servers` and the addresses that they advertise \
      can be reached from here, and security.protocol under `[kafka]`";
 
-/// With more topics than this, their settings are not asked for.
-const MOST_TOPICS: usize = 200;
+/// The settings of more topics than this are not requested.
+const MAX_TOPICS: usize = 200;
 
-/// What the brokers say.
-pub(super) struct Seen {
+/// What the brokers report.
+pub(super) struct KafkaState {
     pub(super) brokers: usize,
     /// Topics that the template can name, each with its settings if the principal may read them.
     pub(super) topics: Vec<(TopicInfo, Option<Settings>)>,
@@ -24,20 +24,20 @@ pub(super) struct Seen {
     pub(super) positions: Option<(TopicInfo, Option<Settings>)>,
     /// The settings that a new topic inherits, if the principal may read them.
     pub(super) defaults: Option<Settings>,
-    /// Whether a topic could be created, if that was asked.
+    /// Whether a topic could be created; `None` if none has to be.
     pub(super) may_create: Option<Result<(), Error>>,
 }
 
 /// Asks the brokers.
-pub(super) async fn look(config: &Config) -> (Findings, Option<Seen>) {
+pub(super) async fn check(config: &Config) -> (Findings, Option<KafkaState>) {
     let mut findings = Findings::default();
     encryption(config, &mut findings);
-    let seen = match ClusterInfo::open(config).await {
+    let kafka_state = match ClusterInfo::open(config).await {
         Ok(cluster_info) => ask_cluster(&cluster_info, config, &mut findings).await,
         Err(error) => Err(error),
     };
-    match seen {
-        Ok(seen) => (findings, Some(seen)),
+    match kafka_state {
+        Ok(kafka_state) => (findings, Some(kafka_state)),
         Err(error) => {
             findings.failure("kafka_connection", error, UNREACHABLE);
             (findings, None)
@@ -56,7 +56,7 @@ fn encryption(config: &Config, findings: &mut Findings) {
     {
         findings.warning(
             "security_protocol",
-            "the client's secret and the tokens go over the network in clear text: the token server's URL begins with http://",
+            "the client secret and the tokens cross the network in clear text, because the token server's URL begins with http://",
             "Use an https:// URL for sasl.oauthbearer.token.endpoint.url under `[kafka]`",
         );
     }
@@ -67,22 +67,22 @@ fn encryption(config: &Config, findings: &mut Findings) {
     let protocol = property("security.protocol");
     let what = match protocol.as_str() {
         "ssl" | "sasl_ssl" if property("enable.ssl.certificate.verification") == "false" => {
-            "enable.ssl.certificate.verification is false: another broker could take its place"
+            "enable.ssl.certificate.verification is false, so another server could impersonate it"
         }
         "ssl" | "sasl_ssl" if property("ssl.endpoint.identification.algorithm") == "none" => {
-            "ssl.endpoint.identification.algorithm is none: whoever has a certificate of the same authority could take its place"
+            "ssl.endpoint.identification.algorithm is none, so anybody with a certificate of the same authority could impersonate it"
         }
         "ssl" | "sasl_ssl" => return,
         "sasl_plaintext" => {
-            "what it is told can be read and changed on the way, and with PLAIN or a token that opens it to others"
+            "the connection is not encrypted, so records, and with PLAIN or OAUTHBEARER the credentials too, can be read on the way"
         }
-        _ => "what it is told can be read and changed on the way",
+        _ => "the connection is not encrypted, so records can be read and changed on the way",
     };
     findings.warning(
         "security_protocol",
         format!("{remote} is not this machine, and {what}"),
-        "Set security.protocol to ssl or sasl_ssl under `[kafka]`, with ssl.ca.location where the authority is not a public one, and \
-         leave the verification on",
+        "Under `[kafka]` set security.protocol to ssl or sasl_ssl, and ssl.ca.location if the authority is not a public one, and leave \
+         the verification on",
     );
 }
 
@@ -90,7 +90,7 @@ async fn ask_cluster(
     cluster_info: &ClusterInfo,
     config: &Config,
     findings: &mut Findings,
-) -> Result<Seen, Error> {
+) -> Result<KafkaState, Error> {
     let templates = config.route.topics();
     let mut cluster = cluster_info.cluster().await?;
     let defaults = match cluster.brokers.first() {
@@ -124,10 +124,10 @@ async fn ask_cluster(
         let own = config.delivery.positions_topic.as_deref() == Some(topic.name.as_str());
         templates.iter().any(made) && !topic.name.starts_with("__") && !own
     });
-    let shown = cluster.topics.len().min(MOST_TOPICS);
+    let shown = cluster.topics.len().min(MAX_TOPICS);
     if shown < cluster.topics.len() {
         let what =
-            format!("{} topics; the settings of the first {shown} are looked at", cluster.topics.len());
+            format!("{} topics; only the settings of the first {shown} are checked", cluster.topics.len());
         findings.skipped("topics", what);
         cluster.topics.truncate(shown);
     }
@@ -136,7 +136,7 @@ async fn ask_cluster(
     let settings = settings.into_iter().map(Result::ok).chain(std::iter::repeat(None));
     let topics: Vec<_> = cluster.topics.into_iter().zip(settings).collect();
 
-    // one name is asked about on behalf of all topics that may have to be created
+    // one name stands for all topics that may have to be created
     let mut missing = templates.iter().filter_map(|template| match template.fixed() {
         Some(fixed) if topics.iter().any(|(topic, _)| topic.name == fixed) => None,
         Some(fixed) => Some(fixed.to_owned()),
@@ -147,7 +147,7 @@ async fn ask_cluster(
         Some(topic) => Some(cluster_info.may_create(&topic).await),
         None => None,
     };
-    Ok(Seen { brokers, topics, positions, defaults, may_create })
+    Ok(KafkaState { brokers, topics, positions, defaults, may_create })
 }
 
 #[cfg(test)]

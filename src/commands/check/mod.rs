@@ -1,6 +1,6 @@
-//! `check`: looks at everything that has to be right, and says what to do about each thing that is not.
+//! `check`: checks the configuration, Postgres and Kafka, and prints a remedy for each problem.
 //!
-//! Postgres and Kafka are checked side by side, so that a failure of one does not hide the findings of the other. A finding
+//! Postgres and Kafka are checked concurrently, so that a failure of one does not hide the findings of the other. A finding
 //! is an error if it would lose or block events, and a warning if it works but is a risk.
 
 mod address;
@@ -22,7 +22,7 @@ mod topics;
 pub use finding::{Finding, Level};
 
 use crate::cli::CheckArgs;
-use crate::commands::Verdict;
+use crate::commands::Completion;
 use crate::config::Config;
 use crate::config::load::Loaded;
 use crate::contracts::Contracts;
@@ -34,26 +34,26 @@ use finding::Findings;
 ///
 /// # Errors
 /// Standard output cannot be written to.
-pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<Verdict, Error> {
+pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<Completion, Error> {
     let config = &loaded.config;
     if args.print_config {
         terminal::print(&config.to_redacted_toml())?;
-        return Ok(Verdict::Fine);
+        return Ok(Completion::Success);
     }
     let mut findings = Findings::default();
     configuration(loaded, &mut findings);
     contracts(config, &mut findings);
-    let ((postgres, outbox, starts), (kafka, seen)) =
-        tokio::join!(postgres::look(config), kafka::look(config));
+    let ((postgres, outbox, router_states), (kafka, kafka_state)) =
+        tokio::join!(postgres::check(config), kafka::check(config));
     findings.0.extend(postgres.0);
     findings.0.extend(kafka.0);
-    if let Some(seen) = &seen {
-        topics::judge(config, seen, outbox.as_ref(), &mut findings);
+    if let Some(kafka_state) = &kafka_state {
+        topics::check(config, kafka_state, outbox.as_ref(), &mut findings);
     }
-    positions::judge(config, seen.as_ref(), &starts, &mut findings).await;
+    positions::check(config, kafka_state.as_ref(), &router_states, &mut findings).await;
     report::print(&findings.0, args.json)?;
     let bad = findings.0.iter().any(|finding| finding.level == Level::Error);
-    Ok(if bad { Verdict::Amiss } else { Verdict::Fine })
+    Ok(if bad { Completion::ProblemsFound } else { Completion::Success })
 }
 
 /// Checks the contracts; `run` refuses to start if they are faulty.
@@ -61,7 +61,7 @@ fn contracts(config: &Config, findings: &mut Findings) {
     match Contracts::configured(config) {
         Ok(None) => {}
         Ok(Some(contracts)) => {
-            findings.ok("contracts", format!("{} event types have one", contracts.iter().count()));
+            findings.ok("contracts", format!("{} event types have a contract", contracts.iter().count()));
         }
         Err(error) => findings.failure("contracts", error, "Run check again"),
     }
@@ -75,7 +75,7 @@ fn configuration(loaded: &Loaded, findings: &mut Findings) {
     findings.ok("configuration", from);
     for warning in &loaded.warnings {
         // the remedy is part of the sentence
-        let (what, remedy) = warning.split_once("; ").unwrap_or((warning, "Look at it"));
+        let (what, remedy) = warning.split_once("; ").unwrap_or((warning, "Change the setting"));
         findings.warning("configuration", what, remedy);
     }
 }

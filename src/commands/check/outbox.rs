@@ -16,68 +16,69 @@ use crate::outbox::{FIELDS, Field, Outbox};
 use crate::postgres::catalog::{self, Catalog, Missing, Publication, Table};
 use crate::routing::field;
 
-/// What the topics are judged against.
+/// The properties of the outbox that the settings of topics depend on.
 #[derive(Debug, Clone, Default)]
-pub(super) struct OutboxLook {
+pub(super) struct OutboxFacts {
     /// Whether a row may have no aggregate, so that its record has no key.
     pub(super) nullable_aggregate: bool,
-    /// How large the largest row is, in bytes, if the role may read them.
-    pub(super) largest: Option<u64>,
+    /// The size of the largest sampled row in bytes; `None` if the role may not read rows.
+    pub(super) largest_row: Option<u64>,
 }
 
-pub(super) async fn judge(
+pub(super) async fn check(
     session: &mut Session,
     config: &Config,
     outbox: &Outbox,
     server: &Server,
     catalog: &Catalog,
     findings: &mut Findings,
-) -> Result<OutboxLook, Error> {
-    let published = judge_published(config, catalog, findings);
-    judge_messages(session, config, findings).await?;
-    judge_template(config, findings);
+) -> Result<OutboxFacts, Error> {
+    let published = check_published(config, catalog, findings);
+    check_messages(session, config, findings).await?;
+    check_template(config, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
-        judge_publication(config, publication, findings);
+        check_publication(config, publication, findings);
         for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             findings.warning("publication_watch", what, remedy);
         }
     }
-    let mut look = OutboxLook::default();
+    let mut facts = OutboxFacts::default();
     for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
         let Some(table) = table else { continue };
         let columns = columns(session, config, name).await?;
-        let complete = judge_columns(config, outbox, name, &columns, findings);
+        let complete = check_columns(config, outbox, name, &columns, findings);
         if published {
-            // the publications of shards are judged together
+            // the publications of shards have row filters, which are checked together
             if config.shard.is_none() {
-                judge_row_filter(config, name, table, findings);
+                check_row_filter(config, name, table, findings);
             }
             if complete && server.number >= 150_000 {
                 let listed = published_columns(session, config, name).await?;
-                judge_column_list(config, outbox, name, &columns, &listed, findings);
+                check_column_list(config, outbox, name, &columns, &listed, findings);
             }
         }
         let aggregate = columns.iter().find(|column| column.name == config.outbox.columns.aggregate_id);
-        look.nullable_aggregate |= aggregate.is_some_and(|column| !column.not_null);
-        look.largest =
-            look.largest.max(row_sizes::look(session, config, name, table.oid, &columns, findings).await?);
+        facts.nullable_aggregate |= aggregate.is_some_and(|column| !column.not_null);
+        facts.largest_row = facts
+            .largest_row
+            .max(row_sizes::check(session, config, name, table.oid, &columns, findings).await?);
     }
-    Ok(look)
+    Ok(facts)
 }
 
-/// Whether the publication exists and publishes what it has to.
-pub(super) fn judge_published(config: &Config, catalog: &Catalog, findings: &mut Findings) -> bool {
-    let verdict = catalog.check_publication(config.source(), Missing::AtStart);
+/// Whether the publication exists and publishes the outbox.
+pub(super) fn check_published(config: &Config, catalog: &Catalog, findings: &mut Findings) -> bool {
+    let result = catalog.check_publication(config.source(), Missing::AtStart);
     let name = &config.postgres.publication;
     let fine = match config.outbox.tables.as_slice() {
-        [] => format!("{name} is there"),
+        [] => format!("{name} exists"),
         _ => format!("{name} publishes the inserts of {}", config.outbox.table_names()),
     };
-    findings.verdict("publication", verdict, fine)
+    findings.result("publication", result, fine)
 }
 
-/// A role that may write messages can forge events.
-async fn judge_messages(
+/// Warns if every role may write messages, and so forge events.
+async fn check_messages(
     session: &mut Session,
     config: &Config,
     findings: &mut Findings,
@@ -87,7 +88,7 @@ async fn judge_messages(
     let open: Vec<&str> = rows.iter().filter_map(|row| row.get(0)).collect();
     if open.is_empty() {
         findings
-            .ok("messages", format!("only who was granted it can write messages with the prefix {prefix:?}"));
+            .ok("messages", format!("only roles with a grant can write messages with the prefix {prefix:?}"));
         return Ok(());
     }
     let revokes: Vec<String> = open
@@ -96,7 +97,9 @@ async fn judge_messages(
         .collect();
     findings.warning(
         "messages",
-        format!("everybody in this database can write messages with the prefix {prefix:?}, which are events"),
+        format!(
+            "every role in this database can write messages with the prefix {prefix:?}, and so forge events"
+        ),
         format!(
             "As a superuser run {}, and grant outbox_router.emit_message to the applications",
             revokes.join("; ")
@@ -105,8 +108,8 @@ async fn judge_messages(
     Ok(())
 }
 
-/// Whether the table has the columns that are needed, with usable types.
-fn judge_columns(
+/// Whether the table has the required columns with usable types.
+fn check_columns(
     config: &Config,
     outbox: &Outbox,
     table: &TableName,
@@ -137,12 +140,12 @@ fn judge_columns(
         .collect();
     let without =
         if absent.is_empty() { String::new() } else { format!(", without {}", absent.join(" and ")) };
-    findings.ok("columns", format!("{table} has what is needed{without}"));
+    findings.ok("columns", format!("{table} has the required columns{without}"));
     if find(&names.aggregate_id).is_some_and(|column| !column.not_null) {
         let (table, column) = (table.in_sql(), quoting::name(&names.aggregate_id));
         findings.warning(
             "aggregate_id",
-            format!("{column} may be NULL; such an event has no key, and no order among others"),
+            format!("{column} may be NULL; such an event has no key, and is not ordered with others"),
             format!(
                 "If every event has an aggregate: ALTER TABLE {table} ALTER COLUMN {column} SET NOT NULL"
             ),
@@ -151,8 +154,8 @@ fn judge_columns(
     true
 }
 
-/// Warns about a column that is different in every row: it would lead to one topic per event.
-fn judge_template(config: &Config, findings: &mut Findings) {
+/// Warns about a column that differs in every row, because it would lead to one topic for each event.
+fn check_template(config: &Config, findings: &mut Findings) {
     let of_each_event = |name: &Name| match name {
         Name::Column(name) => !matches!(
             field(name, &config.outbox.columns),
@@ -174,38 +177,38 @@ fn judge_template(config: &Config, findings: &mut Findings) {
                     template.to_string(),
                     named.join(" and ")
                 ),
-                "Name a column with few values, such as aggregate_type; order holds within one topic only",
+                "Use a column with few values, such as aggregate_type; events are ordered only within a topic",
             );
         }
     }
 }
 
-fn judge_publication(config: &Config, publication: &Publication, findings: &mut Findings) {
+fn check_publication(config: &Config, publication: &Publication, findings: &mut Findings) {
     let name = quoting::name(&config.postgres.publication);
     let acts_on_updates = config.outbox.on_update != OnUpdate::Warn;
     if acts_on_updates && !publication.publishes_updates {
         findings.warning(
             "on_update",
-            format!("`[outbox] on_update` can never act: {name} does not publish updates"),
-            format!("ALTER PUBLICATION {name} SET (publish = 'insert, update'), or leave on_update out"),
+            format!("`[outbox] on_update` has no effect: {name} does not publish updates"),
+            format!("ALTER PUBLICATION {name} SET (publish = 'insert, update'), or remove on_update"),
         );
     } else if publication.publishes_more && !acts_on_updates {
         findings.warning(
             "publication_content",
-            format!("{name} publishes updates or deletes too, which the router reads and drops"),
+            format!("{name} also publishes updates or deletes, which the router reads and drops"),
             format!("ALTER PUBLICATION {name} SET (publish = 'insert')"),
         );
     }
 }
 
-fn judge_row_filter(config: &Config, name: &TableName, table: &Table, findings: &mut Findings) {
+fn check_row_filter(config: &Config, name: &TableName, table: &Table, findings: &mut Findings) {
     let publication = quoting::name(&config.postgres.publication);
     if let Some(filter) = &table.row_filter {
         findings.warning(
             "publication_row_filter",
-            format!("{publication} publishes only the rows with {filter}; others are never sent"),
+            format!("{publication} publishes only the rows with {filter}; other rows are never sent"),
             format!(
-                "If all are meant: ALTER PUBLICATION {publication} SET TABLE {}",
+                "To publish all rows: ALTER PUBLICATION {publication} SET TABLE {}",
                 all_tables(config, name)
             ),
         );
@@ -235,8 +238,8 @@ async fn published_columns(
     Ok(rows.iter().filter_map(|row| row.get(0).map(str::to_owned)).collect())
 }
 
-/// A publication may have a column list; columns that are not in it are not sent.
-fn judge_column_list(
+/// Reports columns that the publication's column list leaves out.
+fn check_column_list(
     config: &Config,
     outbox: &Outbox,
     table: &TableName,
@@ -260,8 +263,10 @@ fn judge_column_list(
         .filter(|column| is_there(column) && of_listed(column).is_none())
         .collect();
     if !left_out.is_empty() {
-        let what =
-            format!("the column list of {name} leaves out {}, which is sent without", left_out.join(", "));
+        let what = format!(
+            "the column list of {name} leaves out {}, so events are sent without",
+            left_out.join(", ")
+        );
         findings.warning("publication_columns", what, remedy());
     }
 }

@@ -1,10 +1,10 @@
-//! The positions stored in Kafka: whether they are kept, and whether the next start would use them.
+//! The checkpoints in Kafka: whether the topic retains them, and whether the next start would resume there.
 
 use pg_logical::session::Session;
 use pg_logical::{Lsn, Secret};
 
 use super::finding::Findings;
-use super::kafka::Seen;
+use super::kafka::KafkaState;
 use super::topics::durability;
 use crate::checkpoint::{self, ResumeConflict, SlotRecord, StreamDefinition};
 use crate::config::{Config, DeliveryMode};
@@ -13,20 +13,20 @@ use crate::postgres::catalog::Catalog;
 use crate::postgres::slot_record;
 use crate::sink::kafka::checkpoint_topic::look_up;
 
-/// What the catalogues say about this router.
-pub(super) struct Ours {
+/// The slot and publication of one router, to compare with its checkpoint.
+pub(super) struct RouterState {
     /// The router's name; with shards, the name of one shard.
     name: String,
     confirmed: Lsn,
     /// Whether a router is reading the slot.
     active: bool,
     definition: StreamDefinition,
-    /// What the router's schema says about the slot; `None` with at-least-once delivery.
+    /// The record of the slot in the router's schema; `None` with at-least-once delivery.
     record: Option<SlotRecord>,
 }
 
-impl Ours {
-    /// `None` if there is no slot, which is a finding of its own.
+impl RouterState {
+    /// `None` if there is no slot, which `slot` reports.
     pub(super) async fn of(
         config: &Config,
         catalog: &Catalog,
@@ -38,7 +38,7 @@ impl Ours {
             DeliveryMode::ExactlyOnce => Some(slot_record::read(session, &config.postgres.slot).await?),
             DeliveryMode::AtLeastOnce => None,
         };
-        Ok(Some(Ours {
+        Ok(Some(RouterState {
             name: config.name.clone(),
             confirmed,
             active: slot.active_pid.is_some(),
@@ -47,23 +47,28 @@ impl Ours {
         }))
     }
 
-    /// Why a start without a stored position would be refused.
-    fn not_new(&self, config: &Config) -> Option<ResumeConflict> {
+    /// Why a start without a checkpoint would be refused.
+    fn conflict_without_checkpoint(&self, config: &Config) -> Option<ResumeConflict> {
         checkpoint::not_new(&self.name, &config.postgres.slot, self.confirmed, self.record.as_ref()?)
     }
 }
 
-pub(super) async fn judge(config: &Config, seen: Option<&Seen>, ours: &[Ours], findings: &mut Findings) {
+pub(super) async fn check(
+    config: &Config,
+    kafka_state: Option<&KafkaState>,
+    states: &[RouterState],
+    findings: &mut Findings,
+) {
     let Some(topic) = &config.delivery.positions_topic else {
         return findings.warning(
             "positions_topic",
-            "positions are not remembered in Kafka (`[delivery] positions_topic` is empty): after a crash of Postgres the \
-             last minutes are sent again, and a slot that was moved or made again while the router was away goes unnoticed",
-            "Take the setting away, and grant what `outbox-router init --print-acls` prints",
+            "no checkpoints are stored in Kafka (`[delivery] positions_topic` is empty): after a crash of Postgres the last minutes \
+             are sent again, and the router does not notice a slot that was moved or recreated while it was stopped",
+            "Remove the setting, and grant what `outbox-router init --print-acls` prints",
         );
     };
-    let Some(seen) = seen else { return };
-    match &seen.positions {
+    let Some(kafka_state) = kafka_state else { return };
+    match &kafka_state.positions {
         None if config.topics.create => {
             findings.ok("positions_topic", format!("{topic} will be created"));
         }
@@ -78,7 +83,7 @@ pub(super) async fn judge(config: &Config, seen: Option<&Seen>, ours: &[Ours], f
                 findings.error(
                     "positions_topic",
                     format!(
-                        "the topic {topic} is not only compacted (cleanup.policy = {}): positions expire",
+                        "the topic {topic} deletes old checkpoints (cleanup.policy = {})",
                         policy.unwrap_or_default()
                     ),
                     format!(
@@ -89,47 +94,47 @@ pub(super) async fn judge(config: &Config, seen: Option<&Seen>, ours: &[Ours], f
             }
             durability(found, settings.as_ref(), findings);
             for shard in config.every_shard() {
-                let ours = ours.iter().find(|ours| ours.name == shard.name);
-                remembered(&shard, ours, findings).await;
+                let state = states.iter().find(|state| state.name == shard.name);
+                check_checkpoint(&shard, state, findings).await;
             }
         }
     }
 }
 
-async fn remembered(config: &Config, ours: Option<&Ours>, findings: &mut Findings) {
-    let remembered = match look_up(config, ours.map(|ours| ours.confirmed)).await {
-        Ok(Some(remembered)) => remembered,
+async fn check_checkpoint(config: &Config, state: Option<&RouterState>, findings: &mut Findings) {
+    let checkpoint = match look_up(config, state.map(|state| state.confirmed)).await {
+        Ok(Some(checkpoint)) => checkpoint,
         Ok(None) => {
-            if let Some(gap) = ours.and_then(|ours| ours.not_new(config)) {
-                let remedy = gap.full_remedy(config.shard);
-                return findings.error("position", gap.what, remedy);
+            if let Some(conflict) = state.and_then(|state| state.conflict_without_checkpoint(config)) {
+                let remedy = conflict.full_remedy(config.shard);
+                return findings.error("position", conflict.what, remedy);
             }
             let what = format!(
-                "nothing is remembered for {}: the router starts at the slot's position",
+                "no checkpoint is stored for {}: the router starts at the slot's position",
                 config.name
             );
             return findings.ok("position", what);
         }
-        Err(error) => return findings.failure("position", error, "Look at the brokers' logs"),
+        Err(error) => return findings.failure("position", error, "Check the brokers' logs"),
     };
-    let Some(ours) = ours else { return };
-    let position = remembered.position.flush;
-    let run = "`outbox-router run` stops there, and says what may be missing and how to go on";
-    if remembered.slot != config.postgres.slot {
-        let what = format!("the position of {} is that of another slot, {}", config.name, remembered.slot);
-        findings.error("position", what, run);
-    } else if ours.confirmed > position && !ours.active {
+    let Some(state) = state else { return };
+    let position = checkpoint.position.flush;
+    let remedy = "`outbox-router run` stops with the details, and prints how to continue";
+    if checkpoint.slot != config.postgres.slot {
+        let what = format!("the checkpoint of {} belongs to another slot, {}", config.name, checkpoint.slot);
+        findings.error("position", what, remedy);
+    } else if state.confirmed > position && !state.active {
         let what = format!(
-            "the slot is confirmed up to {}, and the router has delivered up to {position}",
-            ours.confirmed
+            "the slot is confirmed up to {}, but the router has delivered only up to {position}",
+            state.confirmed
         );
-        findings.error("position", what, run);
-    } else if ours.definition.altered_since(&remembered.definition) {
+        findings.error("position", what, remedy);
+    } else if state.definition.altered_since(&checkpoint.definition) {
         let what = format!(
-            "the publication, or an outbox table, was altered or made again after the router was at {position}"
+            "the publication or an outbox table was altered or recreated after the router was at {position}"
         );
-        findings.error("position", what, run);
+        findings.error("position", what, remedy);
     } else {
-        findings.ok("position", format!("{position} is remembered for {}", config.name));
+        findings.ok("position", format!("the checkpoint of {} is at {position}", config.name));
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that is checked in Postgres: first the connections, then what one of them shows.
+//! Runs all checks of Postgres.
 
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, HostAddr, RootCert, SslMode};
@@ -6,7 +6,7 @@ use pg_logical::session::Session;
 
 use super::address::is_local;
 use super::finding::Findings;
-use super::outbox::OutboxLook;
+use super::outbox::OutboxFacts;
 use super::{dead_letters, failover, outbox, positions, role, server, shards, slot};
 use crate::commands::connect;
 use crate::commands::server::Server;
@@ -16,15 +16,16 @@ use crate::outbox::Outbox;
 use crate::postgres::catalog::Catalog;
 use crate::routing::Router;
 
-/// What to do if Postgres was reached but has not answered everything.
-const BROKEN_OFF: &str = "The connection was made, and then Postgres refused what was asked, did not answer or ended the session, for the \
-                          reason given. Checks that are not listed were not made: run check again";
+/// What to do if the checks were interrupted.
+const INTERRUPTED: &str = "After connecting, Postgres refused a query, did not answer or ended the session. Checks that are not listed \
+                           were not made: run check again";
 
 /// What to do if Postgres cannot be reached.
-const UNREACHABLE: &str = "Check that the server runs, and host, port and network: `[postgres] url`";
+const UNREACHABLE: &str =
+    "Check that the server runs and can be reached, and that host and port in `[postgres] url` are correct";
 
-/// Checks Postgres. The topics are judged against what is learnt about the table.
-pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<positions::Ours>) {
+/// Checks Postgres. Returns the findings, and what the checks of topics and checkpoints need.
+pub(super) async fn check(config: &Config) -> (Findings, Option<OutboxFacts>, Vec<positions::RouterState>) {
     let mut findings = Findings::default();
     encryption(&config.postgres.conninfo, &mut findings);
     let mut session = match connect(config, "check", Startup::default()).await {
@@ -34,55 +35,57 @@ pub(super) async fn look(config: &Config) -> (Findings, Option<OutboxLook>, Vec<
             return (findings, None, Vec::new());
         }
     };
-    let (outbox, ours) = match check_in_session(&mut session, config, &mut findings).await {
-        Ok((outbox, ours)) => (Some(outbox), ours),
+    let (outbox, states) = match check_in_session(&mut session, config, &mut findings).await {
+        Ok((outbox, states)) => (Some(outbox), states),
         Err(error) => {
-            findings.failure("postgres_connection", error, BROKEN_OFF);
+            findings.failure("postgres_connection", error, INTERRUPTED);
             (None, Vec::new())
         }
     };
     session.close().await;
-    (findings, outbox, ours)
+    (findings, outbox, states)
 }
 
 async fn check_in_session(
     session: &mut Session,
     config: &Config,
     findings: &mut Findings,
-) -> Result<(OutboxLook, Vec<positions::Ours>), Error> {
+) -> Result<(OutboxFacts, Vec<positions::RouterState>), Error> {
     let shards = config.every_shard();
-    // what the shards have in common is checked once
-    let Some((config, others)) = shards.split_first() else { return Ok((OutboxLook::default(), Vec::new())) };
-    let server = Server::look(session).await?;
+    // properties that the shards share are checked for the first one only
+    let Some((config, others)) = shards.split_first() else {
+        return Ok((OutboxFacts::default(), Vec::new()));
+    };
+    let server = Server::query(session).await?;
     let encrypted = if session.is_tls() { "with TLS" } else { "without TLS" };
     findings.ok(
         "postgres_connection",
         format!("Postgres {} at {}, {encrypted}", server.version, session.info().place),
     );
-    server::judge_version(&server, findings);
+    server::check_version(&server, findings);
     let catalog = Catalog::query(session, &config.postgres, &config.outbox).await?;
-    server::judge_settings(&server, config, &catalog, findings);
-    role::judge(session, config, &server, &catalog, findings).await?;
-    slot::judge(session, config, &catalog, findings).await?;
-    failover::judge(session, config, &server, &catalog, findings).await?;
-    role::judge_heartbeat(session, config, findings).await?;
-    dead_letters::judge(session, config, findings).await?;
+    server::check_settings(&server, config, &catalog, findings);
+    role::check(session, config, &server, &catalog, findings).await?;
+    slot::check(session, config, &catalog, findings).await?;
+    failover::check(session, config, &server, &catalog, findings).await?;
+    role::check_heartbeat(session, config, findings).await?;
+    dead_letters::check(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
-    let looked = outbox::judge(session, config, &outbox, &server, &catalog, findings).await?;
+    let outbox_facts = outbox::check(session, config, &outbox, &server, &catalog, findings).await?;
     let mut catalogs = vec![catalog];
     for shard in others {
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
-        slot::judge(session, shard, &catalog, findings).await?;
-        outbox::judge_published(shard, &catalog, findings);
+        slot::check(session, shard, &catalog, findings).await?;
+        outbox::check_published(shard, &catalog, findings);
         catalogs.push(catalog);
     }
     let found: Vec<(&Config, &Catalog)> = shards.iter().zip(&catalogs).collect();
-    shards::judge(session, &found, findings).await?;
-    let mut ours = Vec::new();
+    shards::check(session, &found, findings).await?;
+    let mut states = Vec::new();
     for (config, catalog) in found {
-        ours.extend(positions::Ours::of(config, catalog, session).await?);
+        states.extend(positions::RouterState::of(config, catalog, session).await?);
     }
-    Ok((looked, ours))
+    Ok((outbox_facts, states))
 }
 
 /// Warns if a host on another machine does not have to prove its identity.
@@ -99,8 +102,8 @@ fn encryption(conninfo: &ConnInfo, findings: &mut Findings) {
     let Some(remote) = remote.filter(|_| !verified) else { return };
     let without = match conninfo.ssl_mode {
         SslMode::Disable | SslMode::Allow => "the connection need not be encrypted",
-        SslMode::Prefer => "a server that has no TLS is talked to in clear text",
-        _ => "another server could take its place",
+        SslMode::Prefer => "a server without TLS gets an unencrypted connection",
+        _ => "another server could impersonate it",
     };
     findings.warning(
         "sslmode",

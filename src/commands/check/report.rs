@@ -3,7 +3,7 @@
 use comfy_table::{Cell, Color};
 
 use super::finding::{Finding, Level};
-use crate::commands::table::{Look, bold, trimmed};
+use crate::commands::table::{TableStyle, bold, trimmed};
 use crate::error::Error;
 use crate::quantity::counted;
 use crate::terminal;
@@ -12,11 +12,11 @@ pub(in crate::commands) fn print(findings: &[Finding], json: bool) -> Result<(),
     if json {
         return terminal::print_json(findings);
     }
-    terminal::print(&(table(findings, &Look::of_stdout()) + "\n" + &summary(findings) + "\n"))
+    terminal::print(&(table(findings, &TableStyle::for_stdout()) + "\n" + &summary(findings) + "\n"))
 }
 
-fn table(findings: &[Finding], look: &Look) -> String {
-    let mut table = look.table();
+fn table(findings: &[Finding], style: &TableStyle) -> String {
+    let mut table = style.table();
     for Finding { level, check, what, remedy } in findings {
         let label = bold(level.label()).fg(colour(*level));
         table.add_row([label, Cell::new(check), Cell::new(what)]);
@@ -30,8 +30,8 @@ fn table(findings: &[Finding], look: &Look) -> String {
 fn summary(findings: &[Finding]) -> String {
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     match (count(Level::Error), count(Level::Warning)) {
-        (0, 0) => "Nothing stands in the way.".to_owned(),
-        (0, warnings) => format!("{}; nothing stands in the way.", counted(warnings, "warning")),
+        (0, 0) => "No problems found.".to_owned(),
+        (0, warnings) => format!("{}, no errors.", counted(warnings, "warning")),
         (errors, warnings) => format!("{}, {}.", counted(errors, "error"), counted(warnings, "warning")),
     }
 }
@@ -66,15 +66,15 @@ mod tests {
             ),
             finding(Level::Error, "slot", "the slot s does not exist", Some("Run `outbox-router init`")),
         ];
-        let look = Look { colours: false, width: None };
-        insta::assert_snapshot!(table(&findings, &look) + &summary(&findings));
+        let style = TableStyle { colours: false, width: None };
+        insta::assert_snapshot!(table(&findings, &style) + &summary(&findings));
         insta::assert_snapshot!("as_json", serde_json::to_string_pretty(&findings).unwrap());
     }
 
     #[test]
     fn the_summary_says_whether_it_will_run() {
         let warning = finding(Level::Warning, "x", "y", Some("z"));
-        assert_eq!(summary(&[]), "Nothing stands in the way.");
-        assert_eq!(summary(std::slice::from_ref(&warning)), "1 warning; nothing stands in the way.");
+        assert_eq!(summary(&[]), "No problems found.");
+        assert_eq!(summary(std::slice::from_ref(&warning)), "1 warning, no errors.");
     }
 }

@@ -1,4 +1,4 @@
-//! The role that the router runs as: whether it may stream and write heartbeats, and whether it has more rights than that.
+//! The router's role: whether it may replicate and write heartbeats, and whether it has needless privileges.
 
 use pg_logical::connect::Startup;
 use pg_logical::quoting;
@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::postgres::catalog::Catalog;
 use crate::postgres::heartbeat::privilege;
 
-pub(super) async fn judge(
+pub(super) async fn check(
     session: &mut Session,
     config: &Config,
     server: &Server,
@@ -40,7 +40,7 @@ pub(super) async fn judge(
         };
         findings.error(
             "role",
-            format!("the role {name} may not replicate"),
+            format!("the role {name} does not have the REPLICATION privilege"),
             format!("As an administrator run {grant}, or `outbox-router init --url ... --role {name}`"),
         );
         return Ok(());
@@ -49,20 +49,20 @@ pub(super) async fn judge(
         findings.warning(
             "role",
             format!("the role {name} is a superuser, which is far more than the router needs"),
-            "Run it as a role of its own: `outbox-router init --url ... --role outbox_router` makes one with LOGIN and \
-             REPLICATION",
+            "Use a role of its own: `outbox-router init --url ... --role outbox_router` creates one with LOGIN and REPLICATION",
         );
     } else {
-        findings.ok("role", format!("{name} may replicate, and is no superuser"));
+        findings.ok("role", format!("{name} may replicate, and is not a superuser"));
     }
     stream(config, server, catalog, findings).await;
     Ok(())
 }
 
-/// Opens a replication connection, because `pg_hba.conf`, a pooler or a server without free places only refuse it then.
+/// Opens a replication connection, because `pg_hba.conf`, a pooler or an exhausted max_wal_senders only refuse it then.
 async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &mut Findings) {
-    if is_read(catalog) && server.senders.none_left() {
-        findings.skipped("replication_connection", "max_wal_senders is used up, and the slot is being read");
+    if is_read(catalog) && server.senders.exhausted() {
+        findings
+            .skipped("replication_connection", "all max_wal_senders are in use, and a router reads the slot");
         return;
     }
     let identified = async {
@@ -73,16 +73,17 @@ async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &
         Ok(answer?)
     };
     match identified.await {
-        Ok(_) => findings.ok("replication_connection", "is let in"),
-        Err(error) => findings.failure("replication_connection", error, PASSING),
+        Ok(_) => findings.ok("replication_connection", "the server accepts it"),
+        Err(error) => findings.failure("replication_connection", error, RETRY_REMEDY),
     }
 }
 
-const PASSING: &str = "If it does not pass, look at max_wal_senders and max_connections, and connect to Postgres itself \
-     rather than to a pooler";
+/// What to do if the replication connection fails for a reason that may pass.
+const RETRY_REMEDY: &str = "Run check again; if it persists, check max_wal_senders and max_connections, and connect to Postgres \
+     directly, not to a pooler";
 
 /// Whether the role may write the heartbeat.
-pub(super) async fn judge_heartbeat(
+pub(super) async fn check_heartbeat(
     session: &mut Session,
     config: &Config,
     findings: &mut Findings,
@@ -93,8 +94,8 @@ pub(super) async fn judge_heartbeat(
     if session.query_one("SELECT pg_catalog.pg_is_in_recovery()").await?.as_deref() == Some("t") {
         findings.warning(
             "heartbeat",
-            "the server is a standby, where no heartbeat can be written",
-            "Connect the router to the primary, or leave `[heartbeat] interval` out",
+            "the server is a standby, and heartbeats can only be written on the primary",
+            "Connect the router to the primary, or remove `[heartbeat] interval`",
         );
         return Ok(());
     }
@@ -102,12 +103,12 @@ pub(super) async fn judge_heartbeat(
     let role = session.query_one("SELECT current_user").await?.unwrap_or_default();
     let refused = rows.iter().find(|row| row.get(1) != Some("t"));
     match refused.and_then(|row| row.get(0)) {
-        None => findings.ok("heartbeat", "can be written"),
+        None => findings.ok("heartbeat", "the role may write it"),
         Some(function) => findings.warning(
             "heartbeat",
             format!("the role {} may not execute {function}, which writes the heartbeat", quoting::name(&role)),
             format!(
-                "As a superuser run GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {}, or leave `[heartbeat] interval` out",
+                "As a superuser run GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {}, or remove `[heartbeat] interval`",
                 quoting::name(&role)
             ),
         ),

@@ -1,4 +1,4 @@
-//! How large the events are, from a bounded sample of the table.
+//! The sizes of events, from a bounded sample of the table.
 
 use pg_logical::QueryError;
 use pg_logical::quoting;
@@ -13,7 +13,7 @@ use crate::quantity::bytes;
 
 const BYTEA: u32 = 17;
 
-/// How much of the table is read, at most.
+/// The largest sample of the table.
 const SAMPLE_BYTES: u64 = 8 << 20;
 const SAMPLE_ROWS: u32 = 2_000;
 
@@ -21,7 +21,7 @@ const SAMPLE_ROWS: u32 = 2_000;
 const SAMPLE_TIMEOUT: &str = "3s";
 
 /// Returns the size of the largest event in the sample, in bytes of its record's key, value and headers.
-pub(super) async fn look(
+pub(super) async fn check(
     session: &mut Session,
     config: &Config,
     name: &TableName,
@@ -34,8 +34,7 @@ pub(super) async fn look(
          pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_catalog.pg_class c WHERE c.oid = {table}"
     );
     if session.query_one(&readable).await?.as_deref() != Some("t") {
-        let what = "the role may not read the table, which the router does not need; so the sizes of events are \
-                    unknown";
+        let what = "the sizes of events are unknown, because the role may not read the table; the router does not need to";
         findings.skipped("row_sizes", what);
         return Ok(None);
     }
@@ -58,7 +57,7 @@ pub(super) async fn look(
     let number = |index| rows.first().and_then(|row| row.get(index)?.parse().ok()).unwrap_or(0u64);
     let (count, average, largest) = (number(0), number(1), number(2));
     if count == 0 {
-        findings.skipped("row_sizes", "the table, or the sample of it, has no rows to be measured");
+        findings.skipped("row_sizes", "the table, or the sample of it, has no rows to measure");
         return Ok(None);
     }
     findings.ok(

@@ -1,5 +1,4 @@
-//! The shards together: whether every aggregate belongs to exactly one, and whether slots for another number of shards are
-//! left.
+//! The shards together: whether every aggregate belongs to exactly one, and whether slots for another number of shards exist.
 
 use pg_logical::session::Session;
 
@@ -8,8 +7,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Missing, check_shards, slots_of_other_shards};
 
-/// `shards` are the configurations of all shards, each with what was found of it.
-pub(super) async fn judge(
+/// `shards` are the configurations of all shards, each with its catalogues.
+pub(super) async fn check(
     session: &mut Session,
     shards: &[(&Config, &Catalog)],
     findings: &mut Findings,
@@ -17,20 +16,20 @@ pub(super) async fn judge(
     let Some((config, _)) = shards.first() else { return Ok(()) };
     if shards.len() > 1 {
         let found: Vec<_> = shards.iter().map(|(config, catalog)| (config.source(), *catalog)).collect();
-        let verdict = match check_shards(session, &found, Missing::AtStart).await {
+        let result = match check_shards(session, &found, Missing::AtStart).await {
             Err(error @ Error::Transient(_)) => return Err(error),
-            verdict => verdict.map(drop),
+            result => result.map(drop),
         };
-        let fine = format!("{} publications take every aggregate exactly once", shards.len());
-        findings.verdict("shards", verdict, fine);
+        let fine = format!("each aggregate belongs to exactly one of {} publications", shards.len());
+        findings.result("shards", result, fine);
     }
     let left = slots_of_other_shards(session, config.base_slot(), &config.slots_of_all_shards()).await?;
     if !left.is_empty() {
         findings.error(
             "shards",
             format!(
-                "there are slots of this router for another number of shards than {}: {}. They keep the log, and what they hold may \
-                 not have been sent",
+                "slots of this router for another number of shards than {} exist: {}. They retain log, and their events may not have \
+                 been sent",
                 shards.len(),
                 left.join(", ")
             ),

@@ -9,7 +9,7 @@ use crate::postgres::catalog::{self, Catalog, Slot};
 use crate::postgres::slot_headroom::{self, Level};
 use crate::quantity::bytes;
 
-pub(super) async fn judge(
+pub(super) async fn check(
     session: &mut Session,
     config: &Config,
     catalog: &Catalog,
@@ -18,13 +18,13 @@ pub(super) async fn judge(
     let name = &config.postgres.slot;
     let reader = match catalog.slot.as_ref().and_then(|slot| slot.active_pid) {
         Some(pid) => format!("read by {}", catalog::holder(session, pid).await?),
-        None => "nobody reads it now".to_owned(),
+        None => "nobody reads it".to_owned(),
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
-    if findings.verdict("slot", catalog.check_slot(config.source()), fine)
+    if findings.result("slot", catalog.check_slot(config.source()), fine)
         && let Some(slot) = &catalog.slot
     {
-        judge_room(name, slot, findings);
+        check_headroom(name, slot, findings);
     }
     Ok(())
 }
@@ -33,13 +33,11 @@ fn describe(name: &str, slot: &Slot, reader: &str) -> String {
     let status = slot.wal_status.as_deref().unwrap_or("unknown");
     let confirmed = slot.confirmed_flush_lsn.map(|lsn| lsn.to_string()).unwrap_or_default();
     let retained = bytes(slot.retained_bytes.unwrap_or_default());
-    format!(
-        "{name}: {reader}; confirmed up to {confirmed}, holds back {retained} of log, wal_status {status}"
-    )
+    format!("{name}: {reader}; confirmed up to {confirmed}, retains {retained} of log, wal_status {status}")
 }
 
-/// How close the slot is to being lost.
-fn judge_room(name: &str, slot: &Slot, findings: &mut Findings) {
+/// How much may be written until the slot is lost.
+fn check_headroom(name: &str, slot: &Slot, findings: &mut Findings) {
     let (level, what, remedy) = slot_headroom::describe_once(name, slot);
     match level {
         Level::Ample => {}

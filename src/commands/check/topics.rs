@@ -1,8 +1,8 @@
-//! Whether the topics retain what they are sent, and accept all of it.
+//! Whether the topics accept every event, and retain it.
 
 use super::finding::Findings;
-use super::kafka::Seen;
-use super::outbox::OutboxLook;
+use super::kafka::KafkaState;
+use super::outbox::OutboxFacts;
 use crate::config::Config;
 use crate::config::template::Template;
 use crate::quantity::{bytes, counted};
@@ -10,41 +10,48 @@ use crate::sink::kafka::cluster_info::{Settings, TopicInfo};
 use crate::sink::kafka::durability::Durability;
 use crate::sink::kafka::properties;
 
-/// What a record batch and a record need besides the row's own bytes: header names, lengths, checksums.
+/// The size of a record and its batch, in bytes, beyond the row's values: header names, lengths, checksums.
 const OVERHEAD: u64 = 200;
 
 /// A consumer that is away for a day should still find its events.
 const SHORT_RETENTION_MS: i64 = 24 * 3_600_000;
 
-/// Judges the topics that exist, and how new ones would be created. `outbox` is what is known about the rows.
-pub(super) fn judge(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, findings: &mut Findings) {
+/// Checks the topics that exist, and how new ones would be created.
+pub(super) fn check(
+    config: &Config,
+    kafka_state: &KafkaState,
+    outbox: Option<&OutboxFacts>,
+    findings: &mut Findings,
+) {
     for template in config.route.topics() {
-        presence(config, template, seen, findings);
+        presence(config, template, kafka_state, findings);
     }
-    if let Some(Err(error)) = &seen.may_create {
-        findings.failure("topic_creation", error.clone(), "Look at `[topics]` and at the brokers' logs");
+    if let Some(Err(error)) = &kafka_state.may_create {
+        findings.failure("topic_creation", error.clone(), "Check `[topics]` and the brokers' logs");
     }
     let before = findings.0.len();
-    for (topic, settings) in &seen.topics {
+    for (topic, settings) in &kafka_state.topics {
         durability(topic, settings.as_ref(), findings);
         match settings {
-            Some(settings) => judge_settings(config, &topic.name, settings, outbox, findings),
+            Some(settings) => check_settings(config, &topic.name, settings, outbox, findings),
             None => findings.skipped(
                 "topic_settings",
                 format!("no right to read the settings of the topic {} (DESCRIBE_CONFIGS)", topic.name),
             ),
         }
     }
-    if !seen.topics.is_empty() && findings.0.len() == before {
-        findings
-            .ok("topic_settings", "replicas, min.insync.replicas, sizes and retention are as they should be");
+    if !kafka_state.topics.is_empty() && findings.0.len() == before {
+        findings.ok(
+            "topic_settings",
+            "replicas, min.insync.replicas, max.message.bytes and retention.ms are sufficient",
+        );
     }
-    if seen.may_create.is_some() {
-        new_topics(config, seen, outbox, findings);
+    if kafka_state.may_create.is_some() {
+        new_topics(config, kafka_state, outbox, findings);
     }
 }
 
-fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Findings) {
+fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, findings: &mut Findings) {
     let allowed = &config.topics.allow;
     if let Some(fixed) = template.fixed()
         && !allowed.is_empty()
@@ -53,10 +60,10 @@ fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Fi
         return findings.error(
             "topics",
             format!("`[topics] allow` does not name {fixed}: the router stops at its first event"),
-            "Add it, or correct the topic that `[route]` and its rules make",
+            "Add it, or correct the topic in `[route]` and its rules",
         );
     }
-    let count = seen.topics.iter().filter(|(topic, _)| template.may_produce(&topic.name)).count();
+    let count = kafka_state.topics.iter().filter(|(topic, _)| template.may_produce(&topic.name)).count();
     match (template.fixed(), count) {
         (Some(fixed), 0) if !config.topics.create => {
             findings.error(
@@ -66,21 +73,22 @@ fn presence(config: &Config, template: &Template, seen: &Seen, findings: &mut Fi
             );
         }
         (Some(fixed), 0) => findings.ok("topics", format!("{fixed} will be created before its first record")),
-        (Some(fixed), _) => findings.ok("topics", format!("{fixed} is there")),
+        (Some(fixed), _) => findings.ok("topics", format!("{fixed} exists")),
         (None, 0) if !config.topics.create => {
             findings.warning(
                 "topics",
-                format!("no topic of {template} can be seen, and `[topics] create` is false"),
+                format!("no topic of {template} is visible, and `[topics] create` is false"),
                 "Create one for each aggregate type before its first event, or set `create = true`: the router stops \
                  at an event whose topic is missing",
             );
         }
-        (None, 0) => {
-            findings.ok("topics", format!("none of {template} yet; created before their first record"))
-        }
+        (None, 0) => findings.ok(
+            "topics",
+            format!("no topic of {template} exists yet; each is created before its first record"),
+        ),
         (None, count) => {
             let more =
-                if config.topics.create { "; others are created before their first record" } else { "" };
+                if config.topics.create { "; others are created before their first records" } else { "" };
             findings.ok("topics", format!("{} of {template}{more}", counted(count, "topic")));
         }
     }
@@ -95,7 +103,7 @@ pub(super) fn durability(topic: &TopicInfo, settings: Option<&Settings>, finding
                 "{} of {} partitions of the topic {name} have no leader",
                 topic.leaderless, topic.partitions
             ),
-            "Bring the brokers back that hold them: events for these partitions wait, and those behind them",
+            "Start the brokers that host them: until then events for these partitions wait, and so do later events",
         );
     }
     let durability = Durability {
@@ -119,11 +127,11 @@ fn acknowledgements(who: &str, durability: Durability, findings: &mut Findings) 
     }
 }
 
-fn judge_settings(
+fn check_settings(
     config: &Config,
     name: &str,
     settings: &Settings,
-    outbox: Option<&OutboxLook>,
+    outbox: Option<&OutboxFacts>,
     findings: &mut Findings,
 ) {
     let compacted = settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
@@ -131,7 +139,7 @@ fn judge_settings(
         findings.warning(
             "cleanup_policy",
             format!(
-                "the topic {name} is compacted, and takes no record without a key; aggregate_id may be NULL"
+                "the topic {name} is compacted, so it refuses records without a key, and aggregate_id may be NULL"
             ),
             "Make the column NOT NULL, or set cleanup.policy = delete: the router stops at such an event",
         );
@@ -152,21 +160,21 @@ fn size(
     config: &Config,
     who: &str,
     limit: Option<i64>,
-    outbox: Option<&OutboxLook>,
+    outbox: Option<&OutboxFacts>,
     findings: &mut Findings,
 ) {
-    let Some(largest) = outbox.and_then(|outbox| outbox.largest) else { return };
+    let Some(largest) = outbox.and_then(|outbox| outbox.largest_row) else { return };
     let Some(limit) = limit.and_then(|limit| u64::try_from(limit).ok()) else { return };
     if largest + OVERHEAD <= limit {
         return;
     }
     let what = format!(
-        "{who} takes {} at most (max.message.bytes), and a row in the table has {}",
+        "{who} accepts at most {} (max.message.bytes), and a row in the table has {}",
         bytes(limit),
         bytes(largest)
     );
     if properties::compresses(config) {
-        let remedy = "Raise max.message.bytes, unless such rows become small enough by compression";
+        let remedy = "Raise max.message.bytes, unless compression makes such rows small enough";
         findings.warning("message_size", what, remedy);
     } else {
         let remedy = "Raise max.message.bytes, set a compression.type under `[kafka]`, or write smaller payloads: the \
@@ -175,9 +183,14 @@ fn size(
     }
 }
 
-/// How a topic would be set up if the router created it.
-fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, findings: &mut Findings) {
-    let Some(defaults) = &seen.defaults else {
+/// Checks the settings that a topic would have if the router created it.
+fn new_topics(
+    config: &Config,
+    kafka_state: &KafkaState,
+    outbox: Option<&OutboxFacts>,
+    findings: &mut Findings,
+) {
+    let Some(defaults) = &kafka_state.defaults else {
         return findings.skipped(
             "new_topics",
             "no right to read the brokers' defaults (DESCRIBE_CONFIGS on the cluster)",
@@ -195,10 +208,10 @@ fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, finding
     if let Some(replicas) = replicas {
         let durability = Durability { replicas: Some(replicas), min_insync: insync, unclean };
         acknowledgements("a topic that the router creates", durability, findings);
-        if usize::try_from(replicas).is_ok_and(|replicas| replicas > seen.brokers) {
+        if usize::try_from(replicas).is_ok_and(|replicas| replicas > kafka_state.brokers) {
             findings.error(
                 "replication_factor",
-                format!("a topic that the router creates: the replication factor is {replicas}, and the number of brokers {}", seen.brokers),
+                format!("a topic that the router creates: the replication factor is {replicas}, but there are {} brokers", kafka_state.brokers),
                 "Lower `[topics] replication_factor` or the brokers' default.replication.factor",
             );
         }
@@ -209,7 +222,7 @@ fn new_topics(config: &Config, seen: &Seen, outbox: Option<&OutboxLook>, finding
         let (replicas, insync) = (replicas.unwrap_or_default(), insync.unwrap_or_default());
         findings.ok(
             "new_topics",
-            format!("get the replication factor {replicas} and min.insync.replicas = {insync}"),
+            format!("are created with the replication factor {replicas} and min.insync.replicas = {insync}"),
         );
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::load;
 use crate::cli::contracts::ContractsCheckArgs;
-use crate::commands::Verdict;
+use crate::commands::Completion;
 use crate::commands::check::finding::{Finding, Findings, Level};
 use crate::commands::check::report;
 use crate::contracts::Rule;
@@ -14,13 +14,13 @@ use crate::contracts::{Contract, Contracts};
 use crate::error::Error;
 
 /// Checks and prints the findings. The exit code is 1 if one of them is an error.
-pub(super) fn check(directory: &Path, args: &ContractsCheckArgs) -> Result<Verdict, Error> {
+pub(super) fn check(directory: &Path, args: &ContractsCheckArgs) -> Result<Completion, Error> {
     // a fault in the former contracts is a failure, not a finding about the new ones
     let former = args.against.as_deref().map(load).transpose()?;
     let findings = findings(directory, former.as_ref(), args.allow_unjudged);
     report::print(&findings, args.json)?;
     let bad = findings.iter().any(|finding| finding.level == Level::Error);
-    Ok(if bad { Verdict::Amiss } else { Verdict::Fine })
+    Ok(if bad { Completion::ProblemsFound } else { Completion::Success })
 }
 
 pub(super) fn findings(directory: &Path, former: Option<&Contracts>, allow_unjudged: bool) -> Vec<Finding> {
@@ -29,7 +29,7 @@ pub(super) fn findings(directory: &Path, former: Option<&Contracts>, allow_unjud
         Ok(contracts) => contracts,
         Err(faults) => {
             for fault in faults.0 {
-                findings.error("contracts", said(&fault), fault.remedy);
+                findings.error("contracts", describe(&fault), fault.remedy);
             }
             return findings.0;
         }
@@ -39,30 +39,32 @@ pub(super) fn findings(directory: &Path, former: Option<&Contracts>, allow_unjud
         .fold((0, 0), |(number, examples), contract| (number + 1, examples + contract.facts.examples.len()));
     findings.ok("contracts", format!("{number} in {}, with {examples} examples", directory.display()));
     for warning in contracts.warnings() {
-        findings.warning("contracts", said(warning), warning.remedy.clone());
+        findings.warning("contracts", describe(warning), warning.remedy.clone());
     }
     if let Some(former) = former {
         for contract in contracts.iter() {
             match former.get(&contract.aggregate_type, &contract.event_type) {
                 None => findings.ok("compatibility", format!("{} is new", contract.name())),
-                Some(old) => changed((former, old), (&contracts, contract), allow_unjudged, &mut findings),
+                Some(old) => {
+                    check_changes((former, old), (&contracts, contract), allow_unjudged, &mut findings)
+                }
             }
         }
         for old in former.iter().filter(|old| contracts.get(&old.aggregate_type, &old.event_type).is_none()) {
-            vanished(old, &mut findings);
+            check_removed(old, &mut findings);
         }
     }
     findings.0
 }
 
-fn said(fault: &Fault) -> String {
+fn describe(fault: &Fault) -> String {
     match fault.place().as_str() {
         "" => fault.what.clone(),
         place => format!("{place}: {}", fault.what),
     }
 }
 
-fn changed(
+fn check_changes(
     old: (&Contracts, &Contract),
     new: (&Contracts, &Contract),
     allow_unjudged: bool,
@@ -72,8 +74,8 @@ fn changed(
     if rule != before {
         findings.warning(
             "compatibility",
-            format!("{name}: the rule was `{}` and is `{}` now", before.word(), rule.word()),
-            "Make sure that those who consume it know",
+            format!("{name}: the rule was `{}` and is now `{}`", before.word(), rule.word()),
+            "Make sure that the consumers of the event know",
         );
     }
     if rule == Rule::None {
@@ -81,17 +83,17 @@ fn changed(
     }
     let changes = compare(old, new);
     if changes.is_empty() {
-        findings.ok("compatibility", format!("{name} is as its rule `{}` wants it", rule.word()));
+        findings.ok("compatibility", format!("{name} follows its rule `{}`", rule.word()));
     }
     for change in changes {
         let what = sentence(&name, &change);
         if change.judged {
             findings.error("compatibility", what, remedy(&change));
         } else if allow_unjudged {
-            findings.warning("compatibility", what, "It was let pass by --allow-unjudged");
+            findings.warning("compatibility", what, "Accepted by --allow-unjudged");
         } else {
             let remedy =
-                "It cannot be told whether this breaks anything: look at it, then use --allow-unjudged";
+                "Check by hand whether this change breaks consumers; to accept it, use --allow-unjudged";
             findings.error("compatibility", what, remedy);
         }
     }
@@ -110,21 +112,21 @@ fn sentence(name: &str, change: &Change) -> String {
 fn remedy(change: &Change) -> &'static str {
     match change.direction {
         Some(Direction::Backward) => {
-            "Make the new contract take what is in the topic already, or give the event another type"
+            "Make the new contract accept the events that are already in the topic, or give the event another type"
         }
         Some(Direction::Forward) => {
-            "Keep to what consumers of the former contract take, or give the event another type"
+            "Keep new events valid under the former contract, or give the event another type"
         }
-        None => "Take the change back, or give the event another type",
+        None => "Revert the change, or give the event another type",
     }
 }
 
-fn vanished(old: &Contract, findings: &mut Findings) {
-    let what = format!("{}: the contract is gone", old.name());
+fn check_removed(old: &Contract, findings: &mut Findings) {
+    let what = format!("{}: the contract was removed", old.name());
     if old.facts.deprecated || old.rule() == Rule::None {
-        findings.ok("compatibility", format!("{what}, as it announced"));
+        findings.ok("compatibility", format!("{what}, which its deprecation or its rule allows"));
     } else {
-        let remedy = "Set `\"deprecated\": true` in it first, and take it away in a later version";
+        let remedy = "Set `\"deprecated\": true` in it first, and remove it in a later version";
         findings.error("compatibility", what, remedy);
     }
 }

@@ -1,5 +1,5 @@
-//! `contracts`: checks the contracts of events, and renders them. It needs no server, and from the configuration only the
-//! directory of the contracts and the topics of the events.
+//! `contracts`: checks and renders the contracts of events. It needs no server, and only the directory of the contracts and the
+//! topics of the events from the configuration.
 
 mod check;
 mod pages;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use pg_logical::Environment;
 
 use crate::cli::contracts::{ContractsAsyncapiArgs, ContractsCommand};
-use crate::commands::Verdict;
+use crate::commands::Completion;
 use crate::config::contracts::ContractConfig;
 use crate::config::load::load_for_contracts;
 use crate::contracts::asyncapi::{self, Info};
@@ -22,15 +22,15 @@ use crate::error::Error;
 use crate::routing::contract_topic;
 use crate::terminal;
 
-/// Does what the arguments say. The exit code is 1 if something was found.
+/// Runs the subcommand. The exit code is 1 if `check` found an error, or pages are out of date.
 ///
 /// # Errors
-/// There is no directory, something in it is wrong (for commands other than `check`), or something cannot be written.
+/// No directory is configured, a contract is faulty (for commands other than `check`), or a file cannot be written.
 pub fn contracts(
     config: Option<&Path>,
     command: &ContractsCommand,
     env: &Environment,
-) -> Result<Verdict, Error> {
+) -> Result<Completion, Error> {
     let settings = load_for_contracts(config, env)?;
     match command {
         ContractsCommand::Check(args) => check::check(&directory(&args.directory, &settings)?, args),
@@ -40,7 +40,7 @@ pub fn contracts(
         }
         ContractsCommand::Asyncapi(args) => {
             let contracts = load(&directory(&args.directory, &settings)?)?;
-            write_asyncapi(&contracts, args, &settings).map(|()| Verdict::Fine)
+            write_asyncapi(&contracts, args, &settings).map(|()| Completion::Success)
         }
     }
 }
@@ -49,8 +49,8 @@ fn directory(named: &Option<PathBuf>, settings: &ContractConfig) -> Result<PathB
     let configured = || settings.contracts.as_ref().map(|contracts| contracts.directory.clone());
     named.clone().or_else(configured).ok_or_else(|| {
         Error::usage(
-            "It is not known where the contracts are",
-            "Name their directory, or set `directory` under [contracts]",
+            "No directory of contracts is configured",
+            "Give the directory as an argument, or set `directory` under [contracts]",
         )
     })
 }
@@ -70,8 +70,9 @@ fn write_asyncapi(
 ) -> Result<(), Error> {
     let info = Info { title: args.title.clone(), version: args.document_version.clone() };
     let document = asyncapi::document(contracts, &info, |contract| topic_of(contract, settings));
-    let text =
-        document.map_err(|error| Error::usage(format!("No JSON: {error}"), "Report this as a fault"))?;
+    let text = document.map_err(|error| {
+        Error::usage(format!("The document cannot be written as JSON: {error}"), "Report this as a bug")
+    })?;
     match &args.output {
         None => terminal::print(&text),
         Some(path) => {
@@ -84,6 +85,6 @@ fn write_asyncapi(
 fn unwritable(path: &Path, error: &io::Error) -> Error {
     Error::usage(
         format!("{} cannot be written: {error}", path.display()),
-        "Name a place that can be written to",
+        "Give a path that can be written to",
     )
 }

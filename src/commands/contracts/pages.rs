@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::unwritable;
 use crate::cli::contracts::ContractsDocsArgs;
-use crate::commands::Verdict;
+use crate::commands::Completion;
 use crate::contracts::markdown::{MARK, Page, pages};
 use crate::contracts::{Contract, Contracts, Topic};
 use crate::error::Error;
@@ -18,7 +18,7 @@ pub(super) fn docs(
     contracts: &Contracts,
     args: &ContractsDocsArgs,
     topic: impl Fn(&Contract) -> Topic,
-) -> Result<Verdict, Error> {
+) -> Result<Completion, Error> {
     let pages = pages(contracts, topic);
     let mut there = BTreeMap::new();
     own_pages(&args.output, "", &mut there).map_err(|error| {
@@ -27,7 +27,7 @@ pub(super) fn docs(
     let changed: Vec<&Page> = pages.iter().filter(|page| there.get(&page.path) != Some(&page.text)).collect();
     let gone: Vec<&String> =
         there.keys().filter(|path| !pages.iter().any(|page| page.path == **path)).collect();
-    let mut said = String::new();
+    let mut report = String::new();
     for page in &changed {
         let path = args.output.join(&page.path);
         let done = if args.check { "is not up to date" } else { "written" };
@@ -36,25 +36,29 @@ pub(super) fn docs(
                 .and_then(|()| fs::write(&path, &page.text))
                 .map_err(|error| unwritable(&path, &error))?;
         }
-        said += &format!("{} {done}\n", path.display());
+        report += &format!("{} {done}\n", path.display());
     }
     for path in &gone {
         let path = args.output.join(path);
-        let done = if args.check { "is of no contract" } else { "removed: its contract is gone" };
+        let done = if args.check {
+            "belongs to no contract"
+        } else {
+            "removed, because its contract no longer exists"
+        };
         if !args.check {
             fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
         }
-        said += &format!("{} {done}\n", path.display());
+        report += &format!("{} {done}\n", path.display());
     }
     let fine = changed.is_empty() && gone.is_empty();
     if fine {
-        said = format!("{} pages in {} are up to date\n", pages.len(), args.output.display());
+        report = format!("{} pages in {} are up to date\n", pages.len(), args.output.display());
     }
-    terminal::print(&said)?;
-    Ok(if args.check && !fine { Verdict::Amiss } else { Verdict::Fine })
+    terminal::print(&report)?;
+    Ok(if args.check && !fine { Completion::ProblemsFound } else { Completion::Success })
 }
 
-/// The pages that an earlier run wrote. Their first line tells them from other files in the directory.
+/// The pages that an earlier run wrote, recognised by their first line.
 fn own_pages(directory: &Path, path: &str, found: &mut BTreeMap<String, String>) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -29,7 +29,7 @@ impl Place {
         self
     }
 
-    fn run(&self, arguments: &[&str]) -> Result<Verdict, Error> {
+    fn run(&self, arguments: &[&str]) -> Result<Completion, Error> {
         let arguments =
             arguments.iter().map(|argument| argument.replace('@', self.0.path().to_str().unwrap()));
         let cli = Cli::try_parse_from(["outbox-router".to_owned()].into_iter().chain(arguments)).unwrap();
@@ -51,8 +51,8 @@ impl Place {
     }
 }
 
-fn failed(result: Result<Verdict, Error>) -> bool {
-    result.unwrap() == Verdict::Amiss
+fn failed(result: Result<Completion, Error>) -> bool {
+    result.unwrap() == Completion::ProblemsFound
 }
 
 fn example() -> PathBuf {
@@ -114,7 +114,7 @@ fn the_directory_is_that_of_the_configuration_unless_named() {
     assert!(!failed(place.run(&["-c", "@/router.toml", "contracts", "check"])));
     fs::write(place.path("router.toml"), "").unwrap();
     let error = place.run(&["-c", "@/router.toml", "contracts", "check"]).unwrap_err().to_string();
-    assert!(error.contains("not known where the contracts are"), "{error}");
+    assert!(error.contains("No directory of contracts is configured"), "{error}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use super::list::{Listed, render};
 use super::{condition, rows};
 use crate::advice::OrRemedy;
 use crate::cli::dead_letters::DecideArgs;
-use crate::commands::table::Look;
-use crate::commands::typed_out;
+use crate::commands::confirm_by_count;
+use crate::commands::table::TableStyle;
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
@@ -17,7 +17,7 @@ use crate::quantity::counted;
 use crate::terminal;
 use crate::unsendable::Reason;
 
-/// How many events are listed before the question.
+/// How many events are listed before the confirmation.
 const SHOWN: u32 = 20;
 
 pub(super) async fn decide(
@@ -30,12 +30,12 @@ pub(super) async fn decide(
     let DecideArgs { choose, all, dry_run, json } = args;
     if choose.chooses_all() && !all {
         return Err(Error::usage(
-            "Nothing is chosen",
-            "Choose by --id, --aggregate or --reason, or say --all",
+            "No events are selected",
+            "Select events with --id, --aggregate or --reason, or all with --all",
         ));
     }
     let selected = condition(choose);
-    // an event that only waits behind another is sent by itself once that one is
+    // an event that is parked behind another is sent automatically after it
     let condition = match decision {
         Decision::Retry => format!("({selected}) AND d.reason <> {}", literal(Reason::Behind.name())),
         Decision::Discard => selected.clone(),
@@ -47,14 +47,14 @@ pub(super) async fn decide(
     if matching == 0 {
         let found = session.query(&sql::count(&config.name, &selected)).await?;
         let behind = if number(found.first(), 0) > 0 {
-            "Nothing is to be decided of what was chosen: it waits behind an earlier event of its aggregate, and follows when \
-             that one is sent or thrown away. `outbox-router dead-letters list --aggregate ID` shows which.\n"
+            "The selected events wait behind an earlier event of their aggregate, and are sent when that event is sent or \
+             discarded. `outbox-router dead-letters list --aggregate ID` shows it.\n"
         } else {
             "No such event is parked.\n"
         };
         return terminal::print(if *json { "[]\n" } else { behind });
     }
-    // events that are parked from here on are neither shown nor counted, so they are not marked either
+    // mark only the events that were shown and counted, not those parked since
     let text = |n: usize| counts.and_then(|row| row.get(n)).unwrap_or_default();
     let condition = sql::is_one_of(text(2), text(3));
     if *dry_run || ask {
@@ -64,8 +64,8 @@ pub(super) async fn decide(
         if *dry_run && *json {
             return terminal::print_json(&listed);
         }
-        terminal::print(&render(&listed, matching, aggregates, &Look::of_stdout()))?;
-        if *dry_run || !typed_out("They are never sent. ", matching as u64)? {
+        terminal::print(&render(&listed, matching, aggregates, &TableStyle::for_stdout()))?;
+        if *dry_run || !confirm_by_count("They will never be sent. ", matching as u64)? {
             return Ok(());
         }
     }
@@ -79,11 +79,11 @@ pub(super) async fn decide(
     }
     let events = counted(number(marked.first(), 0), "event");
     let what = match decision {
-        Decision::Retry => format!("{events} will be sent again, and what waits behind after it."),
-        Decision::Discard => format!("{events} will be thrown away."),
+        Decision::Retry => format!("{events} will be sent again, followed by the events parked behind."),
+        Decision::Discard => format!("{events} will be discarded."),
     };
     terminal::print(&format!(
-        "{what} The running router does so within a second; `list` shows what is left.\n"
+        "{what} The running router does this within a second; `list` shows the events that are left.\n"
     ))
 }
 

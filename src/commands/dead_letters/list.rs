@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{condition, rows};
 use crate::cli::dead_letters::ChooseArgs;
 use crate::commands::connect;
-use crate::commands::table::{Look, trimmed};
+use crate::commands::table::{TableStyle, trimmed};
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::printable;
@@ -32,7 +32,7 @@ pub(super) struct Listed {
     decision: Option<&'static str>,
     /// How many retries failed.
     attempts: u64,
-    /// The mark of the reset that sent it again; null if it was not sent again.
+    /// The replay mark of the `slot reset` that sent it again; null if it was not sent again.
     replay: Option<String>,
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn list(
         return terminal::print_json(&listed);
     }
     let (all, aggregates) = count(config, session, &condition).await?;
-    terminal::print(&render(&listed, all, aggregates, &Look::of_stdout()))
+    terminal::print(&render(&listed, all, aggregates, &TableStyle::for_stdout()))
 }
 
 /// The number of events, and of their aggregates.
@@ -79,7 +79,7 @@ async fn count(config: &Config, session: &mut Session, condition: &str) -> Resul
     Ok((count(0), count(1)))
 }
 
-/// Prints how many there are in all shards together.
+/// Prints the totals of all shards.
 pub(super) async fn sum(shards: &[Config], choose: &ChooseArgs) -> Result<(), Error> {
     let Some(first) = shards.first() else { return Ok(()) };
     let mut session = connect(first, "dead-letters", Startup::default()).await?;
@@ -95,12 +95,13 @@ pub(super) async fn sum(shards: &[Config], choose: &ChooseArgs) -> Result<(), Er
 }
 
 /// One line for each event, and the total.
-pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, look: &Look) -> String {
+pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, style: &TableStyle) -> String {
     if listed.is_empty() {
         return "No events are parked.\n".to_owned();
     }
-    let mut table = look.table_of(["position", "committed", "id", "aggregate", "type", "reason", "decision"]);
-    // values of a row must not control the terminal
+    let mut table =
+        style.table_with_headings(["position", "committed", "id", "aggregate", "type", "reason", "decision"]);
+    // control characters in values must not reach the terminal
     let text = |value: &Option<String>| {
         value.as_ref().map_or_else(|| "NULL".to_owned(), |text| printable(text.as_bytes()))
     };
@@ -164,9 +165,9 @@ mod tests {
             waiting(3, Reason::Unroutable, Some(Decision::Discard)),
         ];
         let listed: Vec<Listed> = rows.iter().map(Listed::of).collect();
-        let look = Look { colours: false, width: None };
-        let table = render(&listed, 5, 1, &look);
-        let none = render(&[], 0, 0, &look);
+        let style = TableStyle { colours: false, width: None };
+        let table = render(&listed, 5, 1, &style);
+        let none = render(&[], 0, 0, &style);
         let json = serde_json::to_string_pretty(&listed[..1]).unwrap();
         insta::assert_snapshot!(format!("{table}---\n{none}---\n{json}"));
     }

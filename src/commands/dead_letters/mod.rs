@@ -1,5 +1,4 @@
-//! `dead-letters`: shows parked events and takes decisions about them. The commands only mark rows; the running router
-//! carries the decisions out.
+//! `dead-letters`: shows parked events, and marks their rows for retry or discard. The running router acts on the marks.
 
 mod decide;
 mod list;
@@ -19,10 +18,10 @@ use crate::postgres::catalog::slots_of_other_shards;
 use crate::postgres::dead_letters::sql::{self, REMEDY, Waiting};
 use crate::terminal;
 
-/// Does what the arguments say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// Postgres refuses or cannot be reached, or the arguments choose nothing.
+/// Postgres refuses or cannot be reached, or the arguments select nothing.
 pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(), Error> {
     let shards = chosen_shards(config, &args.shards)?;
     for shard in &shards {
@@ -42,7 +41,7 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(),
     Ok(())
 }
 
-/// Shards of a former number of shards may have parked events under the same names.
+/// Mentions slots that are left of another number of shards, whose parked events have the same router names.
 async fn mention_other_shards(config: &Config) -> Result<(), Error> {
     let mut session = connect(config, "dead-letters", Startup::default()).await?;
     let others =
@@ -52,8 +51,8 @@ async fn mention_other_shards(config: &Config) -> Result<(), Error> {
         return Ok(());
     }
     terminal::print(&format!(
-        "There are slots for another number of shards too: {}. Shards have the same names there, and what is parked is of the old number \
-         until `outbox-router shards change` has handed over: decide it with that one.\n",
+        "Slots for another number of shards exist: {}. Their shards have the same names, and the parked events belong to them until \
+         `outbox-router shards change` has completed: retry or discard with the old `[shards] count`.\n",
         others.join(", ")
     ))
 }

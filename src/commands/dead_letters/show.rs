@@ -7,15 +7,15 @@ use serde::Serialize;
 use super::list::Listed;
 use super::{condition, rows};
 use crate::cli::dead_letters::ChooseArgs;
-use crate::commands::table::{Look, bold, trimmed};
+use crate::commands::table::{TableStyle, bold, trimmed};
 use crate::config::Config;
 use crate::dead_letters::OriginalEvent;
 use crate::error::Error;
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::terminal::{self, on_one_line};
 
-/// How many are shown at most.
-const MOST: u32 = 100;
+/// The largest number of events that are shown.
+const LIMIT: u32 = 100;
 
 #[derive(Debug, Serialize)]
 struct Shown<'a> {
@@ -32,7 +32,7 @@ pub(super) async fn show(
     choose: &ChooseArgs,
     json: bool,
 ) -> Result<(), Error> {
-    let rows = rows(config, session, &condition(choose), Some(MOST)).await?;
+    let rows = rows(config, session, &condition(choose), Some(LIMIT)).await?;
     if json {
         let shown = rows.iter().map(|row| Shown {
             listed: Listed::of(row),
@@ -44,11 +44,13 @@ pub(super) async fn show(
     if rows.is_empty() {
         return terminal::print("No such event is parked.\n");
     }
-    terminal::print(&rows.iter().map(|row| render(row, &Look::of_stdout())).collect::<Vec<_>>().join("\n"))
+    terminal::print(
+        &rows.iter().map(|row| render(row, &TableStyle::for_stdout())).collect::<Vec<_>>().join("\n"),
+    )
 }
 
-fn render(row: &Waiting, look: &Look) -> String {
-    let mut table = look.table();
+fn render(row: &Waiting, style: &TableStyle) -> String {
+    let mut table = style.table();
     let mut line = |name: &str, value: &str| {
         table.add_row([bold(name), Cell::new(on_one_line(value))]);
     };
@@ -60,13 +62,12 @@ fn render(row: &Waiting, look: &Look) -> String {
     line("attempts", &row.attempts.to_string());
     line("written to", &letter.source);
     if let Some(mark) = &letter.replay {
-        line("asked for again", mark);
+        line("replay", mark);
     }
     trimmed(&table) + &format_original(&letter.original)
 }
 
-/// Each value on one line, however long: a value with inserted line breaks could not be copied, and wrapping long values is
-/// slow.
+/// Prints each value on one line, so that it can be copied. Wrapping long values would also be slow.
 fn format_original(original: &OriginalEvent) -> String {
     let values: Vec<(&str, &str)> = match original {
         OriginalEvent::Columns(columns) => columns

@@ -1,4 +1,4 @@
-//! `init --print-acls`: the rights that the router's principal needs in Kafka, as calls of Kafka's own tool.
+//! `init --print-acls`: the ACLs that the router's principal needs in Kafka, as commands for kafka-acls.sh.
 
 use std::borrow::Cow;
 
@@ -32,13 +32,13 @@ pub(super) fn commands(config: &Config) -> String {
         "No Create: `[topics] create` is false."
     };
     let mut text =
-        "# Put the router's principal for User:outbox-router; admin.properties logs an administrator in.\n\n"
+        "# Replace User:outbox-router with the router's principal; admin.properties has the login of an administrator.\n\n"
             .to_owned();
     if let Some(topic) = &config.delivery.positions_topic {
-        // at its start the router reads what it wrote before
+        // at its start the router reads its last checkpoint
         let operations = format!("{} --operation Read", operations.join(" "));
         text += &format!(
-            "# The topic {topic}, where the router remembers what it has delivered. {create}\n{tool} \\\n  {operations} \\\n  \
+            "# The topic {topic}, where the router stores its checkpoints. {create}\n{tool} \\\n  {operations} \\\n  \
              --topic {topic} --resource-pattern-type literal\n\n"
         );
     }
@@ -57,7 +57,7 @@ pub(super) fn commands(config: &Config) -> String {
         text += &format!("# {which}. {create}\n{tool} \\\n  {operations} \\\n  {resource}\n\n");
     }
     text + &format!(
-        "# Only for brokers before 2.8: later ones let who may write to a topic be idempotent (KIP-679).\n# {}\n",
+        "# Only for brokers before 2.8: later ones allow an idempotent producer that may write to a topic (KIP-679).\n# {}\n",
         format!("{tool} \\\n  --operation IdempotentWrite --cluster").replace('\n', "\n# "),
     )
 }
@@ -79,12 +79,12 @@ fn resource(template: &Template) -> (String, String) {
         "" => (
             "--topic '*' --resource-pattern-type literal".to_owned(),
             format!(
-                "All topics, because {template} begins with a column: a text in front of it would narrow this down"
+                "All topics, because {template} begins with a column: a fixed prefix would narrow this down"
             ),
         ),
         prefix => (
             format!("--topic {prefix} --resource-pattern-type prefixed"),
-            format!("All topics of {template}, by what they begin with"),
+            format!("All topics of {template}, by their prefix"),
         ),
     }
 }

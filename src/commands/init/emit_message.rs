@@ -57,7 +57,7 @@ fn object(prefix: &str, columns: &Columns, function: &Function) -> Object {
         as_wanted: Some((
             format!("EXISTS (SELECT {found} AND p.prosrc = {})", literal(&body)),
             format!(
-                "it was made for another prefix, other columns or another version. To replace it, DROP FUNCTION \
+                "it was created for another prefix, other columns or another version. To replace it, DROP FUNCTION \
                  outbox_router.{name} and run init again"
             ),
         )),

@@ -49,26 +49,26 @@ const MAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a statement may wait for a lock, in milliseconds: applications that write to the table queue behind it.
 const LOCK_TIMEOUT: &str = "5000";
 
-/// The key of the advisory lock that keeps concurrent runs apart.
+/// The key of the advisory lock that serializes runs.
 const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
 
-/// What to do where an administrator has more rights.
+/// What to do if a privilege is missing.
 const GENERAL_REMEDY: &str =
     "Connect as an administrator with --url, or have one run what `outbox-router init --print-sql` prints";
 
-/// Does what `args` ask for.
+/// Creates what is missing, or prints a script.
 ///
 /// # Errors
 /// Postgres cannot be reached or refuses, or an existing object cannot be used; that object is not altered. Objects created
 /// before that stay, and the next run finds them.
 pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result<(), Error> {
     if args.role.as_deref().is_some_and(|role| role.is_empty() || role.len() > 63 || role.contains('\0')) {
-        return Err(Error::usage("--role is not a name: it has 1 to 63 bytes", "Name the role that runs"));
+        return Err(Error::usage("--role is not a valid name", "Give a name of 1 to 63 bytes"));
     }
     if args.role.as_deref().is_some_and(|role| role.starts_with("pg_") || matches!(role, "public" | "none")) {
         return Err(Error::usage(
-            "--role is a name that Postgres keeps for itself",
-            "Choose another, without pg_ in front",
+            "--role is a name that Postgres reserves",
+            "Choose another name, without the prefix pg_",
         ));
     }
     if args.print_acls {
@@ -141,7 +141,7 @@ impl<'a> Init<'a> {
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
         let server = slot::preconditions(&mut self.session, &self.config.every_shard()).await?;
-        self.one_at_a_time().await?;
+        self.take_lock().await?;
         let config = self.config;
         self.make(&object::router_schema()).await?;
         self.apply_migrations().await?;
@@ -160,15 +160,15 @@ impl<'a> Init<'a> {
             Some(emit) => self.make(&emit).await?,
             None if config.outbox.tables.is_empty() => {}
             None => {
-                let left = "left out: of several outbox tables there is none that it could fill";
-                say("function outbox_router.emit", left)?;
+                let skipped = "left out: it supports only one outbox table";
+                say("function outbox_router.emit", skipped)?;
             }
         }
         if let Some(role) = self.role {
             self.make_all(&privileges::objects(config, role)).await?;
         }
         let shards = config.every_shard();
-        // publications that do not exist yet are judged by what they would publish
+        // before publications are created, this checks what they would publish
         self.verify_shards(&shards).await?;
         for shard in &shards {
             let publication = publication::object(shard);
@@ -193,11 +193,11 @@ impl<'a> Init<'a> {
         let open: Vec<&str> = open.iter().filter_map(|row| row.get(0)).collect();
         let ours = config.slots_of_all_shards();
         let others = slots_of_other_shards(&mut self.session, config.base_slot(), &ours).await?;
-        self.say_what_is_next(&open, !others.is_empty())
+        self.print_next_steps(&open, !others.is_empty())
     }
 
-    /// Waits for another run. Two at once, as containers may start them, would create the same things and fail.
-    async fn one_at_a_time(&mut self) -> Result<(), Error> {
+    /// Waits for other runs. Two at once, as containers may start them, would create the same objects and fail.
+    async fn take_lock(&mut self) -> Result<(), Error> {
         let free = self.session.query_one(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK})")).await?;
         if free.as_deref() != Some("t") {
             terminal::print("Waiting for another outbox-router init in this database.\n")?;
@@ -208,7 +208,7 @@ impl<'a> Init<'a> {
         Ok(())
     }
 
-    /// Releases the lock at once: the server notices a closed connection a little later.
+    /// Releases the lock explicitly, because the server notices a closed connection only a little later.
     async fn end(mut self) {
         // fails if the session is gone or the lock was never taken
         let _ = self.session.query(&format!("SELECT pg_catalog.pg_advisory_unlock({LOCK})")).await;
@@ -232,9 +232,9 @@ impl<'a> Init<'a> {
             if let Some((question, otherwise)) = &object.as_wanted
                 && !self.is_there(&object.name, question).await?
             {
-                return say(&object.name, &format!("left alone: {otherwise}"));
+                return say(&object.name, &format!("left unchanged: {otherwise}"));
             }
-            return say(&object.name, "is there already");
+            return say(&object.name, "exists already");
         }
         if let Some((question, otherwise)) = &object.possible
             && !self.is_there(&object.name, question).await?
@@ -279,12 +279,12 @@ impl<'a> Init<'a> {
         if let Some(found) = &catalog.slot {
             slot::usable(&catalog, found, config)?;
             if found.failover != Some(false) {
-                return say(&name, "is there already");
+                return say(&name, "exists already");
             }
             return match slot::allow_failover(&self.conninfo, found, &postgres.slot).await {
                 Ok(()) => self.say_change(&name, "altered: standbys may keep a copy of it (failover = true)"),
                 Err(reason) => {
-                    say(&name, &format!("is there already; standbys can keep no copy of it, {reason}"))
+                    say(&name, &format!("exists already; standbys can keep no copy of it, {reason}"))
                 }
             };
         }
@@ -295,7 +295,7 @@ impl<'a> Init<'a> {
         let from = slot::create(&mut self.session, &self.conninfo, server, &postgres.slot).await?;
         self.session.set_answer_timeout(Some(MAKE_TIMEOUT));
         self.report_waits_with(say_wait);
-        // an interruption in between leaves a slot that is not known to be new, which is safe
+        // if interrupted before this, the router does not take the slot for new, which is safe
         self.record(&slot_record::created(&postgres.slot, &literal(&from))).await?;
         self.say_change(&name, &format!("created; holds every change committed after {from}"))
     }
@@ -310,9 +310,9 @@ impl<'a> Init<'a> {
         say(what, text)
     }
 
-    /// `open` are the functions with which every role can write messages, with any prefix; `others` tells whether there are
-    /// slots for another number of shards.
-    fn say_what_is_next(&self, open: &[&str], others: bool) -> Result<(), Error> {
+    /// `open` are the functions with which every role can write messages, with any prefix; `others` is whether slots for
+    /// another number of shards exist.
+    fn print_next_steps(&self, open: &[&str], others: bool) -> Result<(), Error> {
         let mut text = if self.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
         text.push_str("\nNext:\n");
         if let Some(role) = self.role {
@@ -326,7 +326,7 @@ impl<'a> Init<'a> {
             text += &format!("    GRANT {grant} TO ...;\n");
         }
         if !open.is_empty() {
-            text += "  everybody can write messages past these functions, until a superuser runs:\n";
+            text += "  to stop every role from writing messages without these functions, as a superuser:\n";
         }
         for function in open {
             text += &format!("    REVOKE EXECUTE ON FUNCTION pg_catalog.{function} FROM PUBLIC;\n");
@@ -358,7 +358,7 @@ fn say(what: &str, text: &str) -> Result<(), Error> {
     terminal::print(&format!("{what}: {text}\n"))
 }
 
-/// A refusal of the server, preceded by what could not be done.
+/// The server's error, preceded by what could not be done.
 fn cannot(verb: &str, what: &str, error: QueryError, remedy: &str) -> Error {
     if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return Error::refused(

@@ -6,11 +6,11 @@ use pg_logical::quoting::literal;
 use super::GENERAL_REMEDY;
 use crate::config::{Config, TableName};
 
-/// The statements that create an object, and the expressions that tell whether to.
+/// The statements that create an object, and the SQL conditions for running them.
 pub(super) struct Object {
-    /// Its name for a person: `table public.outbox`.
+    /// Its kind and name, as printed: `table public.outbox`.
     pub(super) name: String,
-    /// Why it exists: a comment in the script.
+    /// What it is for; a comment in the script.
     pub(super) purpose: String,
     /// An SQL expression: does it exist?
     pub(super) there: String,

@@ -63,13 +63,13 @@ pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
         there: format!("EXISTS (SELECT {function})"),
         as_wanted: Some((
             format!("EXISTS (SELECT {function} AND p.prosrc = {})", literal(&body)),
-            "it was made for another table, other columns or another version. To replace it, DROP FUNCTION \
+            "it was created for another table, other columns or another version. To replace it, DROP FUNCTION \
              outbox_router.emit and run init again"
                 .to_owned(),
         )),
         possible: Some((
             emit_fits(outbox, table),
-            "the columns of the table are not those that it could fill in",
+            "it cannot fill the columns of the table",
         )),
         make: format!(
             "CREATE FUNCTION outbox_router.emit(\n  aggregate_type text, aggregate_id text, event_type text, payload jsonb,\n  \
@@ -200,13 +200,12 @@ pub(super) async fn verify(
     let what: Vec<String> = faults.iter().map(OutboxError::to_string).collect();
     let remedy = match first {
         OutboxError::MissingColumn { key, .. } if FIELDS.iter().all(|field| field.key() != *key) => {
-            "Correct the template that names it, or add the column; init does not alter a table that is there"
+            "Correct the template that names it, or add the column; init does not alter an existing table"
         }
         OutboxError::MissingColumn { .. } => {
-            "Name the table's own columns under `[outbox] columns`, or add what is missing; init does not alter a table \
-             that is there"
+            "Name the table's columns under `[outbox] columns`, or add the missing columns; init does not alter an existing table"
         }
-        _ => "Change the column's type, or the configuration; init does not alter a table that is there",
+        _ => "Change the column's type, or the configuration; init does not alter an existing table",
     };
     Err(Error::refused(what.join("; "), remedy))
 }
@@ -225,10 +224,10 @@ pub(super) fn refuse_unknown_columns(
     match faults.first() {
         Some(OutboxError::MissingColumn { column, key, .. }) => Err(Error::refused(
             format!(
-                "{} the column {column:?}, and the table {table}, which does not exist yet, would be made without it",
+                "{} the column {column:?}, and init would create the table {table} without it",
                 named_by(key)
             ),
-            "Make the table yourself, with all columns that you need, and run init again",
+            "Create the table yourself, with all columns that you need, and run init again",
         )),
         _ => Ok(()),
     }

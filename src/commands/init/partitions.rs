@@ -1,7 +1,6 @@
-//! Event triggers for a partitioned outbox. A partition that is attached with rows in it, or that was unlogged for a time,
-//! brings rows that are not in the stream, and the catalogues keep no trace of that. So in the same transaction the triggers
-//! alter the router's publication without changing it: the router sees an altered publication and stops (tried on 14, 15 and
-//! 18).
+//! Event triggers for a partitioned outbox. If a partition with rows is attached, or a partition was unlogged for a time, the
+//! stream does not contain its rows, and the catalogues do not show it. So the triggers run an ALTER PUBLICATION without effect
+//! in the same transaction: the router sees an altered publication and stops (tried on 14, 15 and 18).
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -106,8 +105,8 @@ pub(super) fn object(config: &Config) -> Option<Object> {
         ),
         possible: Some((
             "pg_catalog.current_setting('is_superuser') = 'on'".to_owned(),
-            "it takes a superuser. Without them a partition that is attached with rows, or is unlogged for a time, loses events \
-             unseen: run init again as one, with --url",
+            "only a superuser can create them. Without them, events of a partition that is attached with rows or is made unlogged for \
+             a time are lost unnoticed: run init again as a superuser, with --url",
         )),
         make: format!(
             "DROP EVENT TRIGGER IF EXISTS {attach};\nDROP EVENT TRIGGER IF EXISTS {rewrite};\n\

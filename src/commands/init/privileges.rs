@@ -1,4 +1,4 @@
-//! The router's role and its privileges, no more than it needs.
+//! The router's role, with the privileges that it needs and no others.
 //!
 //! On 14 to 18, LOGIN, REPLICATION and CONNECT are enough for streaming, the watch and `check`: the walsender reads tables
 //! without SELECT, and every role can read the catalogues.
@@ -99,7 +99,7 @@ fn connect_privilege(role: &str, database: &str) -> Object {
     }
 }
 
-/// To read a lagging slot in bulk. Every role may, until somebody revokes it.
+/// EXECUTE on the functions of bulk reads: PUBLIC has it until somebody revokes it.
 fn bulk_reads_privilege(role: &str) -> Object {
     let name = quoting::name(role);
     let may = |whose: &str, what: &str| {
@@ -118,7 +118,7 @@ fn bulk_reads_privilege(role: &str) -> Object {
         ),
         possible: Some((
             may("current_user", "EXECUTE WITH GRANT OPTION"),
-            "it takes a superuser to grant it; until then the slot is streamed, which is slower where it lags",
+            "only a superuser can grant it; until then the router streams a lagging slot, which is slower",
         )),
         make: format!("GRANT EXECUTE ON FUNCTION {} TO {name};", FUNCTIONS.join(",\n  ")),
         done: "granted",
@@ -128,7 +128,7 @@ fn bulk_reads_privilege(role: &str) -> Object {
     }
 }
 
-/// To write the heartbeat. Every role may, until somebody revokes it.
+/// EXECUTE on the function that writes heartbeats: PUBLIC has it until somebody revokes it.
 fn heartbeat_privilege(role: &str) -> Object {
     let name = quoting::name(role);
     // the script creates the role earlier, but it does not exist yet when the script is parsed
@@ -152,8 +152,7 @@ fn heartbeat_privilege(role: &str) -> Object {
         there,
         make: format!("DO {};", quoting::dollar_quoted(&block)),
         done: "granted",
-        remedy: "It takes a superuser, who owns pg_logical_emit_message: connect as one with --url, or leave `[heartbeat] \
-                 interval` out"
+        remedy: "Connect with --url as a superuser, because pg_logical_emit_message belongs to one, or remove `[heartbeat] interval`"
             .to_owned(),
         ..Object::default()
     }

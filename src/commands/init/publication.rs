@@ -1,4 +1,4 @@
-//! The publications: what the stream holds, and one that keeps outbox tables from being made unlogged.
+//! The publications that the router streams, and one that makes Postgres refuse to make outbox tables unlogged.
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -35,8 +35,8 @@ pub(super) fn object(config: &Config) -> Object {
             ),
         },
         remedy: format!(
-            "It takes CREATE on the database{owner}: connect as its owner or as an \
-             administrator with --url, or have one run what `outbox-router init --print-sql` prints"
+            "Creating it needs CREATE on the database{owner}: connect with --url as its owner or as an administrator, or have one \
+             run what `outbox-router init --print-sql` prints"
         ),
         ..Object::default()
     }
@@ -107,11 +107,11 @@ pub(super) fn guard(config: &Config) -> Option<Object> {
                 "pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')\n  \
                  AND NOT EXISTS (SELECT {unnamed}\n    AND NOT pg_catalog.pg_has_role(c.relowner, 'USAGE'))"
             ),
-            "it takes CREATE on the database and the ownership of the outbox table. Without it a table that is unlogged for a time loses \
-             events unseen: run init again as the owner, with --url",
+            "creating it needs CREATE on the database and ownership of the outbox table. Without it, events of a table that is made \
+             unlogged for a time are lost unnoticed: run init again as the owner, with --url",
         )),
         make: format!("DO {};", quoting::dollar_quoted(&block)),
-        done: "created; it publishes nothing, and keeps the table from being made unlogged",
+        done: "created; it publishes nothing, and prevents that the table is made unlogged",
         ..Object::default()
     })
 }

@@ -1,4 +1,4 @@
-//! The files of `migrations/`: applied one by one, or printed as statements that do the same.
+//! The files of `migrations/`: applied one by one, or printed as equivalent statements.
 
 use std::hash::{Hash, Hasher};
 
@@ -144,7 +144,7 @@ async fn applied(session: &mut Session) -> Result<Vec<Applied>, Error> {
 fn verify(applied: &[Applied]) -> Result<(), Error> {
     let refused = |why: String| {
         Error::refused(
-            format!("the router's schema does not go with this version: {why}"),
+            format!("the router's schema does not match this version: {why}"),
             "Use the version of outbox-router that the schema was last upgraded with, or a later one",
         )
     };
@@ -172,11 +172,11 @@ fn create_history() -> String {
     )
 }
 
-/// The same as statements that can be run again.
+/// Equivalent statements for the script, which can be run again.
 pub(super) fn script() -> Vec<(String, String)> {
     let mut parts = vec![
         ("Which files of migrations/ were applied".to_owned(), create_history()),
-        ("A table is made again if somebody has dropped it".to_owned(), forget_dropped() + ";"),
+        ("A table that was dropped is created again".to_owned(), forget_dropped() + ";"),
     ];
     parts.extend(MIGRATIONS.iter().map(|migration| {
         let block = format!(

@@ -16,7 +16,7 @@ pub(super) fn script(config: &Config, role: &str) -> String {
         "-- What outbox-router {} needs in Postgres, for the router {}.\n\
          -- Run it as an administrator in the database {}, and not in a single transaction:\n\
          --   psql -X -v ON_ERROR_STOP=1 -d {} -f FILE\n\
-         -- What is there already is left as it is, so it can be run again. wal_level must be logical.\n",
+         -- Existing objects are left unchanged, so it can be run again. wal_level must be logical.\n",
         env!("CARGO_PKG_VERSION"),
         one_line(&config.name),
         one_line(&config.postgres.conninfo.dbname),
@@ -68,8 +68,8 @@ pub(super) fn script(config: &Config, role: &str) -> String {
         ),
     );
     text.push_str(&format!(
-        "\n-- Left to you: a password for the role (\\password {}), unless it logs in without one, and the application's \
-         rights:\n",
+        "\n-- Still to do: a password for the role (\\password {}), unless it logs in without one, and the application's \
+         privileges:\n",
         one_line(&quoting::name(role)),
     ));
     for grant in grants(config) {
@@ -77,7 +77,7 @@ pub(super) fn script(config: &Config, role: &str) -> String {
     }
     if config.outbox.message_prefix.is_some() {
         text.push_str(
-            "-- Everybody can write messages past these functions, until a superuser runs this for each signature of \
+            "-- To stop every role from writing messages without these functions, run this as a superuser for each signature of \
              \\df pg_logical_emit_message:\n\
              --   REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(...) FROM PUBLIC;\n",
         );
@@ -91,12 +91,12 @@ fn guarded(object: &Object) -> String {
     if let Some((possible, _)) = &object.possible {
         condition += &format!("\n  AND {possible}");
     }
-    // not indented: a name may hold a line break, and the function's body has to match exactly
+    // not indented, because a name may contain a line break, and the function's body must match exactly
     let block = format!("\nBEGIN\nIF {condition} THEN\n{}\nEND IF;\nEND\n", object.make);
     format!("DO {};", quoting::dollar_quoted(&block))
 }
 
-/// A name may hold a line break, which would end a comment.
+/// Replaces line breaks, which would end a comment.
 fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }

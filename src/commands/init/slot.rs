@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::APPLICATION_NAME;
 use crate::commands::server::{
-    FAILOVER_SLOTS, Places, SLOTS_REMEDY, STANDBY_REMEDY, Server, WAL_LEVEL_REMEDY,
+    FAILOVER_SLOTS, SLOTS_REMEDY, STANDBY_REMEDY, Server, Usage, WAL_LEVEL_REMEDY,
 };
 use crate::commands::signals::cancelled_by;
 use crate::config::Config;
@@ -25,17 +25,14 @@ use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 /// How long cancelling the creation of the slot may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Checks what every slot needs before anything is created. Returns what the server says about itself.
+/// Checks what every slot needs, before anything is created. Returns the server's version and settings.
 pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> Result<Server, Error> {
-    let server = Server::look(session).await?;
+    let server = Server::query(session).await?;
     if let Some(what) = server.too_old() {
         return Err(Error::refused(what, "Upgrade the server"));
     }
     if server.standby {
-        return Err(Error::refused(
-            "the server is a standby, and a standby takes no changes",
-            STANDBY_REMEDY,
-        ));
+        return Err(Error::refused("the server is a standby, and a standby is read-only", STANDBY_REMEDY));
     }
     if server.wal_level != "logical" {
         let what = format!("wal_level is {}, and logical replication needs logical", server.wal_level);
@@ -49,8 +46,8 @@ pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> R
     );
     let missing = session.query_one(&missing).await?.and_then(|count| count.parse().ok()).unwrap_or_default();
     if missing > server.slots.left() {
-        let Places { taken, max } = server.slots;
-        return Err(no_free_slot(&taken.to_string(), &max.to_string(), missing));
+        let Usage { used, max } = server.slots;
+        return Err(no_free_slot(&used.to_string(), &max.to_string(), missing));
     }
     if slots.len() > 1 && server.number < ROW_FILTERS {
         return Err(no_row_filters(&server.version, "; nothing was changed"));
@@ -60,9 +57,9 @@ pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> R
 
 fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
     let what = match missing {
-        1 => format!("all replication slots are taken ({used} of max_replication_slots = {max})"),
+        1 => format!("all replication slots are in use ({used} of max_replication_slots = {max})"),
         _ => format!(
-            "{missing} replication slots are to be made, and {used} of max_replication_slots = {max} are taken"
+            "{missing} replication slots are missing, and {used} of max_replication_slots = {max} are in use"
         ),
     };
     Error::refused(format!("{what}; nothing was changed"), SLOTS_REMEDY)
@@ -72,12 +69,12 @@ fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
 pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<(), Error> {
     if let (None, Some(pid), Some(_)) = (slot.confirmed_flush_lsn, slot.active_pid, &slot.plugin) {
         return Err(Error::refused(
-            format!("the slot {} is still being made by server process {pid}", config.postgres.slot),
-            format!("Wait for it, or end it with SELECT pg_cancel_backend({pid}), and run init again"),
+            format!("server process {pid} is still creating the slot {}", config.postgres.slot),
+            format!("Wait for it, or cancel it with SELECT pg_cancel_backend({pid}), and run init again"),
         ));
     }
     match catalog.check_slot(config.source()) {
-        // `run` stops for safety here; for `init` it is only a refusal, because looking loses nothing
+        // `run` exits with 3 here; `init` has sent nothing, so it exits with 1
         Err(Error::Definite(definite)) => Err(Error::refused(definite.what, definite.remedy)),
         other => other,
     }
@@ -105,20 +102,22 @@ pub(super) async fn create(
         }
         () = stop.cancelled() => {}
     }
-    // may fail; then the server ends the statement when it notices that this process is gone
+    // if this fails, the server ends the statement once it notices that this process has ended
     let _ = timeout(CANCEL_TIMEOUT, cancel(conninfo, host, pid)).await;
     match timeout(CANCEL_TIMEOUT, creation).await {
         Ok(Ok(lsn)) => Ok(lsn.unwrap_or_default()),
         _ => Err(Error::refused(
-            format!("interrupted before the slot {name} was made; all else is there"),
-            "Run init again for the slot",
+            format!("interrupted before the slot {name} was created; everything else exists"),
+            "Run init again to create the slot",
         )),
     }
 }
 
-/// Says what the creation of a slot waits for.
+/// Logs what the creation of a slot waits for.
 pub(in crate::commands) fn say_wait(wait: &LockWait) {
-    tracing::warn!("the slot is made once every transaction that is open on the server has ended; {wait}");
+    tracing::warn!(
+        "Postgres creates the slot once all transactions that are open on the server have ended; {wait}"
+    );
 }
 
 /// Cancels the creation with a second session, because the first one is busy.
@@ -130,12 +129,13 @@ async fn cancel(conninfo: &ConnInfo, host: Host, pid: i32) -> Result<(), Error> 
     Ok(())
 }
 
-/// Lets standbys keep a copy of a slot that was created without `failover`. Only the replication protocol has a command for
-/// it. A failure is returned as a clause, because the slot can be used all the same.
+/// Sets `failover` on a slot that was created without it, with a command of the replication protocol. A failure is returned as
+/// a clause, because the slot can be used without it.
 pub(super) async fn allow_failover(conninfo: &ConnInfo, slot: &Slot, name: &str) -> Result<(), String> {
     if slot.active_pid.is_some() {
         return Err(
-            "and that cannot be changed while it is read: stop the router, and run init again".to_owned()
+            "and that cannot be changed while a router reads it: stop the router, and run init again"
+                .to_owned(),
         );
     }
     let startup = Startup { replication: true, application_name: APPLICATION_NAME, ..Startup::default() };
@@ -158,10 +158,10 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
              GRANT rds_replication and the like)",
             quoting::name(&conninfo.user)
         ),
-        // the last one was taken since the check
+        // another session took the last one after the check
         Some("53400") => return no_free_slot("all", "as it is", 1),
         Some("55000") => WAL_LEVEL_REMEDY.to_owned(),
-        _ => "Run `outbox-router check`, which looks at slots and settings".to_owned(),
+        _ => "Run `outbox-router check`, which checks slots and settings".to_owned(),
     };
     super::cannot("create", &format!("slot {name}"), error, &remedy)
 }

@@ -1,4 +1,4 @@
-//! `route --dry-run`: what rows would become, without touching the slot or a broker.
+//! `route --dry-run`: prints the records that rows would become, without using the slot or Kafka.
 
 mod rows;
 mod show;
@@ -6,7 +6,7 @@ mod show;
 use std::sync::Arc;
 
 use crate::cli::RouteArgs;
-use crate::commands::Verdict;
+use crate::commands::Completion;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
@@ -20,7 +20,7 @@ use show::{Outcome, Shown};
 ///
 /// # Errors
 /// Postgres cannot be reached or refuses, or the table or a line of standard input cannot be read.
-pub async fn route(config: &Config, args: &RouteArgs) -> Result<Verdict, Error> {
+pub async fn route(config: &Config, args: &RouteArgs) -> Result<Completion, Error> {
     let mut dry = DryRun::new(config)?;
     if args.stdin {
         rows::of_lines(std::io::stdin().lock(), config, args.limit, &mut dry)?;
@@ -33,10 +33,10 @@ pub async fn route(config: &Config, args: &RouteArgs) -> Result<Verdict, Error> 
         terminal::print(&show::text(&dry.shown))?;
     }
     let refused = dry.shown.iter().any(|shown| matches!(shown.outcome, Outcome::Refused { .. }));
-    Ok(if refused { Verdict::Amiss } else { Verdict::Fine })
+    Ok(if refused { Completion::ProblemsFound } else { Completion::Success })
 }
 
-/// Routes one event after the other and collects the output.
+/// Routes events one by one and collects the output.
 struct DryRun {
     outbox: Outbox,
     router: Router,
@@ -51,7 +51,7 @@ impl DryRun {
         Ok(DryRun { outbox, router, shown: Vec::new() })
     }
 
-    /// `ordinal` is the row's number among those that were read, because the commit of its transaction is unknown.
+    /// The place in the log is unknown, so `ordinal` is the number of the row among those that were read.
     fn event(&mut self, event: &OutboxEvent<'_>, xid: u32, ordinal: u64) {
         let origin = Origin { final_lsn: Lsn::INVALID, xid, commit_time: PgTimestamp::now(), ordinal };
         let outcome = match self.router.route(event, &origin) {
@@ -62,7 +62,7 @@ impl DryRun {
         self.shown.push(Shown { id: event.printable_id(), outcome });
     }
 
-    /// A row that cannot be decoded as an event. `number` is the number of the row or line.
+    /// Adds a row or line that cannot be decoded as an event.
     fn unreadable(&mut self, number: u64, reason: String) {
         self.shown.push(Shown { id: format!("row {number}"), outcome: Outcome::Refused { reason } });
     }

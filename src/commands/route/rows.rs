@@ -28,8 +28,8 @@ const ROWS_OF_A_TABLE: u32 = 10;
 pub(super) async fn of_tables(config: &Config, args: &RouteArgs, dry: &mut DryRun) -> Result<(), Error> {
     if config.outbox.tables.is_empty() {
         return Err(Error::usage(
-            "There is no outbox table to read rows of",
-            "Give JSON objects, as messages hold them, on standard input: --stdin",
+            "No outbox table is configured to read rows from",
+            "Give events as JSON objects, as in messages, on standard input: --stdin",
         ));
     }
     let startup = Startup { settings: &VALUE_TEXT, ..Startup::default() };
@@ -48,7 +48,7 @@ async fn of_table(
     table: &TableName,
     dry: &mut DryRun,
 ) -> Result<(), Error> {
-    // unpublished columns are not in the stream either
+    // the stream does not contain unpublished columns
     let mut columns = columns(session, config, table).await?;
     columns.retain(|column| column.sent);
     if columns.is_empty() {
@@ -57,7 +57,7 @@ async fn of_table(
             "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`",
         ));
     }
-    // this may scan the whole table
+    // the query may scan the whole table
     session.set_answer_timeout(None);
     let rows = session
         .query(&select(config, args, table, &columns))
@@ -76,11 +76,11 @@ async fn of_table(
     Ok(())
 }
 
-/// The newest rows first, as far as the table has an order.
+/// The newest rows first, if the table has a column `created_at`.
 fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[Column]) -> String {
     let names: Vec<String> = columns.iter().map(|column| quoting::name(&column.name)).collect();
     let wanted = match &args.id {
-        // the text is converted to the column's type, which may write one value in several ways
+        // Postgres converts the text to the column's type, so any spelling of a UUID is found
         Some(id) => format!(" WHERE {} = {}", quoting::name(&config.outbox.columns.id), literal(id)),
         None => String::new(),
     };
@@ -102,19 +102,19 @@ fn refused(error: QueryError, config: &Config, args: &RouteArgs) -> Error {
     if let (true, Some(_)) = (not_of_the_type, &args.id) {
         let column = &config.outbox.columns.id;
         return Error::usage(
-            format!("--id is not of the type of the column {column:?}"),
+            format!("--id is not a valid value of the column {column:?}"),
             "Write it as Postgres prints it",
         );
     }
     if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
         return error.or_remedy(
-            "Reading rows takes the SELECT privilege, which the router itself does not need: connect as a role that has \
-             it, or give rows as JSON on standard input: --stdin",
+            "Connect as a role with the SELECT privilege, which the router itself does not need, or give rows as JSON on standard \
+             input: --stdin",
         );
     }
     error.or_remedy(
-        "An outbox is an ordinary or partitioned table: correct `[outbox] table` or `[outbox] columns`, or give rows as \
-         JSON on standard input: --stdin",
+        "Correct `[outbox] table`, which must be an ordinary or partitioned table, or `[outbox] columns`, or give rows as JSON on \
+         standard input: --stdin",
     )
 }
 
@@ -130,7 +130,7 @@ pub(super) fn of_lines(
         source.unwrap_or_else(|| TableName { schema: "message".to_owned(), name: "stdin".to_owned() });
     let mut row = dry.outbox.owned_row(&source);
     let mut read = 0;
-    // not lines(): a line that is not UTF-8 must not spoil the others
+    // unlike lines(), split() continues after a line that is not UTF-8
     for (number, line) in (1..).zip(input.split(b'\n')) {
         let line = line.map_err(|error| {
             Error::usage(format!("Cannot read standard input: {error}"), "Give one JSON object on each line")
@@ -154,7 +154,7 @@ pub(super) fn of_lines(
     Ok(())
 }
 
-/// What is wrong with a line. Unlike a message, it has no prefix.
+/// The error for a line, which unlike a message has no prefix to name.
 fn fault_of_line(error: &OutboxError) -> String {
     match error {
         OutboxError::Message { at, .. } => {

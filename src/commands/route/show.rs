@@ -3,7 +3,7 @@
 use comfy_table::{Cell, Color};
 use serde::Serialize;
 
-use crate::commands::table::{Look, trimmed};
+use crate::commands::table::{TableStyle, trimmed};
 use crate::json::Bytes;
 use crate::routing::Record;
 use crate::terminal::{on_one_line, shortened};
@@ -54,7 +54,7 @@ fn owned(bytes: &[u8]) -> Bytes<'static> {
     Bytes::of(bytes).into_owned()
 }
 
-/// What a table shows of it.
+/// The text for a cell of the table.
 fn in_table(bytes: &Bytes<'_>) -> String {
     match bytes {
         Bytes::Text(text) => short(text),
@@ -62,7 +62,7 @@ fn in_table(bytes: &Bytes<'_>) -> String {
     }
 }
 
-/// On one line, of bounded length.
+/// The text on one line, shortened.
 fn short(text: &str) -> String {
     shortened(&on_one_line(text), SHOWN).into_owned()
 }
@@ -90,7 +90,8 @@ pub(super) fn text(shown: &[Shown]) -> String {
     if shown.is_empty() {
         return "No rows.\n".to_owned();
     }
-    let mut table = Look::of_stdout().table_of(["id", "topic", "partition", "key", "headers", "value"]);
+    let mut table =
+        TableStyle::for_stdout().table_with_headings(["id", "topic", "partition", "key", "headers", "value"]);
     for Shown { id, outcome } in shown {
         match outcome {
             Outcome::Record { topic, partition, key, headers, value, .. } => {

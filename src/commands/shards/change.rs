@@ -1,7 +1,7 @@
 //! `shards change`: picks one position of the log. The old slots deliver up to it, and the new ones from it.
 //!
-//! An interruption leaves one of two states, which the next run tells apart. Either no position is decided and the old slots
-//! continue to deliver, or it is decided and the new shards have yet to begin there and the old slots to be dropped.
+//! After an interruption the next run finds one of two states. Either no position is recorded, and the old slots deliver on.
+//! Or the position is recorded, and the run starts the remaining new shards there and drops the old slots.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use pg_logical::{Lsn, quoting};
 
-use super::drain::{self, LET_GO};
+use super::drain::{self, SESSION_END_TIMEOUT};
 use super::plan;
 use crate::advice::OrRemedy;
 use crate::checkpoint::{Checkpoint, Handover};
 use crate::commands::connect;
-use crate::commands::stored_position::Kept;
+use crate::commands::stored_position::StoredPosition;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::postgres::bookmarks;
@@ -30,33 +30,34 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     let to = config.shards.count;
     if from == to {
         return Err(Error::usage(
-            format!("--from {from} is the number of shards that the configuration says"),
-            "Set `[shards] count` to the new number and run `outbox-router init`, then name the old one with --from",
+            format!("--from {from} equals `[shards] count`"),
+            "Set `[shards] count` to the new number, run `outbox-router init`, and give the old number with --from",
         ));
     }
     let shards = |config: &Config| config.every_shard().into_iter().map(Arc::new).collect::<Vec<_>>();
     let (old, new) = (shards(&config.with_shards(from)), shards(&config.with_shards(to)));
     let mut session = connect(config, "shards", Startup::default()).await?;
-    ready(&mut session, &new).await?;
-    let left = existing(&mut session, &old).await?;
+    check_new_shards(&mut session, &new).await?;
+    let left = with_slot(&mut session, &old).await?;
     let decided = match plan::read(config).await? {
         Some(Handover::Done(at)) if left.is_empty() => {
-            let text = format!("The {} have begun at {at}; nothing is left to do.\n", counted(to, "shard"));
+            let text =
+                format!("The change to {} is already complete; they began at {at}.\n", counted(to, "shard"));
             return terminal::print(&text);
         }
         Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
-        // nothing was decided, or no new shard began: the old shards may have continued since
+        // no position is recorded, or no new shard has begun there: the old shards may have delivered more since
         _ if left.is_empty() => {
             return Err(Error::refused(
-                format!("there is no slot of {}: {}", counted(from, "shard"), names(&old)),
-                "Name the number that there was with --from; `outbox-router check` shows what slots there are",
+                format!("no slot of {} exists: {}", counted(from, "shard"), names(&old)),
+                "Give the previous number of shards with --from; `outbox-router check` shows the existing slots",
             ));
         }
         _ if left.len() < old.len() => {
             return Err(Error::not_safe(
-                format!("of the slots {} only these are there: {}", names(&old), names(&left)),
-                "Nothing was handed over, so what the others held may be missing in Kafka: compare the outbox table with the topics, then \
-                 drop the rest and the new slots, and run `outbox-router init`",
+                format!("of the slots {} only these exist: {}", names(&old), names(&left)),
+                "Nothing was handed over, so events of the other slots may be missing in Kafka: compare the outbox table with the topics, \
+                 then drop the remaining old slots and the new slots, and run `outbox-router init`",
             ));
         }
         _ => None,
@@ -70,17 +71,17 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         Some(at) => at,
         None => {
             let at = deliver(&mut session, &left).await?;
-            // delivery may take long, and an idle session may have been closed meanwhile
+            // the server may have ended the session, which was idle during the delivery
             session = connect(config, "shards", Startup::default()).await?;
             at
         }
     };
-    let locks = locked_at(&mut session, &left, at, decided.is_some()).await?;
+    let locks = lock_old_shards(&mut session, &left, at, decided.is_some()).await?;
     plan::write(config, at, false).await?;
     for shard in &new {
         begin_at(shard, at, left.first()).await?;
     }
-    terminal::print(&format!("The new shards begin at {at}, before which everything is delivered.\n"))?;
+    terminal::print(&format!("The new shards begin at {at}; all earlier events are delivered.\n"))?;
     for shard in &left {
         let slot = &shard.postgres.slot;
         session
@@ -91,7 +92,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     }
     drain::unlock(locks).await;
     plan::write(config, at, true).await?;
-    let done = say_what_is_next(&mut session, &old, to).await;
+    let done = print_next_steps(&mut session, &old, to).await;
     session.close().await;
     done
 }
@@ -102,14 +103,14 @@ fn names(shards: &[Arc<Config>]) -> String {
 }
 
 /// Checks that everything `init` creates for the new number of shards exists.
-async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> {
+async fn check_new_shards(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> {
     let mut catalogs = Vec::new();
     for shard in new {
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         if catalog.slot.is_none() {
             return Err(Error::refused(
                 format!("the slot {} does not exist yet", shard.postgres.slot),
-                "Run `outbox-router init` with the new `[shards] count`",
+                "Set the new `[shards] count` and run `outbox-router init`",
             ));
         }
         catalog.check(shard.source(), Missing::AtStart)?;
@@ -122,7 +123,8 @@ async fn ready(session: &mut Session, new: &[Arc<Config>]) -> Result<(), Error> 
     check_shards(session, &found, Missing::AtStart).await.map(drop)
 }
 
-async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<Config>>, Error> {
+/// The shards of `old` whose slots exist.
+async fn with_slot(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<Config>>, Error> {
     let mut existing = Vec::new();
     for shard in old {
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
@@ -133,7 +135,7 @@ async fn existing(session: &mut Session, old: &[Arc<Config>]) -> Result<Vec<Arc<
     Ok(existing)
 }
 
-/// Whether the position of a new shard was written.
+/// Whether a new shard has a checkpoint at `at` or later.
 async fn any_has_begun(new: &[Arc<Config>], at: Lsn) -> Result<bool, Error> {
     for shard in new {
         if look_up(shard, Some(at)).await?.is_some_and(|known| has_begun(shard, &known, at)) {
@@ -143,7 +145,7 @@ async fn any_has_begun(new: &[Arc<Config>], at: Lsn) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// A position from an earlier time with this number of shards is before `at`.
+/// Whether the checkpoint belongs to this change: one from an earlier time with this number of shards is before `at`.
 fn has_begun(shard: &Config, known: &Checkpoint, at: Lsn) -> bool {
     known.slot == shard.postgres.slot && known.position.flush >= at
 }
@@ -156,16 +158,16 @@ async fn preview(
 ) -> Result<(), Error> {
     let mut text = String::new();
     match decided {
-        Some(at) => text += &format!("was decided by an earlier run: the new shards begin at {at}\n"),
+        Some(at) => text += &format!("an earlier run has recorded that the new shards begin at {at}\n"),
         None => {
             let end = session.query_one(FLUSH_LSN).await?.unwrap_or_default();
-            text += &format!("would deliver, up to the end of the log, now {end}, from\n");
+            text += &format!("would deliver all events up to the end of the log, now {end}, from\n");
             for shard in old {
                 let position = drain::delivered(shard, session).await?.unwrap_or_default().flush;
                 text +=
                     &format!("  {} (slot {}), delivered up to {position}\n", shard.name, shard.postgres.slot);
             }
-            text += "would go on there with\n";
+            text += "would continue there with\n";
             for shard in new {
                 text += &format!("  {} (slot {})\n", shard.name, shard.postgres.slot);
             }
@@ -173,16 +175,16 @@ async fn preview(
     }
     text += &format!("would drop the slots {}\n", names(old));
     terminal::print(&text)?;
-    nothing_parked(session, old).await
+    check_nothing_parked(session, old).await
 }
 
-/// Delivers what the old slots hold up to the end of the log, and returns that position.
+/// Delivers the events of the old slots up to the end of the log, and returns that position.
 async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Error> {
-    nothing_parked(session, old).await?;
-    // what running routers deliver meanwhile need not be delivered here
+    check_nothing_parked(session, old).await?;
+    // wait for running routers to stop, because they deliver until then
     drain::unlock(drain::lock(old, None).await?).await;
-    // Where the next record of the log begins: a position within a record would end a shard behind the commit that it sends.
-    // The statement gets a transaction id so that its commit is written and the log before it is flushed soon.
+    // The insert LSN is where the next WAL record begins. With a position inside a record, the last commit that the old shards
+    // deliver could end after it. The transaction id makes the server write and flush a commit, and with it the log before.
     let end = session
         .query("SELECT pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_xact_id()")
         .await?;
@@ -192,16 +194,16 @@ async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Erro
     Ok(at)
 }
 
-/// Takes the locks of the old slots, if each has delivered exactly what lies before `at`. Once the change is `decided`, an
-/// old shard's name may belong to a new shard.
-async fn locked_at(
+/// Takes the locks of the old slots, and checks that each old shard has delivered exactly up to `at`. Once the change is
+/// `decided`, the checkpoint of an old shard's name may belong to a new shard.
+async fn lock_old_shards(
     session: &mut Session,
     old: &[Arc<Config>],
     at: Lsn,
     decided: bool,
 ) -> Result<Vec<Session>, Error> {
-    // only sessions that were just closed may still hold them
-    let locks = drain::lock(old, Some(LET_GO)).await?;
+    // at most sessions that were just closed still hold them
+    let locks = drain::lock(old, Some(SESSION_END_TIMEOUT)).await?;
     for shard in old {
         let position = match drain::delivered(shard, session).await? {
             None if decided => continue,
@@ -211,70 +213,71 @@ async fn locked_at(
             continue;
         }
         let what =
-            format!("the router {} has delivered up to {}, and not up to {at}", shard.name, position.flush);
+            format!("the router {} has delivered up to {}, not up to {at}", shard.name, position.flush);
         if !decided {
             return Err(Error::refused(
                 what,
-                "One with the old number of shards has run meanwhile: stop it, and run this again; nothing was handed over",
+                "A router with the old number of shards has run in the meantime: stop it, and run this command again; nothing was handed over",
             ));
         }
         return Err(Error::not_safe(
             what,
             format!(
-                "An earlier run has handed over there, and a router with the old number of shards has run since: stop it. What it delivered \
-                 since then comes a second time from the new shards once you go on: SELECT pg_drop_replication_slot('{}'), and run this \
-                 again",
+                "An earlier run handed over at that position, and a router with the old number of shards has run since: stop it. The new \
+                 shards will send again what it has delivered since. To accept that, SELECT pg_drop_replication_slot('{}'), and run this \
+                 command again",
                 shard.postgres.slot
             ),
         ));
     }
     // an event may have been parked in the meantime
-    nothing_parked(session, old).await?;
+    check_nothing_parked(session, old).await?;
     Ok(locks)
 }
 
-/// Writes the position before it moves the slot: a start in between finds the slot behind the position, as usual.
+/// Starts a new shard at `at`. The checkpoint is written before the slot is moved, because a router can start with a slot that
+/// is behind its checkpoint.
 async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Result<(), Error> {
-    let mut kept = Kept::look(shard).await?;
-    let confirmed = kept.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
-    if kept.remembered.as_ref().is_some_and(|known| has_begun(shard, known, at)) {
-        kept.close().await;
+    let mut stored = StoredPosition::load(shard).await?;
+    let confirmed = stored.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
+    if stored.checkpoint.as_ref().is_some_and(|known| has_begun(shard, known, at)) {
+        stored.close().await;
         return Ok(());
     }
     if confirmed > at {
         let Some(old) = old else {
             return Err(Error::not_safe(
-                format!("the slot {} is at {confirmed} already, beyond {at}", shard.postgres.slot),
-                "It was made again after the old slots were gone, so what was committed in between is in no slot: compare the outbox table \
-                 with the topics, and go on with `outbox-router slot advance`",
+                format!("the slot {} is already at {confirmed}, past {at}", shard.postgres.slot),
+                "It was recreated after the old slots were dropped, so no slot has the events committed in between: compare the outbox \
+                 table with the topics, and continue with `outbox-router slot advance`",
             ));
         };
-        // the slot was created later than `at`; an old one still has the log in between
+        // the slot was created after `at`, and an old slot still has the log in between
         let slot = &shard.postgres.slot;
         let statements = [slot_functions::drop(slot), slot_functions::copy(&old.postgres.slot, slot, false)];
         for sql in statements {
-            kept.session.query(&sql).await.map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
+            stored.session.query(&sql).await.map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
         }
-        let told = kept.allow_failover(slot).await;
-        if !told.is_empty() {
-            terminal::print(&format!("{}\n", told.trim_start()))?;
+        let warning = stored.allow_failover(slot).await;
+        if !warning.is_empty() {
+            terminal::print(&format!("{}\n", warning.trim_start()))?;
         }
     }
-    kept.open(shard).await?;
-    kept.read().await?;
-    kept.write(shard, Position { flush: at, partial: None }, None, None).await?;
+    stored.open(shard).await?;
+    stored.read_again().await?;
+    stored.write(shard, Position { flush: at, partial: None }, None, None).await?;
     if confirmed != at {
         // the server reads all log up to there
-        kept.session.set_answer_timeout(None);
+        stored.session.set_answer_timeout(None);
         let sql = slot_functions::advance(&shard.postgres.slot, at);
-        kept.session.query(&sql).await.map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
+        stored.session.query(&sql).await.map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
     }
-    kept.close().await;
+    stored.close().await;
     Ok(())
 }
 
 /// Refuses while events are parked: they belong to an old shard, and later events of their aggregates could go to another.
-async fn nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Result<(), Error> {
+async fn check_nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Result<(), Error> {
     if session.query_one(dead_letters::READABLE).await?.as_deref() != Some("t") {
         return Ok(());
     }
@@ -283,18 +286,18 @@ async fn nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Result<()
         if count != "0" {
             return Err(Error::not_safe(
                 format!(
-                    "events of {} are parked ({count}), and later ones of their aggregates would be sent past them",
+                    "events of {} are parked ({count}), and later events of their aggregates would be sent before them",
                     shard.name
                 ),
-                "Start the routers with the old number of shards, decide what becomes of these events (outbox-router dead-letters \
-                 list), and run this again when none is left",
+                "Start the routers with the old number of shards, retry or discard these events (outbox-router dead-letters list), and run \
+                 this command again when none is left",
             ));
         }
     }
     Ok(())
 }
 
-async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<(), Error> {
+async fn print_next_steps(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<(), Error> {
     let publications: Vec<String> =
         old.iter().map(|shard| quoting::name(&shard.postgres.publication)).collect();
     let mut text = format!(
@@ -304,7 +307,7 @@ async fn say_what_is_next(session: &mut Session, old: &[Arc<Config>], to: u32) -
     for shard in old {
         for bookmark in bookmarks::list(session, &shard.postgres.slot).await? {
             text += &format!(
-                "  {};   a bookmark of the old slot, which keeps log\n",
+                "  {};   a bookmark of the old slot, which retains log\n",
                 slot_functions::drop(&bookmark.slot)
             );
         }

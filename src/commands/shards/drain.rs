@@ -1,4 +1,4 @@
-//! The last run of the old shards: they deliver what was committed before one position. After that nobody may read them.
+//! The last run of the old shards: they deliver the events committed before one position, and are locked then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::supervisor::{self, Router, RunOptions};
 use crate::terminal;
 
 /// How long the server may take to end a session that was closed.
-pub(super) const LET_GO: Duration = Duration::from_secs(10);
+pub(super) const SESSION_END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the server is asked whether the session has ended.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// How often to check whether the slot is free.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs the routers of `shards` until everything that was committed before `until` is delivered.
 pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Error> {
@@ -45,13 +45,13 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
     supervisor::run_all(routers, options, &CancellationToken::new()).await
 }
 
-/// Takes the locks of the existing slots, so that no router reads on. Without `within`, it waits for the routers that hold them
-/// to stop. The sessions that are returned hold the locks.
+/// Takes the locks of the slots, so that no router reads them. Without `within`, it waits until the routers that hold them
+/// stop. The returned sessions hold the locks.
 pub(super) async fn lock(shards: &[Arc<Config>], within: Option<Duration>) -> Result<Vec<Session>, Error> {
     let mut locks = Vec::new();
     for shard in shards {
         let mut session = connect(shard, "shards", Startup::default()).await?;
-        free(&mut session, &shard.postgres.slot, within).await?;
+        lock_slot(&mut session, &shard.postgres.slot, within).await?;
         locks.push(session);
     }
     Ok(locks)
@@ -63,13 +63,14 @@ pub(super) async fn unlock(locks: Vec<Session>) {
     }
 }
 
-async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Result<(), Error> {
+/// Takes the lock of one slot, and waits until nothing reads the slot.
+async fn lock_slot(session: &mut Session, slot: &str, within: Option<Duration>) -> Result<(), Error> {
     let reads = format!(
         "SELECT s.active_pid FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {}",
         pg_logical::quoting::literal(slot)
     );
     let deadline = within.map(|within| Instant::now() + within);
-    let (mut locked, mut told) = (false, false);
+    let (mut locked, mut announced) = (false, false);
     loop {
         locked = locked || slot_lock::try_take(session, slot).await?;
         let reader: Option<i32> = session.query_one(&reads).await?.and_then(|pid| pid.parse().ok());
@@ -77,34 +78,34 @@ async fn free(session: &mut Session, slot: &str, within: Option<Duration>) -> Re
             return Ok(());
         }
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        if late || !told && deadline.is_none() {
+        if late || !announced && deadline.is_none() {
             let holder = match reader {
                 Some(pid) => catalog::holder(session, pid).await?,
                 None => slot_lock::named_holder(session, slot)
                     .await?
-                    .map_or_else(|| "another".to_owned(), |(_, of)| of),
+                    .map_or_else(|| "another session".to_owned(), |(_, of)| of),
             };
             if late {
                 return Err(Error::refused(
-                    format!("the slot {slot} is still read by {holder}"),
-                    "Stop every router with the old number of shards, its standbys too, and run this again; nothing was handed over",
+                    format!("{holder} still reads the slot {slot}"),
+                    "Stop every router with the old number of shards, including standbys, and run this command again; nothing was handed over",
                 ));
             }
-            told = true;
+            announced = true;
             terminal::print(&format!(
-                "Waiting until the slot {slot} is free: {holder} reads it. Stop that router.\n"
+                "Waiting for the slot {slot}, which {holder} reads. Stop that router.\n"
             ))?;
         }
-        sleep(ASK_AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// The stored position up to which a shard has delivered. `None`: the record belongs to another router by now.
+/// The stored position up to which a shard has delivered. `None` if the checkpoint belongs to another slot.
 pub(super) async fn delivered(config: &Config, session: &mut Session) -> Result<Option<Position>, Error> {
     let catalog = Catalog::query(session, &config.postgres, &config.outbox).await?;
     let confirmed = catalog.slot.and_then(|slot| slot.confirmed_flush_lsn);
     Ok(match look_up(config, confirmed).await? {
-        Some(remembered) => (remembered.slot == config.postgres.slot).then_some(remembered.position),
+        Some(checkpoint) => (checkpoint.slot == config.postgres.slot).then_some(checkpoint.position),
         None => Some(Position { flush: confirmed.unwrap_or_default(), partial: None }),
     })
 }

@@ -8,7 +8,7 @@ use crate::cli::shards::ShardsCommand;
 use crate::config::Config;
 use crate::error::Error;
 
-/// Does what the arguments say.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// A server refuses or cannot be reached, or events could be lost or sent twice.

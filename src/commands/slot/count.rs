@@ -1,4 +1,4 @@
-//! Counts what a move of the position repeats or skips, by reading that part of the log as the router would.
+//! Counts the events that a move of the position would repeat or skip, by reading that part of the log as the router does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::shards::{Ids, Shard};
 use crate::utc::Utc;
 
 /// How often a status update is sent to the server.
-const STATUS_EVERY: Duration = Duration::from_secs(5);
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The events between two positions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,12 +37,12 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// A sentence on what happens to them, or nothing if there are none.
-    pub(super) fn then(&self, what: &str) -> String {
+    /// The sentence `what`, or nothing if there are no events.
+    pub(super) fn if_any(&self, what: &str) -> String {
         if self.events == 0 { String::new() } else { format!(" {what}.") }
     }
 
-    fn take(&mut self, event: &OutboxEvent<'_>, committed: PgTimestamp) {
+    fn add(&mut self, event: &OutboxEvent<'_>, committed: PgTimestamp) {
         let size = FIELDS.iter().filter_map(|field| event.field(*field)).map(<[u8]>::len).sum::<usize>();
         self.events += 1;
         self.bytes += size as u64;
@@ -60,8 +60,8 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// Counts what the slot `from` holds between two positions. The slot does not move: a temporary copy is read. With `shard`,
-/// only its messages count.
+/// Counts the events of the slot `from` between two positions, by reading a temporary copy of it. With `shard`, only the
+/// messages of that shard count.
 pub(super) async fn between(
     config: &Arc<Config>,
     shard: Option<(Shard, Ids)>,
@@ -94,10 +94,10 @@ pub(super) async fn between(
         count: Count::default(),
         transaction: (start.flush, PgTimestamp::default()),
     };
-    // the copy does not advance
+    // never advance the copy
     let status = StandbyStatus { written: start.flush, flushed: start.flush };
     let bar = progress_bar(start.flush, end.flush);
-    let mut timer = tokio::time::interval(STATUS_EVERY);
+    let mut timer = tokio::time::interval(STATUS_INTERVAL);
     loop {
         while let Some((message, length)) = stream.peek()? {
             let (over, answer) = match message {
@@ -132,7 +132,7 @@ pub(super) async fn between(
 struct Counting {
     outbox: Outbox,
     progress: Progress,
-    /// Where counting ends: what follows was not acknowledged, or is not to be skipped.
+    /// Where counting ends.
     end: Position,
     count: Count,
     /// The `final_lsn` and the commit time of the current transaction.
@@ -140,7 +140,7 @@ struct Counting {
 }
 
 impl Counting {
-    /// The server has sent all of the log up to `wal_end`. Returns whether that is the end.
+    /// Handles a keepalive: the server has sent all changes up to `wal_end`. Returns whether the end is reached.
     fn reached(&mut self, wal_end: Lsn) -> bool {
         self.progress.reached(wal_end);
         !self.progress.inside_transaction() && wal_end >= self.end.flush
@@ -183,7 +183,7 @@ impl Counting {
         if let Ok(Some(event)) = event
             && self.end.covers(final_lsn, ordinal)
         {
-            self.count.take(&event, committed);
+            self.count.add(&event, committed);
         }
         Ok(false)
     }

@@ -3,7 +3,7 @@
 use comfy_table::Cell;
 use serde::Serialize;
 
-use crate::commands::table::{Look, align_right, bold, trimmed};
+use crate::commands::table::{TableStyle, align_right, bold, trimmed};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks;
@@ -22,7 +22,7 @@ struct Listed {
     retained_bytes: Option<u64>,
     /// The position in the positions topic; null if it has none, or if it is switched off.
     remembered: Option<String>,
-    /// Why that is not known; null if it is.
+    /// Why the position is not known; null if it is known.
     not_known: Option<String>,
     bookmarks: Vec<ListedBookmark>,
 }
@@ -38,14 +38,14 @@ struct ListedBookmark {
 }
 
 pub(super) async fn list(config: &Config, json: bool) -> Result<(), Error> {
-    let listed = look(config).await?;
+    let listed = query(config).await?;
     if json {
         return terminal::print_json(&listed);
     }
-    terminal::print(&render(&listed, &Look::of_stdout()))
+    terminal::print(&render(&listed, &TableStyle::for_stdout()))
 }
 
-async fn look(config: &Config) -> Result<Listed, Error> {
+async fn query(config: &Config) -> Result<Listed, Error> {
     let mut session = super::session(config).await?;
     let catalog = Catalog::query_slot(&mut session, &config.postgres).await?;
     let bookmarks = bookmarks::list(&mut session, &config.postgres.slot).await?;
@@ -74,18 +74,19 @@ async fn look(config: &Config) -> Result<Listed, Error> {
     })
 }
 
-fn render(listed: &Listed, look: &Look) -> String {
-    let mut table = look.table();
+fn render(listed: &Listed, style: &TableStyle) -> String {
+    let mut table = style.table();
     let unknown = || "unknown".to_owned();
     let mut row = |name: &str, value: String| {
         table.add_row([bold(name), Cell::new(value)]);
     };
+    // without a slot both are missing
     match (&listed.confirmed, &listed.wal_status) {
         (None, None) => row("slot", format!("{} does not exist", listed.slot)),
         (confirmed, status) => row(
             "slot",
             format!(
-                "{}, confirmed up to {}, {}, holds back {}",
+                "{}, confirmed up to {}, {}, retains {}",
                 listed.slot,
                 confirmed.clone().unwrap_or_else(unknown),
                 status.clone().unwrap_or_else(unknown),
@@ -94,15 +95,15 @@ fn render(listed: &Listed, look: &Look) -> String {
         ),
     }
     match (&listed.remembered, &listed.not_known) {
-        (Some(position), _) => row("remembered", position.clone()),
-        (None, Some(why)) => row("remembered", format!("unknown: {why}")),
-        (None, None) => row("remembered", "nothing".to_owned()),
+        (Some(position), _) => row("checkpoint", position.clone()),
+        (None, Some(why)) => row("checkpoint", format!("unknown: {why}")),
+        (None, None) => row("checkpoint", "none".to_owned()),
     }
     let mut text = trimmed(&table);
     if listed.bookmarks.is_empty() {
-        return text + "\nNo bookmarks. outbox-router slot bookmark NAME makes one.\n";
+        return text + "\nNo bookmarks. `outbox-router slot bookmark NAME` creates one.\n";
     }
-    let mut table = look.table_of(["bookmark", "made", "position", "wal_status", "keeps"]);
+    let mut table = style.table_with_headings(["bookmark", "created", "position", "wal_status", "retains"]);
     for bookmark in &listed.bookmarks {
         table.add_row([
             &bookmark.name,
@@ -143,11 +144,11 @@ mod tests {
                 bookmark("2026-11-21T14:05:00.000Z", None, "lost"),
             ],
         };
-        let look = Look { colours: false, width: None };
-        let full = render(&listed, &look);
+        let style = TableStyle { colours: false, width: None };
+        let full = render(&listed, &style);
         listed.bookmarks.clear();
         (listed.confirmed, listed.wal_status, listed.remembered) = (None, None, None);
         listed.not_known = Some("no Kafka broker answers".into());
-        insta::assert_snapshot!(format!("{full}---\n{}", render(&listed, &look)));
+        insta::assert_snapshot!(format!("{full}---\n{}", render(&listed, &style)));
     }
 }

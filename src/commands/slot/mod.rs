@@ -1,4 +1,4 @@
-//! `slot`: shows the position, and moves it on request. Bookmarks are slots to go back to.
+//! `slot`: shows and moves the position, and manages bookmarks.
 
 mod count;
 mod list;
@@ -17,7 +17,7 @@ use crate::postgres::bookmarks::{self, Bookmark};
 use crate::quantity::bytes;
 use crate::terminal;
 
-/// Does what the arguments say.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// A server refuses or cannot be reached, or the request is impossible.
@@ -25,8 +25,8 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<(), Error> {
     let shards = chosen_shards(config, &args.shards)?;
     if shards.len() > 1 && matches!(args.command, SlotCommand::Advance { .. }) {
         return Err(Error::usage(
-            "What one shard leaves out, another may have to send",
-            "Add --shard with the number of the one that the position is for",
+            "`slot advance` applies to one shard, because the other shards would skip events too",
+            "Add --shard with the number of the shard that the position is for",
         ));
     }
     for shard in shards {
@@ -58,15 +58,15 @@ async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Error::usage(
             "A bookmark needs a name",
-            "Give it one of lower-case letters, digits and underscores",
+            "Use lower-case letters, digits and underscores",
         ));
     }
     let mut session = session(config).await?;
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
     if let Some(known) = known.iter().find(|known| known.name == name) {
         return Err(Error::refused(
-            format!("there is a bookmark {name} already, made at {}", known.made()),
-            format!("Take another name, or drop it first: outbox-router slot drop {name}"),
+            format!("the bookmark {name} already exists, created at {}", known.made()),
+            format!("Use another name, or drop it first: outbox-router slot drop {name}"),
         ));
     }
     let slot = bookmarks::make(&mut session, &config.postgres.slot, name).await?;
@@ -75,7 +75,7 @@ async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
     let position = made.as_ref().and_then(|made| made.position).unwrap_or_default();
     session.close().await;
     terminal::print(&format!(
-        "bookmark {name} made at {position}. It is the slot {slot}, and Postgres keeps the log from there until it is dropped: \
+        "bookmark {name} created at {position}. It is the slot {slot}, for which Postgres retains the log from there on. To drop it: \
          outbox-router slot drop {name}\n"
     ))
 }
@@ -88,7 +88,7 @@ async fn drop_bookmark(config: &Config, name: &str) -> Result<(), Error> {
     bookmarks::drop_slot(&mut session, &found.slot).await?;
     session.close().await;
     terminal::print(&format!(
-        "bookmark {} dropped; it kept {} of log\n",
+        "bookmark {} dropped; it retained {} of log\n",
         found.title(),
         bytes(found.retained_bytes)
     ))
@@ -97,11 +97,11 @@ async fn drop_bookmark(config: &Config, name: &str) -> Result<(), Error> {
 fn no_bookmark(name: &str, known: &[Bookmark]) -> Error {
     let titles: Vec<String> = known.iter().map(Bookmark::title).collect();
     let remedy = if titles.is_empty() {
-        "There are none: `outbox-router slot bookmark NAME` makes one for the next time, and `[bookmarks] every` makes them \
-         by itself"
+        "There are no bookmarks: `outbox-router slot bookmark NAME` creates one for the next time, and with `[bookmarks] every` the \
+         router creates them"
             .to_owned()
     } else {
-        format!("There are: {}", titles.join(", "))
+        format!("Use one of these: {}", titles.join(", "))
     };
-    Error::refused(format!("there is no bookmark {name}"), remedy)
+    Error::refused(format!("the bookmark {name} does not exist"), remedy)
 }

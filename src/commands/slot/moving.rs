@@ -1,8 +1,7 @@
 //! `slot reset` and `slot advance`: show the effect, ask for confirmation, and move.
 //!
-//! An interruption must not leave the slot ahead of the stored position. So a reset first moves the slot back, in one message
-//! to the server, and an advance first moves the stored position forward. After either step alone the router continues where
-//! it was.
+//! An interruption must not leave the slot ahead of the checkpoint. So a reset moves the slot back first, in one message to
+//! the server, and an advance moves the checkpoint forward first. After the first step alone the router resumes where it was.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +16,8 @@ use super::no_bookmark;
 use crate::advice::OrRemedy;
 use crate::checkpoint::Replay;
 use crate::cli::slot::MoveArgs;
-use crate::commands::stored_position::Kept;
-use crate::commands::{ANSWER_TIMEOUT, typed_out};
+use crate::commands::stored_position::StoredPosition;
+use crate::commands::{ANSWER_TIMEOUT, confirm_by_count};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks::{self, REPLICATION};
@@ -28,15 +27,15 @@ use crate::progress::Position;
 use crate::terminal;
 use crate::utc::Utc;
 
-/// How long a running router may take to let go of the slot.
+/// How long a running router may take to release the slot's lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often it is asked to let go.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// How often its walsender is terminated, and the slot is checked.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Goes back to a bookmark.
 pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<(), Error> {
-    let mut before = Kept::look(config).await?;
+    let mut before = StoredPosition::load(config).await?;
     let slot = &config.postgres.slot;
     let known = bookmarks::list(&mut before.session, slot).await?;
     let Some(bookmark) = bookmarks::find(&known, to, OffsetDateTime::now_utc()) else {
@@ -45,10 +44,10 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     let Some(position) = bookmark.position.filter(|_| !bookmark.is_lost()) else {
         return Err(Error::refused(
             format!(
-                "the bookmark {} is lost: Postgres has thrown away the log that it kept",
+                "the bookmark {} is lost: Postgres has removed the log that it retained",
                 bookmark.title()
             ),
-            "Take a later one; max_slot_wal_keep_size says how far a slot may fall behind",
+            "Use a later bookmark; max_slot_wal_keep_size limits how much log a slot retains",
         ));
     };
     let back = Position { flush: position, partial: None };
@@ -56,21 +55,21 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     if position > now.flush {
         return Err(Error::refused(
             format!(
-                "the bookmark {} is at {position}, and the router at {}, before it",
+                "the bookmark {} is at {position}, ahead of the router, which is at {}",
                 bookmark.title(),
                 now.flush
             ),
-            format!("Use `outbox-router slot advance --to {position}` to leave events out"),
+            format!("To skip events, use `outbox-router slot advance --to {position}`"),
         ));
     }
     let shard = before.shard(config).await?;
     let count = count::between(config, shard, &bookmark.slot, back, now).await?;
     let what = format!(
-        "Back from {} to {position}, the bookmark {} made at {}: {count}.{}",
+        "Back from {} to {position}, the bookmark {} created at {}: {count}.{}",
         now.flush,
         bookmark.title(),
         bookmark.made(),
-        count.then("They are sent again")
+        count.if_any("They are sent again")
     );
     if !confirmed(&what, how, &count)? {
         before.close().await;
@@ -79,34 +78,36 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
 
     before.open(config).await?;
     let mut locked = lock(config).await?;
-    before.read().await?;
+    before.read_again().await?;
     let until = before.position();
-    bookmarks::restore(&mut locked, &bookmark.slot, slot, before.slot().is_some()).await.map_err(again)?;
+    bookmarks::restore(&mut locked, &bookmark.slot, slot, before.slot().is_some())
+        .await
+        .map_err(half_done)?;
     let failover = before.allow_failover(slot).await;
     let mark = Utc(PgTimestamp::now().unix_micros()).to_string();
-    let until = match before.remembered.as_ref().and_then(|known| known.replay.clone()) {
+    let until = match before.checkpoint.as_ref().and_then(|known| known.replay.clone()) {
         // an earlier replay is still under way
         Some(replay) if !replay.is_over(until) => replay.until,
         _ => until,
     };
-    // the router judges what it reads again as it did before
-    let definition = before.remembered.as_ref().map(|known| known.definition.clone());
+    // the events were written under the old publication, so the resume check compares with that
+    let definition = before.checkpoint.as_ref().map(|known| known.definition.clone());
     let replay = Some(Replay { mark: mark.clone(), until });
-    before.write(config, back, replay, definition).await.map_err(again)?;
+    before.write(config, back, replay, definition).await.map_err(half_done)?;
     let header = if before.topic.is_some() {
-        format!(" What is sent again bears the header outbox-router-replay: {mark}.")
+        format!(" Events that are sent again carry the header outbox-router-replay: {mark}.")
     } else {
-        " What is sent again bears no mark, for `[delivery] positions_topic` is switched off.".to_owned()
+        " Events that are sent again do not carry a replay header, because `[delivery] positions_topic` is empty.".to_owned()
     };
     before.close().await;
     terminal::print(&format!(
-        "The router goes on at {position}; one that runs does so by itself.{header}{failover}\n"
+        "The router resumes at {position}; a running router does so without a restart.{header}{failover}\n"
     ))
 }
 
 /// Skips events.
 pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<(), Error> {
-    let mut before = Kept::look(config).await?;
+    let mut before = StoredPosition::load(config).await?;
     let slot = &config.postgres.slot;
     before.catalog.check_slot(config.source())?;
     let (now, ahead) = (before.position(), Position { flush: to, partial: None });
@@ -114,23 +115,23 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     if to > flush {
         return Err(Error::refused(
             format!("{to} is beyond the end of the server's log, {flush}"),
-            "Take a position of the log, as a message of the router or pg_current_wal_flush_lsn() gives it",
+            "Use a position from a message of the router or from pg_current_wal_flush_lsn()",
         ));
     }
     if to <= now.flush {
         return Err(Error::refused(
-            format!("the router is past {to} already, at {}", now.flush),
-            "There is nothing to leave out. To go back, `outbox-router slot reset` takes a bookmark",
+            format!("the router is already past {to}, at {}", now.flush),
+            "There is nothing to skip. To go back to a bookmark, use `outbox-router slot reset`",
         ));
     }
     let confirmed_lsn = before.slot().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
-    // what lies before the slot's own position can no longer be read
+    // changes before the slot's confirmed position can no longer be read
     let readable =
         if confirmed_lsn > now.flush { Position { flush: confirmed_lsn, partial: None } } else { now };
     let mut unknown = Vec::new();
     if readable != now {
         unknown.push(format!(
-            "what was committed between {} and {confirmed_lsn}: the slot is past it",
+            "the events committed between {} and {confirmed_lsn}, which the slot is already past",
             now.flush
         ));
     }
@@ -141,47 +142,44 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     };
     let count = match counted {
         Ok(count) => count,
-        // advancing is also the way past log that the server cannot decode
+        // advancing is also how to skip changes that the server cannot decode
         Err(Error::Definite(unreadable)) => {
-            unknown.push(format!("the stretch up to {to}: {}", unreadable.what));
+            unknown.push(format!("the events up to {to}, because {}", unreadable.what));
             Count::default()
         }
         Err(error) => return Err(error),
     };
-    let unknown = if unknown.is_empty() {
-        String::new()
-    } else {
-        format!(" Not counted is {}.", unknown.join("; and "))
-    };
+    let unknown =
+        if unknown.is_empty() { String::new() } else { format!(" Not counted: {}.", unknown.join("; ")) };
     let what =
-        format!("Ahead from {} to {to}: {count}.{}{unknown}", now.flush, count.then("They are never sent"));
+        format!("Ahead from {} to {to}: {count}.{}{unknown}", now.flush, count.if_any("They are never sent"));
     if !confirmed(&what, how, &count)? {
         before.close().await;
         return Ok(());
     }
     before.open(config).await?;
     let mut locked = lock(config).await?;
-    before.read().await?;
+    before.read_again().await?;
     if before.position().flush > to {
         return Err(Error::refused(
-            format!("the router has gone past {to} meanwhile, to {}", before.position().flush),
-            "There is nothing to leave out any more",
+            format!("the router has passed {to} in the meantime, and is at {}", before.position().flush),
+            "There is nothing left to skip",
         ));
     }
     // events that are still to be sent again keep their mark
     let replay =
-        before.remembered.as_ref().and_then(|known| known.replay_at(ahead, slot, &before.system.identifier));
-    // an altered publication is left behind as well
+        before.checkpoint.as_ref().and_then(|known| known.replay_at(ahead, slot, &before.system.identifier));
+    // the checkpoint gets the present definition, so an altered publication is accepted
     before.write(config, ahead, replay, None).await?;
     if confirmed_lsn < to {
         let sql = slot_functions::advance(slot, to);
         // the server reads all log up to there
         locked.set_answer_timeout(None);
-        locked.query(&sql).await.map_err(|error| again(error.or_remedy(REPLICATION)))?;
+        locked.query(&sql).await.map_err(|error| half_done(error.or_remedy(REPLICATION)))?;
     }
     locked.close().await;
     before.close().await;
-    terminal::print(&format!("The router goes on at {to}; one that runs does so by itself.\n"))
+    terminal::print(&format!("The router resumes at {to}; a running router does so without a restart.\n"))
 }
 
 /// Prints the effect, and returns whether to go on.
@@ -193,11 +191,11 @@ fn confirmed(what: &str, how: &MoveArgs, count: &Count) -> Result<bool, Error> {
     if how.yes {
         return Ok(true);
     }
-    typed_out("", count.events)
+    confirm_by_count("", count.events)
 }
 
-/// Takes the lock of the slot in a new session. A running router lets go of it when its walsender is terminated, and then
-/// waits for it.
+/// Takes the slot's lock in a new session. A running router releases it when its walsender is terminated, and then waits for
+/// it.
 async fn lock(config: &Config) -> Result<Session, Error> {
     let slot = &config.postgres.slot;
     let (mut session, mut other) = (super::session(config).await?, super::session(config).await?);
@@ -206,8 +204,8 @@ async fn lock(config: &Config) -> Result<Session, Error> {
     let asked = async {
         loop {
             if let Some(pid) = slot_lock::holder(&mut other, slot).await? {
-                // Other commands that hold the lock are waited for. The view also shows walsenders of other roles, which the
-                // server may refuse to terminate.
+                // pg_stat_replication lists only walsenders, so a command that holds the lock is not terminated. It also lists
+                // walsenders of other roles, which the server may refuse to terminate.
                 let sql = format!(
                     "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_replication WHERE pid = {pid}"
                 );
@@ -215,7 +213,7 @@ async fn lock(config: &Config) -> Result<Session, Error> {
                     error.or_remedy("Connect as the role that the router runs as, or stop the router")
                 })?;
             }
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     };
     let taken = async {
@@ -230,21 +228,21 @@ async fn lock(config: &Config) -> Result<Session, Error> {
         Ok(taken) => taken?,
         Err(_) => {
             let holder = slot_lock::named_holder(&mut other, slot).await?;
-            let holder = holder.map_or_else(|| "another".to_owned(), |(_, holder)| holder);
+            let holder = holder.map_or_else(|| "another session".to_owned(), |(_, holder)| holder);
             return Err(Error::refused(
-                format!("the lock of the slot {slot} is not given up by {holder}"),
-                "Look what it does; if it is another `slot` command, let it end or stop it",
+                format!("{holder} does not release the lock of the slot {slot}"),
+                "If it is another `slot` command, wait until it ends, or stop it",
             ));
         }
     }
     session.set_answer_timeout(Some(ANSWER_TIMEOUT));
     other.close().await;
-    free(config, &mut session).await?;
+    wait_until_inactive(config, &mut session).await?;
     Ok(session)
 }
 
-/// Waits until nobody reads the slot, because a terminated walsender takes a moment to end.
-async fn free(config: &Config, session: &mut Session) -> Result<(), Error> {
+/// Waits until the slot is inactive, because a terminated walsender takes a moment to end.
+async fn wait_until_inactive(config: &Config, session: &mut Session) -> Result<(), Error> {
     let slot = &config.postgres.slot;
     let sql = format!(
         "SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = {} AND active",
@@ -258,27 +256,27 @@ async fn free(config: &Config, session: &mut Session) -> Result<(), Error> {
                 Err(_) => format!("server process {pid}"),
             };
             return Err(Error::refused(
-                format!("the slot {slot} is read by {holder}, which is no router"),
-                "Stop it first",
+                format!("{holder} reads the slot {slot}, and is not a router"),
+                "Stop it, and run the command again",
             ));
         }
-        tokio::time::sleep(ASK_AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
     Ok(())
 }
 
-/// The error of a move that is half done.
-fn again(error: Error) -> Error {
+/// The error of a move that was interrupted after its first step.
+fn half_done(error: Error) -> Error {
     match error {
         Error::Transient(transient) => Error::transient(
             transient.peer,
             format!(
-                "half of it is done, and nothing is lost; run the same command again: {}",
+                "the move is half done, and nothing is lost; run the same command again: {}",
                 transient.what
             ),
         ),
         Error::Definite(definite) => Error::refused(
-            format!("half of it is done, and nothing is lost: {}", definite.what),
+            format!("the move is half done, and nothing is lost: {}", definite.what),
             format!("{}, and run the same command again", definite.remedy),
         ),
     }

@@ -110,7 +110,7 @@ impl fmt::Display for SlotReport {
             }
             if let Some(retained) = self.retained_bytes {
                 let status = self.wal_status.as_deref().unwrap_or("unknown");
-                writeln!(f, "holds back {} of log, wal_status {status}", bytes(retained))?;
+                writeln!(f, "retains {} of log, wal_status {status}", bytes(retained))?;
             }
             if let Some(left) = self.safe_wal_size {
                 let left = u64::try_from(left).unwrap_or(0);

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::admin::client;
 use crate::cli::StatusArgs;
-use crate::commands::Verdict;
-use crate::commands::table::Look;
+use crate::commands::Completion;
+use crate::commands::table::TableStyle;
 use crate::config::Config;
 use crate::error::Error;
 use crate::monitor::StatusReport;
@@ -30,25 +30,25 @@ struct Found<P> {
     postgres_error: Option<String>,
 }
 
-/// Asks the router of `config` and prints its report. If no router answers, asks Postgres and prints what it knows. The exit
-/// code is 0 if a router answers, is ready and its main loop is alive, else 1.
+/// Prints the report of the router of `config` or, if it does not answer, of its slot in Postgres. The exit code is 0 if a
+/// router answers, is ready and its main loop is alive, else 1.
 ///
 /// # Errors
 /// Standard output cannot be written to. A router that does not answer is a result, not an error.
-pub async fn status(config: &Config, args: &StatusArgs) -> Result<Verdict, Error> {
+pub async fn status(config: &Config, args: &StatusArgs) -> Result<Completion, Error> {
     let from_postgres = async || known_to_postgres::ask(config).await;
     let found = find(config.admin.listen.as_deref(), from_postgres).await;
     if args.json {
         terminal::print_json(&found)?;
     } else {
-        terminal::print(&show(&found, &config.name, &Look::of_stdout()))?;
+        terminal::print(&show(&found, &config.name, &TableStyle::for_stdout()))?;
     }
-    Ok(verdict(&found))
+    Ok(completion(&found))
 }
 
-fn verdict<P>(found: &Found<P>) -> Verdict {
+fn completion<P>(found: &Found<P>) -> Completion {
     let well = found.router.as_ref().is_some_and(|router| router.ready && router.healthy);
-    if well { Verdict::Fine } else { Verdict::Amiss }
+    if well { Completion::Success } else { Completion::ProblemsFound }
 }
 
 async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Result<P, Error>) -> Found<P> {
@@ -74,25 +74,28 @@ async fn ask(listen: &str) -> Result<StatusReport, String> {
     report.ok_or_else(|| {
         let at = client::connect_address(listen);
         format!(
-            "no router answers at {at}: what answers there is not outbox-router, or another version of it"
+            "no router answers at {at}: another program listens there, or an incompatible version of outbox-router"
         )
     })
 }
 
 /// The text output.
-fn show<P: Display>(found: &Found<P>, name: &str, look: &Look) -> String {
+fn show<P: Display>(found: &Found<P>, name: &str, style: &TableStyle) -> String {
     let Some(report) = &found.router else {
         let why = found.no_answer.as_deref().unwrap_or_default();
         let known = match (&found.postgres, &found.postgres_error) {
             (Some(postgres), _) => postgres.to_string(),
             (None, Some(error)) => {
-                format!("Postgres was asked instead: {}", terminal::harmless(&error.to_string()))
+                format!(
+                    "The slot cannot be read from Postgres either: {}",
+                    terminal::harmless(&error.to_string())
+                )
             }
             (None, None) => String::new(),
         };
         return format!("{why}\n\n{}\n", known.trim_end());
     };
-    let mut text = table::render(report, look);
+    let mut text = table::render(report, style);
     if report.name != name {
         text += &format!("\nThis is {}. The router of this configuration is called {name}.\n", report.name);
     }

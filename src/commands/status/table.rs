@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use comfy_table::{Cell, Color, Table};
 
-use crate::commands::table::{Look, align_right, bold, trimmed};
+use crate::commands::table::{TableStyle, align_right, bold, trimmed};
 use crate::monitor::{Heartbeat, StateKind, StatusReport, TopicReport};
 use crate::quantity::{bytes, counted, time};
 use crate::terminal;
 
 /// Two tables: the router and, if there are any, its topics.
-pub(super) fn render(report: &StatusReport, look: &Look) -> String {
-    let mut table = look.table();
+pub(super) fn render(report: &StatusReport, style: &TableStyle) -> String {
+    let mut table = style.table();
     for (name, value) in lines(report) {
         let mut cell = Cell::new(terminal::harmless(&value));
         if name == "state" {
@@ -22,17 +22,17 @@ pub(super) fn render(report: &StatusReport, look: &Look) -> String {
     let mut text = trimmed(&table);
     if !report.shards.is_empty() {
         text.push('\n');
-        text += &trimmed(&shards(&report.shards, look));
+        text += &trimmed(&shards(&report.shards, style));
     }
     if !report.topics.is_empty() {
         text.push('\n');
-        text += &trimmed(&topics(&report.topics, look));
+        text += &trimmed(&topics(&report.topics, style));
     }
     text
 }
 
-fn shards(shards: &[StatusReport], look: &Look) -> Table {
-    let mut table = look.table_of(["shard", "state", "lag", "events", "parked", "acknowledged"]);
+fn shards(shards: &[StatusReport], style: &TableStyle) -> Table {
+    let mut table = style.table_with_headings(["shard", "state", "lag", "events", "parked", "acknowledged"]);
     for shard in shards {
         let lag = format!("{:.1} s, {}", shard.lag.seconds, bytes(shard.lag.bytes.unwrap_or_default()));
         table.add_row([
@@ -79,7 +79,7 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push((
             "slot",
             format!(
-                "{status}, holds back {}{}{}",
+                "{status}, retains {}{}{}",
                 bytes(retained),
                 left.unwrap_or_default(),
                 lasts.unwrap_or_default()
@@ -132,17 +132,17 @@ fn state(report: &StatusReport) -> String {
 
 fn heartbeat_line(heartbeat: &Heartbeat) -> String {
     let age = heartbeat.age_seconds;
-    let seen = match heartbeat.lag_seconds {
-        Some(lag) => format!("{:.0} ms under way, the last one {age:.1} s ago", lag * 1e3),
+    let text = match heartbeat.lag_seconds {
+        Some(lag) => format!("took {:.0} ms, the last one {age:.1} s ago", lag * 1e3),
         None => format!("none has come back for {age:.1} s"),
     };
     match &heartbeat.problem {
-        Some(problem) => format!("{seen}; cannot be written: {problem}"),
-        None => seen,
+        Some(problem) => format!("{text}; cannot be written: {problem}"),
+        None => text,
     }
 }
 
-/// Counts that are zero if all is well.
+/// Counts that should be zero.
 fn noticed(report: &StatusReport) -> String {
     let totals = &report.totals;
     let counts = [
@@ -150,16 +150,16 @@ fn noticed(report: &StatusReport) -> String {
         (totals.keyless_events, "events without an aggregate id"),
         (totals.headers_dropped, "headers dropped"),
         (totals.timestamps_replaced, "timestamps replaced"),
-        (totals.partitions_grown, "times that a topic got more partitions"),
-        (totals.contract_violations, "events against their contract"),
-        (totals.ignored_changes, "changes that are no events"),
+        (totals.partitions_grown, "topics that got more partitions"),
+        (totals.contract_violations, "events that violate their contract"),
+        (totals.ignored_changes, "changes that are not events"),
     ];
     let noticed = counts.iter().filter(|(count, _)| *count > 0);
     noticed.map(|(count, what)| format!("{what}: {count}")).collect::<Vec<_>>().join(", ")
 }
 
-fn topics(topics: &[TopicReport], look: &Look) -> Table {
-    let mut table = look.table_of(["topic", "events", "size"]);
+fn topics(topics: &[TopicReport], style: &TableStyle) -> Table {
+    let mut table = style.table_with_headings(["topic", "events", "size"]);
     for topic in topics {
         table.add_row([topic.topic.clone(), topic.events.to_string(), bytes(topic.bytes)]);
     }

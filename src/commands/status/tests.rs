@@ -5,7 +5,7 @@ use crate::admin::AdminServer;
 use crate::error::Peer;
 use crate::monitor::{Monitor, Slot, State};
 
-const PLAIN: Look = Look { colours: false, width: None };
+const PLAIN: TableStyle = TableStyle { colours: false, width: None };
 
 fn busy() -> Monitor {
     crate::monitor::tests::busy().0
@@ -32,14 +32,15 @@ fn the_table_of_a_router_in_trouble() {
 
 #[test]
 fn a_narrow_terminal_wraps_what_is_long() {
-    let text = show(&found(&busy()), "shop.outbox_router", &Look { colours: false, width: Some(50) });
+    let text = show(&found(&busy()), "shop.outbox_router", &TableStyle { colours: false, width: Some(50) });
     assert!(text.lines().all(|line| line.chars().count() <= 50), "{text}");
     assert!(text.contains("refused"), "{text}");
 }
 
 #[test]
 fn colours_only_if_wanted() {
-    let show = |colours| show(&found(&busy()), "shop.outbox_router", &Look { colours, width: Some(100) });
+    let show =
+        |colours| show(&found(&busy()), "shop.outbox_router", &TableStyle { colours, width: Some(100) });
     assert!(show(true).contains('\u{1b}'));
     assert!(!show(false).contains('\u{1b}'));
 }
@@ -76,7 +77,7 @@ async fn without_anybody_both_reasons_are_said() {
     insta::assert_snapshot!(show(&found, "shop.outbox_router", &PLAIN), @r"
     the admin endpoint is off: `listen` in [admin] is empty
 
-    Postgres was asked instead: connection refused at db:5432
+    The slot cannot be read from Postgres either: connection refused at db:5432
     ");
     insta::assert_snapshot!(serde_json::to_string_pretty(&found).unwrap(), @r#"
     {
@@ -101,17 +102,17 @@ async fn another_program_at_the_address_is_not_taken_for_a_router() {
     });
     let why = ask(&at).await.unwrap_err();
     server.await.unwrap();
-    assert!(why.contains("is not outbox-router"), "{why}");
+    assert!(why.contains("another program listens there"), "{why}");
 }
 
 #[test]
 fn the_code_is_0_for_a_router_that_is_well_and_for_nothing_else() {
     let (monitor, clock) = Monitor::for_test("r");
-    assert_eq!(verdict(&found(&monitor)), Verdict::Amiss, "starting");
+    assert_eq!(completion(&found(&monitor)), Completion::ProblemsFound, "starting");
     monitor.state(State::Active);
-    assert_eq!(verdict(&found(&monitor)), Verdict::Fine, "active");
+    assert_eq!(completion(&found(&monitor)), Completion::Success, "active");
     clock.advance(Duration::from_secs(60));
-    assert_eq!(verdict(&found(&monitor)), Verdict::Amiss, "stuck");
+    assert_eq!(completion(&found(&monitor)), Completion::ProblemsFound, "stuck");
     let nobody = Found { router: None, ..found(&monitor) };
-    assert_eq!(verdict(&nobody), Verdict::Amiss, "nobody");
+    assert_eq!(completion(&nobody), Completion::ProblemsFound, "nobody");
 }

@@ -39,7 +39,7 @@ impl Inclusion {
         let most = tightest_count(writer, "maxItems", End::Most);
         let unique = |node: &Node<'_>| node.keyword("uniqueItems") == Some(&Value::Bool(true));
         if unique(&reader) && !writer.iter().any(unique) && most.is_none_or(|most| most > 1) {
-            self.breaks(writer, format!("{to} takes no item twice, {by} allows it"));
+            self.breaks(writer, format!("{to} requires unique items, {by} does not"));
         }
         self.check_items(writer, reader, most);
         self.check_same(writer, reader, &["contains", "minContains", "maxContains"]);

@@ -145,9 +145,9 @@ impl Inclusion {
                 return;
             }
         } else if super::kinds::listed_by(&reader).is_some() {
-            return self.breaks(writer, format!("{to} lists the values that it takes, {by} does not"));
+            return self.breaks(writer, format!("{to} lists the allowed values, {by} does not"));
         } else if !refused.is_empty() {
-            return self.breaks(writer, format!("{to} takes no {refused} here, {by} allows it"));
+            return self.breaks(writer, format!("{to} does not allow {refused} here, {by} does"));
         }
         self.check_numbers(writer, reader, written);
         self.check_strings(writer, reader, written);
@@ -200,7 +200,7 @@ impl Inclusion {
         let Sides { writer: by, reader: to } = self.sides;
         let values = listed(writer);
         let integers = written.and(Types::NUMBER) == Types::INTEGER;
-        for (end, name) in [(End::Least, "least"), (End::Most, "most")] {
+        for (end, name) in [(End::Least, "minimum"), (End::Most, "maximum")] {
             let Some(limit) = bound(&reader, end, integers) else { continue };
             let own = match &values {
                 Some(values) => loosest(values, end),
@@ -208,19 +208,19 @@ impl Inclusion {
             };
             if !own.as_ref().is_some_and(|own| implies(own, &limit, end)) {
                 let own = own.map_or("none".to_owned(), |own| own.to_string());
-                self.breaks(writer, format!("the {name} that {to} takes is {limit}, that of {by} is {own}"));
+                self.breaks(writer, format!("the {name} of {to} is {limit}, that of {by} is {own}"));
             }
         }
         let Some(Value::Number(step)) = reader.keyword("multipleOf") else { return };
         let own = writer.iter().filter_map(|node| node.keyword("multipleOf")?.as_number());
-        let told: Vec<Option<bool>> = own.map(|own| is_multiple(own, step)).collect();
-        if told.contains(&Some(true)) || integers && step.as_u64() == Some(1) {
+        let multiples: Vec<Option<bool>> = own.map(|own| is_multiple(own, step)).collect();
+        if multiples.contains(&Some(true)) || integers && step.as_u64() == Some(1) {
             return;
         }
-        if told.contains(&None) || values.is_some() {
-            self.undecided(format!("{to} takes multiples of {step} only"));
+        if multiples.contains(&None) || values.is_some() {
+            self.undecided(format!("{to} allows only multiples of {step}"));
         } else {
-            self.breaks(writer, format!("{to} takes multiples of {step} only, {by} allows others"));
+            self.breaks(writer, format!("{to} allows only multiples of {step}, {by} allows others"));
         }
     }
 
@@ -281,7 +281,7 @@ impl Inclusion {
             };
             if !kept {
                 let own = own.map_or("none".to_owned(), |own| own.to_string());
-                self.breaks(writer, format!("{to} takes at {name} {limit} {of}, {by} has {own}"));
+                self.breaks(writer, format!("{to} allows at {name} {limit} {of}, {by} allows {own}"));
             }
         }
     }
@@ -306,13 +306,15 @@ impl Inclusion {
         let possible: Vec<Node<'_>> =
             forms.iter().copied().filter(|form| !disjoint(writer, &conjuncts(*form))).collect();
         match possible.as_slice() {
-            [] => self.breaks(writer, format!("no form of {to} takes this {single}, which {by} allows")),
+            [] => {
+                self.breaks(writer, format!("no alternative of {to} allows this {single}, which {by} allows"))
+            }
             // the only candidate's own findings say more
             [only] => self.compare(writer, *only),
             // anyOf accepts a value that fits several alternatives; oneOf does not
             several if keyword == "anyOf" && several.iter().any(|form| self.fits(writer, *form)) => {}
             _ => self.undecided(format!(
-                "which of the forms in `{keyword}` of {to} takes this {single} cannot be told"
+                "it cannot be decided which alternative in `{keyword}` of {to} allows this {single}"
             )),
         }
     }

@@ -36,7 +36,7 @@ fn lines(changes: &[Change]) -> String {
             Some(Direction::Forward) => "forward",
             None => "any",
         };
-        let judged = if change.judged { "" } else { " (cannot be told)" };
+        let judged = if change.judged { "" } else { " (undecided)" };
         format!(
             "  {direction}{judged} {}: {}\n",
             if change.at.is_empty() { "/" } else { &change.at },
@@ -358,7 +358,7 @@ proptest! {
         let (old_contracts, new_contracts) = (contracts(&old), contracts(&new));
         let changes = changes_of(&old_contracts, &new_contracts);
         let takes = |contracts: &Contracts, value: &Value| {
-            contracts.judge("order", "Event", Some(value.to_string().as_bytes())) == Verdict::Kept
+            contracts.check("order", "Event", Some(value.to_string().as_bytes())) == Verdict::Valid
         };
         for value in &values {
             let (by_old, by_new) = (takes(&old_contracts, value), takes(&new_contracts, value));

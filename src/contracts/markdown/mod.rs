@@ -64,7 +64,7 @@ fn page(contracts: &Contracts, contract: &Contract, topic: &Topic) -> String {
         let _ = write!(text, "\n{line}\n");
     };
     if facts.deprecated {
-        paragraph("**Deprecated**: this event is to go away.");
+        paragraph("**Deprecated**: this event will be removed.");
     }
     if let Some(title) = &facts.title {
         paragraph(&format!("**{}**", escaped(title)));
@@ -132,7 +132,7 @@ fn expectations(contracts: &Contracts, contract: &Contract) -> String {
     if !facts.idempotency_key.is_empty() {
         let keys: Vec<String> = facts.idempotency_key.iter().map(|pointer| property(pointer)).collect();
         points.push(format!(
-            "{} {} one occurrence: another {} with the same is a repetition, also under another `id`.",
+            "{} {} one occurrence: another {} with the same values is a repetition, even under another `id`.",
             keys.join(" and "),
             if keys.len() == 1 { "names" } else { "name together" },
             escaped(&contract.event_type)
@@ -170,7 +170,7 @@ fn changes(rule: Rule) -> &'static str {
              producer and consumers are renewed in any order."
         }
         Rule::None => {
-            "Compatibility is `none`: a new version may break its consumers. They have to be renewed together with the \
+            "Compatibility is `none`: a new version may break its consumers. They have to be upgraded together with the \
              producer."
         }
     }

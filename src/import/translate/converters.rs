@@ -38,7 +38,7 @@ fn take(translation: &mut Translation, name: &str) -> (Option<Setting>, Converte
         let converter = converter(&setting.value, &options);
         return (Some(setting), converter);
     }
-    let meaning = "It is of a converter that this file does not name";
+    let meaning = "It belongs to a converter that this file does not name";
     translation.find_all(Level::NoEquivalent, options, meaning);
     (None, Converter::Unknown)
 }
@@ -136,7 +136,8 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
         ),
         (Converter::Text, Some(_)) => (
             Level::NoEquivalent,
-            "It prints a structure as Java does, `Struct{payload=...}`; the router writes JSON".to_owned(),
+            "It writes a structure as Java prints it, `Struct{payload=...}`; the router writes JSON"
+                .to_owned(),
         ),
         (Converter::Bytes(_), Some(_)) => (
             Level::Differs,
@@ -164,7 +165,7 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
         ),
         (Converter::Unknown, _) => (
             Level::NoEquivalent,
-            "It is not known what it does; the router sends payloads as they are".to_owned(),
+            "The router does not know this converter, and sends payloads unchanged".to_owned(),
         ),
     };
     translation.find(level, &setting, meaning);
@@ -193,7 +194,7 @@ fn payload_json(translation: &mut Translation, value: &Value, is_json: bool, set
         } else if setting.value.eq_ignore_ascii_case(kept) {
             translation.set(Section::Route, key, quoted(kept), setting);
         } else {
-            let meaning = format!("Debezium takes `ignore` or `{kept}`; it is left out");
+            let meaning = format!("Debezium accepts `ignore` or `{kept}`; the setting is ignored");
             translation.find(Level::Differs, setting, meaning);
         }
     }

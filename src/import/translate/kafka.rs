@@ -3,7 +3,7 @@
 use super::{Translation, sasl};
 use crate::import::connector::Form;
 use crate::import::findings::Level;
-use crate::import::settings::{Setting, Settings, fits};
+use crate::import::settings::{Setting, Settings, matches_pattern};
 use crate::import::write::{Section, key, quoted};
 
 /// The placeholder if no brokers are known; it cannot be resolved.
@@ -40,7 +40,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("compression.zstd.level", "compression.level"),
 ];
 
-/// Properties that are not passed on: level, names (an asterisk stands for anything), and the reason.
+/// Properties that are not translated: level, names (an asterisk stands for anything), and the reason.
 const LEFT_OUT: &[(Level, &[&str], &str)] = &[
     (
         Level::Ignored,
@@ -51,7 +51,7 @@ const LEFT_OUT: &[(Level, &[&str], &str)] = &[
             "retries",
             "delivery.timeout.ms",
         ],
-        "The router sets it itself: every record is on all in-sync replicas, and in order, before the slot \
+        "The router sets it: every record is on all in-sync replicas, and in order, before the slot \
          moves",
     ),
     (
@@ -62,7 +62,7 @@ const LEFT_OUT: &[(Level, &[&str], &str)] = &[
     (
         Level::Ignored,
         &["buffer.memory", "max.block.ms"],
-        "Only concerns the Java producer's buffer; `window` in [delivery] bounds what is under way",
+        "Only concerns the Java producer's buffer; `window` in [delivery] limits the records in flight",
     ),
     (
         Level::Ignored,
@@ -136,7 +136,7 @@ pub(super) fn translate(translation: &mut Translation) {
         property(translation, &name, setting);
     }
     sink(translation);
-    let meaning = "Only concerns the client with which Connect makes topics; the router makes them with the settings in [kafka]";
+    let meaning = "Only concerns the client with which Connect creates topics; the router creates them with the settings in [kafka]";
     let of_admin = translation.settings.take_prefix("admin.override.");
     translation.find_all(Level::Ignored, of_admin, meaning);
 }
@@ -146,13 +146,13 @@ fn property(translation: &mut Translation, name: &str, setting: Setting) {
     let renamed = RENAMED.iter().find(|(java, _)| *java == name).map(|(_, ours)| *ours);
     if let Some(ours) = same.or(renamed) {
         if translation.document.has(Section::Kafka, &key(ours)) {
-            let meaning = format!("`{ours}` is set by another setting already; this one is left out");
+            let meaning = format!("`{ours}` is already set by another setting; this one is ignored");
             return translation.find(Level::Note, &setting, meaning);
         }
         if ours == "compression.level"
             && !setting.value.parse().is_ok_and(|level: i32| (-1..=12).contains(&level))
         {
-            let meaning = "librdkafka takes levels from -1 to 12; it is left out";
+            let meaning = "librdkafka accepts levels from -1 to 12; the setting is ignored";
             return translation.find(Level::Note, &setting, meaning);
         }
         if let Some(setting) = translation.for_key(setting, Section::Kafka, ours) {
@@ -160,9 +160,10 @@ fn property(translation: &mut Translation, name: &str, setting: Setting) {
         }
         return;
     }
-    const UNKNOWN: &str = "librdkafka has no such property, as far as is known: look in its CONFIGURATION.md for what \
+    const UNKNOWN: &str = "librdkafka has no such property, as far as the router knows: see its CONFIGURATION.md for what \
                            does the same";
-    let left_out = LEFT_OUT.iter().find(|(_, names, _)| names.iter().any(|pattern| fits(pattern, name)));
+    let left_out =
+        LEFT_OUT.iter().find(|(_, names, _)| names.iter().any(|pattern| matches_pattern(pattern, name)));
     let (level, meaning) = left_out.map_or((Level::NoEquivalent, UNKNOWN), |(level, _, why)| (*level, *why));
     translation.find(level, &setting, meaning);
 }

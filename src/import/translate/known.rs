@@ -2,7 +2,7 @@
 
 use super::Translation;
 use crate::import::findings::Level::{self, Differs, Ignored, NoEquivalent, Note};
-use crate::import::settings::{fits, list};
+use crate::import::settings::{list, matches_pattern};
 
 /// Settings that share one explanation.
 struct Known {
@@ -82,13 +82,13 @@ const KNOWN: &[Known] = &[
         NoEquivalent,
         &["column.mask.*", "column.truncate.*"],
         &[],
-        "Values go out whole and unmasked: let the application write them as they may be seen",
+        "Values are sent whole and unmasked: let the application mask them before it writes them",
     ),
     known(
         NoEquivalent,
         &["converters", "post.processors"],
         &[""],
-        "Classes of Java do not run: columns are written as Postgres or Debezium's own converters write them",
+        "The router does not run Java classes: columns are written as Postgres or Debezium's own converters write them",
     ),
     ignored(
         &["column.exclude.list", "column.include.list", "column.blacklist", "column.whitelist"],
@@ -105,7 +105,7 @@ const KNOWN: &[Known] = &[
         NoEquivalent,
         &["provide.transaction.metadata"],
         &["false"],
-        "No topic with the beginnings and ends of transactions is written",
+        "The router writes no topic with transaction metadata",
     ),
     known(
         NoEquivalent,
@@ -125,27 +125,27 @@ const KNOWN: &[Known] = &[
         Differs,
         &["errors.tolerance"],
         &["none"],
-        "Connect skips records that it cannot convert; the router skips none: it stops and names the event \
+        "Connect skips records that it cannot convert; the router does not skip events: it stops and names the event \
          (exit code 3)",
     ),
     known(
         Differs,
         &["event.processing.failure.handling.mode", "event.converting.failure.handling.mode"],
         &["fail"],
-        "Debezium skips what it cannot read; the router skips nothing: it stops and names the event (exit \
+        "Debezium skips events that it cannot read; the router does not skip events: it stops and names the event (exit \
          code 3)",
     ),
     known(
         NoEquivalent,
         &["signal.data.collection"],
         &[],
-        "The router takes no signals, and makes no snapshots when asked",
+        "The router supports neither signals nor snapshots on request",
     ),
     known(
         NoEquivalent,
         &["notification.*"],
         &[],
-        "The router sends no notifications: its metrics, /readyz and its log say how it is",
+        "The router sends no notifications: use its metrics, /readyz and its log",
     ),
     known(
         NoEquivalent,
@@ -157,7 +157,7 @@ const KNOWN: &[Known] = &[
         Differs,
         &["snapshot.mode"],
         &["initial", "no_data", "never", "when_needed"],
-        "The router never reads the table, only what comes through the slot: rows that were in the table \
+        "The router never reads the table, only the slot: rows that were in the table \
          before are not sent, at this start or at a later one",
     ),
     ignored(
@@ -173,9 +173,9 @@ const KNOWN: &[Known] = &[
             "read.only",
             "legacy.snapshot.max.threads",
         ],
-        "Only concerns snapshots, which the router does not make",
+        "Only concerns snapshots, which the router does not take",
     ),
-    ignored(&["signal.*"], "Only concerns signals, which the router does not take"),
+    ignored(&["signal.*"], "Only concerns signals, which the router does not support"),
     ignored(
         &["heartbeat.*"],
         "Only concerns how Debezium keeps its place in a quiet database; the router confirms the slot \
@@ -214,7 +214,7 @@ const KNOWN: &[Known] = &[
     // the slot and the connection
     ignored(
         &["slot.failover", "slot.stream.params", "publish.via.partition.root", "publication.*"],
-        "Only concerns how Debezium makes the slot or the publication; those that are there stay as they are",
+        "Only concerns how Debezium creates the slot or the publication; existing ones stay as they are",
     ),
     ignored(
         &[
@@ -250,7 +250,7 @@ const KNOWN: &[Known] = &[
             "internal.create.slot.command.timeout",
             "executor.shutdown.timeout.ms",
         ],
-        "Only concerns how often Debezium tries again; the router tries for ever",
+        "Only concerns how often Debezium retries; the router retries forever",
     ),
     ignored(
         &[
@@ -262,7 +262,7 @@ const KNOWN: &[Known] = &[
             "query.fetch.size",
             "queue.provider.type",
         ],
-        "Only concerns the connector's queue; `window` in [delivery] bounds what is under way",
+        "Only concerns the connector's queue; `window` in [delivery] limits the records in flight",
     ),
     // Connect's worker
     ignored(
@@ -323,7 +323,8 @@ pub(super) fn translate(translation: &mut Translation) {
     declared(translation);
     let names: Vec<String> = translation.settings.names().map(str::to_owned).collect();
     for name in names {
-        let mut fitting = KNOWN.iter().filter(|known| known.names.iter().any(|pattern| fits(pattern, &name)));
+        let mut fitting =
+            KNOWN.iter().filter(|known| known.names.iter().any(|pattern| matches_pattern(pattern, &name)));
         let Some(first) = fitting.next() else { continue };
         let Some(setting) = translation.settings.take(&name) else { continue };
         if !first.harmless.contains(&setting.value.to_ascii_lowercase().as_str()) {
@@ -350,7 +351,11 @@ fn declared(translation: &mut Translation) {
             translation.settings.get(setting).map(|setting| setting.value.clone()).unwrap_or_default();
         for name in list(&names) {
             let settings = translation.settings.take_prefix(&format!("{name}."));
-            translation.find_all(NoEquivalent, settings, "It is of a class of Java, which does not run");
+            translation.find_all(
+                NoEquivalent,
+                settings,
+                "It configures a Java class, which the router does not run",
+            );
         }
     }
 }

@@ -55,7 +55,8 @@ struct Translation {
 impl Translation {
     fn finish(mut self) -> Import {
         let unknown = std::mem::take(&mut self.settings);
-        let meaning = "Neither Debezium 3, Kafka Connect nor Kafka's producer is known to have it: look up what it does";
+        let meaning =
+            "It is not a known setting of Debezium 3, Kafka Connect or Kafka's producer: check what it does";
         self.find_all(Level::NoEquivalent, unknown, meaning);
         self.findings.sort_by(|a, b| (a.level, &a.setting).cmp(&(b.level, &b.setting)));
         Import { configuration: self.document.text(), findings: self.findings }
@@ -156,8 +157,8 @@ impl Translation {
         }
     }
 
-    /// The file of a secret: the one that it is in already, or `place`, where the user is told to put it. `None` if the secret
-    /// has to come from the variable.
+    /// The file of a secret: the one that it is in already, or `place`, where a finding asks the user to put it. `None` if the
+    /// secret must come from the environment variable.
     fn secret_file(&mut self, setting: &Setting, variable: &str, place: &str) -> Option<String> {
         let what = match self.reference(setting) {
             Some(Reference::WholeFile(path)) => return Some(path),

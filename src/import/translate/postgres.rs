@@ -5,7 +5,7 @@ use crate::import::findings::Level;
 use crate::import::settings::Setting;
 use crate::import::write::{Section, quoted};
 
-/// Where the user is told to put a password from the connector's file.
+/// The file in which the user should put a password from the connector's file.
 const PASSWORD_FILE: &str = "secrets/postgres_password";
 
 /// Debezium's defaults (`ReplicationConnection.Builder`).

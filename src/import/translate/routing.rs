@@ -136,7 +136,7 @@ impl Router<'_> {
         }
         let from = [&regex, &replacement].into_iter().flatten().map(comment).collect::<Vec<_>>().join(", ");
         let document = &mut self.translation.document;
-        if expression.takes_everything() {
+        if expression.matches_any_text() {
             let topic = write_template(&pieces, |_| "aggregate_type".to_owned());
             if topic != "outbox.event.${aggregate_type}" {
                 document.set(Section::Route, "topic", quoted(&topic), from);
@@ -270,7 +270,7 @@ impl Router<'_> {
                 ),
                 _ => (
                     Level::NoEquivalent,
-                    "Debezium 3's outbox event router does not have it: look up what it did",
+                    "Debezium 3's outbox event router does not have it: check what it did",
                 ),
             };
             self.translation.find(level, &setting, meaning);

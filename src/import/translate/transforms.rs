@@ -104,7 +104,7 @@ fn predicate(setting: Setting, negated: bool, predicates: &mut Settings) -> Pred
             let pattern = pattern.map(|pattern| pattern.value.clone()).unwrap_or_default();
             Expression::translate(&pattern).map(|expression| (pattern, expression.into()))
         }
-        Some(other) => Err(format!("{other} looks at something else than the topic")),
+        Some(other) => Err(format!("{other} does not test the topic")),
         None => Err("it is not defined".to_owned()),
     };
     Predicate { setting, topics, negated }

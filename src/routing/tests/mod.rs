@@ -48,7 +48,7 @@ impl Default for Case<'_> {
 
 /// A record that owns its data.
 #[derive(Debug, PartialEq)]
-struct Made {
+struct RoutedRecord {
     topic: String,
     key: Option<String>,
     value: Option<Vec<u8>>,
@@ -65,7 +65,7 @@ impl Case<'_> {
         self.route_headers.iter().map(header).collect()
     }
 
-    fn route(&self) -> Result<Made, Unroutable> {
+    fn route(&self) -> Result<RoutedRecord, Unroutable> {
         let columns = Columns::default();
         let topic = Template::parse(self.template).unwrap();
         let headers = self.route_headers();
@@ -101,7 +101,7 @@ impl Case<'_> {
         let event = outbox.event(&insert).unwrap().unwrap();
         let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
         let Routed::Record(record) = router.route(&event, &ORIGIN)? else { panic!("dropped") };
-        Ok(Made {
+        Ok(RoutedRecord {
             topic: record.topic.to_owned(),
             key: record.key.map(text),
             value: record.value.map(<[u8]>::to_vec),
@@ -127,7 +127,7 @@ fn the_defaults_make_the_record_of_the_contract() {
     let pair = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
     assert_eq!(
         Case { headers: Some(r#"{"traceparent": "00-1"}"#), ..Case::default() }.route(),
-        Ok(Made {
+        Ok(RoutedRecord {
             topic: "outbox.event.order".into(),
             key: Some("42".into()),
             value: Some(br#"{"total": 7}"#.to_vec()),
