@@ -45,7 +45,7 @@ pub struct Relay<S, K> {
     progress: Progress,
     /// The records in flight.
     window: Window,
-    /// The number of the source's current change, once it has one.
+    /// The number already given to a change that could not be sent yet.
     pending: Option<progress::Change>,
     /// The health that was shown last.
     last_health: Health,
@@ -96,8 +96,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
-    /// Runs until intake has ended and nothing is left to wait for. Returns an error if the source's connection is lost or must
-    /// not be used any more.
+    /// Runs until intake has ended and nothing is left to wait for. After an error of either port, the session ends without a last
+    /// confirmation.
     async fn run_loop(&mut self, stop: &CancellationToken) -> Result<(), Error> {
         let mut source_first = false;
         loop {
@@ -141,7 +141,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
-    /// Tells source and sink the state after dispatch. Returns the source's state, and whether the sink accepts more now.
+    /// Tells source and sink the state after dispatch. Returns the source's state, and whether the sink wants the next
+    /// iteration at once.
     fn notify_ports(&mut self, idle: bool) -> Result<(SourceState, bool), Error> {
         let ending = self.ending.is_some();
         let reading = self.source.after_dispatch(&DeliveryState {
@@ -189,7 +190,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 progress.acknowledge(sequence);
                 None
             }
-            SinkEvent::Checkpointed => None,
+            SinkEvent::Committed => None,
         })
     }
 

@@ -1,6 +1,6 @@
 //! The two ports of the loop: where changes come from, and where records go.
 //!
-//! One task drives both. A method that is not `async` never blocks. The loop may drop a future of a port at any await: the port
+//! One task drives both. A method that is not `async` never blocks. The loop may drop the future of `wait` at any await: the port
 //! keeps what it has learned, and the next call continues from there.
 
 use std::future::Future;
@@ -18,8 +18,8 @@ use crate::unsendable::Unsendable;
 
 /// Where changes come from, in the order of delivery.
 ///
-/// In each iteration the loop calls `next` and `consume` until there is nothing to dispatch, then `after_dispatch` once, then
-/// waits for `wait`.
+/// In each iteration the loop calls `next` and `consume` until there is nothing to dispatch, then `after_dispatch` once. Then it
+/// usually waits for `wait`. At the end of a session it may repeat `after_dispatch` alone.
 pub trait Source {
     /// The result of the source.
     type End;
@@ -33,7 +33,7 @@ pub trait Source {
     /// Marks the last item as processed.
     fn consume(&mut self);
 
-    /// Takes the delivery state, confirms what is durable, and returns the source's state.
+    /// Takes the delivery state, which bounds what the source may confirm, now or later, and returns the source's state.
     ///
     /// # Errors
     /// As for [`Source::next`].
@@ -58,7 +58,7 @@ pub trait Source {
     /// As for [`Source::next`].
     fn confirm_last(&mut self, durable: Lsn) -> impl Future<Output = Result<(), Error>>;
 
-    /// Ends the source, after the sink. `orderly`: the connection still works.
+    /// Ends the source, after the sink. `orderly`: the loop ended without an error.
     fn close(self, outcome: &Outcome, orderly: bool) -> impl Future<Output = Self::End>;
 }
 
@@ -122,7 +122,7 @@ pub struct SourceState {
     pub ended: bool,
     /// There is more to dispatch now.
     pub again: bool,
-    /// More was received just now, so the next iteration follows at once.
+    /// More was received just now. The loop yields to the runtime before it waits.
     pub gathered: bool,
 }
 
@@ -141,10 +141,11 @@ pub enum Intake {
 
 /// Where records go.
 ///
-/// In each iteration the loop calls `reports`, then `send` for each event, then `after_dispatch` once, then waits for `wait`.
+/// In each iteration the loop calls `reports`, then `send` for each event, then `after_dispatch` once. Then it usually waits for
+/// `wait`. At the end of a session it may repeat `after_dispatch` and `reports` alone.
 ///
 /// The sink keeps the order: records of one topic with the same key arrive in the order of `send`. The loop bounds what is in flight
-/// by its window. The sink counts what it delivers in the metrics.
+/// by its window, except for parked events that a sink around this one sends again. The sink counts what it delivers in the metrics.
 ///
 /// An error ends the session: a transient one is retried, a definite one stops the router. A [`Refusal`] says that a single record
 /// was refused; the supervisor then finds out which one.
@@ -171,7 +172,7 @@ pub trait Sink {
     fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal>;
 
     /// Called after dispatch. Writes a checkpoint if one is due; `note` adds to it what the sinks around this one store with it.
-    /// Returns true if `is_ready` has become true by that.
+    /// Returns true if the loop should begin the next iteration without waiting.
     ///
     /// # Errors
     /// The session is over.
@@ -194,8 +195,9 @@ pub trait Sink {
     fn health(&self) -> Health;
 
     /// Ends the sink: discards what it has not handed over, and returns once no record of this session can arrive any more. Late
-    /// reports go into `progress`, for the checkpoint in `End`; the source was confirmed before. Returns the outcome, which the
-    /// sink may know better.
+    /// reports go into `progress`, for the checkpoint in `End`; the last confirmation, if there was one, came before.
+    /// `log_verified`: the source's answer; `note` as in [`Sink::after_dispatch`]. Returns the outcome, which the sink may know
+    /// better.
     fn close(
         self,
         outcome: Outcome,
@@ -228,14 +230,14 @@ pub enum NotSent {
 /// A report of the sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SinkEvent {
-    /// The record is delivered.
+    /// The record is acknowledged. Its transaction, if it has one, may still be aborted.
     Delivered(Sequence),
-    /// The event no longer takes memory, but is not delivered for certain.
+    /// The event no longer takes memory, but is not known to be durable yet.
     Released(Sequence),
-    /// A released event is delivered for certain.
+    /// A released event is durable now.
     Settled(Sequence),
-    /// The last checkpoint is durable.
-    Checkpointed,
+    /// A transaction and its checkpoint are committed. Only for sinks around the one that commits.
+    Committed,
 }
 
 /// What the loop tells the sink after dispatch.
@@ -244,11 +246,11 @@ pub struct LoopState<'a> {
     pub progress: &'a Progress,
     /// The records in flight.
     pub window: &'a Window,
-    /// How many records of the window wait for something other than this sink.
+    /// How many records of the window wait for a sink around this one; the loop passes 0.
     pub elsewhere: usize,
     /// Everything received was dispatched.
     pub idle: bool,
-    /// The loop sends nothing more.
+    /// The loop dispatches nothing more.
     pub ending: bool,
     /// What the source does.
     pub source: SourceState,
@@ -257,7 +259,7 @@ pub struct LoopState<'a> {
 /// How durable the acknowledged records are.
 #[derive(Debug, Clone, Copy)]
 pub struct Durability {
-    /// Where the next session resumes.
+    /// Where the next session of this process resumes; another process resumes at `survives`.
     pub position: Position,
     /// Up to where the source may confirm.
     pub durable: Lsn,

@@ -9,6 +9,7 @@ use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
+use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
@@ -255,4 +256,34 @@ async fn dead_letters_are_shown_when_bulk_reads_end_while_they_are_sent_or_throw
             router.stop().await;
         }
     }
+}
+
+/// No event of the stream waits; only the parked one that is sent again does.
+#[tokio::test]
+async fn dead_letters_that_are_sent_again_to_a_frozen_broker_are_explained() {
+    let broker = PrivateKafka::start(&[]).await;
+    let mut setting = Setting::new("at-least-once").await;
+    setting.kafka = broker.client();
+    setting.settings = setting
+        .settings
+        .clone()
+        .set("kafka.'bootstrap.servers'", setting.kafka.bootstrap.as_str())
+        // the broker is not asked for a checkpoint either
+        .set("delivery.positions_topic", "");
+    let mut router = Router::active(&setting.settings).await;
+    setting.outbox.insert_numbers("order", "a", 1..2).await;
+    let id = setting.poison("a", 2).await;
+    setting.outbox.insert_numbers("order", "a", 3..4).await;
+    setting.parks(2).await;
+    setting.outbox.all_confirmed().await;
+    broker.freeze();
+    setting.dead_letters(&["discard", "--id", &id, "--yes"]);
+    setting.parks(1).await;
+    let reason = router.shows("a reason", |status| status["reason"].as_str().map(str::to_owned)).await;
+    assert!(reason.contains("a broker does not answer"), "{reason}");
+    broker.thaw();
+    setting.parks(0).await;
+    router.ready().await;
+    setting.sees("a", vec![1, 3]).await;
+    router.stop().await;
 }

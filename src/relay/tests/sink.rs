@@ -221,7 +221,7 @@ impl Sink for MemorySink {
 
     fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
         if std::mem::take(&mut self.checkpointed) {
-            event(SinkEvent::Checkpointed);
+            event(SinkEvent::Committed);
         }
         for sequence in std::mem::take(&mut self.delivered) {
             event(SinkEvent::Delivered(sequence));

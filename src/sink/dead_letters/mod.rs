@@ -66,13 +66,13 @@ pub struct DeadLetters<K> {
     router: Router,
     transactional: bool,
     with_checkpoints: bool,
-    /// Results of the store that the next turn handles.
+    /// Results of the store that the next iteration handles.
     reports: VecDeque<Report>,
     /// When to look for new decisions.
     fetch_at: Option<Instant>,
-    /// The position that the source had received in the last turn.
+    /// The position that the source had received in the last iteration.
     received: Lsn,
-    /// The position in the last turn that no crash takes back.
+    /// The position in the last iteration that survives any crash.
     survives: Position,
     /// The source has to reach this LSN before the last parked rows count.
     awaits: Option<Lsn>,
@@ -141,7 +141,7 @@ impl<K: Sink> DeadLetters<K> {
         }
     }
 
-    /// Sends parked events whose retry was decided, as many as the window takes.
+    /// Sends the fetched events whose retry was decided, unless the window is full.
     fn retry(&mut self, window: &Window) {
         let DeadLetters { inner, parking, outbox, router, monitor, .. } = self;
         loop {
@@ -203,7 +203,7 @@ impl<K: Sink> DeadLetters<K> {
             Report::Deleted { keys, committed } => self.parking.deleted(keys, committed, &self.monitor),
             Report::Fetched(rows) => self.parking.fetched(rows, self.survives),
             Report::Refused(reason) => self.parking.set_unwritable(reason, &self.monitor),
-            // `changed` has already returned this error
+            // `wait` returns it
             Report::Ended(_) => {}
         }
     }
@@ -216,11 +216,11 @@ impl<K: Sink> Sink for DeadLetters<K> {
         self.inner.is_ready()
     }
 
-    fn send(&mut self, made: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+    fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
         if self.parking.retries().blocks_others() {
             return Err(NotSent::Later);
         }
-        let event = &made.event;
+        let event = &output.event;
         let aggregate = event.row.field(Field::AggregateId);
         let Partial { final_lsn, changes } = event.place();
         let key = Key { final_lsn, change: changes };
@@ -238,7 +238,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
             );
             return self.park(event, sequence, &why);
         }
-        match self.inner.send(made, sequence) {
+        match self.inner.send(output, sequence) {
             Err(NotSent::Impossible(why)) => self.park(event, sequence, &why),
             sent => sent,
         }
@@ -256,7 +256,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
             SinkEvent::Delivered(sequence) if Retries::is_retry(sequence) => {
                 parking.delivered(sequence, *transactional, monitor)
             }
-            SinkEvent::Checkpointed => {
+            SinkEvent::Committed => {
                 parking.transaction_committed();
                 event(reported)
             }
@@ -329,6 +329,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
         let retry = parking.retries().first_in_flight();
         let mut add = |checkpoint: &mut Checkpoint| {
             note(checkpoint);
+            // in exactly-once mode the last committed checkpoint stays, and this is not called
             parking.add_to_checkpoint(checkpoint, false);
         };
         let (outcome, inner) = inner.close(outcome, progress, log_verified, &mut add).await;

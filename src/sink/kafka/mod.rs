@@ -133,8 +133,8 @@ pub(crate) struct KafkaSink {
     delivered: DeliveryStats,
     /// Reports being handled; reused to save allocations.
     reports: Vec<Sequence>,
-    /// A checkpoint became durable since the last turn.
-    checkpointed: bool,
+    /// A transaction was committed since the last iteration.
+    committed: bool,
     /// When the next checkpoint is due.
     checkpoint_at: Option<Instant>,
     /// Why no broker can be reached; the first reason found.
@@ -150,7 +150,7 @@ pub(crate) struct KafkaSink {
 pub struct KafkaEnd {
     /// Where to resume.
     pub checkpoint: Checkpoint,
-    /// Whether any change was acknowledged.
+    /// Whether the session has delivered anything: in exactly-once mode, whether it has committed records.
     pub advanced: bool,
     /// The last change that may belong to the refused batch.
     pub last_suspect: Option<Partial>,
@@ -182,7 +182,7 @@ impl KafkaSink {
             counters: Vec::new(),
             delivered: DeliveryStats::default(),
             reports: Vec::new(),
-            checkpointed: false,
+            committed: false,
             checkpoint_at: None,
             down: None,
             message_prefix: parts.message_prefix,
@@ -207,7 +207,7 @@ impl KafkaSink {
     /// A checkpoint was written or refused. `delivered`: the records that its transaction has committed.
     fn stored(&mut self, mut delivered: DeliveryStats) {
         self.checkpointer.show(&self.monitor);
-        self.checkpointed = true;
+        self.committed = self.checkpointer.is_transactional();
         if delivered.records() > 0 {
             self.stalls.acknowledged();
             delivered.count(&self.counters, &self.monitor, PgTimestamp::now());
@@ -222,10 +222,16 @@ impl KafkaSink {
             // what is in flight waits for Postgres only
             self.stalls.acknowledged();
         }
-        self.waiting = Unacknowledged { oldest_topic: state.window.oldest_target(), with_brokers };
+        // the oldest record may be one that waits for Postgres, and parked events that are sent again are not part of the window
+        let oldest = state.window.oldest_target().filter(|topic| self.publisher.is_topic(*topic));
+        let oldest_topic = oldest.or_else(|| self.publisher.topic_in_flight());
+        self.waiting = Unacknowledged { oldest_topic, with_brokers };
         // uncommitted records do not count: consumers cannot see them
         let position = self.checkpointer.resume_position(state.progress);
-        let nothing_waits = state.idle && state.window.is_empty() && self.checkpointer.is_settled();
+        let nothing_waits = state.idle
+            && state.window.is_empty()
+            && !self.publisher.has_records()
+            && self.checkpointer.is_settled();
         let moved = self.stalls.turned(position, nothing_waits);
         if moved || nothing_waits && state.source.caught_up {
             self.publisher.clear_stall_reason();
@@ -254,34 +260,34 @@ impl Sink for KafkaSink {
             && self.checkpointer.remaining_bytes() > 0
     }
 
-    fn send(&mut self, made: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        let record = match &made.routed {
+    fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+        let record = match &output.routed {
             Ok(Routed::Record(record)) => record,
             Ok(Routed::Dropped) => return Ok(Sent::Nothing),
             Err(why) => return Err(NotSent::Impossible(why.clone())),
         };
         let settled = self.checkpointer.is_settled();
-        let admission = self.isolation.admit(&made.event, settled, self.publisher.has_records());
+        let admission = self.isolation.admit(&output.event, settled, self.publisher.has_records());
         if admission == Admission::Later {
             return Err(NotSent::Later);
         }
         let accepted = self.publisher.send(record, sequence)?;
         let (bytes, memory) = (record.size(), record.memory());
         self.checkpointer.sent(bytes);
-        self.isolation.sent(admission, &made.event, record.topic);
+        self.isolation.sent(admission, &output.event, record.topic);
         if accepted.timestamp_replaced {
             self.monitor.counts().timestamps_replaced.add(1);
         }
-        let commit_time = made.event.origin.commit_time;
+        let commit_time = output.event.origin.commit_time;
         Ok(Sent::Record(InFlight { bytes, memory, commit_time, target: accepted.topic }))
     }
 
     fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
-        // one clock reading for all records of a turn
+        // one clock reading for all records of an iteration
         let now = PgTimestamp::now();
         self.publisher.start_turn(now);
-        if std::mem::take(&mut self.checkpointed) {
-            event(SinkEvent::Checkpointed);
+        if std::mem::take(&mut self.committed) {
+            event(SinkEvent::Committed);
         }
         let refusal = self.delivery_reports.take(&mut self.reports);
         if !self.reports.is_empty() {
@@ -316,7 +322,7 @@ impl Sink for KafkaSink {
         if state.source.intake == Intake::Verifying || !self.publisher.has_producers() {
             return Ok(false);
         }
-        self.checkpointer.recognized(self.message_prefix.as_deref());
+        self.checkpointer.log_verified(self.message_prefix.as_deref());
         let waits = self.publisher.is_setting_up() || self.isolation.waits_for_commit();
         let intake = if waits { Intake::Paused } else { state.source.intake };
         let closing = self.checkpointer.is_closing();
@@ -387,7 +393,7 @@ impl Sink for KafkaSink {
         }
         closing.wait(publisher.close()).await;
         if log_verified {
-            checkpointer.recognized(self.message_prefix.as_deref());
+            checkpointer.log_verified(self.message_prefix.as_deref());
         }
         let mut reports = Vec::new();
         let refusal = delivery_reports.take(&mut reports);

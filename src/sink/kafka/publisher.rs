@@ -254,6 +254,16 @@ impl Publisher {
         self.in_flight > 0
     }
 
+    /// The topic of the last record, if any is in flight.
+    pub(super) fn topic_in_flight(&self) -> Option<usize> {
+        self.has_records().then_some(self.last)
+    }
+
+    /// Whether this is a topic's number.
+    pub(super) fn is_topic(&self, number: usize) -> bool {
+        number < self.topics.len()
+    }
+
     /// The record was acknowledged.
     pub(super) fn acknowledged(&mut self, sequence: Sequence) {
         self.in_flight = self.in_flight.saturating_sub(1);
