@@ -1,6 +1,6 @@
 //! Committed rows of an outbox table, from the Postgres write-ahead log to Kafka.
 //!
-//! # The way of an event
+//! # The path of an event
 //!
 //! ```text
 //!     outbox table --WAL--> walsender
@@ -20,17 +20,20 @@
 //!
 //! Data goes one way; only positions come back. [`relay`] is the one loop between a [`source`], which reads the slot, the
 //! [`pipeline`], which joins `outbox` and `routing`, and a [`sink`]. [`supervisor`] starts its sessions and decides what a failure
-//! means. `pgoutput`, `outbox`, `routing` and `progress` do no IO. [`checkpoint`] is what outlives the process: where a start goes on,
-//! or why it must not.
+//! means. `pgoutput`, `outbox`, `routing` and `progress` do no I/O. [`checkpoint`] is what outlives the process, and decides where a
+//! start resumes, or why it cannot.
 //!
-//! # Around it
+//! In exactly-once mode the position is a record in the events' own transaction, and counts once that is committed.
 //!
-//! [`config`] is what the user wrote, typed and checked once. [`commands`] has a file for each command of [`cli`].
-//! [`monitor`] is the live picture of a running router, which [`admin`] shows, by [`metrics`] among others; [`logging`] and
-//! [`terminal`] are what a person sees, [`quantity`] how sizes and times are written for one. [`error`] tells what may pass by itself from what needs a person, [`advice`]
-//! says in the router's words what [`pg_logical`] reports, [`contracts`] what payloads are judged by, [`connect_values`] how Debezium and Kafka Connect write values,
-//! [`shards`] how aggregates are dealt out to several slots, [`import`] the translation of a Debezium connector's configuration, [`topic_name`] what Kafka takes as a topic's name,
-//! [`reserved`] the names that are the routers' own.
+//! # The other modules
+//!
+//! - [`config`]: the configuration, typed and checked once; [`cli`] and [`commands`]: the command line, and a file for each command
+//! - [`monitor`]: the live state of a running router, which [`admin`] serves, as [`metrics`] among others
+//! - [`logging`], [`terminal`] and [`quantity`]: what a person sees, and how sizes and times are written
+//! - [`error`]: transient and definite failures; [`advice`]: what to do about those that [`pg_logical`] reports
+//! - [`contracts`]: validates payloads; [`connect_values`]: values as Debezium and Kafka Connect write them
+//! - [`shards`]: how aggregates are distributed over several slots; [`import`]: translates a Debezium connector's configuration
+//! - [`topic_name`]: which names Kafka accepts for topics; [`reserved`]: names that belong to the router
 
 pub mod admin;
 pub mod advice;

@@ -1,39 +1,39 @@
-//! "This event cannot be sent": one type, whether its row cannot be read, no record can be made of it, its topic cannot be had or the
-//! broker refuses it. Where dead letters are kept it becomes one of them, and else the router stops with it.
+//! Why an event cannot be sent: it cannot be routed, it violates its contract, its topic cannot be used, or it is refused. With
+//! `policy = "park"` the event is parked; otherwise the router stops before it.
 
 /// Why an event cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsendable {
-    /// In a word.
+    /// The kind of reason.
     pub reason: Reason,
-    /// In a sentence.
+    /// What is wrong, as a sentence without a full stop.
     pub what: String,
     /// What to do about it; empty if it may pass by itself.
     pub remedy: String,
 }
 
 impl Unsendable {
-    /// With a reason, in a sentence, and what to do.
+    /// With the kind of reason, what is wrong, and what to do.
     pub fn new(reason: Reason, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Unsendable { reason, what: what.into(), remedy: remedy.into() }
     }
 
-    /// What is kept with a dead letter.
+    /// The text that is stored with a dead letter.
     pub fn detail(&self) -> String {
         format!("{}. {}", self.what, self.remedy)
     }
 }
 
-/// Why it cannot be sent, in a word: what dead letters are selected and counted by.
+/// The kind of reason, by which dead letters are selected and counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// No record can be made of it.
+    /// Routing cannot turn it into a record.
     Unroutable,
-    /// Its payload breaks its contract.
+    /// Its payload violates its contract.
     Contract,
-    /// It is larger than the topic or the client takes.
+    /// It is larger than the topic or the client accepts.
     TooLarge,
-    /// Its topic cannot be had.
+    /// Its topic cannot be used.
     Topic,
     /// The broker or the client refuses it.
     Refused,

@@ -35,7 +35,7 @@ pub struct StartFacts<'a> {
     pub record: Option<&'a SlotRecord>,
 }
 
-/// Events may be missing or come twice, and an operator has to decide.
+/// Events may be missing or be sent twice, and an operator has to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResumeConflict {
     /// What was found.

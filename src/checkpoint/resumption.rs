@@ -12,9 +12,11 @@
 //! | there is no positions topic | its own, or none | none | its own, or else the slot's position |
 //! | the checkpoint or the topic was deleted | none | none | the slot's position; in exactly-once only if the slot is new |
 //!
-//! Then [`resume`] compares that checkpoint with the slot and the server. After a crash of Postgres the slot lies before it,
-//! which is fine.
-//! After a failover the log may be another one, which the [`ResumeCheck`] detects at the start of the stream.
+//! Without a positions topic, a session that the server ended drops the process's own checkpoint: a command may have moved the slot.
+//!
+//! Then [`resume`] compares that checkpoint with the slot and the server. After a crash of Postgres the slot lies before it, and the
+//! session skips what is delivered. After a failover the log may be another one, which the [`ResumeCheck`] detects at the start of the
+//! stream.
 
 use pg_logical::Lsn;
 
@@ -49,7 +51,7 @@ pub fn latest(own: Option<&Checkpoint>, stored: Option<Checkpoint>) -> Option<Ch
 /// Decides where a session resumes after `before`. `accepted` is the position of `--accept-gap`.
 ///
 /// # Errors
-/// Events may be missing or come twice, and an operator has to decide.
+/// Events may be missing or be sent twice, and an operator has to decide.
 pub fn resume(
     before: Option<&Checkpoint>,
     found: &StartFacts<'_>,

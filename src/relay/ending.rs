@@ -6,7 +6,7 @@ use super::{Outcome, Relay, Sink, Source};
 use crate::error::Error;
 use crate::monitor::State;
 
-/// How long at least a stopping router waits for its last checkpoint.
+/// The minimum time that a stopping router waits for its last checkpoint.
 const LAST_CHECKPOINT: Duration = Duration::from_millis(500);
 
 /// The result of a session.
@@ -14,7 +14,7 @@ const LAST_CHECKPOINT: Duration = Duration::from_millis(500);
 pub struct Ended<S, K> {
     /// Why it ended.
     pub outcome: Outcome,
-    /// Sent records without acknowledgement.
+    /// Sent records that are not acknowledged, or not committed.
     pub unacknowledged: usize,
     /// The result of the source.
     pub source: S,
@@ -84,14 +84,14 @@ impl<S: Source, K: Sink> Relay<S, K> {
         };
         loop {
             self.notify_ports(false)?;
-            let certain = self.sink.durability(&self.progress);
-            if !certain.checkpoint_pending || Instant::now() >= deadline {
-                return self.source.confirm_last(certain.durable).await;
+            let durability = self.sink.durability(&self.progress);
+            if !durability.checkpoint_pending || Instant::now() >= deadline {
+                return self.source.confirm_last(durability.durable).await;
             }
             if let Ok(changed) = timeout_at(deadline, self.sink.wait()).await {
                 changed?;
             }
-            // the sink reports a refusal again when it closes
+            // a refusal changes nothing now: its record stays unacknowledged
             let _ = self.take_reports();
         }
     }

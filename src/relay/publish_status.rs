@@ -35,13 +35,13 @@ impl<S: Source, K: Sink> Relay<S, K> {
 
     /// Publishes positions and the records in flight.
     pub(super) fn publish_status(&self, received: Lsn) {
-        let certain = self.sink.durability(&self.progress);
-        self.monitor.in_flight(self.window.records() + certain.uncommitted, self.window.bytes());
+        let durability = self.sink.durability(&self.progress);
+        self.monitor.in_flight(self.window.records() + durability.uncommitted, self.window.memory());
         // a transaction that is not completely sent waits too
         let waits = self.progress.inside_transaction().then_some(self.pipeline.commit_time());
-        self.monitor.oldest_unacknowledged(certain.oldest.or(self.window.oldest()).or(waits));
+        self.monitor.oldest_unacknowledged(durability.oldest.or(self.window.oldest()).or(waits));
         self.monitor.received(received);
-        self.monitor.flushed(certain.position.flush);
-        self.monitor.checkpointed(certain.durable);
+        self.monitor.flushed(durability.position.flush);
+        self.monitor.checkpointed(durability.durable);
     }
 }

@@ -58,7 +58,7 @@ impl Window {
     }
 
     /// The memory that they take, in bytes.
-    pub fn bytes(&self) -> usize {
+    pub fn memory(&self) -> usize {
         self.bytes
     }
 
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(window.remove(Sequence(3)), None);
         assert_eq!(window.remove(Sequence(6)), Some(record(20)));
         assert_eq!(window.remove(Sequence(6)), None, "twice");
-        assert_eq!((window.records(), window.bytes(), window.oldest()), (1, 10, Some(PgTimestamp(10))));
+        assert_eq!((window.records(), window.memory(), window.oldest()), (1, 10, Some(PgTimestamp(10))));
         window.remove(Sequence(2));
         assert!(window.is_empty() && window.oldest().is_none() && window.entries.is_empty());
     }
@@ -192,7 +192,7 @@ mod tests {
                 }
                 prop_assert_eq!(window.remove(Sequence(next + 1)), None);
                 prop_assert_eq!(window.records(), in_flight.len());
-                prop_assert_eq!(window.bytes(), in_flight.values().map(|record| record.memory).sum::<usize>());
+                prop_assert_eq!(window.memory(), in_flight.values().map(|record| record.memory).sum::<usize>());
                 let oldest = in_flight.values().next();
                 prop_assert_eq!(window.oldest(), oldest.map(|record| record.commit_time));
                 prop_assert!(window.entries.len() <= 5 * ENTRIES_PER_RECORD);

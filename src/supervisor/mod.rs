@@ -98,7 +98,7 @@ pub async fn run(
             NextStep::Restart => {}
             NextStep::Fail(definite) => {
                 if let Some(checkpoint) = &state.checkpoint {
-                    tracing::info!(position = %checkpoint.position.flush, "stopped; Kafka has every event before this position");
+                    tracing::info!(position = %checkpoint.position.flush, "stopped; every event before this position is in Kafka or parked");
                 }
                 monitor.state(State::Refused { reason: definite.what.clone() });
                 return Err(definite);
@@ -183,8 +183,8 @@ fn after_session(ended: SessionEnded, park: bool, state: &mut SessionState) -> N
 fn after_failure(error: Error, state: &SessionState) -> NextStep {
     match error {
         Error::Transient(transient) => NextStep::Retry(transient),
-        // A password may be rotated while the router runs: its file is read again at each attempt. Kafka's refusals have been
-        // made transient before.
+        // A password may be rotated while the router runs: its file is read again at each attempt. `transient_if_active` has
+        // already made Kafka's refusals transient.
         Error::Definite(definite) if state.was_active && definite.exit == Exit::Refused => {
             let what = definite.to_string();
             NextStep::Retry(Transient::new(Peer::Postgres, what))

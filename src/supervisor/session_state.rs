@@ -40,7 +40,7 @@ pub(super) struct SessionState {
     pub(super) refused: BTreeMap<Partial, Unsendable>,
     /// A retried parked event that was refused again, and why.
     pub(super) failed_retry: Option<(Key, Reason, String)>,
-    /// Retry parked events one at a time, because Kafka refused a batch of them.
+    /// Retry parked events one at a time until the process ends, because Kafka refused a batch of them.
     pub(super) retry_alone: bool,
     /// The server process of the last session, or of the last attempt that reached the slot.
     pub(super) last_backend_pid: Option<i32>,

@@ -1,5 +1,5 @@
-//! The start of a session, step by step, in the order that keeps two routers apart: first the slot, then the checkpoint (whose
-//! last step fences other producers), then the stream.
+//! The start of a session, step by step, in the order that keeps two routers apart: first the slot, then the checkpoint (see
+//! `start_position`), then the stream.
 //!
 //! | step | may end the start with |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `Sessions::read_tables` | the tables or the publication cannot be read, or were altered |
 //! | `Kafka::open` | no broker answers, or none accepts the router |
 //! | `Kafka::begin` | the checkpoint does not match the slot, or cannot be written |
-//! | `claim` | another router has taken the slot over |
+//! | `claim` | the claim cannot be written (exactly-once), or the connection is lost |
 //! | `open_dead_letters` | the parked events cannot be read |
 //! | `open_stream` | the server does not stream the slot |
 
@@ -420,7 +420,7 @@ async fn with_position(error: Error, config: &Config, state: &SessionState) -> E
     // what was found matters more than a broker that does not answer
     let what = match latest(state.checkpoint.as_ref(), stored.ok().and_then(Result::ok).flatten()) {
         Some(checkpoint) => {
-            format!("{what}; Kafka has everything before {}", checkpoint.position.flush)
+            format!("{what}; every event before {} is in Kafka or parked", checkpoint.position.flush)
         }
         None => what,
     };

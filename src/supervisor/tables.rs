@@ -42,7 +42,7 @@ pub(super) async fn check_tables(
     Ok((shard, other_slots, record))
 }
 
-/// Claims the slot in the router's schema before the first event. At-least-once mode goes on if that fails.
+/// Claims the slot in the router's schema before the first event. At-least-once mode goes on if the server refuses it.
 pub(super) async fn claim(config: &Config, mut session: Session) -> Result<(), Error> {
     let claimed = slot_record::claim(&mut session, &config.postgres.slot, &config.name).await;
     session.close().await;

@@ -130,7 +130,7 @@ async fn slot_lost_while_the_router_is_stopped_is_told_by_run_check_and_status()
     let said = ended.last_line().strip_prefix("error: ").unwrap();
     let (what, remedy) = said.split_once(". ").unwrap();
     // which `run` alone has looked up
-    let (what, _) = what.split_once("; Kafka has everything before ").unwrap();
+    let (what, _) = what.split_once("; every event before ").unwrap();
     for command in ["check", "status"] {
         let ran = settings.run(&[command]);
         assert_eq!(ran.code, 1, "{ran:?}");

@@ -1,6 +1,6 @@
 //! The session that inserts parked events into the table and deletes them while a router runs.
 //!
-//! It carries out orders in sequence, and only while the session of the stream holds the slot's lock, so a router that was
+//! It carries out commands in sequence, and only while the session of the stream holds the slot's lock, so a router that was
 //! frozen changes nothing that its successor relies on. If its connection ends, so does the session of the stream, because it
 //! is unknown what was carried out.
 
@@ -158,7 +158,7 @@ impl DeadLetterStore {
         Ok((DeadLetterStore { commands, reports: received, _task: Some(task) }, loaded))
     }
 
-    /// A handle whose orders a test carries out.
+    /// A handle whose commands a test carries out.
     #[cfg(test)]
     pub(crate) fn scripted() -> (Self, UnboundedReceiver<Command>, UnboundedSender<Report>) {
         let ((commands, received_commands), (reports, received)) = (unbounded_channel(), unbounded_channel());
@@ -199,7 +199,7 @@ impl DeadLetterStore {
     }
 }
 
-/// Carries out the orders.
+/// Carries out the commands.
 struct Worker {
     router: String,
     /// Fails unless the lock is held.

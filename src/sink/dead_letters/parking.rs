@@ -111,7 +111,7 @@ impl Parking {
     }
 
     /// Why the brokers refused this event before, if they did.
-    pub(super) fn refused(&mut self, event: Partial) -> Option<Unsendable> {
+    pub(super) fn refused(&self, event: Partial) -> Option<Unsendable> {
         self.refused.get(&event).cloned()
     }
 
@@ -247,7 +247,7 @@ impl Parking {
         let position = remembered.position.flush;
         remembered.parked = self.required_log_end(position);
         remembered.retried = if transactional {
-            self.retries.in_transaction().chain(self.resolved.beyond(position).copied()).collect()
+            self.retries.start_committing().chain(self.resolved.beyond(position).copied()).collect()
         } else {
             Vec::new()
         };
@@ -265,7 +265,7 @@ impl Parking {
         }
         for (key, (aggregate, _)) in removed {
             if self.parked.remove(aggregate.as_deref()) {
-                tracing::info!(position = %key, "the aggregate has no parked events left; its events are sent again");
+                tracing::info!(position = %key, "the aggregate has no parked events left; its later events are sent directly again");
             }
         }
         self.show(monitor);

@@ -1,7 +1,7 @@
-//! The stages of a parked event that was decided to be retried or discarded.
+//! The stages of a parked event for which a retry or a discard was decided.
 //!
 //! ```text
-//!   in the table --fetch--> Decided --send--> Sent --report--> Delivered --offer--> Committing --commit--> Deleting --> gone
+//!   in the table --fetch--> Decided --send--> Sent --report--> Delivered --close--> Committing --commit--> Deleting --> gone
 //!        ^                     |   \             \                                                         ^
 //!        +--- cannot be sent --+    +-- discard --+------------------- at-least-once -----------------------+
 //! ```
@@ -153,7 +153,7 @@ impl Retries {
     }
 
     /// A transaction is about to be committed. Returns the events that its checkpoint has to name.
-    pub(super) fn in_transaction(&mut self) -> impl Iterator<Item = Key> {
+    pub(super) fn start_committing(&mut self) -> impl Iterator<Item = Key> {
         for retry in self.events.values_mut().filter(|retry| matches!(retry.stage, Stage::Delivered)) {
             retry.stage = Stage::Committing;
         }
@@ -264,12 +264,12 @@ mod tests {
         retries.decided(decided(1, "a", Some(Decision::Retry)));
         let (_, number) = send(&mut retries);
         assert!(retries.sent_alone() && !retries.is_idle());
-        assert_eq!(retries.in_transaction().count(), 0, "it has not arrived");
+        assert_eq!(retries.start_committing().count(), 0, "it has not arrived");
         assert_eq!(retries.delivered(number, true), Some((key(1), RECORD)));
-        assert_eq!(retries.in_transaction().collect::<Vec<_>>(), [key(1)]);
+        assert_eq!(retries.start_committing().collect::<Vec<_>>(), [key(1)]);
         assert_eq!(retries.deleted(key(1)), None, "it is not committed");
         assert_eq!(retries.committed(), [key(1)]);
-        assert_eq!(retries.in_transaction().collect::<Vec<_>>(), [key(1)], "a crash may bring it back");
+        assert_eq!(retries.start_committing().collect::<Vec<_>>(), [key(1)], "a crash may bring it back");
         assert_eq!(retries.deleted(key(1)), Some((Some("a".to_owned()), true)));
         assert!(retries.is_empty());
     }
@@ -281,7 +281,7 @@ mod tests {
         let (_, number) = send(&mut retries);
         assert!(!retries.blocks_others());
         assert!(retries.delivered(number, false).is_some() && retries.is_deleting());
-        assert_eq!(retries.in_transaction().count(), 0);
+        assert_eq!(retries.start_committing().count(), 0);
         assert_eq!(retries.deleted(key(1)), Some((Some("a".to_owned()), false)));
     }
 

@@ -23,7 +23,7 @@ pub(super) type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 /// Where and when checkpoints are written.
 pub(super) struct Checkpointer {
     mode: Mode,
-    /// The checkpoint that the session resumed from. New ones copy it, except for the position.
+    /// The checkpoint that the session resumed from; the template for new ones.
     resumed_from: Checkpoint,
 }
 
@@ -81,7 +81,7 @@ impl Checkpointer {
         }
     }
 
-    /// The position that no crash takes back; `None`: the slot's confirmed position.
+    /// The position that survives any crash; `None`: the slot's confirmed position.
     pub(super) fn survives(&self) -> Option<Position> {
         match &self.mode {
             Mode::SlotOnly => None,
@@ -166,7 +166,7 @@ impl Checkpointer {
         self.transactions().map_or((0, None), |transactions| (transactions.records(), transactions.oldest()))
     }
 
-    /// Collects acknowledged records that are not certain before a commit; `None`: they are certain at once.
+    /// Collects acknowledged records that are not durable before a commit; `None`: they are durable at once.
     pub(super) fn uncounted(&mut self) -> Option<&mut DeliveryStats> {
         match &mut self.mode {
             Mode::Transactional(transactions) => Some(transactions.delivered()),
@@ -223,7 +223,7 @@ impl Checkpointer {
         }
     }
 
-    /// Waits until a checkpoint is written or refused. Returns the records that are certain only now. Waits forever without
+    /// Waits until a checkpoint is written or refused. Returns the records that are durable only now. Waits forever without
     /// checkpoints. Cancel-safe.
     ///
     /// # Errors
@@ -254,7 +254,7 @@ impl Checkpointer {
     }
 
     /// The resume check has succeeded. From now on, logical messages with another prefix may be events.
-    pub(super) fn recognized(&mut self, message_prefix: Option<&str>) {
+    pub(super) fn log_verified(&mut self, message_prefix: Option<&str>) {
         if self.resumed_from.definition.message_prefix.as_deref() != message_prefix {
             self.resumed_from.definition.message_prefix = message_prefix.map(str::to_owned);
             self.resumed_from.fingerprint = LogFingerprint::Quiet { from: self.resumed_from.position.flush };

@@ -54,7 +54,7 @@ impl StallDetector {
         self.acknowledged = Instant::now();
     }
 
-    /// Call this after each turn of the loop, with the certain position. Returns whether it has moved.
+    /// Call this after each turn of the loop, with the resume position. Returns whether it has moved.
     pub(super) fn turned(&mut self, position: Position, nothing_waits: bool) -> bool {
         let moved = position != self.moved.0;
         if moved || nothing_waits {

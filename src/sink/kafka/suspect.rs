@@ -11,7 +11,7 @@ pub enum Suspect {
     None,
     /// A record up to and including this one: each is sent alone.
     UpTo(Partial),
-    /// This one. It is sent when everything before it is certain.
+    /// This one. It is sent when everything before it is durable.
     This(Partial),
 }
 
@@ -33,7 +33,7 @@ pub struct SentAlone {
     pub event: String,
     /// How to go on without it.
     pub how_to_skip: String,
-    /// Whether everything before it is certain, so that the router can go on without it.
+    /// Whether everything before it is durable, so that the router can go on without it.
     pub nothing_before: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Isolation {
     suspect: Suspect,
     /// The last record, if it was sent alone.
     alone: Option<SentAlone>,
-    /// The next record is the culprit, and earlier ones are not certain yet.
+    /// The next record is the culprit, and earlier ones are not durable yet.
     waits: bool,
 }
 
@@ -63,12 +63,12 @@ impl Isolation {
         Isolation { suspect, alone: None, waits: false }
     }
 
-    /// Whether all sent records must be certain before the next one.
+    /// Whether all sent records must be durable before the next one.
     pub(super) fn waits_for_commit(&self) -> bool {
         self.waits
     }
 
-    /// Decides whether a record may be sent. `settled`: all sent records are certain. `in_flight`: records are in flight.
+    /// Decides whether a record may be sent. `settled`: all sent records are durable. `in_flight`: records are in flight.
     pub(super) fn admit(&mut self, event: &Event<'_>, settled: bool, in_flight: bool) -> Admission {
         // the dead-letter sink isolates retried events itself
         if event.retried || self.suspect == Suspect::None {

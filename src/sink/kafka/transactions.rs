@@ -355,32 +355,26 @@ mod tests {
 
     #[test]
     fn a_backlog_goes_in_large_transactions() {
-        let mut backlog_transactions = committing(5);
-        backlog_transactions.sent(1, 1);
-        let since = backlog_transactions.open.unwrap().since;
-        assert_eq!(backlog_transactions.due(at(5), Intake::Behind, since), Due::At(since + BACKLOG_INTERVAL));
-        assert_eq!(backlog_transactions.due(at(5), Intake::Behind, since + BACKLOG_INTERVAL), Due::Now);
+        let mut transactions = committing(5);
+        transactions.sent(1, 1);
+        let since = transactions.open.unwrap().since;
+        assert_eq!(transactions.due(at(5), Intake::Behind, since), Due::At(since + BACKLOG_INTERVAL));
+        assert_eq!(transactions.due(at(5), Intake::Behind, since + BACKLOG_INTERVAL), Due::Now);
         // a lasting backlog goes in larger ones
         for _ in 0..LONG_BACKLOG {
-            backlog_transactions.open = Some(open(since));
-            assert_eq!(
-                backlog_transactions.due(at(5), Intake::Behind, since),
-                Due::At(since + BACKLOG_INTERVAL)
-            );
-            backlog_transactions.open = Some(open(since - BACKLOG_INTERVAL * 9));
-            assert_eq!(backlog_transactions.close_if_due(at(5), Intake::Behind), None);
-            backlog_transactions.closing = None;
+            transactions.open = Some(open(since));
+            assert_eq!(transactions.due(at(5), Intake::Behind, since), Due::At(since + BACKLOG_INTERVAL));
+            transactions.open = Some(open(since - BACKLOG_INTERVAL * 9));
+            assert_eq!(transactions.close_if_due(at(5), Intake::Behind), None);
+            transactions.closing = None;
         }
-        backlog_transactions.open = Some(open(since));
-        assert_eq!(
-            backlog_transactions.due(at(5), Intake::Behind, since),
-            Due::At(since + LONG_BACKLOG_INTERVAL)
-        );
-        assert_eq!(backlog_transactions.close_if_due(at(5), Intake::Live), None);
-        backlog_transactions.closing = None;
-        assert_eq!(backlog_transactions.due(at(5), Intake::Behind, since), Due::At(since + BACKLOG_INTERVAL));
-        backlog_transactions.sent(MAX_RECORDS - 1, 1);
-        assert_eq!(backlog_transactions.due(at(5), Intake::Behind, since), Due::Now);
+        transactions.open = Some(open(since));
+        assert_eq!(transactions.due(at(5), Intake::Behind, since), Due::At(since + LONG_BACKLOG_INTERVAL));
+        assert_eq!(transactions.close_if_due(at(5), Intake::Live), None);
+        transactions.closing = None;
+        assert_eq!(transactions.due(at(5), Intake::Behind, since), Due::At(since + BACKLOG_INTERVAL));
+        transactions.sent(MAX_RECORDS - 1, 1);
+        assert_eq!(transactions.due(at(5), Intake::Behind, since), Due::Now);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A sink that prints records instead of sending them. A thread writes them, so a slow reader delays nothing but the
-//! output.
+//! A sink that prints records instead of sending them. A thread writes them: a slow reader fills the window and so holds back the
+//! stream, but blocks nothing else.
 
 mod reader;
 mod show;
@@ -129,16 +129,16 @@ impl Sink for StdoutSink {
         true
     }
 
-    fn send(&mut self, made: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
-        if let Ok(Routed::Dropped) = &made.routed {
+    fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
+        if let Ok(Routed::Dropped) = &output.routed {
             return Ok(Sent::Nothing);
         }
-        let line = self.style.line(made);
+        let line = self.style.line(output);
         let memory = line.len();
         // cannot fail: the thread outlives the session
         let _ = self.lines.send((sequence, line));
         self.in_flight += 1;
-        let commit_time = made.event.origin.commit_time;
+        let commit_time = output.event.origin.commit_time;
         Ok(Sent::Record(InFlight { bytes: memory, memory, commit_time, target: 0 }))
     }
 

@@ -340,7 +340,7 @@ impl<S: Transport> SlotSource<S> {
         }
         tracing::debug!(
             rows = read.rows, bytes = read.bytes, upto = %copy.confirmed, restart = %copy.restart,
-            "a bulk read was read"
+            "a bulk read is complete"
         );
         self.monitor.counts().bulk_reads.add(1);
         match extents.next {

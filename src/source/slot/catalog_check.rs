@@ -14,7 +14,7 @@ pub(super) struct CatalogCheck {
     reason: Option<String>,
     /// When the last good check was made.
     since: Instant,
-    /// The `final_lsn` of the last transaction of which an event was sent.
+    /// The `final_lsn` of the last transaction that began while records were in flight.
     last_event: Lsn,
 }
 

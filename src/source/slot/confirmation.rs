@@ -1,4 +1,4 @@
-//! Bounds what is confirmed to the slot: the flush LSN, but never past the last good catalogue check.
+//! Bounds what is confirmed to the slot: what is durable, but never past the last good catalogue check.
 
 use pg_logical::Lsn;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Peer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Confirmation {
     confirmed: Lsn,
-    /// The flush LSN at the previous check. The next check covers it even if the stream never pauses.
+    /// The durable LSN at the previous check. The next check covers it even if the stream never pauses.
     candidate: Lsn,
 }
 
@@ -21,14 +21,14 @@ impl Confirmation {
         self.confirmed
     }
 
-    /// The catalogues were good up to `checked`, and `flush` is acknowledged.
-    pub(super) fn checked(&mut self, flush: Lsn, checked: Lsn) {
-        for lsn in [self.candidate, flush] {
+    /// The catalogues were good up to `checked`, and everything before `durable` is durable.
+    pub(super) fn checked(&mut self, durable: Lsn, checked: Lsn) {
+        for lsn in [self.candidate, durable] {
             if lsn <= checked {
                 self.confirmed = self.confirmed.max(lsn);
             }
         }
-        self.candidate = flush;
+        self.candidate = durable;
     }
 }
 
