@@ -144,8 +144,9 @@ pub enum Intake {
 /// In each iteration the loop calls `reports`, then `send` for each event, then `after_dispatch` once. Then it usually waits for
 /// `wait`. At the end of a session it may repeat `after_dispatch` and `reports` alone.
 ///
-/// The sink keeps the order: records of one topic with the same key arrive in the order of `send`. The loop bounds what is in flight
-/// by its window, except for parked events that a sink around this one sends again. The sink counts what it delivers in the metrics.
+/// The sink keeps the order: records of one destination with the same key arrive in the order of `send`. The loop bounds what is
+/// in flight by its window, except for parked events that a sink around this one sends again. The sink counts what it delivers in
+/// the metrics.
 ///
 /// An error ends the session: a transient one is retried, a definite one stops the router. A [`Refusal`] says that a single record
 /// was refused; the supervisor then finds out which one.
