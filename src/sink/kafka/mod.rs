@@ -66,7 +66,7 @@ pub(crate) use delivery_reports::DeliveryReports;
 use delivery_stats::DeliveryStats;
 use publisher::Admitted;
 pub(crate) use publisher::Publisher;
-use stall_detector::{StallDetector, Unacknowledged};
+use stall_detector::{RecordsInFlight, StallDetector, Unacknowledged};
 use suspect::{Admission, Isolation};
 pub use suspect::{SentAlone, Suspect};
 pub use topic_cache::TopicCache;
@@ -228,18 +228,25 @@ impl KafkaSink {
         self.waiting = Unacknowledged { oldest_topic, with_brokers };
         // uncommitted records do not count: consumers cannot see them
         let position = self.checkpointer.resume_position(state.progress);
-        let nothing_waits = state.idle
-            && state.window.is_empty()
-            && !self.publisher.has_records()
-            && self.checkpointer.is_settled();
-        let moved = self.stalls.turned(position, nothing_waits);
-        if moved || nothing_waits && state.source.caught_up {
+        let in_flight = self.records_in_flight(state);
+        let moved = self.stalls.progressed(position, in_flight);
+        if moved || in_flight == RecordsInFlight::None && state.source.caught_up {
             self.publisher.clear_stall_reason();
         }
         let down = self.publisher.brokers_down();
         self.stalls.reached(down.is_none());
         if down.is_none() || self.down.is_none() {
             self.down = down;
+        }
+    }
+
+    fn records_in_flight(&self, state: &LoopState<'_>) -> RecordsInFlight {
+        if !state.idle || !state.window.is_empty() || !self.checkpointer.is_settled() {
+            RecordsInFlight::Stream
+        } else if self.publisher.has_records() {
+            RecordsInFlight::Retries
+        } else {
+            RecordsInFlight::None
         }
     }
 

@@ -29,6 +29,16 @@ pub(super) struct StallDetector {
     brokers_down: bool,
 }
 
+/// Which records are in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecordsInFlight {
+    None,
+    /// Only parked events that are sent again, outside of a transaction. The position moves past the stream without them.
+    Retries,
+    /// Records that the position waits for.
+    Stream,
+}
+
 /// What is waiting for acknowledgements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unacknowledged {
@@ -54,13 +64,14 @@ impl StallDetector {
         self.acknowledged = Instant::now();
     }
 
-    /// Call this after each turn of the loop, with the resume position. Returns whether it has moved.
-    pub(super) fn turned(&mut self, position: Position, nothing_waits: bool) -> bool {
-        let moved = position != self.moved.0;
-        if moved || nothing_waits {
-            self.moved = (position, Instant::now());
+    /// Call this in each iteration of the loop, with the resume position. Returns whether it has moved past records.
+    pub(super) fn progressed(&mut self, position: Position, in_flight: RecordsInFlight) -> bool {
+        let moved = position != self.moved.0 && in_flight != RecordsInFlight::Retries;
+        if moved || in_flight == RecordsInFlight::None {
+            self.moved.1 = Instant::now();
         }
-        if nothing_waits {
+        self.moved.0 = position;
+        if in_flight == RecordsInFlight::None {
             self.acknowledged = self.moved.1;
         }
         moved
