@@ -23,8 +23,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// A client that has received nothing for this long is asked whether it still knows the topics.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// How long it may take to answer.
-const STILL_KNOWN: Duration = Duration::from_secs(1);
+/// How long it may take to answer that.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After this many failures in a row the client is replaced: librdkafka may forget its brokers for good (its issue 5301). It is
 /// replaced long before the campaign calls it a standstill of the router.
@@ -211,7 +211,7 @@ impl Worker {
 
     /// To ask is enough where the client has only heard that a topic is gone, from a broker that had just come back.
     fn look_after_client(&mut self) -> anyhow::Result<()> {
-        let known = self.consumer.fetch_metadata(None, STILL_KNOWN).is_ok_and(|metadata| {
+        let known = self.consumer.fetch_metadata(None, METADATA_TIMEOUT).is_ok_and(|metadata| {
             let there =
                 |wanted: &Assigned| metadata.topics().iter().any(|topic| topic.name() == wanted.topic);
             self.assigned.iter().all(there)

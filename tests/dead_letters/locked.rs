@@ -41,13 +41,8 @@ async fn dead_letters_whose_table_was_locked_for_longer_than_the_transaction_las
     // the coordinator ends it soon after it has timed out; by default it looks every ten seconds
     let broker =
         PrivateKafka::start(&["transaction.abort.timed.out.transaction.cleanup.interval.ms=200"]).await;
-    let mut setting = Setting::new("exactly-once").await;
-    setting.kafka = broker.client();
-    setting.settings = setting
-        .settings
-        .clone()
-        .set("kafka.'bootstrap.servers'", setting.kafka.bootstrap.as_str())
-        .set("kafka.'transaction.timeout.ms'", 5_000);
+    let mut setting = Setting::on_broker("exactly-once", &broker).await;
+    setting.settings = setting.settings.clone().set("kafka.'transaction.timeout.ms'", 5_000);
     let mut router = Router::active(&setting.settings).await;
     setting.outbox.insert_numbers("order", "b", 1..2).await;
     setting.sees("b", vec![1]).await;

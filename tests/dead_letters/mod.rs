@@ -14,6 +14,7 @@ use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::place::Ran;
+use crate::support::private_kafka::PrivateKafka;
 use crate::support::settings::Settings;
 
 pub(crate) const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
@@ -38,6 +39,15 @@ impl Setting {
         let table = include_str!("../../migrations/V2__dead_letters.sql");
         outbox.execute(&format!("CREATE SCHEMA IF NOT EXISTS outbox_router; {table}")).await;
         Setting { outbox, kafka, settings }
+    }
+
+    /// One with a broker of its own.
+    async fn on_broker(mode: &str, broker: &PrivateKafka) -> Self {
+        let mut setting = Self::new(mode).await;
+        setting.kafka = broker.client();
+        let bootstrap = setting.kafka.bootstrap.as_str();
+        setting.settings = setting.settings.clone().set("kafka.'bootstrap.servers'", bootstrap);
+        setting
     }
 
     /// One whose broker, and nobody before it, refuses what is larger than 5,000 bytes compressed.

@@ -264,14 +264,9 @@ async fn dead_letters_are_shown_when_bulk_reads_end_while_they_are_sent_or_throw
 #[tokio::test]
 async fn dead_letters_that_are_sent_again_to_a_frozen_broker_are_explained() {
     let broker = PrivateKafka::start(&[]).await;
-    let mut setting = Setting::new("at-least-once").await;
-    setting.kafka = broker.client();
-    setting.settings = setting
-        .settings
-        .clone()
-        .set("kafka.'bootstrap.servers'", setting.kafka.bootstrap.as_str())
-        // the broker is not asked for a checkpoint either
-        .set("delivery.positions_topic", "");
+    let mut setting = Setting::on_broker("at-least-once", &broker).await;
+    // the broker is not asked for a checkpoint either
+    setting.settings = setting.settings.clone().set("delivery.positions_topic", "");
     let mut router = Router::active(&setting.settings).await;
     setting.outbox.insert_numbers("order", "a", 1..2).await;
     let id = setting.poison("a", 2).await;
