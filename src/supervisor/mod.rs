@@ -81,11 +81,11 @@ pub async fn run(
                     backoff.reset();
                 }
                 ran = true;
-                let sent_away = ended.slot.terminated;
+                let terminated = ended.slot.terminated;
                 let next = after_session(ended, config.dead_letters.park(), &mut state);
                 // A command that moves the slot may have ended the session. Without a positions topic only the slot says where to
                 // resume.
-                if sent_away && config.delivery.positions_topic.is_none() {
+                if terminated && config.delivery.positions_topic.is_none() {
                     state.checkpoint = None;
                 }
                 next
