@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// More than anything takes on a busy machine. Nothing is ever measured against it.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-const EVERY: Duration = Duration::from_millis(20);
+pub(crate) const EVERY: Duration = Duration::from_millis(20);
 
 /// Asks again and again until `probe` has an answer. A probe that itself never comes back fails the test as well.
 pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {

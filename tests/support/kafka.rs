@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
@@ -15,7 +15,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, FutureProducer, FutureRecord, 
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::eventually::eventually;
+use super::eventually::{EVERY, eventually};
 use super::shared;
 
 const REQUEST: Duration = Duration::from_secs(10);
@@ -412,11 +412,24 @@ fn ends(consumer: &BaseConsumer, prefix: &str) -> Result<BTreeMap<(String, i32),
     let mut ends = BTreeMap::new();
     for topic in metadata.topics().iter().filter(|topic| is_of(topic.name(), prefix)) {
         for partition in topic.partitions() {
-            let (_, end) = consumer.fetch_watermarks(topic.name(), partition.id(), REQUEST)?;
+            let end = end(consumer, topic.name(), partition.id())?;
             ends.insert((topic.name().to_owned(), partition.id()), end);
         }
     }
     Ok(ends)
+}
+
+/// A broker shows a new topic a moment before it leads its partitions, so the question is asked again.
+fn end(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64, KafkaError> {
+    let deadline = Instant::now() + REQUEST;
+    loop {
+        match consumer.fetch_watermarks(topic, partition, REQUEST) {
+            Err(KafkaError::MetadataFetch(Code::NotLeaderForPartition)) if Instant::now() < deadline => {
+                std::thread::sleep(EVERY);
+            }
+            found => return found.map(|(_, end)| end),
+        }
+    }
 }
 
 fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaError> {
