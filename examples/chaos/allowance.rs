@@ -51,6 +51,14 @@ pub(crate) struct Look {
     pub(crate) remembered: Option<Lsn>,
 }
 
+/// A router has begun to stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Session {
+    pub(crate) at: Instant,
+    /// The first of its process: a standby takes over, or the router was restarted.
+    pub(crate) first: bool,
+}
+
 /// Where the log ended at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
@@ -74,8 +82,7 @@ pub(crate) struct First {
 pub(crate) struct Seen<'a> {
     pub(crate) looks: &'a [Look],
     pub(crate) marks: &'a [Mark],
-    /// When the router had begun a session anew without being started anew.
-    pub(crate) sessions: &'a [Instant],
+    pub(crate) sessions: &'a [Session],
     pub(crate) arrivals: &'a [First],
     /// Further arrivals of the same events that nobody asked for.
     pub(crate) again: &'a [Instant],
@@ -112,11 +119,15 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
         let since = seen.arrived_beyond(died.checked_sub(age.saturating_add(late)), restarted);
         duplicates += since.min(seen.committed_beyond(remembered, restarted));
     }
-    for session in seen.sessions.iter().filter(|at| (injected.began..until).contains(*at)) {
+    // the first session after a kill is counted above
+    let counts = |session: &&Session| {
+        (injected.began..until).contains(&session.at) && (!session.first || injected.left == Left::Process)
+    };
+    for session in seen.sessions.iter().filter(counts) {
         ended += 1;
-        let looks = seen.looks_before(*session);
+        let looks = seen.looks_before(session.at);
         let position = looks.iter().rev().find_map(|look| look.flushed);
-        let to = seen_by(*session);
+        let to = seen_by(session.at);
         let beyond = seen.committed_beyond(position, to);
         duplicates += match looks.last() {
             Some(last) if injected.on_its_way || seen.standbys => {
@@ -216,7 +227,12 @@ mod tests {
         }
 
         fn allowed(&self, injected: &Injected, sessions: &[u64]) -> Allowed {
-            let sessions: Vec<Instant> = sessions.iter().map(|ms| self.at(*ms)).collect();
+            self.allowed_where(injected, sessions, false)
+        }
+
+        fn allowed_where(&self, injected: &Injected, sessions: &[u64], first: bool) -> Allowed {
+            let sessions: Vec<Session> =
+                sessions.iter().map(|ms| Session { at: self.at(*ms), first }).collect();
             let World { looks, marks, arrivals, positions, again, .. } = self;
             let (sessions, standbys) = (&sessions[..], self.standbys);
             let seen = Seen { looks, marks, arrivals, positions, again, sessions, standbys };
@@ -333,6 +349,16 @@ mod tests {
         let world = World { standbys: true, ..world() };
         // well at 1000; the position in Kafka then is of 980, and holds what had arrived by 880
         assert_eq!(world.lived(&[1001], true), (3 + 22, 1));
+    }
+
+    #[test]
+    fn the_first_session_of_a_standby_counts_unless_the_router_was_killed() {
+        let world = World { standbys: true, ..world() };
+        let lived = world.injected(920, Left::Process);
+        assert_eq!(world.allowed_where(&lived, &[1001], true), world.allowed_where(&lived, &[1001], false));
+        let killed =
+            world.injected(1020, Left::Position { died: world.at(1025), restarted: world.at(1500) });
+        assert_eq!(world.allowed_where(&killed, &[1501], true), world.allowed_where(&killed, &[], true));
     }
 
     #[test]

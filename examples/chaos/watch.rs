@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 
 use crate::accounts::{self, Account};
-use crate::allowance::{Look, Mark};
+use crate::allowance::{Look, Mark, Session};
 use crate::intake::lock;
 use crate::stage::process::peak_memory;
 use crate::stage::router::status;
@@ -43,8 +43,7 @@ pub(crate) struct Seen {
     pub(crate) looks: Vec<Look>,
     pub(crate) weights: Vec<Weight>,
     pub(crate) marks: Vec<Mark>,
-    /// When the router had begun a session anew without being started anew.
-    pub(crate) sessions: Vec<Instant>,
+    pub(crate) sessions: Vec<Session>,
     /// What the router said of itself when it was asked in peace.
     pub(crate) accounts: Vec<Account>,
     /// From when to when it could not say anything: it had been killed, told to stop, or frozen.
@@ -124,8 +123,9 @@ async fn look(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mutex<Seen>
     let mut read = 0;
     loop {
         let at = Instant::now();
-        let sessions = sessions_begun(&log, &mut read);
-        lock(&seen).sessions.extend(std::iter::repeat_n(at, sessions));
+        let text = new_lines(&log, &mut read);
+        let sessions = text.lines().filter_map(first_session);
+        lock(&seen).sessions.extend(sessions.map(|first| Session { at, first }));
         let admin = *lock(&admin);
         if let Ok(Ok(status)) = timeout(ANSWER, status(admin)).await {
             let look = Look {
@@ -142,17 +142,21 @@ async fn look(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mutex<Seen>
     }
 }
 
-/// How often the log tells, from `read` on, that the same process has connected again. Lines that are not whole wait.
-fn sessions_begun(log: &Path, read: &mut u64) -> usize {
+/// What was added to the log since it was read up to `read`, without a last line that is not whole.
+fn new_lines(log: &Path, read: &mut u64) -> String {
     let mut more = String::new();
     let text = File::open(log).and_then(|mut file| {
         file.seek(SeekFrom::Start(*read))?;
         file.read_to_string(&mut more)
     });
-    let whole = more.rfind('\n').map_or(0, |end| end + 1);
-    *read += text.map_or(0, |_| whole as u64);
-    let lines = more.get(..whole).unwrap_or_default().lines();
-    lines.filter(|line| line.contains("connected; events flow") && line.ends_with("again=true")).count()
+    more.truncate(more.rfind('\n').map_or(0, |end| end + 1));
+    *read += text.map_or(0, |_| more.len() as u64);
+    more
+}
+
+/// Whether a session is the first of its process, if the line reports one.
+fn first_session(line: &str) -> Option<bool> {
+    line.contains("connected; events flow").then(|| line.ends_with("again=false"))
 }
 
 async fn weigh(postgres: String, slot: &'static str, process: Arc<AtomicU32>, seen: Arc<Mutex<Seen>>) {
