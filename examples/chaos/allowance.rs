@@ -356,8 +356,7 @@ mod tests {
         let world = World { standbys: true, ..world() };
         let lived = world.injected(920, Left::Process);
         assert_eq!(world.allowed_where(&lived, &[1001], true), world.allowed_where(&lived, &[1001], false));
-        let killed =
-            world.injected(1020, Left::Position { died: world.at(1025), restarted: world.at(1500) });
+        let killed = world.injected(1020, Left::Position { died: world.at(1025), restarted: world.at(1500) });
         assert_eq!(world.allowed_where(&killed, &[1501], true), world.allowed_where(&killed, &[], true));
     }
 

@@ -186,7 +186,7 @@ mod tests {
 
     const MIB: i64 = 1 << 20;
 
-    fn look(retained: i64, safe: Option<i64>, status: &str) -> Slot {
+    fn sample(retained: i64, safe: Option<i64>, status: &str) -> Slot {
         Slot {
             retained_bytes: Some((retained * MIB) as u64),
             safe_wal_size: safe.map(|safe| safe * MIB),
@@ -198,11 +198,11 @@ mod tests {
     /// Adds one sample a second of a slot that does not move while 2 MiB are written each second.
     fn stuck(room: &mut SlotHeadroom, limit: i64, seconds: std::ops::Range<i64>) -> Vec<(i64, Level)> {
         let begin = Instant::now();
-        let look = |second: i64| look(2 * second, Some(limit - 2 * second), "reserved");
+        let sample = |second: i64| sample(2 * second, Some(limit - 2 * second), "reserved");
         seconds
             .filter_map(|second| {
                 let at = begin + Duration::from_secs(second as u64);
-                room.add_sample(at, &look(second)).map(|level| (second, level))
+                room.add_sample(at, &sample(second)).map(|level| (second, level))
             })
             .collect()
     }
@@ -211,7 +211,7 @@ mod tests {
     fn shrinking_headroom_is_reported_once_with_the_time_left() {
         let mut room = SlotHeadroom::new(Level::Ample);
         assert_eq!(stuck(&mut room, 1000, 0..300), [(251, Level::Short)]);
-        let (what, remedy) = room.describe("s", &look(598, Some(402), "reserved"));
+        let (what, remedy) = room.describe("s", &sample(598, Some(402), "reserved"));
         assert_eq!(
             what,
             "the slot s holds back 598.0 MiB of log, and 402.0 MiB more may be written until it is lost, about 3 minutes at \
@@ -234,48 +234,53 @@ mod tests {
         for second in 0..600 {
             // 2 MiB a second, and the slot advances every 15 seconds
             let retained = 2 * (second % 15);
-            let look = look(retained, Some(100 - retained), "reserved");
-            assert_eq!(room.add_sample(begin + Duration::from_secs(second as u64), &look), None, "{second}");
+            let sample = sample(retained, Some(100 - retained), "reserved");
+            assert_eq!(
+                room.add_sample(begin + Duration::from_secs(second as u64), &sample),
+                None,
+                "{second}"
+            );
         }
     }
 
     #[test]
     fn each_level_is_reported_once_and_does_not_flutter() {
         let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
-        let mut add_sample = |second, look: Slot| room.add_sample(begin + Duration::from_secs(second), &look);
-        assert_eq!(add_sample(0, look(10, Some(90), "reserved")), None);
-        assert_eq!(add_sample(1, look(50, Some(50), "extended")), Some(Level::Extended));
-        assert_eq!(add_sample(2, look(81, Some(19), "extended")), Some(Level::Short));
-        assert_eq!(add_sample(3, look(79, Some(21), "extended")), None);
-        assert_eq!(add_sample(4, look(101, Some(-1), "unreserved")), Some(Level::Unreserved));
-        assert_eq!(add_sample(100, look(69, Some(31), "extended")), Some(Level::Extended));
-        assert_eq!(add_sample(101, look(1, Some(99), "reserved")), Some(Level::Ample));
+        let mut add_sample =
+            |second, sample: Slot| room.add_sample(begin + Duration::from_secs(second), &sample);
+        assert_eq!(add_sample(0, sample(10, Some(90), "reserved")), None);
+        assert_eq!(add_sample(1, sample(50, Some(50), "extended")), Some(Level::Extended));
+        assert_eq!(add_sample(2, sample(81, Some(19), "extended")), Some(Level::Short));
+        assert_eq!(add_sample(3, sample(79, Some(21), "extended")), None);
+        assert_eq!(add_sample(4, sample(101, Some(-1), "unreserved")), Some(Level::Unreserved));
+        assert_eq!(add_sample(100, sample(69, Some(31), "extended")), Some(Level::Extended));
+        assert_eq!(add_sample(101, sample(1, Some(99), "reserved")), Some(Level::Ample));
     }
 
     #[test]
     fn the_next_session_does_not_report_the_same_level_again() {
         let mut room = SlotHeadroom::new(Level::Short);
-        assert_eq!(room.add_sample(Instant::now(), &look(81, Some(19), "reserved")), None);
+        assert_eq!(room.add_sample(Instant::now(), &sample(81, Some(19), "reserved")), None);
     }
 
     #[test]
     fn without_a_limit_the_disk_fills() {
         let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
-        let look = |second: i64| look(1000 + second, None, "extended");
+        let sample = |second: i64| sample(1000 + second, None, "extended");
         let before: Vec<_> = (0..20)
-            .filter_map(|second| room.add_sample(begin + Duration::from_secs(second), &look(second as i64)))
+            .filter_map(|second| room.add_sample(begin + Duration::from_secs(second), &sample(second as i64)))
             .collect();
         assert_eq!(before, [Level::Extended]);
         assert_eq!(room.left(), None);
-        let (what, _) = room.describe("s", &look(19));
+        let (what, _) = room.describe("s", &sample(19));
         assert!(what.ends_with("until the disk is full, at 1.0 MiB/s"), "{what}");
     }
 
     #[test]
     fn a_changed_limit_restarts_the_measurement() {
         let (mut room, begin) = (SlotHeadroom::new(Level::Ample), Instant::now());
-        room.add_sample(begin, &look(1000, None, "reserved"));
-        room.add_sample(begin + Duration::from_secs(10), &look(1000, Some(9000), "reserved"));
+        room.add_sample(begin, &sample(1000, None, "reserved"));
+        room.add_sample(begin + Duration::from_secs(10), &sample(1000, Some(9000), "reserved"));
         assert_eq!(room.left(), None);
     }
 }

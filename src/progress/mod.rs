@@ -21,6 +21,11 @@ use pg_logical::{Lsn, PgTimestamp};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
+impl Sequence {
+    /// From here on they belong to parked events that are sent again, between the changes of the stream.
+    pub const FIRST_RETRY: Sequence = Sequence(1 << 62);
+}
+
 /// Where to continue after a restart without losing an event, and with as few repetitions as possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {

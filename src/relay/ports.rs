@@ -160,8 +160,8 @@ pub trait Sink {
     /// Sends the pipeline's output, which borrows the receive buffer: the sink copies what it keeps. An event that routing drops is
     /// [`Sent::Nothing`].
     ///
-    /// Sequence numbers increase, and each is sent at most once. Those from 2^62 on belong to parked events that are sent again
-    /// between the others; they increase among themselves.
+    /// Sequence numbers increase, and each is sent at most once. Those of retries
+    /// ([`Sequence::FIRST_RETRY`]) come between the others and increase among themselves.
     ///
     /// # Errors
     /// `Later`: the loop offers the same event with the same number again. `Impossible`: it can never be sent, because of the sink or

@@ -136,36 +136,36 @@ impl Unroutable {
     pub fn remedy(&self) -> &'static str {
         match self {
             Unroutable::NoValue { purpose: Purpose::Header(_), .. } => {
-                "Correct what writes such rows, or give the value a default under `[route.headers]`"
+                "Correct the application that writes such rows, or give the value a default under `[route.headers]`"
             }
             Unroutable::NoValue { purpose: Purpose::Key, .. } => {
                 "Cast the column to text in the table, or set `[route] text = \"postgres\"`, which writes other keys"
             }
             Unroutable::Headers { .. } => {
-                "Correct what writes such rows; `headers = false` in `[outbox] columns` ignores that column, for \
+                "Correct the application that writes such rows; `headers = false` in `[outbox] columns` ignores that column, for \
                  this event and for others"
             }
             Unroutable::NoValue { purpose: Purpose::Condition, .. } => {
-                "Correct what writes such rows; this one is in the log already, so correct the rule under `[[route.rules]]`"
+                "Correct the application that writes such rows; this one is in the log already, so correct the rule under `[[route.rules]]`"
             }
             Unroutable::NoValue { purpose: Purpose::Member(_), .. } => {
-                "Correct what writes such rows, or give the value a default under `[route.envelope]`"
+                "Correct the application that writes such rows, or give the value a default under `[route.envelope]`"
             }
             Unroutable::NoValue { purpose: Purpose::Attribute(_), .. } | Unroutable::Attribute { .. } => {
-                "Correct what writes such rows, or set the attribute under `[route.cloudevents]`"
+                "Correct the application that writes such rows, or set the attribute under `[route.cloudevents]`"
             }
             Unroutable::NoValue { purpose: Purpose::Partition, .. } | Unroutable::Partition(_) => {
-                "Correct what writes such rows; this one is in the log already, so correct `[route] partition` or the \
+                "Correct the application that writes such rows; this one is in the log already, so correct `[route] partition` or the \
                  rule that sets it"
             }
             Unroutable::NotAllowed { .. } => {
                 "Add it to `[topics] allow`, or correct the topic in `[route]` and its rules"
             }
             Unroutable::NotJson { .. } | Unroutable::NotExpanded { .. } => {
-                "Correct what writes such rows; this one is in the log already, so set `[route] payload_json = \"string\"`"
+                "Correct the application that writes such rows; this one is in the log already, so set `[route] payload_json = \"string\"`"
             }
             Unroutable::Contract(_) => {
-                "Correct what writes such events; for this one, which is in the log already, correct the contract, or set \
+                "Correct the application that writes such events; for this one, which is in the log already, correct the contract, or set \
                  on_violation = \"warn\" under [contracts]"
             }
             Unroutable::Unmatched => "Add a rule for it, or set `[route] unmatched` to \"route\" or \"drop\"",
@@ -173,7 +173,7 @@ impl Unroutable {
                 "Write the expression so that it takes fewer steps, for instance without nested repetition"
             }
             _ => {
-                "Correct what writes such rows; this one is in the log already, so set `[route] topic` or \
+                "Correct the application that writes such rows; this one is in the log already, so set `[route] topic` or \
                  `[outbox] columns` so that it can be sent"
             }
         }

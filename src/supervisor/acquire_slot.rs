@@ -72,8 +72,8 @@ pub(super) async fn acquire_slot(
     state.last_backend_pid = Some(session.backend_pid());
     keep_alive(config, session, stored_state::show(catalog_session, config, monitor)).await?;
     let found = loop {
-        let look = async { Ok(Catalog::query(catalog_session, &config.postgres, &config.outbox).await?) };
-        let catalog = keep_alive(config, session, look).await?;
+        let query = async { Ok(Catalog::query(catalog_session, &config.postgres, &config.outbox).await?) };
+        let catalog = keep_alive(config, session, query).await?;
         catalog.check(config.source(), missing)?;
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));

@@ -121,7 +121,7 @@ pub async fn run(
 }
 
 fn stopped_without_session() -> Result<(), Definite> {
-    tracing::info!("stopped; no session was open");
+    tracing::info!("stopped; no events were in flight");
     Ok(())
 }
 

@@ -408,7 +408,8 @@ async fn open_stream(
         slot,
         publication: &config.postgres.publication,
         start: resume_check.map_or(position, ResumeCheck::start),
-        messages: config.reads_messages() || resume_check.is_some_and(|look| look.message_prefix().is_some()),
+        messages: config.reads_messages()
+            || resume_check.is_some_and(|check| check.message_prefix().is_some()),
     };
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
 }

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::config::template::Template;
 use crate::quantity::{bytes, counted};
 use crate::sink::kafka::cluster_info::{Settings, TopicInfo};
-use crate::sink::kafka::durability::Durability;
+use crate::sink::kafka::durability::TopicDurability;
 use crate::sink::kafka::properties;
 
 /// The size of a record and its batch, in bytes, beyond the row's values: header names, lengths, checksums.
@@ -106,7 +106,7 @@ pub(super) fn durability(topic: &TopicInfo, settings: Option<&Settings>, finding
             "Start the brokers that host them: until then events for these partitions wait, and so do later events",
         );
     }
-    let durability = Durability {
+    let durability = TopicDurability {
         replicas: i64::try_from(topic.replicas).ok(),
         min_insync: settings.and_then(|settings| settings.number("min.insync.replicas")),
         unclean: settings
@@ -116,7 +116,7 @@ pub(super) fn durability(topic: &TopicInfo, settings: Option<&Settings>, finding
 }
 
 /// Whether an acknowledged record survives the loss of a broker, and whether it can be acknowledged at all.
-fn acknowledgements(who: &str, durability: Durability, findings: &mut Findings) {
+fn acknowledgements(who: &str, durability: TopicDurability, findings: &mut Findings) {
     for weakness in durability.weaknesses() {
         let what = format!("{who}: {}", weakness.what);
         if weakness.blocks {
@@ -206,7 +206,7 @@ fn new_topics(
         config.topics.config.get(unclean).map(String::as_str).or(defaults.get(unclean)) == Some("true");
     let before = findings.0.len();
     if let Some(replicas) = replicas {
-        let durability = Durability { replicas: Some(replicas), min_insync: insync, unclean };
+        let durability = TopicDurability { replicas: Some(replicas), min_insync: insync, unclean };
         acknowledgements("a topic that the router creates", durability, findings);
         if usize::try_from(replicas).is_ok_and(|replicas| replicas > kafka_state.brokers) {
             findings.error(

@@ -59,7 +59,7 @@ pub async fn check_shards(
     let aggregate_id = &source.outbox.columns.aggregate_id;
     let mut found: Option<(Ids, &TableName)> = None;
     for (number, table) in source.outbox.tables.iter().enumerate() {
-        let Some(column) = Column::look(session, aggregate_id, table).await? else { continue };
+        let Some(column) = Column::query(session, aggregate_id, table).await? else { continue };
         let ids = column.ids(aggregate_id, table)?;
         match found {
             Some((before, first)) if before != ids => return Err(mixed_types((before, first), (ids, table))),
@@ -85,7 +85,7 @@ struct Column {
 }
 
 impl Column {
-    async fn look(session: &mut Session, name: &str, table: &TableName) -> Result<Option<Self>, Error> {
+    async fn query(session: &mut Session, name: &str, table: &TableName) -> Result<Option<Self>, Error> {
         let sql = format!(
             "SELECT a.atttypid, pg_catalog.format_type(a.atttypid, a.atttypmod), \
              (SELECT o.collname FROM pg_catalog.pg_collation o WHERE o.oid = a.attcollation AND o.oid >= {FIRST_OF_USERS}) \

@@ -197,7 +197,7 @@ impl Sink for MemorySink {
             world.wrong(format!("{id:?} was sent behind a refused record"));
         }
         // retried events have a bound of their own
-        let of_the_log = |(sequence, _): &&(Sequence, Id)| sequence.0 < 1 << 62;
+        let of_the_log = |(sequence, _): &&(Sequence, Id)| *sequence < Sequence::FIRST_RETRY;
         let in_flight = self.in_flight.values().flatten().filter(of_the_log).count();
         if !made.event.retried && in_flight >= world.window {
             let most = world.window;

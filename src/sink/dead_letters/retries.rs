@@ -17,9 +17,6 @@ use crate::progress::Sequence;
 use crate::relay::InFlight;
 use crate::unsendable::Reason;
 
-/// Sequence numbers of retried events start here, above those of changes.
-const FIRST_SEQUENCE: u64 = 1 << 62;
-
 /// The parked events that are leaving the table, in log order, which is the order in which they are sent.
 pub(super) struct Retries {
     events: BTreeMap<Key, Retry>,
@@ -60,12 +57,12 @@ enum Alone {
 
 impl Retries {
     pub(super) fn new(always_alone: bool) -> Self {
-        Retries { events: BTreeMap::new(), next: FIRST_SEQUENCE, alone: Alone::No, always_alone }
+        Retries { events: BTreeMap::new(), next: Sequence::FIRST_RETRY.0, alone: Alone::No, always_alone }
     }
 
     /// Whether the sequence number belongs to a retried event.
     pub(super) fn is_retry(sequence: Sequence) -> bool {
-        sequence.0 >= FIRST_SEQUENCE
+        sequence >= Sequence::FIRST_RETRY
     }
 
     pub(super) fn is_empty(&self) -> bool {

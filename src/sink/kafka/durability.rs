@@ -2,7 +2,7 @@
 
 /// A topic's settings that determine it, as far as they are known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Durability {
+pub struct TopicDurability {
     /// The replicas of the partition with the fewest.
     pub replicas: Option<i64>,
     /// `min.insync.replicas`: with fewer replicas in sync, nothing is acknowledged.
@@ -24,7 +24,7 @@ pub struct Weakness {
     pub blocks: bool,
 }
 
-impl Durability {
+impl TopicDurability {
     /// All weaknesses of these settings.
     pub fn weaknesses(&self) -> Vec<Weakness> {
         let mut found = Vec::new();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn names(replicas: i64, min_insync: i64, unclean: bool) -> Vec<&'static str> {
-        let durability = Durability { replicas: Some(replicas), min_insync: Some(min_insync), unclean };
+        let durability = TopicDurability { replicas: Some(replicas), min_insync: Some(min_insync), unclean };
         durability.weaknesses().iter().map(|weakness| weakness.name).collect()
     }
 
@@ -85,12 +85,12 @@ mod tests {
         assert_eq!(names(3, 2, true), ["unclean_leader_election"]);
         assert_eq!(names(3, 1, true), ["min_insync_replicas", "unclean_leader_election"]);
         assert_eq!(names(1, 2, false), ["min_insync_replicas"]);
-        assert_eq!(Durability::default().weaknesses(), [], "unknown is no fault");
+        assert_eq!(TopicDurability::default().weaknesses(), [], "unknown is no fault");
     }
 
     #[test]
     fn more_replicas_in_sync_than_exist_block_acknowledgements() {
-        let durability = Durability { replicas: Some(2), min_insync: Some(3), unclean: false };
+        let durability = TopicDurability { replicas: Some(2), min_insync: Some(3), unclean: false };
         assert!(durability.weaknesses()[0].blocks);
     }
 }

@@ -1,6 +1,6 @@
 //! Whether a topic accepts a record, as far as that is known before sending.
 
-use super::durability::Durability;
+use super::durability::TopicDurability;
 use crate::relay::NotSent;
 use crate::routing::Record;
 use crate::unsendable::{Reason, Unsendable};
@@ -20,7 +20,7 @@ pub(super) struct TopicLimits {
     /// `message.timestamp.after.max.ms`: how far it may be ahead.
     pub timestamp_after_ms: Option<i64>,
     /// How safe its acknowledged records are.
-    pub durability: Durability,
+    pub durability: TopicDurability,
     /// How many brokers the cluster has.
     pub brokers: Option<usize>,
 }

@@ -147,7 +147,7 @@ impl Warning {
 
 #[cfg(test)]
 mod tests {
-    use super::super::durability::Durability;
+    use super::super::durability::TopicDurability;
     use super::*;
 
     fn with(partitions: usize) -> TopicLimits {
@@ -156,7 +156,7 @@ mod tests {
 
     fn on(brokers: usize, replicas: i64, min_insync: i64) -> TopicLimits {
         let durability =
-            Durability { replicas: Some(replicas), min_insync: Some(min_insync), unclean: false };
+            TopicDurability { replicas: Some(replicas), min_insync: Some(min_insync), unclean: false };
         TopicLimits { durability, brokers: Some(brokers), ..TopicLimits::default() }
     }
 

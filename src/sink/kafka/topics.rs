@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use super::client::Client;
 use super::context::AdminContext;
-use super::durability::Durability;
+use super::durability::TopicDurability;
 use super::error_policy::{ErrorPolicy, denied, error_of_code, error_of_kafka, error_policy};
 use super::record_limits::TopicLimits;
 use super::topic_cache::TopicCache;
@@ -114,7 +114,7 @@ impl TopicKeeper {
                 Ok(TopicLimits {
                     partitions: Some(shape.partitions),
                     brokers: Some(shape.brokers),
-                    durability: Durability { replicas, ..limits.durability },
+                    durability: TopicDurability { replicas, ..limits.durability },
                     ..limits
                 })
             }
@@ -269,7 +269,7 @@ impl TopicKeeper {
         };
         let unclean = resource.get("unclean.leader.election.enable").and_then(|entry| entry.value.as_deref());
         Ok(TopicLimits {
-            durability: Durability {
+            durability: TopicDurability {
                 replicas: None,
                 min_insync: number("min.insync.replicas"),
                 unclean: unclean == Some("true"),

@@ -177,10 +177,10 @@ impl<S: Transport> SlotSource<S> {
             self.answered(answer)?;
             return Ok((true, false));
         }
-        let (step, looked) = (self.bulk_reads.step, self.bulk_reads.checked > Lsn::INVALID);
+        let (step, checked) = (self.bulk_reads.step, self.bulk_reads.checked > Lsn::INVALID);
         match step {
             Step::Streaming if self.is_far_behind() => self.leave_the_stream(),
-            Step::Draining if looked && self.stream.is_idle() && self.all_durable(delivered) => {
+            Step::Draining if checked && self.stream.is_idle() && self.all_durable(delivered) => {
                 let to = self.move_and_query_slot();
                 self.bulk_reads.step = Step::QueryingSlot(to);
                 return Ok((false, true));
@@ -237,10 +237,10 @@ impl<S: Transport> SlotSource<S> {
     /// Moves the slot to the confirmed position if it is not there, and queries its state.
     fn move_and_query_slot(&mut self) -> Lsn {
         let (slot, confirmed) = (&self.config.postgres.slot, self.confirmation.confirmed());
-        let look = bulk_read::position_query(slot);
+        let query = bulk_read::position_query(slot);
         match self.bulk_reads.closing_move(&self.config, confirmed) {
-            Some(moved) => self.stream.query(&format!("{moved}; {look}")),
-            None => self.stream.query(&look),
+            Some(moved) => self.stream.query(&format!("{moved}; {query}")),
+            None => self.stream.query(&query),
         }
         self.bulk_reads.last_move = Instant::now();
         self.monitor.confirmed(confirmed);

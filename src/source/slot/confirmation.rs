@@ -60,13 +60,13 @@ mod tests {
         #[test]
         fn never_past_a_check_never_past_the_flush_never_back(steps in prop::collection::vec((0u64..100, 0u64..100), 1..50)) {
             let mut confirmation = Confirmation::new(Lsn(0));
-            let (mut flush, mut looked, mut before) = (0, 0, Lsn(0));
+            let (mut flush, mut checked_up_to, mut before) = (0, 0, Lsn(0));
             for (more, checked) in steps {
                 flush += more;
-                looked = looked.max(checked);
+                checked_up_to = checked_up_to.max(checked);
                 confirmation.checked(Lsn(flush), Lsn(checked));
                 let now = confirmation.confirmed();
-                prop_assert!(now.0 <= looked && now.0 <= flush && now >= before);
+                prop_assert!(now.0 <= checked_up_to && now.0 <= flush && now >= before);
                 before = now;
             }
         }
